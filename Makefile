@@ -1,0 +1,56 @@
+# The project's commands; `make` lists them. CI and hooks call these and nothing of their own.
+
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types wheel debug docs vectors bench clean
+
+help:  ## list the commands
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/demo  ## set up, then turn a raw log of our own into a trace and check it
+	@sh examples/demo.sh $(VENV)/bin/kvtrace
+
+test: $(VENV)/dev  ## run the tests
+	$(PY) -m pytest
+
+check: lint types test debug wheel  ## all that CI runs
+
+lint: $(VENV)/dev  ## ruff: style and formatting of the code
+	$(PY) -m ruff check .
+
+types: $(VENV)/dev  ## mypy over the package
+	$(PY) -m mypy
+
+debug: $(VENV)/dev  ## the kernels' tests against a build with bounds checks
+	sh tests/debug_build.sh $(PY)
+
+wheel: $(VENV)/dev  ## build a wheel and try it in a bare environment
+	sh tests/smoke_wheel.sh $(PY)
+
+docs: $(VENV)/dev  ## write the --help texts into docs/cli.md
+	$(PY) -m tests.make_docs
+
+vectors: $(VENV)/dev  ## write the test vectors from the reference; a diff is a change of behaviour
+	$(PY) -m tests.make_vectors
+
+bench: $(VENV)/dev  ## measure, with the rivals in the same run
+	$(PY) -m benchmarks
+
+clean:  ## remove what was built
+	rm -rf build dist $(VENV) demo-output .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find src -name '*.so' -delete
+
+SOURCES := pyproject.toml setup.py $(wildcard src/kvtrace/_kernels/*.py src/kvtrace/_kernels/*.pxd)
+
+# an editable install with the kernels compiled in place; made again when a kernel or a dependency changes
+$(VENV)/demo: $(SOURCES)
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/dev: $(SOURCES)
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(VENV)/demo

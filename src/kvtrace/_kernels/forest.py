@@ -1,0 +1,208 @@
+"""Walks over the rows of a trace: are its ids a forest, what is each block's parent, and new ids that do form one.
+
+A row's prompt is walked first, then its output, whose blocks continue the chain after the prompt's last FULL block.
+Twin: tests/reference/forest.py.
+"""
+
+import cython
+import numpy as np
+
+UNSEEN = -2  # parent of an id that has not appeared
+
+
+def verify(hash_ids, offsets, full_blocks, output_ids=None, output_offsets=None):
+    """(distinct ids, row of the first id that is not the next new one, row of the first id after another parent).
+
+    A row of -1 means that there is none.
+
+    >>> verify(np.array([0, 1, 2, 1]), np.array([0, 2, 4]), np.array([2, 2]))
+    (3, -1, 1)
+    """
+    references = len(hash_ids) + (0 if output_ids is None else len(output_ids))
+    parent = np.full(_reach(hash_ids, output_ids, references), UNSEEN, dtype=np.int64)
+    return _walk(*_arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets), parent)
+
+
+def parents(hash_ids, offsets, full_blocks, output_ids, output_offsets, distinct):
+    """The parent of each block, -1 for a root: int64, `distinct` values.
+
+    >>> parents(np.array([0, 1, 0, 2]), np.array([0, 2, 4]), np.array([2, 2]), None, None, 3)
+    array([-1,  0,  0])
+    """
+    parent = np.full(distinct, UNSEEN, dtype=np.int64)
+    _walk(*_arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets), parent)
+    return parent
+
+
+def depths(parent):
+    """Blocks from the root to each block, itself included; parents come before their children.
+
+    >>> depths(np.array([-1, 0, 0, 2]))
+    array([1, 2, 2, 3])
+    """
+    parent = np.ascontiguousarray(parent, dtype=np.int64)
+    depth = np.empty_like(parent)
+    _depths(parent, depth)
+    return depth
+
+
+def runs(parent, visits):
+    """The chain of each block: a block with as many visits as its parent continues the parent's chain.
+
+    >>> runs(np.array([-1, 0, 1, 1]), np.array([2, 2, 1, 1]))
+    array([0, 0, 1, 2])
+    """
+    parent = np.ascontiguousarray(parent, dtype=np.int64)
+    chain = np.empty_like(parent)
+    _runs(parent, np.ascontiguousarray(visits, dtype=np.int64), chain)
+    return chain
+
+
+def chain(hash_ids, offsets, full_blocks, output_ids, output_offsets, distinct):
+    """Ids that form a forest: a new one for each distinct (previous new id, id) pair, by first appearance.
+
+    Returns them for the prompts and for the outputs (None where there are none).
+    """
+    arrays = _arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets)
+    references = len(arrays[0]) + len(arrays[3])
+    slots = 1 << max(10, int(2 * references).bit_length())
+    keys, numbers = np.empty(slots, dtype=np.uint64), np.full(slots, -1, dtype=np.int64)
+    chained, chained_output = np.empty_like(arrays[0]), np.empty_like(arrays[3])
+    _chain(*arrays, distinct, keys, numbers, chained, chained_output)
+    return chained, None if output_ids is None else chained_output
+
+
+def _arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets):
+    """Contiguous int64 arrays of checked shapes; no outputs means an empty output in each row."""
+    if output_ids is None:
+        output_ids, output_offsets = np.empty(0, dtype=np.int64), np.zeros(len(offsets), dtype=np.int64)
+    arrays = [
+        np.ascontiguousarray(array, dtype=np.int64)
+        for array in (hash_ids, offsets, full_blocks, output_ids, output_offsets)
+    ]
+    if not len(arrays[1]) == len(arrays[2]) + 1 == len(arrays[4]):
+        raise ValueError("offsets do not fit the number of rows")
+    if arrays[1][-1] != len(arrays[0]) or arrays[4][-1] != len(arrays[3]):
+        raise ValueError("offsets do not end at the number of ids")
+    return arrays
+
+
+def _reach(hash_ids, output_ids, references):
+    """One more than the greatest id that a dense numbering of so many references can hold."""
+    greatest = max((int(ids.max()) for ids in (hash_ids, output_ids) if ids is not None and len(ids)), default=-1)
+    return min(greatest + 1, references)
+
+
+def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
+          full: cython.const[cython.longlong][::1], output_ids: cython.const[cython.longlong][::1],
+          output_offsets: cython.const[cython.longlong][::1], parent: cython.longlong[::1]):  # fmt: skip
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    block: cython.longlong
+    before: cython.longlong
+    distinct: cython.longlong = 0
+    gap: cython.Py_ssize_t = -1
+    fork: cython.Py_ssize_t = -1
+    last: cython.longlong  # the prompt's last full block
+    with cython.nogil:
+        for row in range(offsets.shape[0] - 1):
+            before = -1
+            last = -1
+            for i in range(offsets[row], offsets[row + 1]):
+                block = hash_ids[i]
+                if block < 0 or block > distinct or block >= parent.shape[0]:
+                    gap = row
+                    break
+                if block == distinct:
+                    distinct += 1
+                    parent[block] = before
+                elif parent[block] != before and fork < 0:
+                    fork = row
+                before = block
+                if i - offsets[row] < full[row]:
+                    last = block
+            if gap >= 0:
+                break
+            before = last
+            for i in range(output_offsets[row], output_offsets[row + 1]):
+                block = output_ids[i]
+                if block < 0 or block > distinct or block >= parent.shape[0]:
+                    gap = row
+                    break
+                if block == distinct:
+                    distinct += 1
+                    parent[block] = before
+                elif parent[block] != before and fork < 0:
+                    fork = row
+                before = block
+            if gap >= 0:
+                break
+    return distinct, gap, fork
+
+
+def _depths(parent: cython.const[cython.longlong][::1], depth: cython.longlong[::1]):
+    block: cython.Py_ssize_t
+    with cython.nogil:
+        for block in range(parent.shape[0]):
+            depth[block] = 1 if parent[block] < 0 else depth[parent[block]] + 1
+
+
+def _runs(parent: cython.const[cython.longlong][::1], visits: cython.const[cython.longlong][::1],
+          chain: cython.longlong[::1]):  # fmt: skip
+    block: cython.Py_ssize_t
+    chains: cython.longlong = 0
+    with cython.nogil:
+        for block in range(parent.shape[0]):
+            if parent[block] >= 0 and visits[parent[block]] == visits[block]:
+                chain[block] = chain[parent[block]]
+            else:
+                chain[block] = chains
+                chains += 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _number(key: cython.ulonglong, fresh: cython.longlong, keys: cython.ulonglong[::1],
+            numbers: cython.longlong[::1]) -> cython.longlong:  # fmt: skip
+    """The number of a key, which becomes `fresh` when the key is new."""
+    mask: cython.ulonglong = keys.shape[0] - 1
+    slot: cython.ulonglong = key
+    slot = (slot ^ (slot >> 30)) * cython.cast(cython.ulonglong, 0xBF58476D1CE4E5B9)
+    slot = (slot ^ (slot >> 27)) & mask
+    while numbers[slot] >= 0 and keys[slot] != key:
+        slot = (slot + 1) & mask
+    if numbers[slot] < 0:
+        keys[slot] = key
+        numbers[slot] = fresh
+    return numbers[slot]
+
+
+def _chain(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
+           full: cython.const[cython.longlong][::1], output_ids: cython.const[cython.longlong][::1],
+           output_offsets: cython.const[cython.longlong][::1], distinct: cython.ulonglong,
+           keys: cython.ulonglong[::1], numbers: cython.longlong[::1],
+           chained: cython.longlong[::1], chained_output: cython.longlong[::1]):  # fmt: skip
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    before: cython.longlong
+    last: cython.longlong
+    fresh: cython.longlong = 0
+    with cython.nogil:
+        for row in range(offsets.shape[0] - 1):
+            before = -1
+            last = -1
+            for i in range(offsets[row], offsets[row + 1]):
+                before = _number(cython.cast(cython.ulonglong, before + 1) * distinct
+                                 + cython.cast(cython.ulonglong, hash_ids[i]), fresh, keys, numbers)  # fmt: skip
+                fresh += before == fresh
+                chained[i] = before
+                if i - offsets[row] < full[row]:
+                    last = before
+            before = last
+            for i in range(output_offsets[row], output_offsets[row + 1]):
+                before = _number(cython.cast(cython.ulonglong, before + 1) * distinct
+                                 + cython.cast(cython.ulonglong, output_ids[i]), fresh, keys, numbers)  # fmt: skip
+                fresh += before == fresh
+                chained_output[i] = before

@@ -1,0 +1,251 @@
+"""Numbering by first appearance: of 64-bit ids, and of 128-bit digests that arrive batch by batch.
+
+Twin: tests/reference/ids.py.
+"""
+
+import cython
+import numpy as np
+
+MAX_DISTINCT = 2**31 - 2  # provisional ids are int32
+
+
+def renumber(ids):
+    """The ids renumbered 0, 1, 2, ... by first appearance (int64), and how many are distinct.
+
+    >>> renumber(np.array([7, -3, 7, 9]))
+    (array([0, 1, 0, 2]), 3)
+    """
+    ids = np.ascontiguousarray(ids, dtype=np.int64)
+    numbered = np.empty_like(ids)
+    if len(ids) == 0:
+        return numbered, 0
+    low, high = int(ids.min()), int(ids.max())
+    if 0 <= low and high < 4 * len(ids) + 1024:  # dense enough for one array: id -> number
+        distinct = _renumber_dense(ids, np.full(high + 1, -1, dtype=np.int64), numbered)
+        return numbered, distinct
+    slots = 1024
+    keys, numbers = np.empty(slots, dtype=np.int64), np.full(slots, -1, dtype=np.int64)
+    done, distinct = 0, 0
+    while True:
+        done, distinct = _renumber_sparse(ids, done, distinct, keys, numbers, numbered)
+        if done == len(ids):
+            return numbered, distinct
+        keys, numbers = _larger(keys, numbers)
+
+
+def _larger(keys, numbers):
+    """The same table with four times the slots."""
+    used = numbers >= 0
+    slots = len(keys) * 4
+    larger_keys, larger_numbers = np.empty(slots, dtype=np.int64), np.full(slots, -1, dtype=np.int64)
+    _place(keys[used], numbers[used], larger_keys, larger_numbers)
+    return larger_keys, larger_numbers
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _mix(x: cython.ulonglong) -> cython.ulonglong:
+    """Spread the bits of an id over the table (the finaliser of SplitMix64)."""
+    x = (x ^ (x >> 30)) * cython.cast(cython.ulonglong, 0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> 27)) * cython.cast(cython.ulonglong, 0x94D049BB133111EB)
+    return x ^ (x >> 31)
+
+
+def _renumber_dense(ids: cython.const[cython.longlong][::1], number: cython.longlong[::1],
+                    out: cython.longlong[::1]):  # fmt: skip
+    i: cython.Py_ssize_t
+    distinct: cython.longlong = 0
+    with cython.nogil:
+        for i in range(ids.shape[0]):
+            if number[ids[i]] < 0:
+                number[ids[i]] = distinct
+                distinct += 1
+            out[i] = number[ids[i]]
+    return distinct
+
+
+def _renumber_sparse(ids: cython.const[cython.longlong][::1], done: cython.Py_ssize_t, distinct: cython.longlong,
+                     keys: cython.longlong[::1], numbers: cython.longlong[::1], out: cython.longlong[::1]):  # fmt: skip
+    """Number ids from `done` on, until all are or the table is half full; returns (done, distinct)."""
+    i: cython.Py_ssize_t = done
+    slot: cython.ulonglong
+    mask: cython.ulonglong = keys.shape[0] - 1
+    room: cython.longlong = keys.shape[0] // 2
+    with cython.nogil:
+        while i < ids.shape[0]:
+            slot = _mix(cython.cast(cython.ulonglong, ids[i])) & mask
+            while numbers[slot] >= 0 and keys[slot] != ids[i]:
+                slot = (slot + 1) & mask
+            if numbers[slot] < 0:
+                if distinct >= room:
+                    break
+                keys[slot] = ids[i]
+                numbers[slot] = distinct
+                distinct += 1
+            out[i] = numbers[slot]
+            i += 1
+    return i, distinct
+
+
+def _place(keys: cython.const[cython.longlong][::1], numbers: cython.const[cython.longlong][::1],
+           into_keys: cython.longlong[::1], into_numbers: cython.longlong[::1]):  # fmt: skip
+    i: cython.Py_ssize_t
+    slot: cython.ulonglong
+    mask: cython.ulonglong = into_keys.shape[0] - 1
+    with cython.nogil:
+        for i in range(keys.shape[0]):
+            slot = _mix(cython.cast(cython.ulonglong, keys[i])) & mask
+            while into_numbers[slot] >= 0:
+                slot = (slot + 1) & mask
+            into_keys[slot] = keys[i]
+            into_numbers[slot] = numbers[i]
+
+
+def number_rows(found, offsets, order, output_found=None, output_offsets=None):
+    """Final ids of rows taken in `order`: 0, 1, 2, ... by first appearance, each row's prompt before its output.
+
+    `found` holds provisional int32 numbers from 0, prompts end to end in the order they were found. Returns the final
+    ids (int64) of the prompts in the new order, and those of the outputs (None where there are none).
+
+    >>> number_rows(np.array([0, 1, 0, 2], dtype=np.int32), np.array([0, 2, 4]), np.array([1, 0]))
+    (array([0, 1, 0, 2]), None)
+    """
+    outputs = output_found is not None
+    if not outputs:
+        output_found, output_offsets = np.empty(0, dtype=np.int32), np.zeros(len(offsets), dtype=np.int64)
+    if not (len(offsets) == len(output_offsets) == len(order) + 1 and _is_order(order)):
+        raise ValueError("the order is not one of all rows")
+    if offsets[-1] != len(found) or output_offsets[-1] != len(output_found):
+        raise ValueError("offsets do not end at the number of ids")
+    greatest = max((int(part.max()) for part in (found, output_found) if len(part)), default=-1)
+    number = np.full(greatest + 1, -1, dtype=np.int32)  # provisional -> final
+    hash_ids, output_ids = np.empty(len(found), dtype=np.int64), np.empty(len(output_found), dtype=np.int64)
+    _number_rows(
+        np.ascontiguousarray(found, dtype=np.int32), np.ascontiguousarray(offsets, dtype=np.int64),
+        np.ascontiguousarray(output_found, dtype=np.int32), np.ascontiguousarray(output_offsets, dtype=np.int64),
+        np.ascontiguousarray(order, dtype=np.int64), number, hash_ids, output_ids,
+    )  # fmt: skip
+    return hash_ids, output_ids if outputs else None
+
+
+def _is_order(order) -> bool:
+    return len(order) == 0 or (order.min() == 0 and (np.bincount(order, minlength=len(order)) == 1).all())
+
+
+def _number_rows(found: cython.const[cython.int][::1], offsets: cython.const[cython.longlong][::1],
+                 output_found: cython.const[cython.int][::1], output_offsets: cython.const[cython.longlong][::1],
+                 order: cython.const[cython.longlong][::1], number: cython.int[::1],
+                 hash_ids: cython.longlong[::1], output_ids: cython.longlong[::1]):  # fmt: skip
+    r: cython.Py_ssize_t
+    row: cython.longlong
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    output_at: cython.Py_ssize_t = 0
+    fresh: cython.int = 0
+    with cython.nogil:
+        for r in range(order.shape[0]):
+            row = order[r]
+            for i in range(offsets[row], offsets[row + 1]):
+                if number[found[i]] < 0:
+                    number[found[i]] = fresh
+                    fresh += 1
+                hash_ids[at] = number[found[i]]
+                at += 1
+            for i in range(output_offsets[row], output_offsets[row + 1]):
+                if number[output_found[i]] < 0:
+                    number[output_found[i]] = fresh
+                    fresh += 1
+                output_ids[output_at] = number[output_found[i]]
+                output_at += 1
+
+
+class DigestIndex:
+    """Numbers 128-bit digests 0, 1, 2, ... by first appearance, across batches.
+
+    Holds 16 bytes a distinct digest and at most 16 more for the table and for growth; the digests are keyed hashes,
+    so their own bits place them in the table.
+
+    >>> index = DigestIndex()
+    >>> index.add(np.array([[1, 2], [3, 4], [1, 2]], dtype=np.uint64))
+    array([0, 1, 0], dtype=int32)
+    >>> index.add(np.array([[5, 6], [3, 4]], dtype=np.uint64))
+    array([2, 1], dtype=int32)
+    """
+
+    def __init__(self):
+        self.distinct = 0
+        self._digests = np.empty((512, 2), dtype=np.uint64)  # number -> digest
+        self._table = np.full(1024, -1, dtype=np.int32)  # slot -> number, -1 = free
+
+    def add(self, digests) -> np.ndarray:
+        """The number of each digest, int32; new digests get the next numbers."""
+        digests = np.ascontiguousarray(digests, dtype=np.uint64).reshape(-1, 2)
+        numbers = np.empty(len(digests), dtype=np.int32)
+        done = 0
+        while True:
+            done, self.distinct = _number(digests, done, self.distinct, self._digests, self._table, numbers)
+            if done == len(digests):
+                return numbers
+            self._grow()
+
+    def fresh(self, count: int) -> np.ndarray:
+        """The next `count` numbers, for blocks that nothing else shares; they have no digest and need no slot."""
+        start = self.distinct
+        if start + count > MAX_DISTINCT:
+            raise OverflowError("more than 2^31 distinct blocks")
+        while start + count > len(self._digests):
+            self._grow()
+        self._digests[start : start + count] = 0
+        self.distinct += count
+        return np.arange(start, start + count, dtype=np.int32)
+
+    def _grow(self):
+        if len(self._digests) > MAX_DISTINCT:
+            raise OverflowError("more than 2^31 distinct blocks")
+        digests = np.empty((len(self._digests) * 2, 2), dtype=np.uint64)
+        digests[: self.distinct] = self._digests[: self.distinct]
+        self._digests = digests
+        self._table = np.full(len(digests) * 2, -1, dtype=np.int32)
+        _index(self._digests, self.distinct, self._table)
+
+
+def _number(digests: cython.const[cython.ulonglong][:, ::1], done: cython.Py_ssize_t, distinct: cython.int,
+            store: cython.ulonglong[:, ::1], table: cython.int[::1], out: cython.int[::1]):  # fmt: skip
+    i: cython.Py_ssize_t = done
+    slot: cython.ulonglong
+    mask: cython.ulonglong = table.shape[0] - 1
+    number: cython.int
+    with cython.nogil:
+        while i < digests.shape[0]:
+            slot = digests[i, 0] & mask
+            number = table[slot]
+            while number >= 0 and not (store[number, 0] == digests[i, 0] and store[number, 1] == digests[i, 1]):
+                slot = (slot + 1) & mask
+                number = table[slot]
+            if number < 0:
+                if distinct >= store.shape[0]:
+                    break
+                number = distinct
+                table[slot] = number
+                store[number, 0] = digests[i, 0]
+                store[number, 1] = digests[i, 1]
+                distinct += 1
+            out[i] = number
+            i += 1
+    return i, distinct
+
+
+def _index(store: cython.const[cython.ulonglong][:, ::1], distinct: cython.Py_ssize_t, table: cython.int[::1]):
+    i: cython.Py_ssize_t
+    slot: cython.ulonglong
+    mask: cython.ulonglong = table.shape[0] - 1
+    with cython.nogil:
+        for i in range(distinct):
+            if store[i, 0] == 0 and store[i, 1] == 0:
+                continue  # a fresh number without a digest
+            slot = store[i, 0] & mask
+            while table[slot] >= 0:
+                slot = (slot + 1) & mask
+            table[slot] = cython.cast(cython.int, i)

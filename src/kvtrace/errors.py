@@ -1,0 +1,53 @@
+"""What can go wrong, and the exit status each kind ends with.
+
+Every message is one line: where, what was found, what to try. None ever holds content of a log: a prompt, an
+output, a key or a value taken from them.
+"""
+
+
+class KvtraceError(Exception):
+    """Something went wrong inside or around kvtrace; the message is one clear line."""
+
+    status = 1
+
+
+class UsageError(KvtraceError):
+    """The arguments do not fit together, or name something that does not exist."""
+
+    status = 2
+
+
+class InputError(KvtraceError):
+    """A file holds something that kvtrace cannot take."""
+
+    status = 3
+
+
+class StoppedError(KvtraceError):
+    """The run ended early through no fault of its input, and can be run again."""
+
+    status = 5
+
+
+class RowError(InputError):
+    """One row of a file is bad; `reason` says why without showing what the row holds.
+
+    A reader raises it with the reason alone (and `field`, the JSON path, where it knows one); whoever knows file,
+    line and byte offset adds them with `at`.
+    """
+
+    def __init__(self, reason, *, field=None, hint=None):
+        self.reason, self.field, self.hint = reason, field, hint
+        self.path = self.line = self.offset = self.length = None
+        super().__init__(reason)
+
+    def at(self, path, line, offset=None, length=None):
+        """The same error, now knowing where it happened."""
+        self.path, self.line, self.offset, self.length = str(path), line, offset, length
+        return self
+
+    def __str__(self):
+        where = "" if self.path is None else f"{self.path}:{self.line}: "
+        field = "" if self.field is None else f"{self.field}: "
+        hint = "" if self.hint is None else f" {self.hint}"
+        return f"{where}{field}{self.reason}{hint}"

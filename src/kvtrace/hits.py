@@ -1,0 +1,127 @@
+"""Hit counts, and the three hit rates derived from them: "hit rate" alone is never written.
+
+A hit is the leading run of a prompt's blocks that are resident. Counts add up across requests, shards and days;
+the rates are derived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from .trace import Trace
+
+
+@dataclass(frozen=True)
+class Hits:
+    """How many blocks and tokens of how many requests were hits."""
+
+    requests: int
+    hit_blocks: int
+    blocks: int
+    hit_tokens: int
+    tokens: int
+    request_hits: float  # sum over requests of hit blocks / blocks
+    requests_with_blocks: int  # a request without blocks has no rate
+
+    @property
+    def block_hit_rate(self) -> float:
+        """Hit blocks / blocks, over all requests."""
+        return self.hit_blocks / self.blocks if self.blocks else 0.0
+
+    @property
+    def token_hit_rate(self) -> float:
+        """Hit tokens / prompt tokens, over all requests."""
+        return self.hit_tokens / self.tokens if self.tokens else 0.0
+
+    @property
+    def request_hit_rate(self) -> float:
+        """Mean over requests of hit blocks / blocks: what `datagen analyze` and `aiperf analyze-trace` print."""
+        return self.request_hits / self.requests_with_blocks if self.requests_with_blocks else 0.0
+
+    def __add__(self, other: Hits) -> Hits:
+        return Hits(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
+
+    def to_dict(self) -> dict:
+        """Counts and rates by name."""
+        rates = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
+        return asdict(self) | {name: getattr(self, name) for name in rates}
+
+
+def count_hits(trace: Trace, hit_blocks: np.ndarray) -> Hits:
+    """The counts that follow from each request's hit blocks (request -> leading resident blocks).
+
+    >>> from kvtrace.trace import toy
+    >>> count_hits(toy("0 1", "0 2"), np.array([0, 1])).block_hit_rate
+    0.25
+    """
+    blocks = trace.prompt_blocks
+    holding = blocks > 0
+    hit_tokens = np.minimum(hit_blocks * trace.block_size, trace.input_length)
+    return Hits(
+        requests=len(trace),
+        hit_blocks=int(hit_blocks.sum()),
+        blocks=int(blocks.sum()),
+        hit_tokens=int(hit_tokens.sum()),
+        tokens=int(trace.input_length.sum()),
+        request_hits=float((hit_blocks[holding] / blocks[holding]).sum()),
+        requests_with_blocks=int(holding.sum()),
+    )
+
+
+def unlimited_hits(trace: Trace, *, outputs: bool = False) -> np.ndarray:
+    """Hit blocks of each request when nothing is ever evicted: the leading run of blocks seen in earlier requests.
+
+    With `outputs`, the blocks of earlier outputs count as resident too, as they do in an engine.
+
+    >>> from kvtrace.trace import toy
+    >>> unlimited_hits(toy("0 1 2", "0 1 3", "0 1 3 4"))
+    array([0, 2, 3])
+    """
+    reached = _greatest_before(trace)
+    if outputs and trace.output_ids is not None:
+        seen = trace.hash_ids <= np.repeat(reached, trace.prompt_blocks)
+    else:
+        seen = ~_new_to_prompts(trace, reached)
+    return _leading_run(seen, trace.offsets)
+
+
+def _greatest_before(trace):
+    """The greatest id, of prompts and outputs, in all rows before each: ids up to it have been seen."""
+    greatest = _row_max(trace.hash_ids, trace.offsets)
+    if trace.output_ids is not None:
+        greatest = np.maximum(greatest, _row_max(trace.output_ids, trace.output_offsets))
+    before = np.full(len(trace), -1, dtype=np.int64)
+    if len(trace) > 1:
+        before[1:] = np.maximum.accumulate(greatest)[:-1]
+    return before
+
+
+def _row_max(ids, offsets):
+    greatest = np.full(len(offsets) - 1, -1, dtype=np.int64)
+    filled = np.diff(offsets) > 0
+    if filled.any():
+        greatest[filled] = np.maximum.reduceat(ids, offsets[:-1][filled])
+    return greatest
+
+
+def _new_to_prompts(trace, reached):
+    """True where no earlier request's prompt holds the block."""
+    if trace.output_ids is None:
+        return trace.hash_ids > np.repeat(reached, trace.prompt_blocks)
+    row = np.repeat(np.arange(len(trace)), trace.prompt_blocks)
+    first_row = np.full(trace.distinct, len(trace), dtype=np.int64)
+    first_row[trace.hash_ids[::-1]] = row[::-1]  # the earliest write comes last
+    return first_row[trace.hash_ids] == row
+
+
+def _leading_run(seen, offsets):
+    """Leading True values of each row."""
+    blocks = np.diff(offsets)
+    misses = np.flatnonzero(~seen)
+    if not misses.size:
+        return blocks
+    first = np.searchsorted(misses, offsets[:-1])  # the first miss at or after each row's start
+    at = np.where(first < len(misses), misses[np.minimum(first, len(misses) - 1)], len(seen))
+    return np.minimum(at - offsets[:-1], blocks)

@@ -1,0 +1,63 @@
+"""Random traces for laws: forests, with or without tails, sessions and outputs."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from kvtrace.trace import Columns, Trace
+
+paths = st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=12)
+
+
+@st.composite
+def traces(draw, outputs: bool | None = None):
+    """A trace of random prompts over a small alphabet, so that they share prefixes; chained by construction."""
+    block_size = draw(st.integers(1, 5))
+    prompts = draw(paths)
+    tails = [draw(st.integers(0, block_size - 1)) for _ in prompts]
+    with_outputs = draw(st.booleans()) if outputs is None else outputs
+    number: dict = {}
+
+    def blocks(path, tail, first=0):
+        """Ids of a path's full blocks from `first` on, and of its tail: one id a distinct prefix."""
+        ids = [number.setdefault((tuple(path[: i + 1]), block_size), len(number)) for i in range(len(path))]
+        if tail:
+            ids.append(number.setdefault((tuple(path), tail), len(number)))
+        return ids[first:]
+
+    hash_ids, output_ids, lengths, output_lengths, output_blocks = [], [], [], [], []
+    for path, tail in zip(prompts, tails, strict=True):
+        hash_ids.append(blocks(path, tail))
+        lengths.append(len(path) * block_size + tail)
+        grown = draw(st.integers(0, 3 * block_size))
+        output_lengths.append(grown)
+        whole, rest = divmod(lengths[-1] + grown, block_size)
+        longer = path + [9] * (whole - len(path))
+        if with_outputs and grown:
+            output_ids.append(blocks(longer, rest, first=len(path)))
+        else:
+            output_ids.append([])
+        output_blocks.append(len(output_ids[-1]))
+    gaps = draw(st.lists(st.integers(0, 5), min_size=len(prompts), max_size=len(prompts)))
+    columns = Columns(
+        np.cumsum(gaps).astype(float),
+        np.array(lengths),
+        np.array(output_lengths),
+        np.array([i for ids in hash_ids for i in ids], dtype=np.int64),
+        np.concatenate([[0], np.cumsum([len(ids) for ids in hash_ids])]),
+    )
+    if with_outputs:
+        columns.output_ids = np.array([i for ids in output_ids for i in ids], dtype=np.int64)
+        columns.output_offsets = np.concatenate([[0], np.cumsum(output_blocks)])
+    if draw(st.booleans()):
+        _add_sessions(draw, columns)
+    return Trace.from_columns(columns, block_size=block_size)
+
+
+def _add_sessions(draw, columns):
+    rows = len(columns)
+    columns.session = np.array(draw(st.lists(st.integers(-1, 3), min_size=rows, max_size=rows)))
+    columns.parent = np.full(rows, -1)
+    for row in range(rows):
+        earlier = np.flatnonzero((columns.session[:row] == columns.session[row]) & (columns.session[row] >= 0))
+        if len(earlier):
+            columns.parent[row] = earlier[-1]
