@@ -1,0 +1,5 @@
+"""`python -m kvtrace`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,315 @@
+"""Raw logs become a Trace: pieces are encoded by workers, and their digests numbered by first appearance in time order.
+
+    logs -> pieces -> (workers: parse, render, tokenise, hash) -> digests -> ids -> sort -> Trace
+
+The text of a log is in memory only a few pieces at a time; of a block there stay 4 bytes a reference and about 40 for
+each distinct one, and 8 more a reference at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ._kernels.ids import DigestIndex, number_rows
+from .encode import Batch, Encoder, Recipe
+from .errors import InputError, RowError, UsageError
+from .hits import count_hits, unlimited_hits
+from .keys import Key
+from .trace import Columns, Trace
+from .workers import cores, ordered_map
+
+PROFILES = ("exact",)  # `standard` and `strict` take their places here
+TAILS = {"shared": "kept", "unique": "unique", "drop": "dropped"}  # option -> what a Trace calls it
+NS_PER_MS = 1_000_000
+SMALL = 4 << 20  # bytes of log that one process encodes sooner than several would
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    done: int  # bytes of input
+    total: int  # bytes of input, 0 where it is not known
+    requests: int
+    tokens: int
+
+
+@dataclass
+class Counts:
+    """What happened to the rows of a log: rows = requests + rejected."""
+
+    rows: int = 0
+    requests: int = 0
+    rejected: int = 0
+    with_logged_tokens: int = 0  # requests whose log says how many tokens the prompt has
+    equal_to_logged: int = 0  # ... and where our count is the same
+    logged_difference: int = 0  # sum of |ours - logged| over them
+    without_output_blocks: int = 0  # with --outputs: the log has no text, or counts other tokens than it has
+    reasons: Counter = field(default_factory=Counter)  # why rows were rejected
+
+
+@dataclass
+class Rows:
+    """Anonymised rows in the order they will be written, and what is known of them."""
+
+    columns: Columns
+    block_size: int
+    tail: str
+    meta: dict[str, Any]
+    counts: Counts
+
+    def trace(self) -> Trace:
+        """The rows as a verified Trace (rows kept in input order may not be one)."""
+        return Trace.from_columns(self.columns, block_size=self.block_size, tail=self.tail, meta=self.meta)
+
+
+def anonymize(inputs, **options) -> Trace:
+    """The Trace of raw logs: text replaced by chained block ids under a key that is forgotten.
+
+    `inputs` is a path, directory or glob, or several. The options are those of `anonymize_rows`.
+    """
+    return anonymize_rows(inputs, **options).trace()
+
+
+def anonymize_rows(
+    inputs: str | Path | Iterable,
+    *,
+    log_format: str = "auto",
+    field_map: dict[str, str] | None = None,
+    time_unit: str = "auto",
+    allow_truncated: bool = False,
+    tokenizer: str | None = "deepseek-r1",
+    chat_template: str | Path | None = None,
+    use_template: bool = True,
+    generation_prompt: str | None = None,
+    block_size: int = 512,
+    tail: str = "shared",
+    outputs: bool = False,
+    profile: str = "exact",
+    key: Key | None = None,
+    keep_order: bool = False,
+    workers: int | None = None,
+    max_errors: int = 0,
+    on_reject: Callable[[RowError], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_start: Callable[[dict], None] | None = None,
+) -> Rows:
+    """Anonymise raw logs; docs/cli.md says what each option means.
+
+    `max_errors` rows may be bad (-1 = any number) and are handed to `on_reject`; one more ends the run with its error.
+    """
+    from . import logs
+    from .logs import sources
+
+    _check_options(block_size, tail, profile)
+    files = sources.find(inputs)
+    reader = logs.open_reader(
+        log_format, sources.sample(files), field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated
+    )
+    recipe = Recipe(
+        reader=reader, tokenizer=tokenizer, chat_template=chat_template and str(chat_template),
+        use_template=use_template, generation_prompt=generation_prompt, key=key or Key.random(), block_size=block_size,
+        tail=TAILS[tail], outputs=outputs, stop_at_error=max_errors == 0,
+    )  # fmt: skip
+    encoder = Encoder(recipe)
+    meta = _provenance(recipe, encoder, profile)
+    if on_start:
+        on_start(meta)
+    total = sum(source.size for source in files)
+    collector = Collector(recipe, max_errors, on_reject)
+    pieces = _noted(sources.pieces(files), collector)
+    processes = 1 if 0 < total < SMALL else workers or cores()
+    for batch in ordered_map(encoder, pieces, processes):
+        done = collector.add(batch)
+        if on_progress:
+            on_progress(Progress(done, total, collector.counts.requests, collector.tokens))
+    return collector.finish(meta, keep_order=keep_order)
+
+
+def _check_options(block_size, tail, profile):
+    if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
+        raise UsageError(f"block size is {block_size!r}; it is a whole number of tokens, 1 or more.")
+    if tail not in TAILS:
+        raise UsageError(f"tail is {tail!r}; it is one of {', '.join(TAILS)}.")
+    if profile not in PROFILES:
+        raise UsageError(f"profile is {profile!r}; it is one of {', '.join(PROFILES)}.")
+
+
+def _noted(pieces, collector):
+    """The pieces on their way to the workers, each noted so that its batch can be matched with its place."""
+    for piece in pieces:
+        collector.expect(piece)
+        yield piece
+
+
+def _provenance(recipe: Recipe, encoder: Encoder, profile: str) -> dict[str, Any]:
+    """What the sidecar says of a trace's making; no key, host, path or user is in it."""
+    return {
+        "profile": profile,
+        "log": recipe.reader.describe(),
+        "tokenizer": encoder.tokenizer and encoder.tokenizer.describe(),
+        "chat_template": encoder.template and encoder.template.describe(),
+        "hash": "SipHash-2-4-128, keyed, chained",
+        "session_mode": "cumulative",
+    }
+
+
+class Collector:
+    """Gathers batches in input order, numbering digests as they come, and puts the rows in their final order."""
+
+    def __init__(self, recipe: Recipe, max_errors: int, on_reject):
+        self.block_size, self.tail, self.outputs = recipe.block_size, recipe.tail, recipe.outputs
+        self.counts, self.tokens = Counts(), 0
+        self._max_errors, self._on_reject = max_errors, on_reject
+        self._expected: list = []  # pieces whose batches are still to come
+        self._line = 1  # line of the current file that the next piece begins with
+        self._path = None
+        self._index, self._sessions = DigestIndex(), DigestIndex()
+        self._found, self._output_found = bytearray(), bytearray()  # provisional numbers, int32
+        self._columns: dict[str, list[np.ndarray]] = {}  # name -> one array a batch
+        self._types: list[str | None] = []
+
+    def expect(self, piece) -> None:
+        self._expected.append(piece)
+
+    def add(self, batch: Batch) -> int:
+        """Take in the next batch; returns the bytes of input that are done."""
+        piece = self._expected.pop(0)
+        self._reject(batch, piece)
+        self.counts.requests += len(batch)
+        self.counts.rows += len(batch) + len(batch.rejects)
+        self.tokens += int(batch.input_length.sum())
+        self._compare(batch)
+        blocks = self._number(self._found, batch.digests, batch.offsets, batch.input_length)
+        self._keep(time=batch.time_ns, input_length=batch.input_length, output_length=batch.output_length, blocks=blocks)
+        if self.outputs:
+            both = np.where(batch.output_known, batch.input_length + batch.output_length, 0)
+            output_blocks = self._number(self._output_found, batch.output_digests, batch.output_offsets, both)
+            self._keep(output_blocks=output_blocks)
+            self.counts.without_output_blocks += int((~batch.output_known).sum())
+        self._keep(session=self._session_numbers(batch))
+        self._types.extend(batch.type)
+        return piece.done
+
+    def _reject(self, batch, piece):
+        """Count the batch's rejects, each with its file, line and offset; stop at one too many."""
+        if piece.path != self._path:
+            self._path, self._line = piece.path, 1
+        for reject in batch.rejects:
+            error = reject.error.at(piece.path, self._line + reject.line, piece.start + reject.offset, reject.length)
+            self.counts.rejected += 1
+            self.counts.reasons[error.reason] += 1
+            if self._max_errors == 0:
+                raise error
+            if self._on_reject:
+                self._on_reject(error)
+            if 0 < self._max_errors < self.counts.rejected:
+                raise InputError(f"{error} That is bad row {self.counts.rejected:,}; --max-errors {self._max_errors}.")
+        self._line += batch.lines
+
+    def _compare(self, batch):
+        logged = batch.logged_tokens >= 0
+        difference = np.abs(batch.input_length - batch.logged_tokens)[logged]
+        self.counts.with_logged_tokens += int(logged.sum())
+        self.counts.equal_to_logged += int((difference == 0).sum())
+        self.counts.logged_difference += int(difference.sum())
+
+    def _number(self, found: bytearray, digests, offsets, tokens) -> np.ndarray:
+        """Append the numbers of each row's blocks; returns blocks by row. A unique tail gets a number of its own."""
+        numbers, blocks = self._index.add(digests), np.diff(offsets)
+        if self.tail == "unique":
+            has_tail = tokens % self.block_size != 0
+            numbers = np.insert(numbers, offsets[1:][has_tail], self._index.fresh(int(has_tail.sum())))
+            blocks = blocks + has_tail
+        found += numbers.data
+        return blocks
+
+    def _session_numbers(self, batch):
+        numbers = np.full(len(batch), -1, dtype=np.int64)
+        if batch.session is not None:
+            known = batch.session.any(axis=1)
+            numbers[known] = self._sessions.add(batch.session[known])
+        return numbers
+
+    def _keep(self, **columns):
+        for name, values in columns.items():
+            self._columns.setdefault(name, []).append(values)
+
+    def finish(self, meta: dict, *, keep_order: bool) -> Rows:
+        """All rows by time (stable), or as they came, with ids numbered in that order."""
+        if not self.counts.requests:
+            raise InputError(f"no request was read: {self.counts.rejected:,} rows were rejected.")
+        column = {name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)}
+        by_time = np.argsort(column["time"], kind="stable")
+        order = np.arange(len(by_time)) if keep_order else by_time
+        hash_ids, output_ids = number_rows(
+            np.frombuffer(self._found, np.int32), _offsets(column["blocks"]), order,
+            np.frombuffer(self._output_found, np.int32) if self.outputs else None,
+            _offsets(column["output_blocks"]) if self.outputs else None,
+        )  # fmt: skip
+        columns = Columns(
+            timestamp=((column["time"] - column["time"].min()) // NS_PER_MS)[order],
+            input_length=column["input_length"][order], output_length=column["output_length"][order],
+            hash_ids=hash_ids, offsets=_offsets(column["blocks"][order]), extra=self._extra(order),
+            output_ids=output_ids, output_offsets=_offsets(column["output_blocks"][order]) if self.outputs else None,
+        )  # fmt: skip
+        if self._sessions.distinct:
+            _link_sessions(columns, column["session"], by_time, order)
+        meta = meta | {"counts": _plain(self.counts)}
+        return Rows(columns, self.block_size, self.tail, meta, self.counts)
+
+    def _extra(self, order):
+        if all(kind is None for kind in self._types):
+            return {}
+        return {"type": np.array([kind or "text" for kind in self._types], dtype=object)[order]}
+
+
+def _offsets(lengths) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _link_sessions(columns: Columns, session, by_time, order) -> None:
+    """Number sessions in time order, and find each request's parent (the turn before it) and its turn, from 1."""
+    place = np.empty_like(order)  # row as it came -> row as it is written
+    place[order] = np.arange(len(order))
+    number: dict[int, int] = {}
+    last: dict[int, int] = {}  # session -> row of its latest turn
+    turn: dict[int, int] = {}
+    columns.session, columns.parent = np.full(len(order), -1), np.full(len(order), -1)
+    turns = np.ones(len(order), dtype=np.int64)
+    for row in by_time.tolist():
+        key, at = int(session[row]), place[row]
+        if key < 0:
+            continue
+        columns.session[at] = number.setdefault(key, len(number))
+        columns.parent[at] = last.get(key, -1)
+        turns[at] = turn[key] = turn.get(key, 0) + 1
+        last[key] = at
+    columns.extra["turn"] = turns
+
+
+def _plain(counts: Counts) -> dict:
+    return {name: value for name, value in asdict(counts).items() if name != "reasons"}
+
+
+def summary(rows: Rows) -> dict[str, Any]:
+    """The figures that a run ends with: counts, and the hit rates of a cache that never evicts."""
+    trace = rows.trace()
+    figures = _plain(rows.counts) | {
+        "tokens": int(trace.input_length.sum()),
+        "output_tokens": int(trace.output_length.sum()),
+        "blocks": len(trace.hash_ids),
+        "distinct_blocks": trace.distinct,
+        "sessions": 0 if trace.session is None else int(trace.session.max()) + 1,
+        "duration_ms": float(trace.timestamp[-1]),
+        "hits": count_hits(trace, unlimited_hits(trace)).to_dict(),
+    }
+    if trace.output_ids is not None:
+        figures["hits_with_outputs"] = count_hits(trace, unlimited_hits(trace, outputs=True)).to_dict()
+    return figures

@@ -1,0 +1,96 @@
+"""Tokens and a key become chained digests, one a block: the last place that sees what a log says.
+
+The digest of a block is SipHash-2-4-128 over the previous block's digest and the block's tokens, so that equal digests
+mean equal prefixes. A prompt's chain begins at a root, which is keyed by whatever else changes the KV cache.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+import numpy as np
+
+from ._kernels import siphash
+from .keys import Key
+from .trace import TAILS
+
+NO_DIGEST = np.zeros(2, dtype=np.uint64)
+
+
+class BlockHasher:
+    """Digests of prompts, outputs and session keys under one secret key.
+
+    >>> hasher = BlockHasher(Key(bytes(16)), block_size=2, tail="kept")
+    >>> root = hasher.roots(["model a"])
+    >>> digests, offsets = hasher.prompts(np.array([1, 2, 3], np.uint32), np.array([0, 3]), root)
+    >>> digests.shape, offsets
+    ((2, 2), array([0, 2]))
+    """
+
+    def __init__(self, key: Key, *, block_size: int, tail: str):
+        assert tail in TAILS
+        self.block_size = block_size
+        self._digest_tails = tail == "kept"  # a unique tail needs no digest: it is numbered afresh
+        self._block_key = key.subkey("blocks")
+        self._session_key = key.subkey("sessions")
+        self._root = lru_cache(maxsize=4096)(lambda context: _digest(root_key, context))
+        root_key = key.subkey("roots")
+
+    def roots(self, contexts: list[str]) -> np.ndarray:
+        """One root a request, from the words that name what else its KV cache depends on (see `context`)."""
+        return np.array([self._root(context) for context in contexts], dtype=np.uint64).reshape(-1, 2)
+
+    def prompts(self, tokens, offsets, roots) -> tuple[np.ndarray, np.ndarray]:
+        """Chained digests of each prompt's blocks, and their offsets."""
+        return siphash.chain(self._block_key, tokens, offsets, roots, self.block_size, self._digest_tails)
+
+    def outputs(self, prompts, prompt_digests, outputs, roots, has_output) -> tuple[np.ndarray, np.ndarray]:
+        """Digests of each output's blocks, continuing the prompt's chain after its last full block.
+
+        `prompts` and `outputs` are (tokens, offsets), `prompt_digests` is (digests, offsets). An output's first tokens
+        fill what the prompt's last, partial block left free. A row without output text gets no blocks.
+        """
+        tokens, offsets = prompts
+        digests, digest_offsets = prompt_digests
+        full = np.diff(offsets) // self.block_size
+        roots = roots.copy()
+        roots[full > 0] = digests[(digest_offsets[:-1] + full - 1)[full > 0]]
+        starts = offsets[:-1] + full * self.block_size
+        joined, joined_offsets = _join((tokens, starts, offsets[1:]), outputs, has_output)
+        return siphash.chain(self._block_key, joined, joined_offsets, roots, self.block_size, self._digest_tails)
+
+    def sessions(self, keys: list[str | None]) -> np.ndarray:
+        """Keyed digests of session keys; two zeros where a request has none."""
+        digests = [NO_DIGEST if key is None else _digest(self._session_key, key) for key in keys]
+        return np.array(digests, dtype=np.uint64).reshape(-1, 2)
+
+
+def context(**parts) -> str:
+    """The canonical words of a root: tokenizer, template, model, adapter, media ... by name; None is left out.
+
+    >>> context(model="a", adapter=None)
+    '{"model": "a"}'
+    """
+    return json.dumps({name: part for name, part in parts.items() if part}, sort_keys=True)
+
+
+def _digest(key: bytes, words: str) -> np.ndarray:
+    return np.frombuffer(siphash.siphash128(key, words.encode("utf-8", "surrogatepass")), dtype="<u8")
+
+
+def _join(prompts, outputs, has_output):
+    """Each row's leftover prompt tokens followed by its output tokens; nothing for rows without output."""
+    tokens, starts, stops = prompts
+    output_tokens, output_offsets = outputs
+    rows = [
+        part
+        for row in np.flatnonzero(has_output)
+        for part in (
+            tokens[starts[row] : stops[row]],
+            output_tokens[output_offsets[row] : output_offsets[row + 1]],
+        )
+    ]
+    lengths = np.where(has_output, stops - starts + np.diff(output_offsets), 0)
+    joined = np.concatenate(rows) if rows else np.empty(0, dtype=np.uint32)
+    return joined, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

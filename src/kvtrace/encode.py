@@ -1,0 +1,180 @@
+"""One piece of a raw log becomes a Batch: lengths, times and digests, and not a word of text.
+
+This is what a worker does: parse, render, tokenise, hash. The text of a piece lives only while its call lasts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .blocks import BlockHasher, context
+from .errors import RowError
+from .keys import Key
+from .logs.record import Record
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that a worker needs to encode pieces of a log; it can be pickled, and prints no secret."""
+
+    reader: Any  # logs.LogReader
+    tokenizer: str | None  # name or path; None where every prompt is already token ids
+    chat_template: str | None  # a file; None = the tokenizer's own
+    use_template: bool
+    generation_prompt: str | None
+    key: Key = field(repr=False)
+    block_size: int
+    tail: str
+    outputs: bool  # also digests of the output's blocks
+    stop_at_error: bool
+
+
+@dataclass
+class Batch:
+    """What is left of one piece of a log: columns over its good requests, and its rejects."""
+
+    lines: int = 0  # lines of the piece, to number those of the next
+    time_ns: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    input_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    output_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    digests: np.ndarray = field(default_factory=lambda: np.empty((0, 2), np.uint64))
+    offsets: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+    output_digests: np.ndarray | None = None
+    output_offsets: np.ndarray | None = None
+    output_known: np.ndarray | None = None  # request -> True where the output has blocks
+    session: np.ndarray | None = None  # request -> digest of its session key, zeros = none
+    type: list[str | None] = field(default_factory=list)
+    logged_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # -1 = the log does not say
+    rejects: list[Reject] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+@dataclass(frozen=True)
+class Reject:
+    """A row that was not taken: where it is and why, never what it holds."""
+
+    line: int  # in the piece, from 0
+    offset: int  # in the piece, bytes
+    length: int  # bytes
+    error: RowError
+
+
+class Encoder:
+    """Encodes pieces of a log as its recipe says."""
+
+    def __init__(self, recipe: Recipe):
+        from . import templates, tokenizers
+
+        self.recipe = recipe
+        self.reader = recipe.reader
+        self.hasher = BlockHasher(recipe.key, block_size=recipe.block_size, tail=recipe.tail)
+        self.tokenizer = self.template = None
+        if recipe.tokenizer is not None:
+            self.tokenizer = tokenizers.load(recipe.tokenizer)
+            if recipe.use_template:
+                self.template = templates.load(
+                    recipe.tokenizer, chat_template=recipe.chat_template, generation_prompt=recipe.generation_prompt
+                )
+        self._root = {
+            "tokenizer": self.tokenizer and self.tokenizer.sha256,
+            "template": self.template and self.template.sha256,
+        }
+
+    def __reduce__(self):  # where workers are not forked, each loads tokenizer and template anew
+        return Encoder, (self.recipe,)
+
+    def __call__(self, piece) -> Batch:
+        batch = Batch()
+        requests = self._parse(piece, batch)
+        prompts = self._tokens([r.text or "" for r in requests], [r.token_ids for r in requests])
+        outputs = self._tokens([self._output_text(r) for r in requests], [r.output_ids for r in requests])
+        self._measure(requests, prompts, outputs, batch)
+        self._hash(requests, prompts, outputs, batch)
+        return batch
+
+    def _parse(self, piece, batch: Batch) -> list[Record]:
+        """The piece's good rows, their messages rendered to text; the others go to the batch's rejects."""
+        requests, times, offset = [], [], 0
+        for line in piece.read().split(b"\n"):
+            if stripped := line.strip():
+                try:
+                    record = self.reader.read(stripped)
+                    times.append(self.reader.time_ns(record))
+                    requests.append(self._rendered(record, times[-1]))
+                except RowError as error:
+                    del times[len(requests) :]
+                    batch.rejects.append(Reject(batch.lines, offset, len(line), error.with_traceback(None)))
+                    if self.recipe.stop_at_error:
+                        break
+            batch.lines += 1
+            offset += len(line) + 1
+        batch.lines -= 1  # what follows the last newline is no line
+        batch.time_ns = np.array(times, dtype=np.int64)
+        return requests
+
+    def _rendered(self, record: Record, time_ns: int) -> Record:
+        if record.messages is not None:
+            if self.template is None:
+                raise RowError("the prompt is chat messages, and there is no chat template.", hint=NO_TEMPLATE)
+            record.text = self.template.render(record.messages, record.tools, time=time_ns / 1e9)
+            record.messages = record.tools = None
+        if not record.text and not record.token_ids:
+            raise RowError("the prompt is empty.")
+        if record.token_ids is None and self.tokenizer is None:
+            raise RowError("the prompt is text, and there is no tokenizer.", hint="Try --tokenizer deepseek-r1.")
+        return record
+
+    def _output_text(self, record: Record) -> str:
+        """The output's text, where its tokens must be counted or hashed."""
+        if record.output_ids is not None or record.output_text is None:
+            return ""
+        return record.output_text if self.recipe.outputs or record.output_length is None else ""
+
+    def _tokens(self, texts, ids) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of each row, end to end (uint32), and their offsets; rows that came as ids are taken as they are."""
+        if self.tokenizer is not None and any(texts):
+            tokens, offsets = self.tokenizer.encode_batch(texts)
+        else:
+            tokens, offsets = np.empty(0, np.uint32), np.zeros(len(texts) + 1, np.int64)
+        if all(row is None for row in ids):
+            return tokens, offsets
+        rows = [
+            tokens[offsets[i] : offsets[i + 1]] if row is None else np.asarray(row, dtype=np.uint32)
+            for i, row in enumerate(ids)
+        ]
+        return np.concatenate(rows), np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+
+    def _measure(self, requests, prompts, outputs, batch: Batch):
+        counted = np.diff(outputs[1])
+        logged = np.array([-1 if r.output_length is None else r.output_length for r in requests], dtype=np.int64)
+        batch.input_length = np.diff(prompts[1])
+        batch.output_length = np.where(logged < 0, counted, logged)
+        batch.logged_tokens = np.array([-1 if r.prompt_tokens is None else r.prompt_tokens for r in requests], np.int64)
+        batch.type = [r.type for r in requests]
+        if any(r.session is not None for r in requests):
+            batch.session = self.hasher.sessions([r.session for r in requests])
+
+    def _hash(self, requests, prompts, outputs, batch: Batch):
+        roots = self.hasher.roots([self._context(r) for r in requests])
+        batch.digests, batch.offsets = self.hasher.prompts(*prompts, roots)
+        if self.recipe.outputs:
+            # where the log counts other tokens than its text has (hidden reasoning, say), the blocks are not known
+            counted = np.diff(outputs[1])
+            known = (counted > 0) & (counted == batch.output_length)
+            batch.output_digests, batch.output_offsets = self.hasher.outputs(
+                prompts, (batch.digests, batch.offsets), outputs, roots, known
+            )
+            batch.output_known = known
+
+    def _context(self, record: Record) -> str:
+        media = [hashlib.sha256(part).hexdigest() for part in record.media]
+        return context(**self._root, model=record.model, adapter=record.adapter, media=media)
+
+
+NO_TEMPLATE = "Try --chat-template FILE, or log the templated text."

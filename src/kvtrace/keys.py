@@ -1,0 +1,69 @@
+"""The secret key of a run: from the operating system's randomness or a key file, and never shown or written elsewhere."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from ._kernels.siphash import siphash128
+from .errors import UsageError
+
+
+class Key:
+    """A 128-bit secret; what it prints as does not reveal it."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes):
+        self._secret = bytes(secret)
+        if len(self._secret) != 16:
+            raise UsageError("a key has 16 bytes.")
+
+    @classmethod
+    def random(cls) -> Key:
+        """A new key, which exists in memory only."""
+        return cls(secrets.token_bytes(16))
+
+    def subkey(self, purpose: str) -> bytes:
+        """A key of its own for one purpose: digests made for one say nothing about another's."""
+        return siphash128(self._secret, purpose.encode())
+
+    def __repr__(self):
+        return "Key(secret)"
+
+    def __reduce__(self):  # workers get the key through a pipe of the operating system
+        return Key, (self._secret,)
+
+
+def load_key(path) -> Key:
+    """The key in a file of 32 hexadecimal digits that only its owner can read; a missing file is made, mode 0600."""
+    path = Path(path)
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return _make(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}).") from None
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"{path}: not a regular file; a key file holds 32 hexadecimal digits.")
+    if mode & 0o077:
+        raise UsageError(f"{path}: others may read or write this key file. Try `chmod 600 {path}`.")
+    try:
+        return Key(bytes.fromhex(path.read_text("ascii").strip()))
+    except (ValueError, UsageError):
+        raise UsageError(f"{path}: a key file holds 32 hexadecimal digits and nothing else.") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}).") from None
+
+
+def _make(path: Path) -> Key:
+    secret = secrets.token_bytes(16)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be made ({error.strerror}).") from None
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(secret.hex() + "\n")
+    return Key(secret)
