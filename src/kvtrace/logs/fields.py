@@ -1,0 +1,273 @@
+"""The fields that readers share: looked up, checked and put into a Record, without ever quoting a value.
+
+A reader looks in `places`, pairs of (JSON path, object): the row itself first, which is where a field map writes.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from typing import Any
+
+import orjson
+
+from ..errors import EmptyPrompt, RowError
+from .fieldmap import MISSING
+from .record import Record
+
+Places = list[tuple[str, dict]]
+
+SESSION = ("session", "session_id", "conversation_id")
+USER = ("user", "user_id", "safety_identifier", "tenant")
+ID = ("id", "request_id", "custom_id")
+
+TEXT_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "reasoning"))
+MEDIA_PARTS = {
+    "image_url": "image", "input_image": "image", "image": "image",
+    "file": "file", "input_file": "file", "document": "file",
+    "input_audio": "audio", "audio_url": "audio", "audio": "audio",
+    "video_url": "video", "input_video": "video", "video": "video",
+}  # fmt: skip
+
+CUT_MARK = "(litellm_truncated"  # what LiteLLM leaves where it took text out
+CUT_LENGTHS = (2048, 2048 + len("..."))  # where LiteLLM and SGLang cut unless told otherwise
+
+
+def find(places: Places, *names: str) -> tuple[Any, str]:
+    """The first of `names` that is set in the first place that has one, and its JSON path.
+
+    Where there is none it is None, and the path is where it was looked for last.
+
+    >>> find([("", {"a": None}), ("request.", {"a": 1, "b": 2})], "b", "a")
+    (2, 'request.b')
+    """
+    for prefix, place in places:
+        for name in names:
+            value = place.get(name)
+            if value is not None:
+                return (None if value is MISSING else value), prefix + name
+    return None, (places[-1][0] if places else "") + names[0]
+
+
+def common(places: Places, time: Any, time_path: str = "timestamp") -> Record:
+    """A Record with its time and all that describes the request, but neither prompt nor output; RowError."""
+    if time is None:
+        reason = "is missing; a trace needs the time of each request."
+        raise RowError(reason, field=time_path, hint="Try --map timestamp=FIELD.")
+    row = places[:1]  # nested objects have lengths and types of their own, which mean something else
+    return Record(
+        time=time,
+        tools=_tools(places),
+        output_length=count(*find(row, "output_length")),
+        session=_key(*find(places, *SESSION)),
+        user=_key(*find(places, *USER)),
+        type=_type(*find(row, "type")),
+        model=_key(*find(places, "model")),
+        adapter=_key(*find(places, "adapter")),
+        prompt_tokens=count(*find(row, "prompt_tokens")),
+        id=_key(*find(places, *ID)),
+    )
+
+
+def put_prompt(record: Record, value: Any, path: str) -> None:
+    """Put messages, templated text or token ids into the record as its prompt; RowError where it is none of them."""
+    if value is None:
+        raise RowError("is missing; it holds the prompt.", field=path, hint="Try --map input=FIELD.")
+    if type(value) is str and value:
+        record.text = value
+        _note_if_cut(record, value, path)
+    elif type(value) is list and value:
+        if type(value[0]) is dict:
+            put_messages(record, value, path)
+        elif type(value[0]) is int:
+            record.token_ids = token_ids(value, path)
+        else:
+            raise _wrong(value[0], f"{path}[0]", "a message or a token id")
+    elif value in ("", []):
+        raise EmptyPrompt("the prompt is empty.", field=path)
+    else:
+        raise _wrong(value, path, "messages, text or token ids")
+    record.type = record.type or "text"
+
+
+def put_messages(record: Record, messages: Any, path: str) -> None:
+    """Put chat messages into the record, with what identifies their images, files and sounds; RowError."""
+    if type(messages) is not list:
+        raise _wrong(messages, path, "a list of messages")
+    if not messages:
+        raise EmptyPrompt("the prompt is empty.", field=path)
+    for i, message in enumerate(messages):
+        if type(message) is not dict:
+            raise _wrong(message, f"{path}[{i}]", "a message")
+        if type(message.get("role")) is not str:
+            raise _wrong(message.get("role"), f"{path}[{i}].role", "a string")
+        content = message.get("content")
+        if type(content) is str:
+            if is_cut(content):
+                _note_cut(record, f"{path}[{i}].content")
+        elif content is not None:
+            _put_parts(record, content, f"{path}[{i}].content")
+        if message.get("tool_calls") is not None:
+            for text in _arguments(message["tool_calls"], f"{path}[{i}].tool_calls"):
+                _note_if_cut(record, text, f"{path}[{i}].tool_calls")
+    record.messages = messages
+
+
+def put_output(record: Record, value: Any, path: str) -> None:
+    """Put text, token ids, a length or an assistant's message into the record as its output; RowError.
+
+    A length that the log states wins over counting; text that was cut is then left out instead of refused.
+    """
+    if type(value) is dict:
+        value = _message_text(value, path)
+    if type(value) is str:
+        if not is_cut(value):
+            record.output_text = value
+        elif record.output_length is None:
+            record.output_text = value
+            _note_cut(record, path)
+    elif type(value) is list:
+        record.output_ids = token_ids(value, path)
+        if record.output_length is None:
+            record.output_length = len(value)
+    elif value is not None:
+        if type(value) not in (int, float):
+            raise _wrong(value, path, "text, token ids or a length")
+        stated = count(value, path)
+        record.output_length = stated if record.output_length is None else record.output_length
+    elif record.output_length is None:
+        raise RowError("is missing, and no length is logged.", field=path, hint="Try --map output_length=FIELD.")
+
+
+def token_ids(value: Any, path: str) -> array[int]:
+    """The ids as an array of uint32; RowError where one is not a whole number from 0 to 2^32 - 1."""
+    if type(value) is not list:
+        raise _wrong(value, path, "a list of token ids")
+    if list(map(type, value)).count(int) == len(value):  # an array would take True for 1
+        try:
+            return array("I", value)
+        except OverflowError:
+            pass
+    raise RowError("holds more than token ids, whole numbers from 0 to 2^32 - 1.", field=path)
+
+
+def count(value: Any, path: str) -> int | None:
+    """A number of tokens, None where there is none; RowError where it is negative, fractional or no number."""
+    if type(value) is float and value.is_integer():  # data frames write 12.0
+        value = int(value)
+    if value is None or (type(value) is int and 0 <= value < 2**31):
+        return value
+    if type(value) is int:
+        raise RowError("is negative." if value < 0 else "is beyond 2^31 tokens.", field=path)
+    raise _wrong(value, path, "a whole number of tokens")
+
+
+def is_cut(text: str) -> bool:
+    """Whether the text is one that a logger cut short.
+
+    >>> is_cut("x" * 2048 + "..."), is_cut("x" * 2048), is_cut("... (litellm_truncated 52 chars)")
+    (True, False, True)
+    """
+    return (len(text) in CUT_LENGTHS and text.endswith("...")) or CUT_MARK in text
+
+
+_TYPE = re.compile(r"[A-Za-z0-9][\w.+/-]{0,31}", re.ASCII)
+
+
+def _type(value, path):
+    """A request type: one short word, so that no text gets into a trace through a mapped field."""
+    if value is None or (type(value) is str and _TYPE.fullmatch(value)):
+        return value
+    raise RowError("is not a request type, one word of at most 32 letters, digits and . + / - _.", field=path)
+
+
+def _key(value, path):
+    """What names a session, user, model or request: a string; numbers count as theirs, an empty one as none."""
+    if value is None or type(value) is str:
+        return value or None
+    if type(value) is int:
+        return str(value)
+    raise _wrong(value, path, "a string or a whole number")
+
+
+def _tools(places):
+    tools, path = find(places, "tools", "functions")
+    if tools is None:
+        return None
+    if type(tools) is not list or not all(type(tool) is dict for tool in tools):
+        raise _wrong(tools, path, "a list of tool definitions")
+    if path.endswith("functions"):  # OpenAI's older name and shape
+        tools = [{"type": "function", "function": function} for function in tools]
+    return tools or None
+
+
+def _put_parts(record, parts, path):
+    """Note what identifies each part that is not text, and what kind of request that makes."""
+    if type(parts) is not list:
+        raise _wrong(parts, path, "text, a list of parts or null")
+    for i, part in enumerate(parts):
+        if type(part) is str:
+            _note_if_cut(record, part, f"{path}[{i}]")
+            continue
+        if type(part) is not dict:
+            raise _wrong(part, f"{path}[{i}]", "a part of a message")
+        kind = part.get("type", "text")
+        if type(kind) is not str:
+            raise _wrong(kind, f"{path}[{i}].type", "a string")
+        if kind in TEXT_PARTS:
+            if type(text := part.get(kind, part.get("text"))) is str:
+                _note_if_cut(record, text, f"{path}[{i}]")
+            continue
+        record.media.append(_identity(part))
+        record.type = record.type or MEDIA_PARTS.get(kind)
+
+
+def _identity(part):
+    """The bytes that tell this part from others; a cache marker moves from turn to turn and is no part of it."""
+    return orjson.dumps({key: part[key] for key in part if key != "cache_control"}, option=orjson.OPT_SORT_KEYS)
+
+
+def _message_text(message, path):
+    """What the model generated: its reasoning, its words and the arguments of its tool calls, end to end."""
+    # engines that write both names write the same text twice
+    texts = [message.get("reasoning_content") or message.get("reasoning")]
+    content = message.get("content")
+    if type(content) is list:
+        texts += [part.get("text") for part in content if type(part) is dict]
+    elif content is None or type(content) is str:
+        texts.append(content)
+    else:
+        raise _wrong(content, f"{path}.content", "text, a list of parts or null")
+    if message.get("tool_calls") is not None:
+        texts += _arguments(message["tool_calls"], f"{path}.tool_calls")
+    return "".join(text for text in texts if type(text) is str)
+
+
+def _arguments(calls, path):
+    """The arguments of each tool call, as text."""
+    if type(calls) is not list:
+        raise _wrong(calls, path, "a list of tool calls")
+    for i, call in enumerate(calls):
+        function = call.get("function") if type(call) is dict else None
+        if type(function) is dict:
+            arguments = function.get("arguments", "")
+            yield arguments if type(arguments) is str else orjson.dumps(arguments).decode()
+        elif type(call) is not dict:
+            raise _wrong(call, f"{path}[{i}]", "a tool call")
+
+
+def _note_if_cut(record, text, path):
+    if is_cut(text):
+        _note_cut(record, path)
+
+
+def _note_cut(record, path):
+    record.cut = record.cut or path
+
+
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", float: "a fraction",
+          int: "a number", type(None): "missing"}  # fmt: skip
+
+
+def _wrong(value, path, expected):
+    return RowError(f"is {_KINDS[type(value)]}; expected was {expected}.", field=path)
