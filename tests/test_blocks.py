@@ -11,7 +11,7 @@ def hasher(tail="kept", secret=bytes(16), block_size=2):
 
 
 def digests(hasher, prompt, words="{}"):
-    found, _ = hasher.prompts(np.array(prompt, np.uint32), np.array([0, len(prompt)]), hasher.roots([words]))
+    found, _ = hasher.prompts((np.array(prompt, np.uint32), np.array([0, len(prompt)])), hasher.roots([words]))
     return [d.tobytes() for d in found]
 
 
@@ -38,7 +38,7 @@ def test_output_blocks_are_those_of_prompt_and_output_together():
     #  prompt 1 2 3 with output 4 5: blocks 12 | 34 | 5;  the next turn's prompt 1 2 3 4 5 6 shares 12 | 34
     h = hasher()
     prompt, roots = (np.array([1, 2, 3], np.uint32), np.array([0, 3])), h.roots(["{}"])
-    found = h.prompts(*prompt, roots)
+    found = h.prompts(prompt, roots)
     output = (np.array([4, 5], np.uint32), np.array([0, 2]))
     outputs, offsets = h.outputs(prompt, found, output, roots, np.array([True]))
     whole = digests(h, [1, 2, 3, 4, 5])
@@ -50,7 +50,7 @@ def test_an_output_after_less_than_a_block_begins_at_the_root():
     h = hasher(block_size=4)
     prompt, roots = (np.array([1], np.uint32), np.array([0, 1])), h.roots(["{}"])
     output = (np.array([2, 3, 4, 5], np.uint32), np.array([0, 4]))
-    outputs, _ = h.outputs(prompt, h.prompts(*prompt, roots), output, roots, np.array([True]))
+    outputs, _ = h.outputs(prompt, h.prompts(prompt, roots), output, roots, np.array([True]))
     assert [d.tobytes() for d in outputs] == digests(h, [1, 2, 3, 4, 5])
 
 

@@ -17,13 +17,20 @@ MAY_SEE_TEXT = {"anonymize", "cli"} | TEXT_SIDE  # cli hands a user's choice of 
 HEAVY = {"tokenizers", "fastokens", "pyarrow", "plotly", "ray", "torch", "transformers", "pandas", "huggingface_hub"}
 
 
+def _for_types(tree):
+    """The nodes under `if TYPE_CHECKING:`: never run."""
+    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    return {node for block in blocks for node in ast.walk(block)}
+
+
 def imports(path, *, inside_functions=True):
     """(absolute name) of each import in a file, kvtrace's own as `kvtrace.x.y`."""
     here = ("kvtrace", *path.relative_to(PACKAGE).parent.parts)
     tree = ast.parse(path.read_text())
     deferred = {node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for node in ast.walk(f)}
+    skipped = _for_types(tree)
     for node in ast.walk(tree):
-        if node in deferred and not inside_functions:
+        if node in skipped or (node in deferred and not inside_functions):
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

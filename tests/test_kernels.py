@@ -49,6 +49,12 @@ def test_siphash_equals_its_twin(key, message):
     assert siphash.siphash128(key, message) == slow_siphash.siphash128(key, message)
 
 
+@pytest.mark.parametrize("length", [127, 128, 255, 256, 257, 4096])
+def test_siphash_equals_its_twin_where_the_length_byte_turns(length):
+    message = bytes(n % 251 for n in range(length))
+    assert siphash.siphash128(bytes(16), message) == slow_siphash.siphash128(bytes(16), message)
+
+
 @given(
     st.binary(min_size=16, max_size=16),
     st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=20), min_size=1, max_size=5),

@@ -42,11 +42,13 @@ class Progress:
 
 @dataclass
 class Counts:
-    """What happened to the rows of a log: rows = requests + rejected."""
+    """What happened to the rows of a log: rows = requests + filtered + rejected."""
 
     rows: int = 0
     requests: int = 0
+    filtered: int = 0  # rows with an empty prompt, left out
     rejected: int = 0
+    cut: int = 0  # requests whose text the logger cut, taken because --allow-truncated said so
     with_logged_tokens: int = 0  # requests whose log says how many tokens the prompt has
     equal_to_logged: int = 0  # ... and where our count is the same
     logged_difference: int = 0  # sum of |ours - logged| over them
@@ -113,7 +115,7 @@ def anonymize_rows(
         log_format, sources.sample(files), field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated
     )
     recipe = Recipe(
-        reader=reader, tokenizer=tokenizer, chat_template=chat_template and str(chat_template),
+        reader=reader, tokenizer=tokenizer, chat_template=None if chat_template is None else str(chat_template),
         use_template=use_template, generation_prompt=generation_prompt, key=key or Key.random(), block_size=block_size,
         tail=TAILS[tail], outputs=outputs, stop_at_error=max_errors == 0,
     )  # fmt: skip
@@ -121,10 +123,10 @@ def anonymize_rows(
     meta = _provenance(recipe, encoder, profile)
     if on_start:
         on_start(meta)
-    total = sum(source.size for source in files)
+    total = sources.total(files)
     collector = Collector(recipe, max_errors, on_reject)
     pieces = _noted(sources.pieces(files), collector)
-    processes = 1 if 0 < total < SMALL else workers or cores()
+    processes = 1 if 0 < total < SMALL or not encoder.can_fork else workers or cores()
     for batch in ordered_map(encoder, pieces, processes):
         done = collector.add(batch)
         if on_progress:
@@ -183,12 +185,15 @@ class Collector:
         piece = self._expected.pop(0)
         self._reject(batch, piece)
         self.counts.requests += len(batch)
-        self.counts.rows += len(batch) + len(batch.rejects)
+        self.counts.rows += len(batch) + batch.empty + len(batch.rejects)
+        self.counts.filtered += batch.empty
+        self.counts.cut += batch.cut
         self.tokens += int(batch.input_length.sum())
         self._compare(batch)
         blocks = self._number(self._found, batch.digests, batch.offsets, batch.input_length)
-        self._keep(time=batch.time_ns, input_length=batch.input_length, output_length=batch.output_length, blocks=blocks)
-        if self.outputs:
+        lengths = {"input_length": batch.input_length, "output_length": batch.output_length}
+        self._keep(time=batch.time_ns, blocks=blocks, **lengths)
+        if batch.output_known is not None:
             both = np.where(batch.output_known, batch.input_length + batch.output_length, 0)
             output_blocks = self._number(self._output_found, batch.output_digests, batch.output_offsets, both)
             self._keep(output_blocks=output_blocks)
@@ -202,7 +207,8 @@ class Collector:
         if piece.path != self._path:
             self._path, self._line = piece.path, 1
         for reject in batch.rejects:
-            error = reject.error.at(piece.path, self._line + reject.line, piece.start + reject.offset, reject.length)
+            place = reject.place
+            error = reject.error.at(piece.path, self._line + place.line, piece.start + place.offset, place.length)
             self.counts.rejected += 1
             self.counts.reasons[error.reason] += 1
             if self._max_errors == 0:
@@ -244,7 +250,10 @@ class Collector:
     def finish(self, meta: dict, *, keep_order: bool) -> Rows:
         """All rows by time (stable), or as they came, with ids numbered in that order."""
         if not self.counts.requests:
-            raise InputError(f"no request was read: {self.counts.rejected:,} rows were rejected.")
+            raise InputError(
+                f"no request was read: {self.counts.rejected:,} rows were rejected and {self.counts.filtered:,} had an "
+                "empty prompt. Try --map input=FIELD."
+            )
         column = {name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)}
         by_time = np.argsort(column["time"], kind="stable")
         order = np.arange(len(by_time)) if keep_order else by_time
@@ -299,9 +308,10 @@ def _plain(counts: Counts) -> dict:
 
 
 def summary(rows: Rows) -> dict[str, Any]:
-    """The figures that a run ends with: counts, and the hit rates of a cache that never evicts."""
+    """The figures of a trace that was made: its size, and the hit rates of a cache that never evicts."""
     trace = rows.trace()
-    figures = _plain(rows.counts) | {
+    figures: dict[str, Any] = {
+        "requests": len(trace),
         "tokens": int(trace.input_length.sum()),
         "output_tokens": int(trace.output_length.sum()),
         "blocks": len(trace.hash_ids),

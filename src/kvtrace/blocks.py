@@ -15,6 +15,7 @@ from ._kernels import siphash
 from .keys import Key
 from .trace import TAILS
 
+Ragged = tuple[np.ndarray, np.ndarray]  # rows end to end, and their offsets
 NO_DIGEST = np.zeros(2, dtype=np.uint64)
 
 
@@ -23,7 +24,7 @@ class BlockHasher:
 
     >>> hasher = BlockHasher(Key(bytes(16)), block_size=2, tail="kept")
     >>> root = hasher.roots(["model a"])
-    >>> digests, offsets = hasher.prompts(np.array([1, 2, 3], np.uint32), np.array([0, 3]), root)
+    >>> digests, offsets = hasher.prompts((np.array([1, 2, 3], np.uint32), np.array([0, 3])), root)
     >>> digests.shape, offsets
     ((2, 2), array([0, 2]))
     """
@@ -41,14 +42,15 @@ class BlockHasher:
         """One root a request, from the words that name what else its KV cache depends on (see `context`)."""
         return np.array([self._root(context) for context in contexts], dtype=np.uint64).reshape(-1, 2)
 
-    def prompts(self, tokens, offsets, roots) -> tuple[np.ndarray, np.ndarray]:
+    def prompts(self, prompts: Ragged, roots: np.ndarray) -> Ragged:
         """Chained digests of each prompt's blocks, and their offsets."""
+        tokens, offsets = prompts
         return siphash.chain(self._block_key, tokens, offsets, roots, self.block_size, self._digest_tails)
 
-    def outputs(self, prompts, prompt_digests, outputs, roots, has_output) -> tuple[np.ndarray, np.ndarray]:
+    def outputs(self, prompts: Ragged, prompt_digests: Ragged, outputs: Ragged, roots, has_output) -> Ragged:
         """Digests of each output's blocks, continuing the prompt's chain after its last full block.
 
-        `prompts` and `outputs` are (tokens, offsets), `prompt_digests` is (digests, offsets). An output's first tokens
+        `prompts` and `outputs` hold tokens, `prompt_digests` what `prompts()` made of the first. An output's first tokens
         fill what the prompt's last, partial block left free. A row without output text gets no blocks.
         """
         tokens, offsets = prompts

@@ -99,7 +99,7 @@ def anonymize(inputs, output, to, maps, key_file, no_chat_template, on_error, ma
     from . import formats
     from .anonymize import anonymize_rows, summary
     from .keys import load_key
-    from .logs.fieldmap import FieldMap
+    from .logs.fieldmap import parse_map
     from .rejects import RejectsFile
     from .report import summary as said
     from .report.progress import Bar
@@ -114,7 +114,7 @@ def anonymize(inputs, output, to, maps, key_file, no_chat_template, on_error, ma
     with RejectsFile(rejects) as bad_rows, Bar(console, quiet) as bar:
         rows = anonymize_rows(
             inputs,
-            field_map=FieldMap.parse(maps),
+            field_map=parse_map(maps),
             use_template=not no_chat_template,
             key=load_key(key_file) if key_file else None,
             max_errors=0 if on_error == "stop" else -1 if max_errors is None else max_errors,
@@ -129,7 +129,7 @@ def anonymize(inputs, output, to, maps, key_file, no_chat_template, on_error, ma
             meta=rows.meta | {"figures": figures},
         )  # fmt: skip
     if not quiet:
-        console.print(said.closing(figures, rows.counts.reasons))
+        console.print(said.closing(figures, rows.counts))
         console.print(f"wrote       {' and '.join(map(str, written))}", highlight=False, markup=False)
 
 
@@ -137,7 +137,10 @@ def _console():
     """Where progress and summaries go: stderr, so that a trace can go to stdout."""
     from rich.console import Console
 
-    return Console(stderr=True, soft_wrap=True)
+    console = Console(stderr=True, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 160  # a pipe has no width to wrap at
+    return console
 
 
 @commands.command()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .blocks import BlockHasher, context
-from .errors import RowError
+from .errors import EmptyPrompt, RowError
 from .keys import Key
 from .logs.record import Record
 
@@ -49,6 +49,8 @@ class Batch:
     session: np.ndarray | None = None  # request -> digest of its session key, zeros = none
     type: list[str | None] = field(default_factory=list)
     logged_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # -1 = the log does not say
+    cut: int = 0  # requests whose text the logger cut, taken all the same
+    empty: int = 0  # rows left out because their prompt is empty
     rejects: list[Reject] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -56,12 +58,19 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a row is in its piece."""
+
+    line: int  # from 0
+    offset: int  # bytes
+    length: int  # bytes
+
+
+@dataclass(frozen=True)
 class Reject:
     """A row that was not taken: where it is and why, never what it holds."""
 
-    line: int  # in the piece, from 0
-    offset: int  # in the piece, bytes
-    length: int  # bytes
+    place: Place
     error: RowError
 
 
@@ -89,34 +98,60 @@ class Encoder:
     def __reduce__(self):  # where workers are not forked, each loads tokenizer and template anew
         return Encoder, (self.recipe,)
 
+    @property
+    def can_fork(self) -> bool:
+        """Whether forked workers can use what is loaded here."""
+        return self.tokenizer is None or self.tokenizer.can_fork
+
     def __call__(self, piece) -> Batch:
         batch = Batch()
-        requests = self._parse(piece, batch)
-        prompts = self._tokens([r.text or "" for r in requests], [r.token_ids for r in requests])
-        outputs = self._tokens([self._output_text(r) for r in requests], [r.output_ids for r in requests])
+        requests, places = self._parse(piece, batch)
+        prompts, outputs = self._tokenised(requests, places, batch)
         self._measure(requests, prompts, outputs, batch)
         self._hash(requests, prompts, outputs, batch)
         return batch
 
-    def _parse(self, piece, batch: Batch) -> list[Record]:
-        """The piece's good rows, their messages rendered to text; the others go to the batch's rejects."""
-        requests, times, offset = [], [], 0
+    def _parse(self, piece, batch: Batch) -> tuple[list[Record], list[Place]]:
+        """The piece's good rows, their messages rendered to text, and their places; the others are counted."""
+        requests, places, times, offset = [], [], [], 0
         for line in piece.read().split(b"\n"):
             if stripped := line.strip():
+                place = Place(batch.lines, offset, len(line))
                 try:
                     record = self.reader.read(stripped)
-                    times.append(self.reader.time_ns(record))
-                    requests.append(self._rendered(record, times[-1]))
+                    time_ns = self.reader.time_ns(record)
+                    requests.append(self._rendered(record, time_ns))
+                except EmptyPrompt:
+                    batch.empty += 1
                 except RowError as error:
-                    del times[len(requests) :]
-                    batch.rejects.append(Reject(batch.lines, offset, len(line), error.with_traceback(None)))
+                    batch.rejects.append(Reject(place, error.with_traceback(None)))
                     if self.recipe.stop_at_error:
                         break
+                else:
+                    times.append(time_ns)
+                    places.append(place)
             batch.lines += 1
             offset += len(line) + 1
         batch.lines -= 1  # what follows the last newline is no line
+        batch.cut = sum(record.cut is not None for record in requests)
         batch.time_ns = np.array(times, dtype=np.int64)
-        return requests
+        return requests, places
+
+    def _tokenised(self, requests, places, batch: Batch):
+        """Tokens of prompts and outputs; a request that the tokenizer refuses goes to the rejects, the rest again."""
+        while True:
+            try:
+                prompts = self._tokens([r.text or "" for r in requests], [r.token_ids for r in requests])
+                outputs = self._tokens([self._output_text(r) for r in requests], [r.output_ids for r in requests])
+                return prompts, outputs
+            except RowError as error:
+                row = error.index
+                if row is None:
+                    raise
+                batch.rejects.append(Reject(places.pop(row), error.with_traceback(None)))
+                batch.rejects.sort(key=lambda reject: reject.place.line)
+                batch.time_ns = np.delete(batch.time_ns, row)
+                del requests[row]
 
     def _rendered(self, record: Record, time_ns: int) -> Record:
         if record.messages is not None:
@@ -125,7 +160,7 @@ class Encoder:
             record.text = self.template.render(record.messages, record.tools, time=time_ns / 1e9)
             record.messages = record.tools = None
         if not record.text and not record.token_ids:
-            raise RowError("the prompt is empty.")
+            raise EmptyPrompt("the prompt is empty.")
         if record.token_ids is None and self.tokenizer is None:
             raise RowError("the prompt is text, and there is no tokenizer.", hint="Try --tokenizer deepseek-r1.")
         return record
@@ -137,7 +172,7 @@ class Encoder:
         return record.output_text if self.recipe.outputs or record.output_length is None else ""
 
     def _tokens(self, texts, ids) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of each row, end to end (uint32), and their offsets; rows that came as ids are taken as they are."""
+        """The tokens of each row, end to end (uint32), and their offsets; ids that the log has are taken as they are."""
         if self.tokenizer is not None and any(texts):
             tokens, offsets = self.tokenizer.encode_batch(texts)
         else:
@@ -162,7 +197,7 @@ class Encoder:
 
     def _hash(self, requests, prompts, outputs, batch: Batch):
         roots = self.hasher.roots([self._context(r) for r in requests])
-        batch.digests, batch.offsets = self.hasher.prompts(*prompts, roots)
+        batch.digests, batch.offsets = self.hasher.prompts(prompts, roots)
         if self.recipe.outputs:
             # where the log counts other tokens than its text has (hidden reasoning, say), the blocks are not known
             counted = np.diff(outputs[1])

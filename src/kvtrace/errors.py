@@ -39,6 +39,7 @@ class RowError(InputError):
     def __init__(self, reason, *, field=None, hint=None):
         self.reason, self.field, self.hint = reason, field, hint
         self.path = self.line = self.offset = self.length = None
+        self.index: int | None = None  # which of several texts it is, where a batch of them failed
         super().__init__(reason)
 
     def at(self, path, line, offset=None, length=None):
@@ -51,3 +52,7 @@ class RowError(InputError):
         field = "" if self.field is None else f"{self.field}: "
         hint = "" if self.hint is None else f" {self.hint}"
         return f"{where}{field}{self.reason}{hint}"
+
+
+class EmptyPrompt(RowError):
+    """A row whose prompt is empty: no fault of the log, but no request that has blocks; it is left out and counted."""

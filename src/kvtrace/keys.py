@@ -1,4 +1,4 @@
-"""The secret key of a run: from the operating system's randomness or a key file, and never shown or written elsewhere."""
+"""The secret key of a run: from the operating system's randomness or a key file, and never shown elsewhere."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import TextIO
 
 from .errors import KvtraceError, RowError
 
@@ -15,7 +16,7 @@ class RejectsFile:
 
     def __init__(self, path: str | Path | None):
         self._path = None if path is None else Path(path)
-        self._file = None
+        self._file: TextIO | None = None
 
     def __enter__(self) -> RejectsFile:
         if self._path is not None:

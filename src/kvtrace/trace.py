@@ -346,7 +346,8 @@ class TraceBuilder:
         """All rows so far as one set of columns, as they were added."""
         chunks = [chunk for chunk in self._chunks if len(chunk)] or self._chunks[:1]
         if not chunks:
-            return Columns([], [], [], [], [0])
+            nothing = np.empty(0)
+            return Columns(nothing, nothing, nothing, nothing, np.zeros(1))
         if len(chunks) == 1:
             return chunks[0]
         joined: dict[str, Any] = {

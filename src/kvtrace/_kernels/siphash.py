@@ -16,9 +16,9 @@ def siphash128(key: bytes, message: bytes) -> bytes:
     if len(key) != 16:
         raise ValueError("a SipHash key has 16 bytes")
     words = np.frombuffer(message[: len(message) // 8 * 8], dtype="<u8").astype(np.uint64)
-    rest = int.from_bytes(message[len(words) * 8 :], "little") | (len(message) & 0xFF) << 56
+    rest = message[len(words) * 8 :].ljust(7, b"\0") + bytes([len(message) & 0xFF])  # the last word ends in the length
     digest = np.empty(2, dtype=np.uint64)
-    _hash_words(*_halves(key), words, rest, digest)
+    _hash_words(*_halves(key), words, int.from_bytes(rest, "little"), digest)
     return digest.astype("<u8").tobytes()
 
 

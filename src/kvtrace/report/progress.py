@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 
 class Bar:
@@ -15,7 +23,7 @@ class Bar:
             TimeRemainingColumn(), TextColumn("{task.fields[said]}"), console=console, transient=True,
             disable=quiet or not console.is_terminal,
         )  # fmt: skip
-        self._task = None
+        self._task: TaskID | None = None
 
     def __enter__(self) -> Bar:
         return self

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-RATES = {
-    "block hit rate": ("block_hit_rate", "hit blocks / blocks"),
-    "token hit rate": ("token_hit_rate", "hit tokens / prompt tokens"),
-    "request hit rate": ("request_hit_rate", "mean over requests of hit blocks / blocks"),
-}
+if TYPE_CHECKING:
+    from ..anonymize import Counts
+
+RATES = {"block": "hit blocks / blocks", "token": "hit tokens / tokens", "request": "mean of each request's hit / blocks"}
 
 
 def opening(meta: dict[str, Any]) -> list[str]:
@@ -23,30 +22,41 @@ def opening(meta: dict[str, Any]) -> list[str]:
     return lines
 
 
-def closing(figures: dict[str, Any], reasons: dict[str, int]) -> Table:
-    """The figures of a run as a table: counts, then the hit rates of a cache that never evicts."""
+def closing(figures: dict[str, Any], counts: Counts) -> Table:
+    """The figures of a run as a table: the trace's size, its hit rates when nothing is evicted, and what was left out."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, value, note in _rows(figures):
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, justify="right")
+    for name, value, note in (*_size(figures), *_rates(figures), *_left_out(counts)):
         table.add_row(name, value, f"[dim]{note}[/dim]")
-    for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
-        table.add_row("  rejected", f"{count:,}", reason)
     return table
 
 
-def _rows(figures):
+def _size(figures):
     yield "requests", f"{figures['requests']:,}", f"over {figures['duration_ms'] / 1000:,.0f} s"
     if figures["sessions"]:
         yield "sessions", f"{figures['sessions']:,}", ""
     yield "tokens", f"{figures['tokens']:,}", f"in prompts; {figures['output_tokens']:,} in outputs"
-    yield "blocks", f"{figures['blocks']:,}", f"of prompts; {figures['distinct_blocks']:,} distinct"
-    for name, (key, note) in RATES.items():
-        yield name, f"{figures['hits'][key]:.3f}", f"{note}, nothing ever evicted"
+    yield "blocks", f"{figures['blocks']:,}", f"in prompts; {figures['distinct_blocks']:,} distinct"
+
+
+def _rates(figures):
+    for kind, note in RATES.items():
+        yield f"{kind} hit rate", f"{figures['hits'][f'{kind}_hit_rate']:.3f}", f"{note}, without eviction"
     if outputs := figures.get("hits_with_outputs"):
         yield "block hit rate", f"{outputs['block_hit_rate']:.3f}", "where outputs stay cached too"
-    if figures["without_output_blocks"]:
-        yield "no output blocks", f"{figures['without_output_blocks']:,}", "the log counts other tokens than its text has"
-    if figures["with_logged_tokens"]:
-        mean = figures["logged_difference"] / figures["with_logged_tokens"]
-        equal = f"{figures['equal_to_logged']:,} of {figures['with_logged_tokens']:,}"
-        yield "as logged", equal, f"prompts have the log's own token count; mean difference {mean:.1f} tokens"
-    yield "rejected", f"{figures['rejected']:,}", "rows"
+
+
+def _left_out(counts):
+    if counts.without_output_blocks:
+        yield "no output blocks", f"{counts.without_output_blocks:,}", "outputs without text, or counted otherwise"
+    if logged := counts.with_logged_tokens:
+        mean = counts.logged_difference / logged
+        yield "as logged", f"{counts.equal_to_logged:,}", f"of {logged:,} prompt token counts; {mean:.1f} off on average"
+    if counts.cut:
+        yield "cut short", f"{counts.cut:,}", "requests whose text the logger cut: their prefixes are wrong"
+    if counts.filtered:
+        yield "left out", f"{counts.filtered:,}", "rows with an empty prompt"
+    yield "rejected", f"{counts.rejected:,}", "rows"
+    for reason, count in counts.reasons.most_common():
+        yield "", f"{count:,}", reason

@@ -1,0 +1,3 @@
+import numpy as np
+
+def take(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...

@@ -1,0 +1,11 @@
+from typing import Any
+
+import numpy as np
+
+WHOLE: int
+SECONDS: int
+TEXT: int
+IDS: int
+MOST_LISTS: int
+
+def dump(fields: list[tuple[bytes, int, Any]], rows: int, first_id: int = 0) -> np.ndarray: ...
