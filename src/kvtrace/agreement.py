@@ -1,0 +1,145 @@
+"""Does fastokens give the ids that the reference library gives? Asked once for each tokenizer and pair of versions.
+
+The sample is nasty on purpose: what tokenizers disagree on is rare in plain prose. The answer, and nothing else, is
+kept in the user's cache folder; where that can't be written it is found out again in the next run.
+
+fastokens encodes its share in a forked child. A process that has encoded with it must not be forked any more (its
+helper threads hold locks that the child would wait for), and a crash or an endless loop then costs only the child.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+SAMPLE = 1  # version of `sample`: a change of the sample asks anew
+SECONDS = 60  # that fastokens gets for its share of the sample
+
+
+def sample(control_tokens: Iterable[str]) -> list[str]:
+    """Texts on which two implementations of a tokenizer are likely to differ, its own control tokens among them."""
+    texts = [*SHORT, *(line * 3 for line in SHORT), "".join(SHORT)]
+    for token in list(control_tokens)[:64]:
+        texts += [token, f"a{token}b", f" {token} \n{token}", token[:-1], token + token[1:]]
+    return texts + _long() + _growing()
+
+
+def agree(reference: Callable, candidate: Callable, texts: list[str], *, in_child: bool = True) -> bool:
+    """True if the candidate gives the reference's ids for all texts, together, again, and one by one.
+
+    Both take a list of texts and give (ids, offsets); the candidate is called in a forked child, or else here.
+    """
+    expected = [array.tolist() for array in reference(texts)]
+    return (_holds_in_child if in_child else _holds)(lambda: _same_ids(candidate, texts, expected))
+
+
+def recall(key: Iterable[str]) -> bool | None:
+    """The remembered verdict under a key; None where there is none."""
+    try:
+        return {b"true": True, b"false": False}.get(_place(key).read_bytes())
+    except OSError:
+        return None
+
+
+def remember(key: Iterable[str], verdict: bool) -> None:
+    """Keep a verdict for later runs, if the cache folder lets us."""
+    place = _place(key)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial = place.with_name(f"{place.name}.{os.getpid()}")
+        partial.write_bytes(b"true" if verdict else b"false")
+        partial.replace(place)  # whole or not at all, also when two runs write at once
+    except OSError:
+        pass
+
+
+def _place(key):
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(caches) / "kvtrace" / f"agreement-{hashlib.sha256(repr((SAMPLE, *key)).encode()).hexdigest()[:32]}"
+
+
+def _same_ids(candidate, texts, expected):
+    ids, offsets = expected
+    for _ in range(2):  # the second time from its caches
+        if [array.tolist() for array in candidate(texts)] != expected:
+            return False
+    return all(
+        np.array_equal(candidate([text])[0], ids[start:stop])
+        for text, start, stop in zip(texts, offsets, offsets[1:], strict=False)
+    )
+
+
+def _holds(question):
+    try:
+        return question()
+    except Exception:
+        return False
+
+
+def _holds_in_child(question):
+    with warnings.catch_warnings():
+        # Python 3.12 warns of forks beside threads; the child runs compiled code only, and ends without cleaning up
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(SECONDS)  # its default is to end the process
+            status = 0 if _holds(question) else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+SHORT = [
+    "",
+    " ",
+    "The keeper counts 3 boats, 12 sails and 4567890123456789012345 gulls.",
+    "don't DON'T we'll I'VE she'd 'tis rock'n'roll it’s 's ’s",
+    "def ring(bell):\n    if not bell:\r\n\t\treturn {'a': [1, 2.5e-10]}  # ünïcode\n\n\n",
+    "x  =  1;\t\ty\t=\t2;   \n   \n z\n",
+    "\r\n\r\n\n\r \r \n  \r\n\t\v\f",
+    "灯台守は朝に船を数え、夕方にも数える。漢字とカナ、ﾊﾝｶｸ、한국어 문장입니다。",
+    "Смотритель считает лодки. Ο φάρος. המגדלור. المنارة تعد القوارب ٣٤٥ सात नावें ๑๒๓ เรือ",
+    "naïve café Ångström ﬁancé ſtraße İstanbul ıI ß ẞ K Å ①②③ ½ Ⅷ ²³",
+    "👩‍👩‍👧‍👦 🏴󠁧󠁢󠁳󠁣󠁴󠁿 👍🏽 🇨🇭🇩🇪 ❤️ ⚓ ☎️ 🫠",
+    "e\u0301a\u0300\u0323o\u0308 \u0301\u0302 x\u0303\u0304\u0305 ק\u05bc",  # combining marks, some on nothing
+    "zero\u200bwidth\u200cnon\u200djoiner\u2060word\ufefforder \u00ad soft\u00adhyphen",
+    "nbsp\u00a0thin\u2009ideographic\u3000line\u2028paragraph\u2029next\u0085ogham\u1680",
+    "\x00\x01\x07\x1b[31m\x7f\x80\x9f",
+    "\ue000\uf8ff\U000f0000\U0010ffff\ufffd\ufffe\ufdd0",
+    "<|not_a_token|> <|im_start <｜User <s> </s> [INST] <think> </think> <unk> ▁ Ġ Ċ ##",
+    "https://example.org/a_b?c=d&e=%20f#g snake_case camelCase kebab-case CONSTANT_1 v1.2.3-rc4 1,234.56 0x1F 1e-9",
+    '{"name": "ring", "arguments": "{\\"times\\": 2}", "list": [[], {}, null, true]}',
+    "!?!?!? ... --- ___ *** ((( ))) «» “” ‘’ — – … $€£¥ § ¶ † ‡ • ‰ ∑∫√∞≠≤ →⇒",
+    "aA1!aA1! aB3cD4 ALLCAPSword XMLHttpRequest iPhone15Pro 3rd 4th 2x",
+]
+
+
+def _long():
+    """Texts longer than any chunk that a library cuts for its threads, with words that span the cuts."""
+    mixed = "".join(SHORT)
+    return [
+        "a" * 40_000,
+        " " * 40_000,
+        "\n" * 20_000,
+        "7" * 20_000,
+        "." * 20_000,
+        "é" * 20_000,
+        "船" * 20_000,
+        "ab " * 15_000,
+        "a" * 9_000 + " " + "b" * 9_000 + "\n" * 2_000,
+        mixed * (1 + 40_000 // len(mixed)),
+    ]
+
+
+def _growing():
+    """A text that grows a little at a time, as conversations do: libraries reuse what they know of its beginning."""
+    text = "the answer to the question is another question  \n" * 90  # 4 kB, from where on fastokens reuses beginnings
+    return [text[:stop] + end for stop in range(len(text) - 9, len(text) + 1) for end in ("", "s", " \n\n", "'ll")]
