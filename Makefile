@@ -19,6 +19,7 @@ check: lint types test debug wheel  ## all that CI runs
 
 lint: $(VENV)/dev  ## ruff: style and formatting of the code
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
 
 types: $(VENV)/dev  ## mypy over the package
 	$(PY) -m mypy

@@ -11,9 +11,7 @@ from Cython.Compiler import Errors
 from setuptools import Extension, setup
 
 DEBUG = os.environ.get("KVTRACE_DEBUG_KERNELS") == "1"
-KERNELS = sorted(
-    path for path in Path("src/kvtrace/_kernels").glob("*.py") if path.name not in ("__init__.py",)
-)
+KERNELS = sorted(path for path in Path("src/kvtrace/_kernels").glob("*.py") if path.name not in ("__init__.py",))
 
 
 def fail_on_performance_hint(position, message, env=None):

@@ -52,9 +52,7 @@ def test_equal_prefixes_get_equal_ids(tmp_path):
     assert trace.is_chained and trace.block_size == 2
 
 
-@pytest.mark.parametrize(
-    ("tail", "ids"), [("shared", [0, 1, 0, 1]), ("unique", [0, 1, 0, 2]), ("drop", [0, 0])]
-)
+@pytest.mark.parametrize(("tail", "ids"), [("shared", [0, 1, 0, 1]), ("unique", [0, 1, 0, 2]), ("drop", [0, 0])])
 def test_the_tail_is_shared_unique_or_dropped(tmp_path, tail, ids):
     log = token_log(tmp_path / "log.jsonl", [[1, 2, 3], [1, 2, 3]])
     assert anonymized(log, tail=tail).hash_ids.tolist() == ids
@@ -102,9 +100,7 @@ def test_output_blocks_continue_the_prompts_chain(tmp_path):
 
 
 def test_an_output_counted_otherwise_by_the_log_has_no_blocks(tmp_path):
-    log = write_log(
-        tmp_path / "log.jsonl", [{"timestamp": 0, "input": [1, 2], "output": [7, 8], "output_length": 90}]
-    )
+    log = write_log(tmp_path / "log.jsonl", [{"timestamp": 0, "input": [1, 2], "output": [7, 8], "output_length": 90}])
     rows = anonymize_rows(log, tokenizer=None, block_size=2, outputs=True)
     assert rows.trace().output_length.tolist() == [90] and rows.trace().output_offsets.tolist() == [0, 0]
     assert rows.counts.without_output_blocks == 1

@@ -1,4 +1,4 @@
-"""Who may import whom: text stops at encode.py and anonymize.py, trace.py needs NumPy only, and start-up stays light."""
+"""Who may import whom: text stops at anonymize.py, trace.py needs NumPy only, and start-up stays light."""
 
 import ast
 import subprocess

@@ -1,6 +1,7 @@
 """Each kernel agrees with its twin in tests/reference/ on random inputs, and with figures worked out elsewhere."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def cut(values, offsets):
-    return [list(values[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [list(values[a:b]) for a, b in pairwise(offsets)]
 
 
 def join(rows, dtype=np.int64):
@@ -84,7 +85,7 @@ def test_equal_prefixes_and_only_they_have_equal_digests():
     #  a a b   and   a a c   share two blocks;   b a a   shares none though its blocks' tokens are the same
     tokens = np.array([1, 1, 2, 1, 1, 3, 2, 1, 1], dtype=np.uint32)
     digests, _ = siphash.chain(bytes(16), tokens, np.array([0, 3, 6, 9]), np.zeros((3, 2), np.uint64), 1, True)
-    number, distinct = slow_ids.renumber([d.tobytes() for d in digests])
+    number, _ = slow_ids.renumber([d.tobytes() for d in digests])
     assert number == [0, 1, 2, 0, 1, 3, 4, 5, 6]
 
 

@@ -50,8 +50,8 @@ class BlockHasher:
     def outputs(self, prompts: Ragged, prompt_digests: Ragged, outputs: Ragged, roots, has_output) -> Ragged:
         """Digests of each output's blocks, continuing the prompt's chain after its last full block.
 
-        `prompts` and `outputs` hold tokens, `prompt_digests` what `prompts()` made of the first. An output's first tokens
-        fill what the prompt's last, partial block left free. A row without output text gets no blocks.
+        `prompts` and `outputs` hold tokens, `prompt_digests` what `prompts()` made of the first. An output's first
+        tokens fill what the prompt's last, partial block left free. A row without output text gets no blocks.
         """
         tokens, offsets = prompts
         digests, digest_offsets = prompt_digests

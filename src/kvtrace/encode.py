@@ -172,7 +172,7 @@ class Encoder:
         return record.output_text if self.recipe.outputs or record.output_length is None else ""
 
     def _tokens(self, texts, ids) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of each row, end to end (uint32), and their offsets; ids that the log has are taken as they are."""
+        """The tokens of each row, end to end (uint32), and their offsets; the log's own ids are taken as they are."""
         if self.tokenizer is not None and any(texts):
             tokens, offsets = self.tokenizer.encode_batch(texts)
         else:

@@ -114,4 +114,3 @@ def _chains(tree: Forest) -> Chains:
         blocks=np.bincount(chain, minlength=len(head)),
         visits=tree.visits[head],
     )
-

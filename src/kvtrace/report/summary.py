@@ -9,7 +9,11 @@ from rich.table import Table
 if TYPE_CHECKING:
     from ..anonymize import Counts
 
-RATES = {"block": "hit blocks / blocks", "token": "hit tokens / tokens", "request": "mean of each request's hit / blocks"}
+RATES = {
+    "block": "hit blocks / blocks",
+    "token": "hit tokens / tokens",
+    "request": "mean of each request's hit / blocks",
+}
 
 
 def opening(meta: dict[str, Any]) -> list[str]:
@@ -23,7 +27,7 @@ def opening(meta: dict[str, Any]) -> list[str]:
 
 
 def closing(figures: dict[str, Any], counts: Counts) -> Table:
-    """The figures of a run as a table: the trace's size, its hit rates when nothing is evicted, and what was left out."""
+    """The figures of a run as a table: the trace's size, its hit rates without eviction, and what was left out."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
@@ -52,7 +56,11 @@ def _left_out(counts):
         yield "no output blocks", f"{counts.without_output_blocks:,}", "outputs without text, or counted otherwise"
     if logged := counts.with_logged_tokens:
         mean = counts.logged_difference / logged
-        yield "as logged", f"{counts.equal_to_logged:,}", f"of {logged:,} prompt token counts; {mean:.1f} off on average"
+        yield (
+            "as logged",
+            f"{counts.equal_to_logged:,}",
+            f"of {logged:,} prompt token counts; {mean:.1f} off on average",
+        )
     if counts.cut:
         yield "cut short", f"{counts.cut:,}", "requests whose text the logger cut: their prefixes are wrong"
     if counts.filtered:

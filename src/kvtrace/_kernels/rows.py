@@ -1,0 +1,645 @@
+"""Rows of a trace as JSON: bytes to columns and columns to bytes, without a Python object a number.
+
+The scanner takes what it fully understands: keys without escapes, whole numbers, decimals that it can read exactly,
+ASCII strings. It stops before any other line, and its caller decodes that one with a JSON library and goes on, so the
+two never disagree. Every line must end in a newline and PAD bytes must follow the last: that is what lets the loops
+run without bounds checks. Twin: tests/reference/rows.py.
+"""
+
+import cython
+import numpy as np
+
+PAD = 32  # keys are compared eight bytes at a time, so a little past the end is read
+MAX_KEYS = 64  # other keys that one scanner tells apart in one buffer
+SHORTEST_ROW = 60  # bytes, not more than a row with its four fields can have
+EXACT_POWERS = 10.0 ** np.arange(23)  # the powers of ten that a double holds exactly
+
+
+# a field is known by the length of its key in quotes, which all differ, and by the 8 bytes that begin and end it
+_TIMESTAMP = cython.declare(cython.int, len('"timestamp"'))
+_INPUT_LENGTH = cython.declare(cython.int, len('"input_length"'))
+_OUTPUT_LENGTH = cython.declare(cython.int, len('"output_length"'))
+_HASH_IDS = cython.declare(cython.int, len('"hash_ids"'))
+_OUTPUT_HASH_IDS = cython.declare(cython.int, len('"output_hash_ids"'))
+_NEEDED = cython.declare(
+    cython.int, sum(1 << len(key) for key in ('"timestamp"', '"input_length"', '"output_length"', '"hash_ids"'))
+)
+_W_TIMESTA = cython.declare(cython.ulonglong, int.from_bytes(b'"timesta', "little"))
+_W_MESTAMP = cython.declare(cython.ulonglong, int.from_bytes(b'mestamp"', "little"))
+_W_INPUT_L = cython.declare(cython.ulonglong, int.from_bytes(b'"input_l', "little"))
+_W_OUTPUT = cython.declare(cython.ulonglong, int.from_bytes(b'"output_', "little"))
+_W_LENGTH = cython.declare(cython.ulonglong, int.from_bytes(b'_length"', "little"))
+_W_HASH_ID = cython.declare(cython.ulonglong, int.from_bytes(b'"hash_id', "little"))
+_W_ASH_IDS = cython.declare(cython.ulonglong, int.from_bytes(b'ash_ids"', "little"))
+_W_PUT_HASH = cython.declare(cython.ulonglong, int.from_bytes(b"put_hash", "little"))
+
+_W_TRUE = cython.declare(cython.ulonglong, int.from_bytes(b"true", "little"))
+_W_ALSE = cython.declare(cython.ulonglong, int.from_bytes(b"alse", "little"))
+_W_NULL = cython.declare(cython.ulonglong, int.from_bytes(b"null", "little"))
+
+_FOUR_BYTES = cython.declare(cython.ulonglong, 0xFFFFFFFF)
+_MOST = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
+_MOST_SIGNED = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
+_TEN_TO_19 = cython.declare(cython.ulonglong, 10_000_000_000_000_000_000)
+_TWO_TO_53 = cython.declare(cython.longlong, 1 << 53)
+
+
+@cython.cclass
+class Scanner:
+    """The columns of the rows in one buffer; a thread has its own and uses it again for the next buffer.
+
+    >>> scanner = Scanner(100)
+    >>> line = b'{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [7, 8], "turn": 2}'
+    >>> scanner.scan(line + b"\\n" + bytes(PAD), 0, len(line) + 1) == len(line) + 1
+    True
+    >>> scanner.hash_ids, scanner.input_length, scanner.others()
+    (array([7, 8]), array([9]), [(b'turn', array([0]), array([2]))])
+    """
+
+    _data: cython.const[cython.uchar][::1]
+    _powers: cython.const[cython.double][::1]
+    _timestamp: cython.double[::1]
+    _input_length: cython.longlong[::1]
+    _output_length: cython.longlong[::1]
+    _hash_ids: cython.longlong[::1]
+    _offsets: cython.longlong[::1]
+    _output_ids: cython.longlong[::1]
+    _output_offsets: cython.longlong[::1]
+    _lines: cython.longlong[::1]
+    _notes: cython.longlong[:, ::1]  # values of other keys: row, key number, first byte, byte after the last
+    _keys: cython.longlong[:, ::1]  # key number -> first byte of its name, byte after the last, last row that had it
+    _row: cython.Py_ssize_t
+    _ids: cython.Py_ssize_t
+    _outputs: cython.Py_ssize_t
+    _line: cython.Py_ssize_t
+    _note: cython.Py_ssize_t
+    _known: cython.Py_ssize_t  # keys that have a number
+    _guess: cython.Py_ssize_t  # the key that should come next, if rows are alike
+    _listed: cython.Py_ssize_t
+    _has: cython.int  # the fields that the row under way has, a bit each
+    _any_outputs: cython.bint
+
+    def __init__(self, room: int):
+        self._powers = EXACT_POWERS
+        self._keys = np.empty((MAX_KEYS, 3), dtype=np.int64)
+        self.reserve(room)
+
+    def reserve(self, room: int):
+        """Forget all rows, and make space for any rows that `room` bytes can hold: untouched, it costs nothing."""
+        rows = room // SHORTEST_ROW + 2
+        self._timestamp = np.empty(rows, dtype=np.float64)
+        self._input_length = np.empty(rows, dtype=np.int64)
+        self._output_length = np.empty(rows, dtype=np.int64)
+        self._lines = np.empty(rows, dtype=np.int64)
+        self._offsets = np.zeros(rows + 1, dtype=np.int64)
+        self._output_offsets = np.zeros(rows + 1, dtype=np.int64)
+        self._hash_ids = np.empty(room // 2 + 1, dtype=np.int64)
+        self._output_ids = np.empty(room // 2 + 1, dtype=np.int64)
+        self._notes = np.empty((room // 5 + 1, 4), dtype=np.int64)
+        self.clear()
+
+    def clear(self):
+        """Forget all rows, and keep the space."""
+        self._row = self._ids = self._outputs = self._line = self._note = self._known = self._guess = 0
+        self._any_outputs = False
+
+    def scan(self, data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> int:
+        """Take the rows of data[start:stop]; returns where it stopped: at `stop`, or before a line it can't take."""
+        at: cython.Py_ssize_t = start
+        end: cython.Py_ssize_t
+        self._data = data
+        with cython.nogil:
+            while at < stop:
+                end = self._blank_line(at)
+                if end < 0:
+                    end = self._take_row(at)
+                    if end < 0:
+                        break
+                at = end
+                self._line += 1
+        return at
+
+    def skip(self):
+        """Count a line without taking a row of it."""
+        self._line += 1
+
+    def add(self, timestamp: cython.double, input_length: cython.longlong, output_length: cython.longlong,
+            hash_ids, output_ids=None):  # fmt: skip
+        """Append a row that the caller decoded."""
+        np.asarray(self._hash_ids)[self._ids : self._ids + len(hash_ids)] = hash_ids
+        self._ids += len(hash_ids)
+        if output_ids is not None:
+            np.asarray(self._output_ids)[self._outputs : self._outputs + len(output_ids)] = output_ids
+            self._outputs += len(output_ids)
+            self._any_outputs = True
+        self._timestamp[self._row] = timestamp
+        self._input_length[self._row] = input_length
+        self._output_length[self._row] = output_length
+        self._end_row()
+        self._line += 1
+
+    def others(self):
+        """The other keys' values: a list of (name, rows, values), where values are int64 or a JSON array in bytes."""
+        notes = np.asarray(self._notes)[: self._note]
+        found = []
+        for key in range(self._known):
+            of_key = notes[notes[:, 1] == key]
+            if len(of_key):
+                name = bytes(self._data[self._keys[key, 0] : self._keys[key, 1]])
+                found.append((name, of_key[:, 0].copy(), self._values(of_key)))
+        return found
+
+    def _values(self, notes: cython.const[cython.longlong][:, ::1]):
+        """The noted values: int64 if all are whole numbers, else the bytes of a JSON array."""
+        i: cython.Py_ssize_t
+        values = np.empty(notes.shape[0], dtype=np.int64)
+        into: cython.longlong[::1] = values
+        for i in range(notes.shape[0]):
+            if self._whole_end(notes[i, 2]) != notes[i, 3]:
+                spans = [bytes(self._data[notes[i, 2] : notes[i, 3]]) for i in range(notes.shape[0])]
+                return b"[" + b",".join(spans) + b"]"
+            into[i] = self._whole(notes[i, 2], notes[i, 3])
+        return values
+
+    @property
+    def rows(self):
+        return self._row
+
+    @property
+    def line(self):
+        """Lines passed so far."""
+        return self._line
+
+    @property
+    def any_outputs(self):
+        """True if a row has output_hash_ids."""
+        return bool(self._any_outputs)
+
+    @property
+    def timestamp(self):
+        return np.asarray(self._timestamp)[: self._row]
+
+    @property
+    def input_length(self):
+        return np.asarray(self._input_length)[: self._row]
+
+    @property
+    def output_length(self):
+        return np.asarray(self._output_length)[: self._row]
+
+    @property
+    def hash_ids(self):
+        return np.asarray(self._hash_ids)[: self._ids]
+
+    @property
+    def offsets(self):
+        return np.asarray(self._offsets)[: self._row + 1]
+
+    @property
+    def output_ids(self):
+        return np.asarray(self._output_ids)[: self._outputs]
+
+    @property
+    def output_offsets(self):
+        return np.asarray(self._output_offsets)[: self._row + 1]
+
+    @property
+    def lines(self):
+        """The line of each row, the first line of the buffer being 0."""
+        return np.asarray(self._lines)[: self._row]
+
+    # -- one row: each of these returns where what it took ends, or -1 where it can't take it -----------------------
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _blank_line(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        while self._data[at] == 32 or self._data[at] == 9 or self._data[at] == 13:  # space, tab, carriage return
+            at += 1
+        return at + 1 if self._data[at] == 10 else -1
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _take_row(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """A whole line, its row added; or -1 and nothing added."""
+        ids: cython.Py_ssize_t = self._ids
+        outputs: cython.Py_ssize_t = self._outputs
+        note: cython.Py_ssize_t = self._note
+        self._has = 0
+        at = self._take_fields(self._spaces(at))
+        if at >= 0:
+            at = self._blank_line(at)
+        if at < 0 or self._has & _NEEDED != _NEEDED:
+            self._ids = ids
+            self._outputs = outputs
+            self._note = note
+            return -1
+        if self._has >> _OUTPUT_HASH_IDS & 1:
+            self._any_outputs = True
+        self._end_row()
+        return at
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _end_row(self) -> cython.void:
+        self._lines[self._row] = self._line
+        self._row += 1
+        self._offsets[self._row] = self._ids
+        self._output_offsets[self._row] = self._outputs
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _take_fields(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        if self._data[at] != 123:  # {
+            return -1
+        at = self._spaces(at + 1)
+        while True:
+            at = self._take_field(at)
+            if at < 0:
+                return -1
+            at = self._spaces(at)
+            if self._data[at] == 125:  # }
+                return at + 1
+            if self._data[at] != 44:  # a comma
+                return -1
+            at = self._spaces(at + 1)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _take_field(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        field: cython.int = self._known_key(at)
+        if field == 0:
+            return self._take_other(at)
+        if self._has >> field & 1:  # a second time: the last must win
+            return -1
+        self._has |= 1 << field
+        at = self._colon(at + field)
+        if at < 0:
+            return -1
+        if field == _HASH_IDS:
+            return self._take_hash_ids(at)
+        if field == _OUTPUT_HASH_IDS:
+            return self._take_output_ids(at)
+        if field == _TIMESTAMP:
+            return self._take_timestamp(at)
+        return self._take_length(at, field)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _known_key(self, at: cython.Py_ssize_t) -> cython.int:
+        first: cython.ulonglong = self._word(at)
+        if first == _W_HASH_ID:
+            return _HASH_IDS if self._word(at + 2) == _W_ASH_IDS else 0
+        if first == _W_TIMESTA:
+            return _TIMESTAMP if self._word(at + 3) == _W_MESTAMP else 0
+        if first == _W_INPUT_L:
+            return _INPUT_LENGTH if self._word(at + 6) == _W_LENGTH else 0
+        if first == _W_OUTPUT:
+            if self._word(at + 7) == _W_LENGTH:
+                return _OUTPUT_LENGTH
+            if self._word(at + 4) == _W_PUT_HASH and self._word(at + 9) == _W_ASH_IDS:
+                return _OUTPUT_HASH_IDS
+        return 0
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _take_timestamp(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """A decimal without sign or exponent whose digits and power of ten are exact doubles, as their quotient."""
+        i: cython.Py_ssize_t
+        end: cython.Py_ssize_t
+        point: cython.Py_ssize_t = self._whole_end(at)
+        digits: cython.longlong
+        if point < 0 or self._data[at] == 45:  # a minus
+            return -1
+        digits = self._whole(at, point)
+        if self._data[point] != 46:
+            self._timestamp[self._row] = cython.cast(cython.double, digits)
+            return point
+        end = self._digits_end(point + 1)
+        if end == point + 1 or end - at > 18:
+            return -1
+        for i in range(point + 1, end):
+            digits = digits * 10 + (self._data[i] - 48)
+        if digits > _TWO_TO_53:
+            return -1
+        self._timestamp[self._row] = cython.cast(cython.double, digits) / self._powers[end - point - 1]
+        return end
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _take_length(self, at: cython.Py_ssize_t, field: cython.int) -> cython.Py_ssize_t:
+        end: cython.Py_ssize_t = self._whole_end(at)
+        if end < 0:
+            return -1
+        if field == _INPUT_LENGTH:
+            self._input_length[self._row] = self._whole(at, end)
+        else:
+            self._output_length[self._row] = self._whole(at, end)
+        return end
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _take_hash_ids(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        at = self._take_list(at, self._hash_ids, self._ids)
+        if at >= 0:
+            self._ids = self._listed
+        return at
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _take_output_ids(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        at = self._take_list(at, self._output_ids, self._outputs)
+        if at >= 0:
+            self._outputs = self._listed
+        return at
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _take_list(self, at: cython.Py_ssize_t, into: cython.longlong[::1], k: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """A list of ids, written from into[k] on; `_listed` is the place after the last."""
+        c: cython.uint
+        first: cython.Py_ssize_t
+        value: cython.ulonglong
+        if self._data[at] != 91:  # [
+            return -1
+        at = self._spaces(at + 1)
+        if self._data[at] == 93:  # ]
+            self._listed = k
+            return at + 1
+        while True:
+            first = at
+            value = 0
+            c = self._data[at]
+            while 48 <= c <= 57:
+                value = value * 10 + (c - 48)
+                at += 1
+                c = self._data[at]
+            if at - first > 18 or at == first or (self._data[first] == 48 and at - first > 1):
+                at = self._long_id_end(first)  # rare: a sign, or 19 digits and more
+                if at < 0:
+                    return -1
+                c = self._data[at]
+                into[k] = self._long_id(first, at)
+            else:
+                into[k] = cython.cast(cython.longlong, value)
+            k += 1
+            if c != 44 and c != 93:
+                at = self._spaces(at)
+                c = self._data[at]
+            if c == 93:
+                self._listed = k
+                return at + 1
+            if c != 44:
+                return -1
+            at += 1
+            if self._data[at] == 32:
+                at = self._spaces(at + 1)
+            elif self._data[at] == 9:
+                at = self._spaces(at)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _take_other(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """A key that is none of a trace's, and its scalar: noted, to be decoded by `others`."""
+        name_end: cython.Py_ssize_t = self._string_end(at)
+        value: cython.Py_ssize_t
+        end: cython.Py_ssize_t
+        key: cython.Py_ssize_t
+        if name_end < 0:
+            return -1
+        value = self._colon(name_end)
+        if value < 0:
+            return -1
+        end = self._scalar_end(value)
+        if end < 0:
+            return -1
+        key = self._key_number(at + 1, name_end - 1)
+        if key < 0 or self._keys[key, 2] == self._row:  # too many keys, or one a second time in this row
+            return -1
+        self._keys[key, 2] = self._row
+        self._notes[self._note, 0] = self._row
+        self._notes[self._note, 1] = key
+        self._notes[self._note, 2] = value
+        self._notes[self._note, 3] = end
+        self._note += 1
+        return end
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _key_number(self, start: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """The number of the key named data[start:stop], a new one if it is new, -1 if there are too many."""
+        _tried: cython.Py_ssize_t
+        key: cython.Py_ssize_t = self._guess
+        for _tried in range(self._known):
+            if key >= self._known:
+                key = 0
+            if self._same(self._keys[key, 0], self._keys[key, 1], start, stop):
+                self._guess = key + 1
+                return key
+            key += 1
+        if self._known == self._keys.shape[0]:
+            return -1
+        self._keys[self._known, 0] = start
+        self._keys[self._known, 1] = stop
+        self._keys[self._known, 2] = -1
+        self._known += 1
+        self._guess = self._known
+        return self._known - 1
+
+    # -- what JSON is made of ----------------------------------------------------------------------------------------
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _word(self, at: cython.Py_ssize_t) -> cython.ulonglong:
+        """Eight bytes as one little-endian number; compilers make one load of it."""
+        return (
+            cython.cast(cython.ulonglong, self._data[at])
+            | cython.cast(cython.ulonglong, self._data[at + 1]) << 8
+            | cython.cast(cython.ulonglong, self._data[at + 2]) << 16
+            | cython.cast(cython.ulonglong, self._data[at + 3]) << 24
+            | cython.cast(cython.ulonglong, self._data[at + 4]) << 32
+            | cython.cast(cython.ulonglong, self._data[at + 5]) << 40
+            | cython.cast(cython.ulonglong, self._data[at + 6]) << 48
+            | cython.cast(cython.ulonglong, self._data[at + 7]) << 56
+        )
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _same(self, a: cython.Py_ssize_t, a_end: cython.Py_ssize_t, b: cython.Py_ssize_t,
+              b_end: cython.Py_ssize_t) -> cython.bint:  # fmt: skip
+        if a_end - a != b_end - b:
+            return False
+        while a < a_end and self._data[a] == self._data[b]:
+            a += 1
+            b += 1
+        return a == a_end
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _spaces(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        while self._data[at] == 32 or self._data[at] == 9 or self._data[at] == 13:
+            at += 1
+        return at
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _colon(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Where the value begins, after spaces, a colon and spaces."""
+        at = self._spaces(at)
+        return self._spaces(at + 1) if self._data[at] == 58 else -1
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _string_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """The end of a string of plain ASCII: no escapes, nothing that needs UTF-8 to be checked."""
+        if self._data[at] != 34:  # "
+            return -1
+        at += 1
+        while self._data[at] != 34:
+            if self._data[at] < 32 or self._data[at] > 127 or self._data[at] == 92:  # a backslash
+                return -1
+            at += 1
+        return at + 1
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _digits_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        while 48 <= self._data[at] <= 57:
+            at += 1
+        return at
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _whole_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """The end of a whole number of up to 18 digits."""
+        end: cython.Py_ssize_t
+        if self._data[at] == 45:
+            at += 1
+        end = self._digits_end(at)
+        if end == at or end - at > 18 or (self._data[at] == 48 and end - at > 1):
+            return -1
+        return end
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _whole(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+        value: cython.longlong = 0
+        minus: cython.bint = self._data[at] == 45
+        if minus:
+            at += 1
+        while at < end:
+            value = value * 10 + (self._data[at] - 48)
+            at += 1
+        return -value if minus else value
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _long_id_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """The end of an id that may be signed, or unsigned with all of 64 bits."""
+        first: cython.Py_ssize_t = at + 1 if self._data[at] == 45 else at
+        end: cython.Py_ssize_t = self._digits_end(first)
+        value: cython.ulonglong
+        if end == first or end - first > 20 or (self._data[first] == 48 and end - first > 1):
+            return -1
+        value = self._long_value(first, end)
+        if end - first == 20 and (self._data[first] > 49 or value < _TEN_TO_19 or value > _MOST):
+            return -1  # 2^64 or more: the product wraps in C, and passes the end in Python
+        if first > at and value > _MOST_SIGNED:
+            return -1
+        return end
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _long_value(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.ulonglong:
+        value: cython.ulonglong = 0
+        while at < end:
+            value = value * 10 + (self._data[at] - 48)
+            at += 1
+        return value
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _long_id(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+        """Its 64 bits as a signed number."""
+        value: cython.ulonglong
+        if self._data[at] == 45:
+            return -cython.cast(cython.longlong, self._long_value(at + 1, end))
+        value = self._long_value(at, end)
+        if value > _MOST_SIGNED:
+            return -cython.cast(cython.longlong, _MOST - value) - 1
+        return cython.cast(cython.longlong, value)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _scalar_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """The end of a string, a number, true, false or null."""
+        c: cython.uchar = self._data[at]
+        if c == 34:
+            return self._string_end(at)
+        if c == 116:  # true
+            return at + 4 if self._word(at) & _FOUR_BYTES == _W_TRUE else -1
+        if c == 102:  # false
+            return at + 5 if self._word(at + 1) & _FOUR_BYTES == _W_ALSE else -1
+        if c == 110:  # null
+            return at + 4 if self._word(at) & _FOUR_BYTES == _W_NULL else -1
+        return self._number_end(at)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _number_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """The end of a number without exponent, of 18 digits before the point at most."""
+        end: cython.Py_ssize_t = self._whole_end(at)
+        point: cython.Py_ssize_t = end
+        if end >= 0 and self._data[end] == 46:
+            end = self._digits_end(point + 1)
+            if end == point + 1:
+                return -1
+        return end

@@ -1,0 +1,213 @@
+"""Rows of a trace printed as JSON, byte for byte as json.dumps prints them. Twin: tests/reference/rows_out.py."""
+
+import cython
+import numpy as np
+
+# kinds of column
+WHOLE = 0  # int64
+SECONDS = 1  # int64 milliseconds, printed as seconds: 61114 is 61.114
+TEXT = 2  # values that are JSON already: uint8, and offsets that cut them
+IDS = 3  # int64, and offsets that cut them into lists
+MOST_LISTS = 2
+
+_WHOLE = cython.declare(cython.int, WHOLE)
+_SECONDS = cython.declare(cython.int, SECONDS)
+_TEXT = cython.declare(cython.int, TEXT)
+
+
+def dump(fields, rows: int, first_id: int = 0):
+    """That many rows as lines of JSON: uint8.
+
+    `fields` are (before, kind, values): the bytes that stand before each value of the field, its kind, and the rows'
+    values; the closing brace is added. `first_id` is added to each id.
+
+    >>> ids = np.array([0, 1, 2]), np.array([0, 2, 3])
+    >>> fields = [(b'{"timestamp": ', SECONDS, np.array([0, 61114])), (b', "hash_ids": ', IDS, ids)]
+    >>> bytes(dump(fields, 2))
+    b'{"timestamp": 0.0, "hash_ids": [0, 1]}\\n{"timestamp": 61.114, "hash_ids": [2]}\\n'
+    """
+    for _, kind, values in fields:
+        _check(kind, values, rows)
+    lists = [values for _, kind, values in fields if kind == IDS]
+    if len(lists) > MOST_LISTS:
+        raise ValueError(f"{MOST_LISTS} lists of ids are the most")
+    lists += [(np.empty(0, np.int64), np.zeros(rows + 1, np.int64))] * (MOST_LISTS - len(lists))
+    befores = [before for before, _, _ in fields]
+    out = np.empty(_bound(fields, rows, first_id), dtype=np.uint8)
+    end = _dump(
+        np.array([kind for _, kind, _ in fields], dtype=np.int32), np.frombuffer(b"".join(befores), dtype=np.uint8),
+        np.cumsum([0] + [len(before) for before in befores]), _wholes(fields, rows), *_texts(fields, rows),
+        *(np.ascontiguousarray(array, dtype=np.int64) for pair in lists for array in pair), rows, first_id, out,
+    )  # fmt: skip
+    return out[:end]
+
+
+def _check(kind, values, rows):
+    """The loop below reads and writes without bounds checks."""
+    if kind in (WHOLE, SECONDS):
+        if len(values) != rows:
+            raise IndexError("a field has more or fewer rows")
+        return
+    items, offsets = values
+    if len(offsets) != rows + 1 or offsets[0] < 0 or offsets[rows] > len(items) or (np.diff(offsets) < 0).any():
+        raise IndexError("offsets do not fit the rows or what they cut")
+
+
+def _bound(fields, rows, first_id):
+    """No fewer bytes than the rows take."""
+    bound = (2 + 2 * MOST_LISTS) * rows  # closing braces, ends of lines, brackets
+    for before, kind, values in fields:
+        bound += len(before) * rows
+        if kind in (WHOLE, SECONDS):
+            bound += 21 * rows
+        elif kind == TEXT:
+            bound += int(values[1][rows] - values[1][0])
+        elif len(ids := _cut(values, rows)):
+            ends = [int(end) + first_id for end in (ids.min(), ids.max())]
+            if not -(2**63) <= ends[0] <= ends[1] < 2**63:
+                raise OverflowError("ids pass 64 bits")
+            widest = max(len(str(end)) for end in ends)
+            bound += (widest + 2) * len(ids)
+    return bound
+
+
+def _cut(values, rows):
+    """The part of the values that the offsets span."""
+    return values[0][values[1][0] : values[1][rows]]
+
+
+def _wholes(fields, rows):
+    """field -> row -> its whole number, 0 where the field is of another kind."""
+    wholes = np.zeros((len(fields), rows), dtype=np.int64)
+    for place, (_, kind, values) in enumerate(fields):
+        if kind in (WHOLE, SECONDS):
+            wholes[place] = values
+    return wholes
+
+
+def _texts(fields, rows):
+    """All texts end to end, and field -> row -> where its text begins."""
+    parts, offsets, length = [np.empty(0, np.uint8)], np.zeros((len(fields), rows + 1), dtype=np.int64), 0
+    for place, (_, kind, values) in enumerate(fields):
+        if kind == TEXT:
+            text = _cut(values, rows)
+            parts.append(text)
+            offsets[place] = values[1] - values[1][0] + length
+            length += len(text)
+    return np.concatenate(parts), offsets
+
+
+def _dump(kinds: cython.const[cython.int][::1], keys: cython.const[cython.uchar][::1],
+          key_offsets: cython.const[cython.longlong][::1], wholes: cython.const[cython.longlong][:, ::1],
+          text: cython.const[cython.uchar][::1], text_offsets: cython.const[cython.longlong][:, ::1],
+          ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
+          more_ids: cython.const[cython.longlong][::1], more_offsets: cython.const[cython.longlong][::1],
+          rows: cython.Py_ssize_t, first_id: cython.longlong,
+          out: cython.uchar[::1]):  # fmt: skip
+    at: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t
+    field: cython.Py_ssize_t
+    lists: cython.int
+    with cython.nogil:
+        for row in range(rows):
+            lists = 0
+            for field in range(kinds.shape[0]):
+                at = _put(out, at, keys, key_offsets[field], key_offsets[field + 1])
+                if kinds[field] == _WHOLE:
+                    at = _put_whole(out, at, wholes[field, row])
+                elif kinds[field] == _SECONDS:
+                    at = _put_seconds(out, at, wholes[field, row])
+                elif kinds[field] == _TEXT:
+                    at = _put(out, at, text, text_offsets[field, row], text_offsets[field, row + 1])
+                elif lists == 0:
+                    at = _put_ids(out, at, ids, offsets[row], offsets[row + 1], first_id)
+                    lists = 1
+                else:
+                    at = _put_ids(out, at, more_ids, more_offsets[row], more_offsets[row + 1], first_id)
+            out[at] = 125  # }
+            out[at + 1] = 10  # the end of the line
+            at += 2
+    return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put(out: cython.uchar[::1], at: cython.Py_ssize_t, text: cython.const[cython.uchar][::1],
+         i: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:  # fmt: skip
+    while i < end:
+        out[at] = text[i]
+        at += 1
+        i += 1
+    return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_ids(out: cython.uchar[::1], at: cython.Py_ssize_t, ids: cython.const[cython.longlong][::1],
+             i: cython.Py_ssize_t, end: cython.Py_ssize_t, first_id: cython.longlong) -> cython.Py_ssize_t:  # fmt: skip
+    out[at] = 91  # [
+    at += 1
+    while i < end:
+        at = _put_whole(out, at, ids[i] + first_id)
+        i += 1
+        if i < end:
+            out[at] = 44  # a comma and a space
+            out[at + 1] = 32
+            at += 2
+    out[at] = 93  # ]
+    return at + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_whole(out: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
+    if value < 0:
+        out[at] = 45  # a minus
+        at += 1
+        return _put_digits(out, at, cython.cast(cython.ulonglong, -(value + 1)) + 1)
+    return _put_digits(out, at, cython.cast(cython.ulonglong, value))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_digits(out: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
+    end: cython.Py_ssize_t = at + 1
+    i: cython.Py_ssize_t
+    rest: cython.ulonglong = value
+    while rest >= 10:
+        rest //= 10
+        end += 1
+    for i in range(end - 1, at - 1, -1):
+        out[i] = 48 + value % 10
+        value //= 10
+    return end
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_seconds(out: cython.uchar[::1], at: cython.Py_ssize_t, ms: cython.longlong) -> cython.Py_ssize_t:
+    """Milliseconds as seconds, three decimals without trailing zeros, one at least: the shortest repr of ms / 1000."""
+    if ms < 0:
+        out[at] = 45
+        at += 1
+        ms = -ms
+    at = _put_digits(out, at, cython.cast(cython.ulonglong, ms // 1000))
+    ms %= 1000
+    out[at] = 46  # the decimal point
+    out[at + 1] = 48 + ms // 100
+    out[at + 2] = 48 + ms // 10 % 10
+    out[at + 3] = 48 + ms % 10
+    at += 4
+    while out[at - 1] == 48 and out[at - 2] != 46:
+        at -= 1
+    return at

@@ -1,0 +1,324 @@
+"""Files by name, `-` for stdin and stdout: packed ones read and written as if plain, outputs whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import secrets
+import stat
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import InputError, KvtraceError
+
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
+CHUNK = 1 << 16  # packed bytes that are unpacked at a time
+BUFFER = 1 << 20
+
+
+def open_read(path: str | Path) -> io.BufferedReader:
+    """A stream of a file's bytes, unpacked if they are gzip or zstd; `-` is stdin.
+
+    Whatever goes wrong, now or while reading, is an InputError that names the file.
+    """
+    name = name_of(path)
+    source = sys.stdin.buffer if is_std(path) else _open(path)
+    try:
+        head = _read(source, name, 4)
+        form = next((form for magic, form in MAGIC.items() if head.startswith(magic)), None)
+        named = None if is_std(path) else SUFFIXES.get(Path(path).suffix)
+        if named and form != named:
+            raise InputError(f"{name}: is not {named} data, whatever its name says.")
+        raw: io.RawIOBase = _Source(source, name, head, owned=not is_std(path))
+        return io.BufferedReader(_Unpacked(raw, name, form) if form else raw, BUFFER)
+    except BaseException:
+        if not is_std(path):
+            source.close()
+        raise
+
+
+def size_of(stream: io.BufferedReader) -> int | None:
+    """How many bytes a stream of open_read gives from its beginning to its end; None where only reading tells."""
+    return getattr(stream.raw, "size", None)
+
+
+@contextmanager
+def write_atomically(path: str | Path) -> Iterator[BinaryIO]:
+    """A stream that becomes the file when the block ends well, and leaves no trace when it does not.
+
+    The name's suffix says if it is packed (.gz, .zst); `-` is stdout. What goes wrong is a KvtraceError.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with write_atomically(f"{folder}/note.gz") as stream:
+    ...         _ = stream.write(b"read again")
+    ...     with open_read(f"{folder}/note.gz") as stream:
+    ...         print(stream.read())
+    b'read again'
+    """
+    with write_together(path) as (stream,):
+        yield stream
+
+
+@contextmanager
+def write_together(*paths: str | Path) -> Iterator[list[BinaryIO]]:
+    """Streams of files that belong together: all get their names when the block ends well, the first path first."""
+    outputs: list[_Output] = []
+    try:
+        for path in paths:
+            outputs.append(_Output(path))
+        yield [output.stream for output in outputs]
+        for output in outputs:
+            output.finish()
+        for output in outputs:
+            output.appear()
+    except BaseException:
+        for output in outputs:
+            output.discard()
+        raise
+
+
+def is_std(path: str | Path) -> bool:
+    """Whether a path stands for stdin or stdout."""
+    return str(path) == "-"
+
+
+def is_regular(path: str | Path) -> bool:
+    """Whether something written there is, or will be, a regular file: not stdout, a pipe or a device."""
+    if is_std(path):
+        return False
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return True
+
+
+def name_of(path: str | Path) -> str:
+    """What messages call the file that is read."""
+    return "stdin" if is_std(path) else str(path)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
+def _open(path) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise InputError(f"{path}: {_why(error)}") from None
+
+
+def _why(error: OSError) -> str:
+    """What the system says, without the path that it repeats."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file."
+    if isinstance(error, IsADirectoryError):
+        return "is a folder, not a file."
+    return f"cannot be read ({error.strerror or type(error).__name__})."
+
+
+def _read(source, name, size) -> bytes:
+    """Exactly `size` bytes, fewer at the end of the file only."""
+    found = b""
+    try:
+        while len(found) < size and (more := source.read(size - len(found))):
+            found += more
+    except OSError as error:
+        raise InputError(f"{name}: {_why(error)}") from None
+    return found
+
+
+class _Source(io.RawIOBase):
+    """The bytes of an open file, its head included though it was read before."""
+
+    def __init__(self, source, name, head, *, owned):
+        self._source, self._name, self._head, self._owned = source, name, head, owned
+        about = os.fstat(source.fileno()) if owned else None
+        self.size = about.st_size if about and stat.S_ISREG(about.st_mode) else None
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        if self._head:
+            size = min(len(buffer), len(self._head))
+            buffer[:size], self._head = self._head[:size], self._head[size:]
+            return size
+        try:
+            return self._source.readinto(buffer)
+        except OSError as error:
+            raise InputError(f"{self._name}: {_why(error)}") from None
+
+    def close(self):
+        if self._owned:
+            self._source.close()
+        super().close()
+
+
+class _Unpacked(io.RawIOBase):
+    """What gzip members or zstd frames hold, end to end.
+
+    Not gzip.open or zstandard.open: the second takes a file that was cut short for a whole one.
+    """
+
+    def __init__(self, packed, name, form):
+        self._packed, self._name, self._form = packed, name, form
+        self._new, self._errors = _unpacker(form)
+        self._part, self._rest, self._ready = self._new(), b"", b""  # member or frame under way, packed and plain bytes
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        while not self._ready:
+            if not self._rest:
+                self._rest = self._packed.read(CHUNK)
+            if not self._rest:
+                self._verify_end()
+                return 0
+            self._unpack()
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+    def _unpack(self):
+        if self._part is None:
+            self._rest = self._rest.lstrip(b"\0")  # gzip files may be padded
+            if not self._rest:
+                return
+            self._part = self._new()
+        packed, self._rest = self._rest, b""
+        try:
+            self._ready = memoryview(self._part.decompress(packed))
+        except self._errors:
+            raise InputError(f"{self._name}: its {self._form} data is damaged.") from None
+        if self._part.eof:
+            self._rest, self._part = self._part.unused_data, None
+
+    def _verify_end(self):
+        if self._part is not None:
+            raise InputError(f"{self._name}: its {self._form} data ends early; the file was cut short.")
+
+    def close(self):
+        self._packed.close()
+        super().close()
+
+
+def _unpacker(form) -> tuple[Any, Any]:
+    """What makes a decompressor of one member or frame, and the error it raises on damaged data."""
+    if form == "gzip":
+        return lambda: zlib.decompressobj(wbits=31), zlib.error
+    import zstandard
+
+    return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj, zstandard.ZstdError
+
+
+# -- writing -----------------------------------------------------------------------------------------------------
+
+
+class _Output:
+    """A file on its way to its name; stdout, pipes and devices have theirs already and are written directly."""
+
+    def __init__(self, path):
+        self.name = "stdout" if is_std(path) else str(path)
+        self._part = None
+        with self._named_errors():
+            self._open(path)
+        self._packed = _packed(self._file, path)
+        self._sink = _Sink(self._packed, self._named_errors)
+        self.stream = io.BufferedWriter(self._sink, BUFFER)
+
+    def _open(self, path):
+        if is_std(path):
+            self._file = sys.stdout.buffer
+        elif not is_regular(path):
+            self._file = open(path, "wb")  # noqa: SIM115 (it lives as long as this object)
+        else:
+            self._final = os.path.realpath(path)  # through a link, to what it leads to
+            folder, base = os.path.split(self._final)
+            self._part = os.path.join(folder, f".{base[:100]}.{secrets.token_hex(6)}.part")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+            self._file = os.fdopen(os.open(self._part, flags, 0o666), "wb")
+
+    def finish(self):
+        """All bytes are on the disk, under the temporary name."""
+        with self._named_errors():
+            self.stream.flush()
+            if self._packed is not self._file:
+                self._packed.close()
+            self._file.flush()
+            if self._part:
+                os.fsync(self._file.fileno())
+            if self._file is not sys.stdout.buffer:
+                self._file.close()
+
+    def appear(self):
+        """The file gets its name, and the folder is told to keep it."""
+        if not self._part:
+            return
+        with self._named_errors():
+            os.replace(self._part, self._final)
+            self._part = None
+            folder = os.open(os.path.dirname(self._final), os.O_RDONLY)
+            try:
+                with contextlib.suppress(OSError):  # some file systems know no fsync of a folder
+                    os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def discard(self):
+        """Forget what was written."""
+        self._sink.detached = True  # what is buffered goes nowhere
+        for stream in (self.stream, self._packed, self._file):
+            if stream is not sys.stdout.buffer:
+                with contextlib.suppress(OSError, ValueError):
+                    stream.close()
+        if self._part:
+            with contextlib.suppress(OSError):
+                os.unlink(self._part)
+
+    @contextmanager
+    def _named_errors(self):
+        """A full disk, a missing folder: one line, and nothing half-written under the final name."""
+        try:
+            yield
+        except BrokenPipeError:
+            raise  # whoever reads stdout has had enough; the command line ends quietly
+        except OSError as error:
+            reason, rest = error.strerror or type(error).__name__, " No file was written." if self._part else ""
+            raise KvtraceError(f"{self.name}: cannot be written ({reason}).{rest}") from None
+
+
+class _Sink(io.RawIOBase):
+    """Bytes on their way into a file, packed or not."""
+
+    def __init__(self, packed, named_errors):
+        self._packed, self._named_errors, self.detached = packed, named_errors, False
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        if not self.detached:
+            with self._named_errors():
+                self._packed.write(data)
+        return len(data)
+
+
+def _packed(file, path):
+    """A stream that packs into the file as the name's suffix says; the same bytes give the same file."""
+    form = None if is_std(path) else SUFFIXES.get(Path(path).suffix)
+    if form == "gzip":
+        return gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0)
+    if form == "zstd":
+        import zstandard
+
+        return zstandard.ZstdCompressor(level=3, write_checksum=True).stream_writer(file, closefd=False)
+    return file

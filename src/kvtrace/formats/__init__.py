@@ -1,0 +1,210 @@
+"""Trace files: read with whatever they need, written with a sidecar that says what rows can't.
+
+Each format is a file here and a row in FORMATS. Reading looks at the content, never at the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from ..errors import InputError, UsageError
+from ..files import SUFFIXES, is_regular, is_std, name_of, open_read, write_together
+from ..trace import Columns, Trace, expected_blocks, replace_columns
+from . import bailian, mooncake, parquet
+from .block_size import settle
+from .found import Found
+from .jsonl_read import OnError, read_rows
+from .sidecar import Sidecar, describe, dump, read_sidecar, sidecar_path
+
+FORMATS: dict[str, ModuleType] = {"mooncake": mooncake, "bailian": bailian, "parquet": parquet}
+EXTRA = ("keep", "ignore")
+
+
+def read(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    block_size: int | None = None,
+    tail: str | None = None,
+    extra: str = "keep",
+    threads: int | None = None,
+) -> Trace:
+    """The Trace in a file, mended where need be: rows in time order, times from 0, ids 0, 1, 2, ... (see `repairs`).
+
+    `path` may be `-` for stdin and may be packed (gzip, zstd). The format is told by the content; block size and tail
+    come from the sidecar, or from the prompts themselves if only one size fits them. `extra` says what happens to keys
+    that a trace does not need: keep, as columns, or ignore. InputError names the line that can't be taken.
+    """
+    found = read_columns(path, format=format, extra=extra, threads=threads)
+    columns, said = found.columns, _sidecar(found, block_size, tail)
+    if not len(columns):
+        raise InputError(f"{found.path}: holds no requests.")
+    block_size, tail = settle(found, block_size or said.block_size, tail or said.tail)
+    _require_lengths(found, block_size, tail)
+    if said.first_id:
+        columns = _shifted(columns, -said.first_id)
+    with _in_file(found):
+        trace = Trace.from_columns(columns, block_size=block_size, tail=tail, meta=said.meta)
+    trace.repairs.dangling_parents += len(found.lost_parents)
+    return trace
+
+
+def read_columns(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    extra: str = "keep",
+    threads: int | None = None,
+    on_error: OnError | None = None,
+) -> Found:
+    """The columns of a file as they stand there, with the line of each row and what the sidecar says.
+
+    Rows that can't be read go to `on_error` and are left out; without one, the first of them ends the reading.
+    """
+    _require(format, extra)
+    name = name_of(path)
+    with open_read(path) as stream:
+        if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
+            found = parquet.read(stream, path, extra=extra)
+        else:
+            keep = None if extra == "keep" else {*mooncake.KEPT, *bailian.MARKS}
+            rows = read_rows(stream, name, keep=keep, on_error=on_error, threads=threads)
+            reader = FORMATS[format or told_by(rows.others)]
+            found = reader.found(rows, name, on_error)
+    if extra == "ignore":
+        found.columns.extra = {}
+    found.sidecar = read_sidecar(path) or found.sidecar
+    return found
+
+
+def write(
+    columns: Columns,
+    path: str | Path,
+    *,
+    format: str | None = None,
+    first_id: int = 0,
+    extra: bool = False,
+    meta: Mapping | None = None,
+    block_size: int | None = None,
+    tail: str | None = None,
+) -> list[str]:
+    """Write a Trace, or plain columns and their block size and tail; returns the names of the files written.
+
+    `-` is stdout. The format is told by the name if it is not given: .parquet, else mooncake; .gz and .zst are packed.
+    Beside a file its sidecar is written, with `meta` in it; both appear whole or not at all. `first_id` is added to
+    each id; `extra` adds sessions and extra columns to formats that do not have them anyway.
+    """
+    format = check_output(path, format)
+    if isinstance(columns, Trace):
+        _require_same(columns, block_size, tail)
+        block_size, tail = columns.block_size, columns.tail
+        meta = columns.meta if meta is None else meta
+    elif block_size is None and not is_std(path):
+        raise UsageError("plain columns don't know their block size. Pass block_size=.")
+    description = describe(
+        columns, block_size=block_size, tail=tail or "kept", first_id=first_id, format=format, meta=meta
+    )
+    beside = [sidecar_path(path)] if is_regular(path) else []
+    with write_together(*beside, path) as streams:
+        FORMATS[format].write(streams[-1], columns, first_id=first_id, extra=extra, description=description)
+        if beside:
+            streams[0].write(dump(description))
+    return [name_of_output(path), *beside]
+
+
+def check_output(path: str | Path, format: str | None = None) -> str:
+    """The format that `write` will use; UsageError or KvtraceError, before any work is done, if it could not."""
+    _require(format)
+    if format is None:
+        format = "parquet" if _bare(path).suffix == ".parquet" else "mooncake"
+    if format == "parquet":
+        parquet.require()
+    if not is_std(path) and Path(path).is_dir():
+        raise UsageError(f"{path}: is a folder; name a file in it.")
+    if not is_std(path) and not Path(path).parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {Path(path).parent}.")
+    return format
+
+
+def name_of_output(path: str | Path) -> str:
+    """What messages call the file that is written."""
+    return "stdout" if is_std(path) else str(path)
+
+
+def told_by(keys) -> str:
+    """The format that rows with these keys have: Qwen-Bailian's names its requests, and its times are seconds."""
+    return "bailian" if any(mark in keys for mark in bailian.MARKS) else "mooncake"
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------
+
+
+def _require(format, extra="keep"):
+    if format not in (None, *FORMATS):
+        raise UsageError(f"format is {format!r}; it is one of {', '.join(FORMATS)}.")
+    if extra not in EXTRA:
+        raise UsageError(f"extra is {extra!r}; it is one of {', '.join(EXTRA)}.")
+
+
+def _require_same(trace, block_size, tail):
+    for name, given, own in (("block_size", block_size, trace.block_size), ("tail", tail, trace.tail)):
+        if given not in (None, own):
+            raise UsageError(f"{name} is {given!r}, but the trace's is {own!r}. Leave it out.")
+
+
+def _sidecar(found: Found, block_size, tail) -> Sidecar:
+    """What the sidecar says, if it is this file's; a given block size stands in for a sidecar of another file."""
+    said = found.sidecar
+    if said is None:
+        return Sidecar("")
+    if not said.describes(found.columns):
+        if block_size is None:
+            raise InputError(said.mismatch(found.columns))
+        return Sidecar("")
+    for option, given, own in (("--block-size", block_size, said.block_size), ("--tail", tail, said.tail)):
+        if given is not None and own is not None and given != own:
+            raise UsageError(f"{said.path}: the sidecar says {own}, not {option} {given}. Leave the option out.")
+    return said
+
+
+def _require_lengths(found: Found, block_size: int, tail: str) -> None:
+    """What a Trace would refuse, told with the line."""
+    columns = found.columns
+    if (negative := np.flatnonzero(columns.output_length < 0)).size:
+        raise found.error(negative[0], "output_length is negative.")
+    if columns.output_offsets is None:
+        return
+    both = expected_blocks(columns.input_length + columns.output_length, block_size, tail)
+    expected, blocks = both - columns.input_length // block_size, np.diff(columns.output_offsets)
+    if (wrong := np.flatnonzero((blocks != 0) & (blocks != expected))).size:
+        row = int(wrong[0])
+        raise found.error(
+            row,
+            f"{blocks[row]:,} output_hash_ids; at block size {block_size} prompt and output have {expected[row]:,} "
+            "after the prompt's full blocks.",
+        )
+
+
+def _shifted(columns: Columns, by: int) -> Columns:
+    output_ids = None if columns.output_ids is None else columns.output_ids + by
+    return replace_columns(columns, hash_ids=columns.hash_ids + by, output_ids=output_ids)
+
+
+@contextmanager
+def _in_file(found: Found):
+    """What a Trace finds wrong with columns, told with the file's name."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{found.path}: {error}") from None
+
+
+def _bare(path) -> Path:
+    """The path without the suffix of a packed file."""
+    path = Path(path)
+    return path.with_suffix("") if path.suffix in SUFFIXES else path

@@ -1,0 +1,162 @@
+"""Qwen-Bailian's JSON Lines: Mooncake's keys, times in seconds, and `chat_id`, `parent_chat_id`, `type`, `turn`.
+
+https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon. A chat_id names a request, a parent_chat_id the request
+before it in the conversation, -1 at its beginning; so a session is the root of a chain of parents.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..trace import Columns
+from .found import Found
+from .jsonl_read import OnError, Rows
+from .jsonl_write import lists, require_writable, scalars, seconds, whole, write_rows
+
+MARKS = ("chat_id", "parent_chat_id")  # keys that tell the format, read even when extra keys are not
+
+
+def found(rows: Rows, path: str, on_error: OnError | None = None) -> Found:
+    """What rows of JSON say, read as Qwen-Bailian's: times in ms, parents as rows, sessions as roots."""
+    columns = Columns(
+        milliseconds(rows.timestamp), rows.input_length, rows.output_length, rows.hash_ids, rows.offsets,
+        extra={name: values for name, values in rows.others.items() if name not in MARKS},
+        output_ids=rows.output_ids, output_offsets=rows.output_offsets,
+    )  # fmt: skip
+    there = Found(columns, path, "bailian", lines=rows.lines, nested=rows.nested)
+    chat, parent_chat = (_numbers(rows.others.get(name), name, there, on_error) for name in MARKS)
+    columns.parent, there.lost_parents, there.repeated = link(chat, parent_chat)
+    columns.session = roots(columns.parent, columns.timestamp)
+    return there
+
+
+def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
+    """Write all keys of the format: a request's name is its row; `type` and `turn` are made up where there are none."""
+    require_writable(columns, first_id)
+    parent = parents(columns)
+    fields = {
+        "chat_id": whole(np.arange(len(columns))),
+        "parent_chat_id": whole(parent),
+        "timestamp": seconds(columns.timestamp),
+        "input_length": whole(columns.input_length),
+        "output_length": whole(columns.output_length),
+        "type": scalars(_filled(columns, "type", lambda: np.full(len(columns), "text", dtype=object))),
+        "turn": scalars(_filled(columns, "turn", lambda: turns(parent))),
+        "hash_ids": lists(columns.hash_ids, columns.offsets),
+    }
+    if columns.output_ids is not None and columns.output_offsets is not None:
+        fields["output_hash_ids"] = lists(columns.output_ids, columns.output_offsets)
+    more = {name: values for name, values in columns.extra.items() if name not in fields} if extra else None
+    write_rows(stream, columns, fields, first_id=first_id, extra=more)
+
+
+def milliseconds(timestamp_s: np.ndarray) -> np.ndarray:
+    """Seconds as milliseconds, exact for times of up to nine decimals: 61.114 is 61114, not 61114.00000000001.
+
+    >>> milliseconds(np.array([61.114, 0.0005]))
+    array([6.1114e+04, 5.0000e-01])
+    """
+    exact = timestamp_s * 1000
+    rounded = np.round(exact, 6)
+    return np.where(rounded / 1000 == timestamp_s, rounded, exact)
+
+
+def link(chat: np.ndarray, parent_chat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The row of each request's parent, -1 for none; rows whose parent no row is; rows whose name an earlier one has.
+
+    Where a name is borne twice, the nearest row before the child is meant, or else the first one.
+
+    >>> link(np.array([7, 8, 9]), np.array([-1, 7, 5]))
+    (array([-1,  0, -1]), array([2]), array([], dtype=int64))
+    """
+    rows = len(chat)
+    order = np.argsort(chat, kind="stable")  # by name, then by row
+    names = chat[order]
+    repeated = np.sort(order[1:][names[1:] == names[:-1]])
+    first = np.searchsorted(names, parent_chat)  # in `order`: the first bearer of the parent's name, if there is one
+    known = (parent_chat != -1) & (first < rows)
+    known[known] = names[first[known]] == parent_chat[known]
+    parent = np.full(rows, -1, dtype=np.int64)
+    parent[known] = order[first[known]]
+    if repeated.size:
+        # `first` also numbers names: (name, row) pairs as one number each, so that one search finds the row before
+        pairs = np.searchsorted(names, names) * rows + order
+        before = np.searchsorted(pairs, first[known] * rows + np.flatnonzero(known)) - 1
+        near = (before >= 0) & (names[before] == parent_chat[known])
+        parent[np.flatnonzero(known)[near]] = order[before[near]]
+    return parent, np.flatnonzero((parent_chat != -1) & ~known), repeated
+
+
+def roots(parent: np.ndarray, timestamp: np.ndarray) -> np.ndarray:
+    """The row that each request's chain of parents begins with; a parent that comes later in time is none.
+
+    >>> roots(np.array([-1, 0, 1, -1]), np.arange(4.0))
+    array([0, 0, 0, 3])
+    """
+    rows = np.arange(len(parent))
+    place = np.empty_like(rows)
+    place[np.argsort(timestamp, kind="stable")] = rows
+    root = np.where((parent >= 0) & (place[parent] < place), parent, rows)
+    while not np.array_equal(root, further := root[root]):  # doubles its reach each time
+        root = further
+    return root
+
+
+def turns(parent: np.ndarray) -> np.ndarray:
+    """How many requests the chain of parents has, the request itself included.
+
+    >>> turns(np.array([-1, 0, 1, -1]))
+    array([1, 2, 3, 1])
+    """
+    turn = np.ones(len(parent), dtype=np.int64)
+    above = parent.copy()
+    for _ in range(len(parent).bit_length()):  # doubles its reach each time; columns nobody verified may hold a circle
+        inside = above >= 0
+        turn[inside] += turn[above[inside]]
+        above[inside] = above[above[inside]]
+    return turn
+
+
+def parents(columns: Columns) -> np.ndarray:
+    """The parent column, or else the previous row of the same session."""
+    if columns.parent is not None or columns.session is None:
+        return np.full(len(columns), -1) if columns.parent is None else columns.parent
+    order = np.argsort(columns.session, kind="stable")
+    session = columns.session[order]
+    follows = (session[1:] == session[:-1]) & (session[1:] >= 0)
+    parent = np.full(len(columns), -1, dtype=np.int64)
+    parent[order[1:][follows]] = order[:-1][follows]
+    return parent
+
+
+def _numbers(values, name, there: Found, on_error) -> np.ndarray:
+    """A column of whole numbers; rows without one are bad, and get numbers that nothing else has."""
+    rows = len(there.columns)
+    if values is None:
+        values = np.full(rows, None, dtype=object)
+    if values.dtype == np.int64:
+        return values
+    bad = np.array([not _is_whole(value) for value in values.tolist()], dtype=bool)
+    for row in np.flatnonzero(bad).tolist():
+        error = there.error(row, f"{name} is missing or not a whole number.")
+        if on_error is None:
+            raise error
+        on_error(error)
+    if name == "chat_id":
+        return np.where(bad, -2 - np.arange(rows), np.where(bad, 0, values)).astype(np.int64)
+    return np.where(bad, -1, values).astype(np.int64)
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) in (int, float) and value == int(value) and -(2**63) <= value < 2**63
+
+
+def _filled(columns, name, default) -> np.ndarray:
+    """An extra column, made up where it or a value of it is missing."""
+    values = columns.extra.get(name)
+    if values is None:
+        return default()
+    missing = np.array([value is None for value in values.tolist()], dtype=bool)
+    return np.where(missing, default().astype(object), values) if missing.any() else values

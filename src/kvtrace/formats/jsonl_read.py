@@ -1,0 +1,384 @@
+"""JSON Lines to columns: pieces of whole lines, each scanned by a thread, put together in order.
+
+The kernel `rows` scans; a line that it can't take is decoded here with orjson, and the scan goes on after it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Condition, Lock
+from typing import Any
+
+import numpy as np
+import orjson
+
+from .._kernels.rows import PAD, Scanner
+from ..errors import InputError, RowError
+from ..files import size_of
+from . import scalars
+
+PIECE = 1 << 21  # bytes: a piece and its columns stay in the processor's cache
+MAX_LINE = 1 << 28  # bytes
+NEEDED = ("timestamp", "input_length", "output_length", "hash_ids")
+KNOWN = (*NEEDED, "output_hash_ids")
+BOM = b"\xef\xbb\xbf"
+
+OnError = Callable[[RowError], None]
+
+
+@dataclass
+class Rows:
+    """What JSON rows hold: the keys of every trace as columns, and other keys by name."""
+
+    timestamp: np.ndarray  # as written, float64
+    input_length: np.ndarray
+    output_length: np.ndarray
+    hash_ids: np.ndarray  # int64; ids of 2^63 and more keep their bits
+    offsets: np.ndarray
+    output_ids: np.ndarray | None
+    output_offsets: np.ndarray | None
+    lines: np.ndarray | None  # row -> line from 1; None where row r is on line r + 1
+    others: dict[str, np.ndarray]  # name -> column, None where a row has none
+    nested: dict[str, int]  # name -> rows where it holds a list or an object, which are left out
+
+
+def read_rows(
+    stream: io.BufferedReader,
+    path: str,
+    *,
+    keep: Collection[str] | None = None,
+    on_error: OnError | None = None,
+    threads: int | None = None,
+) -> Rows:
+    """All rows of a stream of JSON lines; other keys are kept if `keep` names them, all if it is None.
+
+    A bad row goes to `on_error` and is left out; without one, it ends the reading as a RowError.
+    """
+    lines, table = _Lines(stream, path), _Table(path, on_error, size_of(stream))
+    piece = _Piece(keep, on_error is not None)
+    if lines.fill(piece):
+        table.add(piece.scan())
+        if not lines.ended:  # a larger file, for which threads pay
+            _scan(lines, table, threads or _cores(), lambda: _Piece(keep, on_error is not None))
+    return table.rows()
+
+
+def _cores() -> int:
+    from ..workers import cores
+
+    return cores()
+
+
+def _scan(lines: _Lines, table: _Table, threads: int, new_piece: Callable[[], _Piece]) -> None:
+    """Scan the rest of the lines; each thread takes the next piece, and adds what it found when its turn has come."""
+    taking, turns = Lock(), _Turns(lines.taken)
+
+    def work():
+        piece = new_piece()
+        try:
+            while True:
+                with taking:
+                    number, more = lines.taken, lines.fill(piece)
+                if not more:
+                    return
+                piece.scan()
+                if not turns.come(number):
+                    return
+                table.add(piece)
+                turns.over()
+        except BaseException:
+            turns.stop()
+            raise
+
+    if threads == 1:
+        return work()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for job in [pool.submit(work) for _ in range(threads)]:
+                job.result()
+        finally:
+            turns.stop()
+
+
+class _Turns:
+    """Numbered steps of several threads, one at a time and in order, until one fails."""
+
+    def __init__(self, first: int):
+        self._changed, self._next, self._stopped = Condition(), first, False
+
+    def come(self, number: int) -> bool:
+        """Wait for a step's turn; False if there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._next == number)
+            return not self._stopped
+
+    def over(self) -> None:
+        with self._changed:
+            self._next += 1
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+
+class _Lines:
+    """Cuts a stream into pieces of whole lines."""
+
+    def __init__(self, stream, path):
+        self._stream, self._path = stream, path
+        self._rest = b""  # the beginning of a line that the last piece could not hold to its end
+        self._offset = 0
+        self.taken, self.ended = 0, False  # pieces filled; whether the stream has come to its end
+
+    def fill(self, piece: _Piece) -> bool:
+        """Put the next lines into a piece; False at the end of the stream.
+
+        A stream that can't be read further fails in the piece's turn, so that what is wrong before is told before.
+        """
+        if self.ended:
+            return False
+        self.taken += 1
+        try:
+            return self._fill(piece)
+        except InputError as error:
+            self.ended, piece.failure = True, error
+            return True
+
+    def _fill(self, piece) -> bool:
+        have = len(self._rest)
+        piece.need(have + 1)
+        piece.buffer[:have] = self._rest
+        while True:
+            have += self._read(memoryview(piece.buffer)[have : piece.room])
+            end = piece.buffer.rfind(b"\n", 0, have) + 1
+            if end or self.ended:
+                break
+            if have >= MAX_LINE:
+                raise InputError(
+                    f"{self._path}: the line at byte {self._offset:,} is longer than {MAX_LINE:,} bytes. "
+                    "Is it JSON Lines?"
+                )
+            piece.need(2 * have)
+        if self.ended and have > end:  # the last line lacks its newline
+            piece.buffer[have : have + 1] = b"\n"
+            have = end = have + 1
+        piece.start = len(BOM) if self._offset == 0 and piece.buffer.startswith(BOM) else 0
+        piece.stop, piece.offset = end, self._offset
+        self._rest = bytes(memoryview(piece.buffer)[end:have])
+        self._offset += end
+        return end > 0
+
+    def _read(self, into) -> int:
+        """Fill the view from the stream; fewer bytes than it holds only at the end."""
+        have = 0
+        while have < len(into) and (more := self._stream.readinto(into[have:])):
+            have += more
+        self.ended = have < len(into)
+        return have
+
+
+class _Piece:
+    """Some lines, and what a scan finds in them."""
+
+    def __init__(self, keep, tolerant):
+        self._keep, self._tolerant = keep, tolerant
+        self.room, self.buffer = 0, bytearray()
+        self.failure: InputError | None = None  # the stream could not be read
+        self.start = self.stop = self.offset = 0
+        self.scanner = Scanner(0)
+        self.need(PIECE)
+
+    def need(self, room: int):
+        """Make the buffer hold so many bytes, and a newline; what it holds stays."""
+        if room > self.room:
+            self.room, self.buffer = room, self.buffer[: self.room] + bytearray(room - self.room + 1 + PAD)
+            self.scanner.reserve(room + 1)
+
+    def scan(self) -> _Piece:
+        """Fill the scanner's columns from the lines."""
+        scanner, at = self.scanner, self.start
+        scanner.clear()
+        self.errors: list[tuple[RowError, int, int, int]] = []  # with the line, first byte and length in the piece
+        self.nested: dict[str, int] = {}
+        self._odd: dict[str, tuple[list, list]] = {}  # other keys of rows decoded here: name -> rows, values
+        if self.failure:
+            return self
+        while (at := scanner.scan(self.buffer, at, self.stop)) < self.stop:
+            end = self.buffer.index(b"\n", at) + 1
+            try:
+                self._decode(bytes(memoryview(self.buffer)[at:end]))
+            except RowError as error:
+                self.errors.append((error, scanner.line, at, end - at))
+                scanner.skip()
+                if not self._tolerant:
+                    break
+            at = end
+        self.others = [chunk for chunk in self._noted() if self._keep is None or chunk[0] in self._keep]
+        return self
+
+    def _decode(self, line: bytes):
+        """Take a row that the scanner can't."""
+        row = decode_row(line)
+        numbers = [whole(row[name], name) for name in ("input_length", "output_length")]
+        outputs = id_list(row["output_hash_ids"], "output_hash_ids") if "output_hash_ids" in row else None
+        at = self.scanner.rows
+        self.scanner.add(time_of(row["timestamp"]), *numbers, id_list(row["hash_ids"], "hash_ids"), outputs)
+        for name, value in row.items():
+            if isinstance(value, (dict, list)):
+                if name not in KNOWN:
+                    self.nested[name] = self.nested.get(name, 0) + 1
+            elif name not in KNOWN:
+                rows, values = self._odd.setdefault(name, ([], []))
+                rows.append(at)
+                values.append(value)
+
+    def _noted(self) -> Iterator[tuple[str, np.ndarray, Any]]:
+        for name, rows, values in self.scanner.others():
+            yield name.decode("ascii"), rows, scalars.decode(values)
+        for name, (rows, values) in self._odd.items():
+            yield name, np.array(rows, dtype=np.int64), values
+
+
+class _Table:
+    """Puts scanned pieces together."""
+
+    def __init__(self, path, on_error, size):
+        self._path, self._on_error, self._size = path, on_error, size
+        self._columns = {name: _Growing(np.int64) for name in (*NEEDED, "output_ids")}
+        self._columns["timestamp"] = _Growing(np.float64)
+        self._blocks, self._output_blocks = _Growing(np.int64), _Growing(np.int64)
+        self._lines: list[tuple[int, np.ndarray]] = []  # rows before, and the lines of rows that a gap has moved
+        self._others: dict[str, list[scalars.Chunk]] = {}
+        self._nested: dict[str, int] = {}
+        self._rows, self._line, self._any_outputs = 0, 0, False
+
+    def add(self, piece: _Piece):
+        """Append what a piece holds; the first bad row is raised, or all are handed on."""
+        if piece.failure:
+            raise piece.failure
+        scanner = piece.scanner
+        for error, line, at, length in piece.errors:
+            error.at(self._path, self._line + line + 1, piece.offset + at, length)
+            if self._on_error is None:
+                raise error
+            self._on_error(error)
+        growth = self._size / (piece.offset + piece.stop) if self._size else 1.0  # this far, to all of the file
+        for name, column in self._columns.items():
+            column.extend(getattr(scanner, name), growth)
+        self._blocks.extend(np.diff(scanner.offsets), growth)
+        self._output_blocks.extend(np.diff(scanner.output_offsets), growth)
+        self._any_outputs |= scanner.any_outputs
+        for name, rows, values in piece.others:
+            self._others.setdefault(name, []).append((rows + self._rows, values))
+        for name, count in piece.nested.items():
+            self._nested[name] = self._nested.get(name, 0) + count
+        self._note_lines(scanner.lines)
+        self._rows += scanner.rows
+        self._line += scanner.line
+
+    def _note_lines(self, lines):
+        if self._lines or self._line != self._rows or (len(lines) and lines[-1] != len(lines) - 1):
+            self._lines.append((self._rows, lines + self._line + 1))
+
+    def rows(self) -> Rows:
+        """Everything so far."""
+        column = {name: growing.done() for name, growing in self._columns.items()}
+        return Rows(
+            **{name: column[name] for name in NEEDED}, offsets=_offsets(self._blocks.done()),
+            output_ids=column["output_ids"] if self._any_outputs else None,
+            output_offsets=_offsets(self._output_blocks.done()) if self._any_outputs else None,
+            lines=self._all_lines(),
+            others={name: scalars.column(self._rows, chunks) for name, chunks in self._others.items()},
+            nested=self._nested,
+        )  # fmt: skip
+
+    def _all_lines(self):
+        if not self._lines:
+            return None
+        lines = np.arange(1, self._rows + 1)
+        for before, moved in self._lines:
+            lines[before : before + len(moved)] = moved
+        return lines
+
+
+class _Growing:
+    """An array that grows at its end; what is set aside costs nothing while it is untouched."""
+
+    def __init__(self, dtype):
+        self._array, self._length = np.empty(1 << 12, dtype=dtype), 0
+
+    def extend(self, values, growth: float):
+        """Append values; the array is expected to get `growth` times as long as it then is."""
+        length = self._length + len(values)
+        if length > len(self._array):
+            room = max(int(length * growth * 1.05), len(self._array) * 3 // 2, length)
+            larger = np.empty(room, dtype=self._array.dtype)
+            larger[: self._length] = self._array[: self._length]
+            self._array = larger
+        self._array[self._length : length] = values
+        self._length = length
+
+    def done(self):
+        return self._array[: self._length]
+
+
+def _offsets(blocks):
+    offsets = np.zeros(len(blocks) + 1, dtype=np.int64)
+    np.cumsum(blocks, out=offsets[1:])
+    return offsets
+
+
+# -- one line, decoded by orjson ---------------------------------------------------------------------------------
+
+
+def decode_row(line: bytes) -> dict[str, Any]:
+    """The row on a line; RowError if it is none."""
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise RowError(f"is not JSON, from character {error.pos + 1:,} on.") from None
+    if not isinstance(row, dict):
+        raise RowError("is not a JSON object.", hint="A trace holds one a line.")
+    for name in NEEDED:
+        if name not in row:
+            raise RowError(f"{name} is missing.")
+    return row
+
+
+def time_of(value) -> float:
+    """A timestamp as a double."""
+    if type(value) not in (int, float):
+        raise RowError("timestamp is not a number.")
+    return float(value)
+
+
+def whole(value, name: str) -> int:
+    """A whole number of 64 bits, signed; `1e3` is one, 1.5 is none."""
+    number = _integer(value)
+    if number is None or not -(2**63) <= number < 2**63:
+        raise RowError(f"{name} is not a whole number of 64 bits.")
+    return number
+
+
+def id_list(values, name: str) -> np.ndarray:
+    """A list of 64-bit ids, signed or not; those of 2^63 and more keep their bits."""
+    if type(values) is not list:
+        raise RowError(f"{name} is not a list.")
+    numbers = [_integer(value) for value in values]
+    if any(number is None for number in numbers):
+        raise RowError(f"{name} holds something else than whole numbers of 64 bits.")
+    return np.array([number - 2**64 if number >= 2**63 else number for number in numbers], dtype=np.int64)  # type: ignore[operator]
+
+
+def _integer(value) -> int | None:
+    """The whole number that a JSON number is, None if it is none or passes what orjson tells exactly."""
+    if type(value) is int:
+        return value
+    if type(value) is float and value.is_integer() and abs(value) <= 2**53:
+        return int(value)
+    return None

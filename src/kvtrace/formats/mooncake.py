@@ -1,0 +1,52 @@
+"""Mooncake's JSON Lines: `timestamp` in ms, `input_length`, `output_length`, `hash_ids`.
+
+The format of the FAST'25 paper's traces, https://github.com/kvcache-ai/Mooncake. Further keys that we read and, when
+asked to, write: `output_hash_ids`, `session_id`, and the extra columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import UsageError
+from ..trace import Columns
+from . import scalars
+from .found import Found
+from .jsonl_read import Rows
+from .jsonl_write import lists, milliseconds, require_writable, whole, write_rows
+
+KEPT = ("session_id",)  # what is read even when extra keys are not
+
+
+def found(rows: Rows, path: str, on_error=None) -> Found:
+    """What rows of JSON say, read as Mooncake's."""
+    others = dict(rows.others)
+    session = scalars.labels(others.pop("session_id")) if "session_id" in others else None
+    columns = Columns(
+        rows.timestamp, rows.input_length, rows.output_length, rows.hash_ids, rows.offsets,
+        session=session, extra=others, output_ids=rows.output_ids, output_offsets=rows.output_offsets,
+    )  # fmt: skip
+    return Found(columns, path, "mooncake", lines=rows.lines, nested=rows.nested)
+
+
+def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
+    """Write the four keys, output blocks if the columns have them, and sessions and extra columns if asked to."""
+    require_writable(columns, first_id)
+    fields = {
+        "timestamp": milliseconds(columns.timestamp),
+        "input_length": whole(columns.input_length),
+        "output_length": whole(columns.output_length),
+        "hash_ids": lists(columns.hash_ids, columns.offsets),
+    }
+    if columns.output_ids is not None and columns.output_offsets is not None:
+        fields["output_hash_ids"] = lists(columns.output_ids, columns.output_offsets)
+    write_rows(stream, columns, fields, first_id=first_id, extra=_extra(columns) if extra else None)
+
+
+def _extra(columns) -> dict[str, Any]:
+    more = dict(columns.extra)
+    if columns.session is not None:
+        if "session_id" in more:
+            raise UsageError("extra column 'session_id' has the name of the sessions' key.")
+        more["session_id"] = scalars.without(columns.session, -1)
+    return more

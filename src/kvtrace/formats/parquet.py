@@ -1,0 +1,175 @@
+"""A trace as one Parquet table: the columns under their own names, lists of ids, extra columns in a struct of theirs.
+
+Ids are delta-encoded, since most of a prompt's ids follow each other; what a sidecar says is in the schema's metadata.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ..errors import InputError, KvtraceError, UsageError
+from ..files import is_std, name_of
+from ..trace import Columns
+from . import scalars, sidecar
+from .found import Found
+
+MAGIC = b"PAR1"
+KEY = b"kvtrace"  # of the schema's metadata
+REFERENCES = 1 << 22  # of one row group, about
+NEEDED = ("timestamp", "input_length", "output_length", "hash_ids")
+
+
+def read(stream, path: str | Path, *, extra: str = "keep") -> Found:
+    """What a Parquet file says; `stream` is at its beginning. Needs pyarrow."""
+    pa, name = _pyarrow(), name_of(path)
+    try:
+        table = pa.parquet.ParquetFile(io.BytesIO(stream.read()) if _is_packed(path) else str(path)).read()
+        said = (table.schema.metadata or {}).get(KEY)
+        columns = _columns(table, name, extra)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{name}: cannot be read as Parquet ({type(error).__name__}).") from None
+    return Found(columns, name, "parquet", sidecar=said and sidecar.load(said, name))
+
+
+def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = True, description=None) -> None:
+    """Write all columns, whether `extra` says so or not; the description goes into the schema's metadata."""
+    pa = _pyarrow()
+    arrays = _arrays(pa, columns, first_id)
+    metadata = {KEY: orjson.dumps(description or {}, option=orjson.OPT_SERIALIZE_NUMPY)}
+    table = pa.table(arrays, metadata=metadata)
+    lists = [name for name in ("hash_ids", "output_hash_ids") if name in arrays]
+    plain = [name for name in arrays if name not in lists and name != "extra"]
+    rows = max(1, len(columns) * REFERENCES // max(REFERENCES, len(columns.hash_ids)))
+    try:
+        pa.parquet.write_table(
+            table, stream, row_group_size=rows, compression="zstd",
+            use_dictionary=[f"extra.{name}" for name in columns.extra],
+            column_encoding={f"{name}.list.element": "DELTA_BINARY_PACKED" for name in lists}
+            | {name: "DELTA_BINARY_PACKED" for name in plain if name != "timestamp"},
+        )  # fmt: skip
+    except KvtraceError:
+        raise  # of the stream: a full disk
+    except pa.ArrowException as error:
+        raise KvtraceError(f"the columns cannot be written as Parquet ({type(error).__name__}).") from None
+
+
+def require() -> None:
+    """UsageError if Parquet can't be read or written here."""
+    _pyarrow()
+
+
+def _pyarrow():
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UsageError("Parquet needs pyarrow. Try `pip install 'kvtrace[parquet]'`.") from None
+    return pyarrow
+
+
+def _is_packed(path) -> bool:
+    """Whether only the stream can be read, not the file: Parquet is read from its end."""
+    if is_std(path) or not Path(path).is_file():
+        return True
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) != MAGIC
+
+
+# -- columns to Arrow and back -----------------------------------------------------------------------------------
+
+
+def _arrays(pa, columns, first_id) -> dict[str, Any]:
+    arrays = {
+        "timestamp": pa.array(columns.timestamp),
+        "input_length": pa.array(columns.input_length),
+        "output_length": pa.array(columns.output_length),
+        "hash_ids": _list_array(pa, columns.hash_ids + first_id, columns.offsets),
+    }
+    for name in ("session", "parent"):
+        if (values := getattr(columns, name)) is not None:
+            arrays[name] = pa.array(values)
+    if columns.output_ids is not None:
+        arrays["output_hash_ids"] = _list_array(pa, columns.output_ids + first_id, columns.output_offsets)
+    if columns.extra:
+        extra = {name: _scalar_array(pa, values) for name, values in columns.extra.items()}
+        fields = [
+            pa.field(name, array.type, metadata={KEY: b"json"} if is_json else None)
+            for name, (array, is_json) in extra.items()
+        ]
+        arrays["extra"] = pa.StructArray.from_arrays([array for array, _ in extra.values()], fields=fields)
+    return arrays
+
+
+def _list_array(pa, ids, offsets):
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids))
+
+
+def _scalar_array(pa, values):
+    """An Arrow array of a column, and whether its values had to be written as JSON, being of several kinds."""
+    if values.dtype != object:
+        return pa.array(values), False
+    kinds = {type(value) for value in values.tolist()} - {type(None)}
+    if kinds <= {str}:
+        return pa.array(values.tolist(), type=pa.string()), False
+    texts = [orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode() for value in values.tolist()]
+    return pa.array(texts, type=pa.string()), True
+
+
+def _columns(table, name, extra) -> Columns:
+    missing = [key for key in NEEDED if key not in table.column_names]
+    if missing:
+        raise InputError(f"{name}: column {missing[0]} is missing.")
+    numbers = {key: _numbers(table, key, name) for key in ("input_length", "output_length")}
+    timestamp = _numbers(table, "timestamp", name)
+    hash_ids, offsets = _lists(table, "hash_ids", name)
+    has_outputs = "output_hash_ids" in table.column_names
+    output_ids, output_offsets = _lists(table, "output_hash_ids", name) if has_outputs else (None, None)
+    links = {key: _numbers(table, key, name) for key in ("session", "parent") if key in table.column_names}
+    more = _extra(table) if "extra" in table.column_names and extra == "keep" else {}
+    return Columns(
+        timestamp, numbers["input_length"], numbers["output_length"], hash_ids, offsets,
+        session=links.get("session"), parent=links.get("parent"), extra=more,
+        output_ids=output_ids, output_offsets=output_offsets,
+    )  # fmt: skip
+
+
+def _numbers(table, key, name) -> np.ndarray:
+    values = table.column(key).to_numpy()
+    if values.dtype.kind not in "iuf" or table.column(key).null_count:
+        raise InputError(f"{name}: column {key} does not hold a number in every row.")
+    return values
+
+
+def _lists(table, key, name) -> tuple[np.ndarray, np.ndarray]:
+    pa = _pyarrow()
+    column = table.column(key)
+    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)) or column.null_count:
+        raise InputError(f"{name}: column {key} does not hold a list in every row.")
+    parts = column.chunks
+    ids = [part.flatten() for part in parts]
+    if not pa.types.is_integer(column.type.value_type) or any(part.null_count for part in ids):
+        raise InputError(f"{name}: column {key} does not hold lists of whole numbers.")
+    blocks = np.concatenate([part.value_lengths().to_numpy() for part in parts] or [np.empty(0, np.int64)])
+    offsets = np.concatenate([[0], np.cumsum(blocks, dtype=np.int64)])
+    found = [part.to_numpy() for part in ids]
+    return (found[0] if len(found) == 1 else np.concatenate(found or [np.empty(0, np.int64)])), offsets
+
+
+def _extra(table) -> dict[str, np.ndarray]:
+    struct = table.column("extra").combine_chunks()
+    found = {}
+    for place, field in enumerate(struct.type):
+        values = struct.field(place)
+        if (field.metadata or {}).get(KEY) == b"json":
+            texts = values.to_pylist()
+            found[field.name] = np.array([None if text is None else orjson.loads(text) for text in texts], dtype=object)
+        elif values.type == _pyarrow().string():
+            found[field.name] = np.array(values.to_pylist(), dtype=object)
+        else:
+            found[field.name] = values.to_numpy(zero_copy_only=False)
+    return {field: scalars.narrow(values) if values.dtype == object else values for field, values in found.items()}

@@ -1,0 +1,130 @@
+"""`<trace>.meta.json`: what a trace's rows cannot say of themselves, beside the trace.
+
+It holds kvtrace's version and the format's, `block_size`, `tail`, the counts that tell whether the two files belong
+together, `first_id`, `format`, and whatever else the maker of the trace wanted known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from .. import __version__
+from ..errors import InputError
+from ..files import is_regular
+from ..trace import TAILS, Columns, Trace
+
+FORMAT_VERSION = 1
+OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
+OWN = ("kvtrace", "block_size", "tail", "requests", "blocks", "output_blocks", "distinct_blocks", "first_id", "format")
+
+
+@dataclass
+class Sidecar:
+    """What a sidecar says; None where it does not."""
+
+    path: str
+    block_size: int | None = None
+    tail: str | None = None
+    requests: int | None = None
+    blocks: int | None = None
+    first_id: int = 0
+    meta: dict[str, Any] = field(default_factory=dict)  # all that is not of OWN
+
+    def describes(self, columns: Columns) -> bool:
+        """Whether its counts are those of the columns."""
+        return self.requests in (None, len(columns)) and self.blocks in (None, len(columns.hash_ids))
+
+    def mismatch(self, columns: Columns) -> str:
+        """What to say when they are not."""
+        found, said, what = len(columns), self.requests, "requests"
+        if said in (None, found):
+            found, said, what = len(columns.hash_ids), self.blocks, "blocks"
+        return (
+            f"{self.path}: the sidecar describes {said:,} {what}, the file has {found:,}: it belongs to another file. "
+            "Remove it or pass --block-size."
+        )
+
+
+def sidecar_path(path: str | Path) -> str:
+    """Where the sidecar of a trace file is.
+
+    >>> sidecar_path("day.jsonl.gz")
+    'day.jsonl.gz.meta.json'
+    """
+    return f"{path}.meta.json"
+
+
+def describe(columns: Columns, *, block_size, tail, first_id=0, format="mooncake", meta=None) -> dict[str, Any]:
+    """What a sidecar holds, in the order of its keys."""
+    own = {
+        "kvtrace": {"version": __version__, "format_version": FORMAT_VERSION},
+        "block_size": block_size,
+        "tail": tail,
+        "requests": len(columns),
+        "blocks": len(columns.hash_ids),
+        "output_blocks": None if columns.output_ids is None else len(columns.output_ids),
+        "distinct_blocks": _distinct(columns),
+        "first_id": first_id,
+        "format": format,
+    }
+    given = {key: value for key, value in (meta or {}).items() if key not in OWN}
+    return {key: value for key, value in own.items() if value is not None} | given
+
+
+def dump(description: dict[str, Any]) -> bytes:
+    """A sidecar's text."""
+    return orjson.dumps(description, option=OPTIONS)
+
+
+def read_sidecar(path: str | Path) -> Sidecar | None:
+    """The sidecar of a trace file, None if it has none; InputError if it cannot be understood."""
+    if not is_regular(path):
+        return None
+    beside = sidecar_path(path)
+    try:
+        text = Path(beside).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"{beside}: cannot be read ({error.strerror}).") from None
+    return load(text, beside)
+
+
+def load(text: bytes, path: str) -> Sidecar:
+    """What the text of a sidecar says."""
+    try:
+        said = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise InputError(f"{path}: is not JSON. Remove it, and pass --block-size if need be.") from None
+    if not isinstance(said, dict):
+        raise InputError(f"{path}: is not a JSON object. Remove it, and pass --block-size if need be.")
+    if said.get("tail") not in (None, *TAILS):
+        raise InputError(f"{path}: tail is none of {', '.join(TAILS)}.")
+    numbers = {key: _number(said, key, path) for key in ("block_size", "requests", "blocks", "first_id")}
+    if numbers["block_size"] == 0:
+        raise InputError(f"{path}: block_size is 0; it is a whole number of tokens, 1 or more.")
+    return Sidecar(
+        path, numbers["block_size"], said.get("tail"), numbers["requests"], numbers["blocks"], numbers["first_id"] or 0,
+        {key: value for key, value in said.items() if key not in OWN},
+    )  # fmt: skip
+
+
+def _number(said, key, path) -> int | None:
+    value = said.get(key)
+    if value is not None and (type(value) is not int or value < 0):
+        raise InputError(f"{path}: {key} is not a whole number.")
+    return value
+
+
+def _distinct(columns: Columns) -> int:
+    if isinstance(columns, Trace):
+        return columns.distinct
+    from .._kernels import ids
+
+    parts = [columns.hash_ids] + ([] if columns.output_ids is None else [columns.output_ids])
+    return ids.renumber(np.concatenate(parts))[1]
