@@ -48,10 +48,12 @@ SOURCES := pyproject.toml setup.py $(wildcard src/kvtrace/_kernels/*.py src/kvtr
 # an editable install with the kernels compiled in place; made again when a kernel or a dependency changes
 $(VENV)/demo: $(SOURCES)
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable .
+	@echo "setting up $(VENV): packages from the index, and our kernels compiled (about a minute) ..."
+	@$(PY) -m pip install -qq --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/dev: $(SOURCES)
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "setting up $(VENV) for development: packages from the index, and our kernels compiled (a minute or two) ..."
+	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/demo

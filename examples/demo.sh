@@ -14,4 +14,4 @@ printf '\nThe trace, text replaced by block ids; its first 160 characters:\n'
 head -c 160 "$out/trace.jsonl"
 printf '...\n\n$ kvtrace check %s/trace.jsonl\n' "$out"
 "$kvtrace" check "$out/trace.jsonl"
-printf '\nIn %s/: trace.jsonl, which can be shared, and trace.jsonl.meta.json, which says how it was made.\n' "$out"
+printf '\nIn %s/: trace.jsonl, which holds no text, and trace.jsonl.meta.json, which says how it was made.\n' "$out"

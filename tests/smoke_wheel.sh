@@ -5,9 +5,9 @@ python=$1
 root=$(pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-"$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$scratch" .
+"$python" -m pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir "$scratch" .
 "$python" -m venv "$scratch/bare"
-"$scratch/bare/bin/pip" install --quiet --disable-pip-version-check "$scratch"/kvtrace-*.whl
+"$scratch/bare/bin/pip" install -qq --disable-pip-version-check "$scratch"/kvtrace-*.whl
 cd "$scratch"
 bare/bin/kvtrace --help >/dev/null
 bare/bin/kvtrace anonymize --quiet "$root/examples/raw_log.jsonl" -o trace.jsonl --block-size 16

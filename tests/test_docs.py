@@ -31,6 +31,7 @@ def test_docstring_examples_run(name):
 def workplace(tmp_path, monkeypatch):
     """A folder as a reader of the docs has it: the project's examples, and kvtrace on the path."""
     shutil.copytree(docs.ROOT / "examples", tmp_path / "examples")
+    shutil.copytree(docs.ROOT / "tests/data", tmp_path / "tests/data")
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     for name, call in (("kvtrace", "kvtrace.cli import main; main()"),):

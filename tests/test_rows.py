@@ -56,9 +56,11 @@ names = st.sampled_from(
 
 
 sound_scalar = st.one_of(
-    st.integers(-(2**63), 2**63 - 1).map(str), st.floats(0, 1e9).map(repr), st.text("abc \u00e9", max_size=3).map(json.dumps),
+    st.integers(-(2**63), 2**63 - 1).map(str),
+    st.floats(0, 1e9).map(repr),
+    st.text("abc \u00e9", max_size=3).map(json.dumps),
     st.sampled_from(["true", "false", "null"]),
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -155,18 +157,19 @@ def agree(data, **how):
     assert comparable(rows) == comparable(slow)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(files())
 def test_scanning_equals_its_twin(data):
     agree(data)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(files(), st.integers(1, 200), st.integers(1, 3))
 def test_pieces_and_threads_change_nothing(data, piece, threads):
     agree(data, piece=piece, threads=threads)
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.floats(0, 1e18), st.integers(0, 10**12).map(lambda ms: ms / 1000)), min_size=1))
 def test_times_are_read_to_the_last_bit(times):
     data = b"".join(row(timestamp=time) for time in times)
@@ -299,7 +302,7 @@ def plain():
     return module
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(data=files())
 def test_the_uncompiled_scanner_equals_the_twin(plain, data):
     with mock.patch.object(jsonl_read, "Scanner", plain.Scanner):
@@ -327,6 +330,7 @@ def ragged(lists, dtype=np.int64):
     return np.array([value for values in lists for value in values], dtype=dtype), offsets
 
 
+@settings(deadline=None)
 @given(st.lists(printable, min_size=1, max_size=8), st.integers(-5, 2**40))
 def test_printing_equals_its_twin(rows, first_id):
     column = {key: [found[key] for found in rows] for key in rows[0]}

@@ -7,9 +7,10 @@ not in a file's rows.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,62 +48,61 @@ def check(
     Of each rule the first `most` lines are listed and the rest counted. InputError only if the file can't be read.
     """
     broken = _Broken(most)
-    try:
-        found = read_columns(path, format=format, threads=threads, on_error=broken.add)
-    except RowError as error:
-        raise InputError(str(error)) from None
+    found = read_columns(path, format=format, threads=threads, on_error=broken.add)
     listed = _List(name_of(path), most)
-    listed.extend("rows", broken.rows, broken.count, lambda error: (error.line, _without_place(error)))
+    listed.add_rows("rows", broken.rows, broken.count, lambda error: (error.line, _without_place(error)))
     if not len(found.columns):
-        listed.whole("rows", "holds no requests.")
+        listed.add("rows", "holds no requests.")
         return listed.violations
     block_size, tail = _sizes(listed, found, block_size, tail)
-    for rule, rows, message in _broken_rules(found, block_size, tail):
-        listed.extend(rule, rows[:most], len(rows), lambda row, say=message: (found.line(row), say(row)))
+    for rule, rows, message in _findings(found, block_size, tail):
+        say = message if callable(message) else lambda _, message=message: message
+        listed.add_rows(rule, rows[:most], len(rows), lambda row, say=say: (found.line(row), say(row)))
     return listed.violations
 
 
 class _Broken:
     """The first rows that could not be read, and the number of all."""
 
-    def __init__(self, most):
+    def __init__(self, most: int):
         self.rows: list[RowError] = []
         self.count, self._most = 0, most
 
-    def add(self, error: RowError):
+    def add(self, error: RowError) -> None:
         self.count += 1
         if len(self.rows) < self._most:
             self.rows.append(error)
 
 
 class _List:
-    """Violations, capped rule by rule."""
+    """Violations, of each rule not more than `most`."""
 
-    def __init__(self, path, most):
+    def __init__(self, path: str, most: int):
         self.violations: list[Violation] = []
         self._path, self._most = path, most
 
-    def whole(self, rule, message):
-        self.violations.append(Violation(self._path, None, rule, message))
+    def add(self, rule: str, message: str, line: int | None = None) -> None:
+        self.violations.append(Violation(self._path, line, rule, message))
 
-    def extend(self, rule, first, count, say):
-        for item in first[: self._most]:
-            line, message = say(item)
-            self.violations.append(Violation(self._path, line, rule, message))
+    def add_rows(self, rule: str, first, count: int, say: Callable[[Any], tuple[int | None, str]]) -> None:
+        """The first rows of `count` that break a rule; `say` gives the line and the message of one."""
+        for row in first[: self._most]:
+            line, message = say(row)
+            self.add(rule, message, line)
         if count > self._most:
-            self.whole(rule, f"... and {count - self._most:,} more: {rule}.")
+            self.add(rule, f"... and {count - self._most:,} more: {rule}.")
 
 
 def _without_place(error: RowError) -> str:
     return str(RowError(error.reason, field=error.field, hint=error.hint))
 
 
-def _sizes(listed, found, block_size, tail) -> tuple[int | None, str | None]:
+def _sizes(listed: _List, found: Found, block_size, tail) -> tuple[int | None, str]:
     """Block size and tail as given, as the sidecar says or as the prompts imply; None, and a violation, if unknown."""
     said = found.sidecar
     if said is not None and not said.describes(found.columns):
         if block_size is None:
-            listed.whole("sidecar", said.mismatch(found.columns).removeprefix(f"{said.path}: "))
+            listed.add("sidecar", said.mismatch(found.columns).removeprefix(f"{said.path}: "))
         said = None
     if said is not None:
         block_size, tail = block_size or said.block_size, tail or said.tail
@@ -111,10 +111,10 @@ def _sizes(listed, found, block_size, tail) -> tuple[int | None, str | None]:
     try:
         return settle(found, None, tail)
     except RowError as error:
-        listed.extend("block counts", [error], 1, lambda error: (error.line, _without_place(error)))
+        listed.add("block counts", _without_place(error), error.line)
     except InputError as error:
-        listed.whole("block counts", str(error).removeprefix(f"{found.path}: "))
-    return None, tail
+        listed.add("block counts", str(error).removeprefix(f"{found.path}: "))
+    return None, tail or "kept"
 
 
 def _likely_tail(found, block_size) -> str:
@@ -124,56 +124,76 @@ def _likely_tail(found, block_size) -> str:
     return max(fits, key=fits.__getitem__)
 
 
-# -- the rules: (name, rows that break it, what to say of a row) -------------------------------------------------------
+# -- the rules ---------------------------------------------------------------------------------------------------
 
 
-def _broken_rules(found: Found, block_size, tail) -> Iterator[tuple]:
+class _Finding(NamedTuple):
+    """A rule, the rows that break it, and what to say of each: the same of all, or a function of the row."""
+
+    rule: str
+    rows: np.ndarray
+    message: str | Callable[[int], str]
+
+
+def _findings(found: Found, block_size: int | None, tail: str) -> Iterator[_Finding]:
     columns = found.columns
-    for name in ("input_length", "output_length"):
-        yield name, np.flatnonzero(getattr(columns, name) < 0), lambda row, name=name: f"{name} is negative."
+    yield _Finding("input_length", np.flatnonzero(columns.input_length < 0), "input_length is negative.")
+    yield _Finding("output_length", np.flatnonzero(columns.output_length < 0), "output_length is negative.")
     if block_size is not None:
-        yield from _block_counts(columns, block_size, tail)
-    yield from _times(columns)
+        yield _block_counts(columns, block_size, tail)
+        if columns.output_offsets is not None:
+            yield _output_blocks(columns, block_size, tail)
+    yield from _times(columns.timestamp)
     walk = _Walk(columns, block_size)
-    yield from _numbering(walk, 0 if found.sidecar is None else found.sidecar.first_id)
-    yield from _chains(walk)
-    if block_size is not None:
-        yield from _block_sizes(walk, columns, block_size, tail)
-    yield "parents", found.lost_parents, lambda row: "its parent is not in the file."
-    if columns.parent is not None:
-        late = np.flatnonzero(columns.parent >= np.arange(len(columns)))
-        yield "parents", late, lambda row: "its parent is not an earlier row."
-    yield "chat ids", found.repeated, lambda row: "its chat_id is that of an earlier row."
+    if len(walk.ids):
+        yield _numbering(walk, 0 if found.sidecar is None else found.sidecar.first_id)
+        yield _chains(walk)
+        if block_size is not None:
+            yield from _block_sizes(walk, columns, block_size, tail)
+    yield from _parents(found)
 
 
 def _block_counts(columns, block_size, tail):
     blocks, lengths = np.diff(columns.offsets), columns.input_length
     expected = expected_blocks(lengths, block_size, tail)
-    yield "block counts", np.flatnonzero((blocks != expected) & (lengths >= 0)), lambda row: (
-        f"{blocks[row]:,} hash_id{'' if blocks[row] == 1 else 's'} for {lengths[row]:,} tokens; at block size "
-        f"{block_size} that prompt has {expected[row]:,}."
-    )
-    if columns.output_offsets is None:
-        return
-    outputs = np.diff(columns.output_offsets)
-    grown = expected_blocks(lengths + columns.output_length, block_size, tail) - lengths // block_size
-    yield "output blocks", np.flatnonzero((outputs != 0) & (outputs != grown)), lambda row: (
-        f"{outputs[row]:,} output_hash_ids for {columns.output_length[row]:,} tokens after {lengths[row]:,}; at block "
-        f"size {block_size} they have {grown[row]:,}."
-    )
+
+    def message(row):
+        ids = f"{blocks[row]:,} hash_id{'' if blocks[row] == 1 else 's'}"
+        return f"{ids} for {lengths[row]:,} tokens; at block size {block_size} that prompt has {expected[row]:,}."
+
+    return _Finding("block counts", np.flatnonzero((blocks != expected) & (lengths >= 0)), message)
 
 
-def _times(columns):
-    time = columns.timestamp
-    yield "times", np.flatnonzero(~np.isfinite(time)), lambda row: "the timestamp is not finite."
-    yield "times", np.flatnonzero(time[:1] != 0), lambda row: "the first timestamp is not 0."
-    yield "times", 1 + np.flatnonzero(time[1:] < time[:-1]), lambda row: "the timestamp is less than the row's before."
+def _output_blocks(columns, block_size, tail):
+    blocks, lengths = np.diff(columns.output_offsets), columns.input_length
+    expected = expected_blocks(lengths + columns.output_length, block_size, tail) - lengths // block_size
+
+    def message(row):
+        return (
+            f"{blocks[row]:,} output_hash_ids for {columns.output_length[row]:,} tokens after {lengths[row]:,}; at "
+            f"block size {block_size} they have {expected[row]:,}."
+        )
+
+    return _Finding("output blocks", np.flatnonzero((blocks != 0) & (blocks != expected)), message)
+
+
+def _times(time):
+    yield _Finding("times", np.flatnonzero(~np.isfinite(time)), "the timestamp is not finite.")
+    yield _Finding("times", np.flatnonzero(time[:1] != 0), "the first timestamp is not 0.")
+    yield _Finding("times", 1 + np.flatnonzero(time[1:] < time[:-1]), "the timestamp is less than the row's before.")
+
+
+def _parents(found):
+    yield _Finding("parents", found.lost_parents, "its parent is not in the file.")
+    if (parent := found.columns.parent) is not None:
+        yield _Finding("parents", np.flatnonzero(parent >= np.arange(len(parent))), "its parent is not an earlier row.")
+    yield _Finding("chat ids", found.repeated, "its chat_id is that of an earlier row.")
 
 
 class _Walk:
     """All block references in the order of numbering: each row's prompt, and then its output."""
 
-    def __init__(self, columns: Columns, block_size):
+    def __init__(self, columns: Columns, block_size: int | None):
         prompt, output = np.diff(columns.offsets), np.zeros(len(columns), dtype=np.int64)
         self.ids, self.row = columns.hash_ids, np.repeat(np.arange(len(columns)), prompt)
         self.place = _counting(prompt)  # of a block in its prompt, or in its prompt and output
@@ -195,11 +215,11 @@ class _Walk:
         """The rows of the references that are marked."""
         return np.unique(self.row[broken])
 
-    def differs_from_first(self, values: np.ndarray) -> np.ndarray:
-        """Where an id has another value than where it appears first."""
+    def at_first(self, values: np.ndarray) -> np.ndarray:
+        """The value that each reference's id has where it appears first."""
         first = np.empty(self.distinct, dtype=np.int64)
-        first[self.number[::-1]] = values[::-1]  # the last to be assigned stays: the first appearance
-        return first[self.number] != values
+        first[self.number[::-1]] = values[::-1]  # what is assigned last stays: the first appearance
+        return first[self.number]
 
 
 def _counting(lengths) -> np.ndarray:
@@ -208,41 +228,35 @@ def _counting(lengths) -> np.ndarray:
 
 
 def _numbering(walk, first_id):
-    """Every id is one that was seen, or the next number; a writer may begin at another number than 0."""
-    if not len(walk.ids):
-        return
+    """Every id is one that was seen, or the next number."""
     reached = np.maximum.accumulate(walk.ids)
     before = np.concatenate([[first_id - 1], reached[:-1]])
     gap = (walk.ids > before) & (walk.ids - 1 != before)
-    if not first_id and walk.ids[0] == 1:
-        gap[0], first_id = False, 1  # ids from 1, as the first published traces of this kind have
-    yield "numbering", walk.rows(gap | (walk.ids < first_id)), lambda row: (
-        "ids are not numbered by first appearance: each is one that came before, or the next number."
-    )
+    if not first_id and walk.ids[0] == 1:  # ids from 1 are as good, sidecar or not
+        gap[0], first_id = False, 1
+    message = "ids are not numbered by first appearance: each is one that came before, or the next number."
+    return _Finding("numbering", walk.rows(gap | (walk.ids < first_id)), message)
 
 
 def _chains(walk):
-    previous = np.concatenate([[-1], walk.number[:-1]])
-    previous[walk.starts[:-1][np.diff(walk.starts) > 0]] = -1
-    at = np.flatnonzero(walk.is_output & (np.concatenate([[0], walk.row[:-1]]) == walk.row))
-    at = at[~walk.is_output[at - 1]]  # where an output begins, it follows its prompt's last full block
-    full = walk.starts[walk.row[at]] + walk.place[at]
-    previous[at] = np.where(walk.place[at] > 0, walk.number[np.minimum(full, at) - 1], -1)
-    yield "chains", walk.rows(walk.differs_from_first(previous)), lambda row: (
-        "an id follows another id than where it appears first: the ids do not form a forest."
-    )
+    """The blocks form a forest: an id's parent is the id before it, and of an output's first block the last full one."""
+    parent = np.concatenate([[-1], walk.number[:-1]])
+    parent[walk.starts[:-1][np.diff(walk.starts) > 0]] = -1
+    at = np.flatnonzero(walk.is_output[1:] & ~walk.is_output[:-1] & (walk.row[1:] == walk.row[:-1])) + 1
+    last_full = np.minimum(walk.starts[walk.row[at]] + walk.place[at], at) - 1
+    parent[at] = np.where(walk.place[at] > 0, walk.number[last_full], -1)
+    message = "an id follows another id than where it appears first: the ids do not form a forest."
+    return _Finding("chains", walk.rows(parent != walk.at_first(parent)), message)
 
 
 def _block_sizes(walk, columns, block_size, tail):
     """An id names one block, so it has one size; a tail that is unique has an id of its own."""
-    length = np.where(walk.is_output, columns.input_length[walk.row] + columns.output_length[walk.row],
-                      columns.input_length[walk.row])  # fmt: skip
-    size = np.minimum(block_size, length - walk.place * block_size)
-    sound = size > 0  # where block counts are wrong, sizes are not known
-    size[~sound] = 0
-    differs = walk.differs_from_first(size) & sound
-    yield "block sizes", walk.rows(differs), lambda row: "an id has more or fewer tokens than where it appears first."
+    length = columns.input_length[walk.row] + np.where(walk.is_output, columns.output_length[walk.row], 0)
+    size = np.minimum(block_size, length - walk.place * block_size)  # 0 or less where the row's block count is wrong
+    first = walk.at_first(size)
+    differs = (size != first) & (size > 0) & (first > 0)
+    yield _Finding("block sizes", walk.rows(differs), "an id has more or fewer tokens than where it appears first.")
     if tail == "unique":
         uses = np.bincount(walk.number, minlength=walk.distinct)
         shared = (size < block_size) & ~walk.is_output & (uses[walk.number] > 1)
-        yield "tails", walk.rows(shared), lambda row: "its tail block is shared, in a trace whose tails are unique."
+        yield _Finding("tails", walk.rows(shared), "its tail block is shared, in a trace whose tails are unique.")

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from .errors import InputError, KvtraceError
 
-MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+MAGIC = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
 CHUNK = 1 << 16  # packed bytes that are unpacked at a time
 BUFFER = 1 << 20
@@ -228,7 +228,8 @@ class _Output:
 
     def __init__(self, path):
         self.name = "stdout" if is_std(path) else str(path)
-        self._part = None
+        self._owned = not is_std(path)  # stdout is not ours to close
+        self._part, self._is_std = None, is_std(path)
         with self._named_errors():
             self._open(path)
         self._packed = _packed(self._file, path)
@@ -236,7 +237,7 @@ class _Output:
         self.stream = io.BufferedWriter(self._sink, BUFFER)
 
     def _open(self, path):
-        if is_std(path):
+        if self._is_std:
             self._file = sys.stdout.buffer
         elif not is_regular(path):
             self._file = open(path, "wb")  # noqa: SIM115 (it lives as long as this object)
@@ -256,7 +257,7 @@ class _Output:
             self._file.flush()
             if self._part:
                 os.fsync(self._file.fileno())
-            if self._file is not sys.stdout.buffer:
+            if self._owned:
                 self._file.close()
 
     def appear(self):
@@ -277,7 +278,7 @@ class _Output:
         """Forget what was written."""
         self._sink.detached = True  # what is buffered goes nowhere
         for stream in (self.stream, self._packed, self._file):
-            if stream is not sys.stdout.buffer:
+            if self._owned or stream is not self._file:
                 with contextlib.suppress(OSError, ValueError):
                     stream.close()
         if self._part:

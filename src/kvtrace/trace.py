@@ -457,13 +457,12 @@ def _renumber(columns: Columns) -> bool:
         changed = not np.array_equal(numbered, columns.hash_ids)
         columns.hash_ids = numbered
         return changed
-    prompts = len(columns.hash_ids)
-    found = ids.renumber(np.concatenate([columns.hash_ids, columns.output_ids]))[0].astype(np.int32)
-    before = columns.hash_ids, columns.output_ids
+    prompts, before = len(columns.hash_ids), np.concatenate([columns.hash_ids, columns.output_ids])
+    found = ids.renumber(before)[0].astype(np.int32)
     columns.hash_ids, columns.output_ids = ids.number_rows(
         found[:prompts], columns.offsets, np.arange(len(columns)), found[prompts:], columns.output_offsets
     )
-    return not (np.array_equal(before[0], columns.hash_ids) and np.array_equal(before[1], columns.output_ids))
+    return not np.array_equal(before, np.concatenate([columns.hash_ids, columns.output_ids]))
 
 
 def _block_size(block_size) -> int:

@@ -82,7 +82,7 @@ def _arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets):
     ]
     if not len(arrays[1]) == len(arrays[2]) + 1 == len(arrays[4]):
         raise ValueError("offsets do not fit the number of rows")
-    if arrays[1][-1] != len(arrays[0]) or arrays[4][-1] != len(arrays[3]):
+    if arrays[1].item(-1) != len(arrays[0]) or arrays[4].item(-1) != len(arrays[3]):
         raise ValueError("offsets do not end at the number of ids")
     return arrays
 

@@ -117,7 +117,7 @@ def number_rows(found, offsets, order, output_found=None, output_offsets=None):
         output_found, output_offsets = np.empty(0, dtype=np.int32), np.zeros(len(offsets), dtype=np.int64)
     if not (len(offsets) == len(output_offsets) == len(order) + 1 and _is_order(order)):
         raise ValueError("the order is not one of all rows")
-    if offsets[-1] != len(found) or output_offsets[-1] != len(output_found):
+    if offsets.item(-1) != len(found) or output_offsets.item(-1) != len(output_found):
         raise ValueError("offsets do not end at the number of ids")
     greatest = max((int(part.max()) for part in (found, output_found) if len(part)), default=-1)
     number = np.full(greatest + 1, -1, dtype=np.int32)  # provisional -> final

@@ -17,7 +17,7 @@ def take(values, offsets, rows):
         raise IndexError("no such row")
     taken_offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(offsets[rows + 1] - offsets[rows], out=taken_offsets[1:])
-    taken = np.empty(taken_offsets[-1], dtype=np.int64)
+    taken = np.empty(taken_offsets.item(-1), dtype=np.int64)
     _take(values, offsets, rows, taken)
     return taken, taken_offsets
 

@@ -31,13 +31,13 @@ def chain(key: bytes, tokens, offsets, roots, block_size: int, tail: bool):
     tokens = np.ascontiguousarray(tokens, dtype=np.uint32)
     offsets = np.ascontiguousarray(offsets, dtype=np.int64)
     roots = np.ascontiguousarray(roots, dtype=np.uint64).reshape(-1, 2)
-    if len(roots) != len(offsets) - 1 or offsets[0] != 0 or offsets[-1] != len(tokens) or block_size < 1:
+    if len(roots) != len(offsets) - 1 or offsets[0] != 0 or offsets.item(-1) != len(tokens) or block_size < 1:
         raise ValueError("roots, offsets and tokens do not fit each other")
     lengths = np.diff(offsets)
     blocks = -(-lengths // block_size) if tail else lengths // block_size
     block_offsets = np.zeros(len(offsets), dtype=np.int64)
     np.cumsum(blocks, out=block_offsets[1:])
-    digests = np.empty((block_offsets[-1], 2), dtype=np.uint64)
+    digests = np.empty((block_offsets.item(-1), 2), dtype=np.uint64)
     _chain(*_halves(key), tokens, offsets, roots, block_size, block_offsets, digests)
     return digests, block_offsets
 

@@ -44,7 +44,8 @@ def read(
     columns, said = found.columns, _sidecar(found, block_size, tail)
     if not len(columns):
         raise InputError(f"{found.path}: holds no requests.")
-    block_size, tail = settle(found, block_size or said.block_size, tail or said.tail)
+    block_size = said.block_size if block_size is None else block_size
+    block_size, tail = settle(found, block_size, said.tail if tail is None else tail)
     _require_lengths(found, block_size, tail)
     if said.first_id:
         columns = _shifted(columns, -said.first_id)

@@ -98,7 +98,8 @@ def _infer(found, lengths, blocks, rules) -> tuple[int, str]:
     for candidates in (every, usual):
         if len(candidates) == 1:
             return next(iter(candidates.items()))
-    raise InputError(f"{found.path}: {_said(next(iter(whole.values())))} would fit its prompts. {_try(usual)}")
+    likely = next(iter(whole.values()))  # tails kept, if they can be
+    raise InputError(f"{found.path}: {_said(likely)} would fit its prompts. {_try(likely.powers())}")
 
 
 def _misfit(found, lengths, blocks, block_size, rules) -> RowError:
@@ -106,13 +107,13 @@ def _misfit(found, lengths, blocks, block_size, rules) -> RowError:
     wrong = {rule: expected_blocks(lengths, block_size, rule) for rule in rules}
     rule = max(rules, key=lambda rule: int(np.argmax(wrong[rule] != blocks)))
     row = int(np.argmax(wrong[rule] != blocks))
-    others = [fitting(lengths, blocks, rule) for rule in rules]  # what would have fitted
-    usual = [size for sizes in others if sizes.rows == len(lengths) for size in sizes.powers() or [sizes.low]]
+    whole = [sizes for rule in rules if (sizes := fitting(lengths, blocks, rule)).rows == len(lengths)]
+    better = [size for sizes in whole for size in sizes.powers()] or [sizes.low for sizes in whole]
     return found.error(
         row,
         f"{_ids(blocks[row])} for {lengths[row]:,} tokens; at block size {block_size} that prompt has "
         f"{wrong[rule][row]:,}.",
-        _try(usual) if usual else None,
+        _try(better) if better else None,
     )
 
 

@@ -211,7 +211,7 @@ class _Piece:
         while (at := scanner.scan(self.buffer, at, self.stop)) < self.stop:
             end = self.buffer.index(b"\n", at) + 1
             try:
-                self._decode(bytes(memoryview(self.buffer)[at:end]))
+                self._decode(bytes(memoryview(self.buffer)[at : end - 1]))
             except RowError as error:
                 self.errors.append((error, scanner.line, at, end - at))
                 scanner.skip()

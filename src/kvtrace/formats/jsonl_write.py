@@ -35,7 +35,7 @@ def write_rows(
         raise UsageError(f"extra column {clash[0]!r} has the name of a key that the format has already.")
     for start, stop in _batches(columns):
         printed = [
-            (f'{", " if place else "{"}{json.dumps(key)}: '.encode(), *field(start, stop))
+            (f"{', ' if place else '{'}{json.dumps(key)}: ".encode(), *field(start, stop))
             for place, (key, field) in enumerate(fields.items())
         ]
         if extra:

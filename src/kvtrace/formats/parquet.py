@@ -142,6 +142,8 @@ def _numbers(table, key, name) -> np.ndarray:
     values = table.column(key).to_numpy()
     if values.dtype.kind not in "iuf" or table.column(key).null_count:
         raise InputError(f"{name}: column {key} does not hold a number in every row.")
+    if key != "timestamp" and values.dtype.kind == "f" and not (values == np.floor(values)).all():
+        raise InputError(f"{name}: column {key} holds a fraction.")
     return values
 
 
