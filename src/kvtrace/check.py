@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,9 +57,13 @@ def check(
         return listed.violations
     block_size, tail = _sizes(listed, found, block_size, tail)
     for rule, rows, message in _findings(found, block_size, tail):
-        say = message if callable(message) else lambda _, message=message: message
-        listed.add_rows(rule, rows[:most], len(rows), lambda row, say=say: (found.line(row), say(row)))
+        listed.add_rows(rule, rows[:most], len(rows), partial(_told, found, message))
     return listed.violations
+
+
+def _told(found: Found, message: str | Callable[[int], str], row: int) -> tuple[int, str]:
+    """Where a row stands, and what is said of it."""
+    return found.line(row), message if isinstance(message, str) else message(row)
 
 
 class _Broken:
@@ -239,7 +244,7 @@ def _numbering(walk, first_id):
 
 
 def _chains(walk):
-    """The blocks form a forest: an id's parent is the id before it, and of an output's first block the last full one."""
+    """The blocks form a forest: a block's parent is the one before it, or the last full one before an output."""
     parent = np.concatenate([[-1], walk.number[:-1]])
     parent[walk.starts[:-1][np.diff(walk.starts) > 0]] = -1
     at = np.flatnonzero(walk.is_output[1:] & ~walk.is_output[:-1] & (walk.row[1:] == walk.row[:-1])) + 1
