@@ -144,7 +144,7 @@ def test_broken_rows_are_violations_and_the_others_are_checked(folder):
     text = Path("t.jsonl").read_text().splitlines()
     Path("t.jsonl").write_text("\n".join([text[0], "", "{", text[1], "[]", text[2]]))
     assert said(block_size=4) == [
-        "t.jsonl:3: is not JSON, from character 2 on.",
+        "t.jsonl:3: is not JSON, from character 2 on. A trace holds an object a line: try jq -c '.[]' or jq -c .",
         "t.jsonl:5: is not a JSON object. A trace holds one a line.",
         "t.jsonl:6: the timestamp is less than the row's before.",
     ]

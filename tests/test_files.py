@@ -88,6 +88,12 @@ def test_members_and_frames_follow_each_other(tmp_path, name):
     assert content(path) == TEXT * 3
 
 
+def test_zstd_frames_to_be_skipped_are_skipped(tmp_path):
+    path = tmp_path / "a.zst"
+    path.write_bytes(b"\x5a\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"about" + PACKED["a.zst"])
+    assert content(path) == TEXT
+
+
 def test_a_padded_gzip_file_is_read(tmp_path):
     path = tmp_path / "a.gz"
     path.write_bytes(PACKED["a.gz"] + bytes(700))

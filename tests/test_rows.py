@@ -230,6 +230,19 @@ def test_only_keys_to_keep_are_kept():
     assert list(found.others) == ["b"]
 
 
+def test_lines_that_are_not_whole_are_refused():
+    # the scanner has no bounds checks, so it looks at what it is given first
+    scanner, line = kernel.Scanner(100), row()
+    for data, stop in [
+        (line, len(line)),
+        (line[:-1] + bytes(kernel.PAD), len(line) - 1),
+        (bytes(900), 200),
+        (bytes(50), -1),
+    ]:
+        with pytest.raises(ValueError):
+            scanner.scan(data, 0, stop)
+
+
 def test_more_other_keys_than_the_scanner_tells_apart_are_kept_too():
     keys = {f"k{n}": n for n in range(kernel.MAX_KEYS + 9)}
     found = jsonl_read.read_rows(io.BufferedReader(io.BytesIO(row(**keys) + row(k1="x"))), "f")

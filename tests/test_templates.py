@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvtrace import templates
-from kvtrace.errors import KvtraceError, RowError, UsageError
+from kvtrace.errors import InputError, KvtraceError, RowError, UsageError
 from kvtrace.templates import ChatTemplate
 
 DATA = Path(__file__).parent / "data" / "tokenizers"
@@ -232,7 +232,7 @@ def test_named_templates_without_a_default_are_a_usage_error():
 @pytest.mark.parametrize("source, words", [("a\n{% if %}", ":2: the"), ("{{ 'a' | nope }}", "nope"), ("{% for", "")])
 def test_a_template_that_is_no_jinja_is_a_usage_error(source, words):
     error = error_of(written, source)
-    assert isinstance(error, UsageError) and "not valid Jinja" in str(error) and words in str(error)
+    assert isinstance(error, InputError) and "not valid Jinja" in str(error) and words in str(error)
 
 
 def test_a_pickled_template_renders_the_same():

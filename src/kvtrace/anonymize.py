@@ -19,6 +19,7 @@ import numpy as np
 from ._kernels.ids import DigestIndex, number_rows
 from .encode import Batch, Encoder, Recipe
 from .errors import InputError, RowError, UsageError
+from .files import name_of
 from .hits import count_hits, unlimited_hits
 from .keys import Key
 from .trace import Columns, Trace
@@ -27,6 +28,7 @@ from .workers import cores, ordered_map
 PROFILES = ("exact",)  # `standard` and `strict` take their places here
 TAILS = {"shared": "kept", "unique": "unique", "drop": "dropped"}  # option -> what a Trace calls it
 NS_PER_MS = 1_000_000
+MOST = 1 << 24  # tokens a block
 SMALL = 4 << 20  # bytes of log that one process encodes sooner than several would
 
 
@@ -67,7 +69,10 @@ class Rows:
     counts: Counts
 
     def trace(self) -> Trace:
-        """The rows as a verified Trace (rows kept in input order may not be one)."""
+        """The rows as a verified Trace; rows that were kept in input order are put in time order first."""
+        if (np.diff(self.columns.timestamp) >= 0).all():  # ids are in place: no second array of them
+            fields = {name: getattr(self.columns, name) for name in Columns.__dataclass_fields__}
+            return Trace(**fields, block_size=self.block_size, tail=self.tail, meta=self.meta)
         return Trace.from_columns(self.columns, block_size=self.block_size, tail=self.tail, meta=self.meta)
 
 
@@ -111,9 +116,12 @@ def anonymize_rows(
 
     _check_options(block_size, tail, profile)
     files = sources.find(inputs)
-    reader = logs.open_reader(
-        log_format, sources.sample(files), field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated
-    )
+    try:
+        reader = logs.open_reader(
+            log_format, sources.sample(files), field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated
+        )
+    except RowError as error:
+        raise InputError(f"{name_of(files[0].path)}: {error}") from None
     recipe = Recipe(
         reader=reader, tokenizer=tokenizer, chat_template=None if chat_template is None else str(chat_template),
         use_template=use_template, generation_prompt=generation_prompt, key=key or Key.random(), block_size=block_size,
@@ -131,16 +139,31 @@ def anonymize_rows(
         done = collector.add(batch)
         if on_progress:
             on_progress(Progress(done, total, collector.counts.requests, collector.tokens))
+    if not collector.counts.requests:
+        raise _nothing_read(files, collector.counts)
     return collector.finish(meta, keep_order=keep_order)
 
 
 def _check_options(block_size, tail, profile):
     if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
         raise UsageError(f"block size is {block_size!r}; it is a whole number of tokens, 1 or more.")
+    if block_size > MOST:
+        raise UsageError(f"block size is {block_size}; no engine has blocks of more than {MOST:,} tokens.")
     if tail not in TAILS:
         raise UsageError(f"tail is {tail!r}; it is one of {', '.join(TAILS)}.")
     if profile not in PROFILES:
         raise UsageError(f"profile is {profile!r}; it is one of {', '.join(PROFILES)}.")
+
+
+def _nothing_read(files, counts: Counts) -> InputError:
+    where = name_of(files[0].path) if len(files) == 1 else f"{len(files)} files"
+    if not counts.rows:
+        return InputError(f"{where}: no rows; a log is one JSON object a line.")
+    if not counts.rejected:
+        return InputError(f"{where}: all {counts.rows:,} prompts are empty. Try --map input=FIELD.")
+    reason, times = counts.reasons.most_common(1)[0]
+    rejected = f"{counts.rejected:,} rows were rejected, {times:,} of them so: {reason}"
+    return InputError(f"{where}: no request was read: {rejected}")
 
 
 def _noted(pieces, collector):
@@ -208,13 +231,14 @@ class Collector:
             self._path, self._line = piece.path, 1
         for reject in batch.rejects:
             place = reject.place
-            error = reject.error.at(piece.path, self._line + place.line, piece.start + place.offset, place.length)
+            error = reject.error.at(name_of(piece.path), self._line + place.line, piece.start + place.offset, place.length)
             self.counts.rejected += 1
             self.counts.reasons[error.reason] += 1
-            if self._max_errors == 0:
-                raise error
             if self._on_reject:
                 self._on_reject(error)
+            if self._max_errors == 0:
+                error.hint = error.hint or "Try --on-error skip --max-errors N to leave such rows out."
+                raise error
             if 0 < self._max_errors < self.counts.rejected:
                 raise InputError(f"{error} That is bad row {self.counts.rejected:,}; --max-errors {self._max_errors}.")
         self._line += batch.lines
@@ -249,11 +273,6 @@ class Collector:
 
     def finish(self, meta: dict, *, keep_order: bool) -> Rows:
         """All rows by time (stable), or as they came, with ids numbered in that order."""
-        if not self.counts.requests:
-            raise InputError(
-                f"no request was read: {self.counts.rejected:,} rows were rejected and {self.counts.filtered:,} had an "
-                "empty prompt. Try --map input=FIELD."
-            )
         column = {name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)}
         by_time = np.argsort(column["time"], kind="stable")
         order = np.arange(len(by_time)) if keep_order else by_time

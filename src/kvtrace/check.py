@@ -87,7 +87,9 @@ class _List:
         self._path, self._most = path, most
 
     def add(self, rule: str, message: str, line: int | None = None) -> None:
-        self.violations.append(Violation(self._path, line, rule, message))
+        violation = Violation(self._path, line, rule, message)
+        if not any(same.line == line and same.message == message for same in self.violations[-self._most :]):
+            self.violations.append(violation)
 
     def add_rows(self, rule: str, first, count: int, say: Callable[[Any], tuple[int | None, str]]) -> None:
         """The first rows of `count` that break a rule; `say` gives the line and the message of one."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 
 import click
@@ -14,7 +16,19 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "sho
 
 def main() -> None:
     """Run the command; every failure is one line on stderr and an exit status of docs/cli.md."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # not every system has both
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves SIGHUP
+            signal.signal(number, _stop)
     sys.exit(run(sys.argv[1:]))
+
+
+class _Signal(BaseException):
+    """Somebody wants the process to end: it does so as from an exception, so that temporary files go."""
+
+
+def _stop(number, _frame):
+    raise _Signal(number)
 
 
 def run(arguments: list[str]) -> int:
@@ -22,19 +36,29 @@ def run(arguments: list[str]) -> int:
     from .errors import KvtraceError
 
     try:
-        return commands.main(arguments, prog_name="kvtrace", standalone_mode=False) or 0
+        status = commands.main(arguments or ["--help"], prog_name="kvtrace", standalone_mode=False) or 0
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
+        return status
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.UsageError as error:
+        return _fail(f"{error.format_message()} Try {error.ctx.command_path if error.ctx else 'kvtrace'} --help.", error.exit_code)
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return _fail(error.format_message(), error.exit_code)
     except KvtraceError as error:
         return _fail(str(error), error.status)
     except (KeyboardInterrupt, click.Abort):
         return _fail("stopped by the keyboard; no output file was written.", 130)
+    except _Signal as stop:
+        number = stop.args[0]
+        return _fail(f"stopped by {signal.Signals(number).name}; no output file was written.", 128 + number)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains while it shuts down
+        _forget_stdout()
         return 1
+    except OSError as error:  # what no reader or writer expected: no more processes, a stdout that takes no help text
+        _forget_stdout()
+        return _system(error)
     except MemoryError:
         return _fail("out of memory; no output file was written.", 1)
     except Exception as error:  # a fault of ours: its message could hold content, its place cannot
@@ -42,8 +66,28 @@ def run(arguments: list[str]) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    click.echo(f"kvtrace: {message}", err=True)
+    with contextlib.suppress(OSError):  # nobody listens: the status must do
+        click.echo(f"kvtrace: {' '.join(message.splitlines())}", err=True)  # a file's name may hold a newline
+    if status == 1:
+        _forget_stdout()
     return status
+
+
+def _forget_stdout() -> None:
+    """Let what stdout could not take go nowhere, or Python complains while it shuts down."""
+    try:
+        sys.stdout.flush()
+    except (AttributeError, ValueError):
+        pass  # there is none
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _system(error: OSError) -> int:
+    from .workers import place_of
+
+    return _fail(f"{error.strerror or 'the system failed'} ({place_of(error)}); no output file was written.", 1)
 
 
 def _internal(error: Exception) -> int:
@@ -78,7 +122,7 @@ def commands() -> None:
 @click.option("--no-chat-template", is_flag=True, help="Prompts are templated text already.")
 @click.option("--generation-prompt", metavar="TEXT", help=r"What ends each prompt in place of the template's own; \n is a newline.")
 @click.option("--block-size", default=512, metavar="TOKENS", help="Tokens a block.")
-@click.option("--first-id", default=0, metavar="N", help="The first id that is written.")
+@click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="The first id that is written.")
 @click.option("--tail", default=None, metavar="RULE", help="The last, partial block: shared, unique or drop.  [default: the profile's]")
 @click.option("--outputs", is_flag=True, help="Also write ids for the blocks of the outputs.")
 @click.option("--profile", default="exact", metavar="NAME", help="Release profile. exact: nothing coarsened, for use inside the house.")
@@ -96,15 +140,25 @@ def anonymize(inputs, output, to, maps, key_file, no_chat_template, on_error, ma
     A LOG is a file, a directory or a glob; .gz and .zst are read; - is stdin. Written beside the trace is
     TRACE.meta.json, which says how it was made.
     """
+    from . import preload
+
+    if any(map(os.path.exists, inputs)):  # else an error is near, and nobody should wait for it
+        preload.begin(options["tokenizer"])
     from . import formats
     from .anonymize import anonymize_rows, summary
+    from .errors import UsageError
     from .keys import load_key
     from .logs.fieldmap import parse_map
     from .rejects import RejectsFile
     from .report import summary as said
     from .report.progress import Bar
 
+    if on_error == "stop" and (rejects is not None or max_errors is not None):
+        raise UsageError("--rejects and --max-errors go with --on-error skip.")
     formats.check_output(output, to)
+    if rejects is not None:
+        formats.check_output(rejects)
+    _require_apart(inputs, output, rejects, key_file)
     console = _console()
 
     def start(meta):
@@ -133,6 +187,21 @@ def anonymize(inputs, output, to, maps, key_file, no_chat_template, on_error, ma
         console.print(f"wrote       {' and '.join(map(str, written))}", highlight=False, markup=False)
 
 
+def _require_apart(inputs, *outputs):
+    """No file that is written is another one, or a log that is read: it would be lost."""
+    from .errors import UsageError
+    from .files import is_regular
+    from .logs import sources
+
+    taken = {os.path.realpath(source.path) for source in sources.find(inputs)}
+    for path in outputs:
+        if path is not None and (path == "-" or is_regular(path)):
+            place = "stdout" if path == "-" else os.path.realpath(path)
+            if place in taken:
+                raise UsageError(f"{path}: is named twice, and would be written over. Name another file.")
+            taken.add(place)
+
+
 def _console():
     """Where progress and summaries go: stderr, so that a trace can go to stdout."""
     from rich.console import Console
@@ -158,3 +227,61 @@ def check(trace, block_size, most, quiet):
     if not violations and not quiet:
         click.echo(f"{trace}: a trace that holds every invariant.")
     return 3 if violations else 0
+
+
+@commands.command()
+@click.argument("trace", metavar="TRACE")
+@click.option("-o", "--output", required=True, metavar="FILE", help="File to write; - is stdout. .gz, .zst, .parquet by name.")
+@click.option("--to", metavar="NAME", help="A format (mooncake, bailian, parquet) or a client: aiperf, vllm, sglang, guidellm, dynamo, llm-d, vidur, azure, burstgpt, lmcache, libcachesim.  [default: by the file's name, else mooncake]")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block of TRACE.  [default: the sidecar's, else inferred]")
+@click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
+@click.option("--start", metavar="TIME", help="Leave out what arrives before, as in 90s, 10m, 1.5h.  [default: the beginning]")
+@click.option("--stop", metavar="TIME", help="Leave out what arrives then or later.  [default: the end]")
+@click.option("--sample-sessions", default=1.0, metavar="SHARE", help="Keep this share of the sessions, each whole.")
+@click.option("--sample", default=1.0, metavar="SHARE", help="Keep this share of the requests.")
+@click.option("--seed", default=0, metavar="N", help="What the samples are drawn with.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Keep the first N requests.  [default: all]")
+@click.option("--fold", default=1, metavar="FACTOR", help="Make this many blocks one.")
+@click.option("--speed-up", default=1.0, metavar="RATIO", help="Divide times by this.")
+@click.option("--first-id", default=0, metavar="N", help="The first id that is written.")
+@click.option("--extra", is_flag=True, help="Also write sessions and extra columns where the format has no place for them.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+def convert(trace, output, to, block_size, start, stop, sample_sessions, sample, seed, fold, speed_up, first_id, extra, quiet, **options):
+    """Convert a trace: to another format, for a client, or to a part of it; TRACE - is stdin.
+
+    The steps come in this order: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold, --speed-up.
+    """
+    from . import clients, formats
+    from .convert import convert as converted
+    from .convert import meta_of
+    from .durations import milliseconds
+
+    is_client = to is not None and to not in formats.FORMATS
+    (clients if is_client else formats).check_output(output, to)
+    steps = options | {
+        "start_ms": milliseconds(start) if start else 0.0,
+        "stop_ms": milliseconds(stop) if stop else float("inf"),
+        "session_share": sample_sessions,
+        "row_share": sample,
+        "factor": fold,
+        "ratio": speed_up,
+    }
+    whole = formats.read(trace, block_size=block_size)
+    part = converted(whole, **steps, seed=seed)
+    meta = meta_of(part, whole, ratio=speed_up)
+    if is_client:
+        done = clients.write(part, output, to, first_id=first_id, meta=meta)
+    else:
+        done = clients.Written(formats.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta), [], [])
+    if not quiet:
+        _say_converted(whole, part, done)
+
+
+def _say_converted(whole, part, done):
+    console = _console()
+    if said := str(whole.repairs):
+        console.print(f"mended      {said}", highlight=False, markup=False)
+    console.print(f"converted   {len(part):,} of {len(whole):,} requests, blocks of {part.block_size:,} tokens", highlight=False, markup=False)
+    for name, lines in (("lost", done.losses), ("wrote", [" and ".join(done.files)]), ("use", done.usage)):
+        for line in lines:
+            console.print(f"{name:<12}{line}", highlight=False, markup=False)

@@ -6,6 +6,7 @@ This is what a worker does: parse, render, tokenise, hash. The text of a piece l
 from __future__ import annotations
 
 import hashlib
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,7 +106,8 @@ class Encoder:
 
     def __call__(self, piece) -> Batch:
         batch = Batch()
-        requests, places = self._parse(piece, batch)
+        with self.template.remembering() if self.template else nullcontext():
+            requests, places = self._parse(piece, batch)
         prompts, outputs = self._tokenised(requests, places, batch)
         self._measure(requests, prompts, outputs, batch)
         self._hash(requests, prompts, outputs, batch)
@@ -123,8 +125,9 @@ class Encoder:
                     requests.append(self._rendered(record, time_ns))
                 except EmptyPrompt:
                     batch.empty += 1
-                except RowError as error:
-                    batch.rejects.append(Reject(place, error.with_traceback(None)))
+                except (RowError, RecursionError) as error:
+                    known = error if isinstance(error, RowError) else RowError("is nested too deeply.")
+                    batch.rejects.append(Reject(place, known.with_traceback(None)))
                     if self.recipe.stop_at_error:
                         break
                 else:

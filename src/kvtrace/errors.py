@@ -50,7 +50,8 @@ class RowError(InputError):
     def __str__(self):
         where = "" if self.path is None else f"{self.path}:{self.line}: "
         field = "" if self.field is None else f"{self.field}: "
-        hint = "" if self.hint is None else f" {self.hint}"
+        stop = "" if self.hint is None or self.reason.endswith((".", "!", "?")) else "."
+        hint = "" if self.hint is None else f"{stop} {self.hint}"
         return f"{where}{field}{self.reason}{hint}"
 
 

@@ -29,10 +29,10 @@ def open_read(path: str | Path) -> io.BufferedReader:
     Whatever goes wrong, now or while reading, is an InputError that names the file.
     """
     name = name_of(path)
-    source = sys.stdin.buffer if is_std(path) else _open(path)
+    source = _open(path)
     try:
         head = _read(source, name, 4)
-        form = next((form for magic, form in MAGIC.items() if head.startswith(magic)), None)
+        form = _form(head)
         named = None if is_std(path) else SUFFIXES.get(Path(path).suffix)
         if named and form != named:
             raise InputError(f"{name}: is not {named} data, whatever its name says.")
@@ -109,6 +109,10 @@ def name_of(path: str | Path) -> str:
 
 
 def _open(path) -> BinaryIO:
+    if is_std(path):
+        if sys.stdin is None:
+            raise InputError("stdin: is closed.")
+        return sys.stdin.buffer
     try:
         return open(path, "rb")
     except OSError as error:
@@ -122,6 +126,13 @@ def _why(error: OSError) -> str:
     if isinstance(error, IsADirectoryError):
         return "is a folder, not a file."
     return f"cannot be read ({error.strerror or type(error).__name__})."
+
+
+def _form(head: bytes) -> str | None:
+    """How a file is packed, by its first four bytes; zstd files may begin with a frame to be skipped."""
+    if head[1:] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F:
+        return "zstd"
+    return next((form for magic, form in MAGIC.items() if head.startswith(magic)), None)
 
 
 def _read(source, name, size) -> bytes:
@@ -238,6 +249,8 @@ class _Output:
 
     def _open(self, path):
         if self._is_std:
+            if sys.stdout is None:
+                raise KvtraceError("stdout: is closed.")
             self._file = sys.stdout.buffer
         elif not is_regular(path):
             self._file = open(path, "wb")  # noqa: SIM115 (it lives as long as this object)

@@ -6,11 +6,14 @@ the rates are derived.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from .trace import Trace
+
+REFERENCES = 1 << 20  # block references that are looked at together
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,38 @@ def unlimited_hits(trace: Trace, *, outputs: bool = False) -> np.ndarray:
     >>> unlimited_hits(toy("0 1 2", "0 1 3", "0 1 3 4"))
     array([0, 2, 3])
     """
-    reached = _greatest_before(trace)
-    if outputs and trace.output_ids is not None:
-        seen = trace.hash_ids <= np.repeat(reached, trace.prompt_blocks)
-    else:
-        seen = ~_new_to_prompts(trace, reached)
-    return _leading_run(seen, trace.offsets)
+    reached, hits = _greatest_before(trace), np.empty(len(trace), dtype=np.int64)
+    by_prompts = trace.output_ids is not None and not outputs  # an output may have brought a block in before
+    first_row = _first_rows(trace) if by_prompts else None
+    for rows in _batches(trace.offsets):
+        ids, row = _references(trace, rows)
+        seen = ids <= reached[row] if first_row is None else first_row[ids] < row
+        hits[rows] = _leading_run(seen, trace.offsets[rows.start : rows.stop + 1] - trace.offsets[rows.start])
+    return hits
+
+
+def _batches(offsets) -> Iterator[slice]:
+    """All rows, a million block references at a time, so that what is made of them stays small."""
+    start, rows = 0, len(offsets) - 1
+    while start < rows:
+        stop = int(np.searchsorted(offsets, offsets[start] + REFERENCES, side="right")) - 1
+        yield slice(start, max(stop, start + 1))
+        start = max(stop, start + 1)
+
+
+def _references(trace, rows):
+    """The ids in the prompts of some rows, and the row of each."""
+    ids = trace.hash_ids[trace.offsets[rows.start] : trace.offsets[rows.stop]]
+    return ids, np.repeat(np.arange(rows.start, rows.stop), np.diff(trace.offsets[rows.start : rows.stop + 1]))
+
+
+def _first_rows(trace):
+    """The first row whose prompt holds each block."""
+    first_row = np.full(trace.distinct, len(trace), dtype=np.int64)
+    for rows in reversed(list(_batches(trace.offsets))):
+        ids, row = _references(trace, rows)
+        first_row[ids[::-1]] = row[::-1]  # the earliest write comes last
+    return first_row
 
 
 def _greatest_before(trace):
@@ -104,16 +133,6 @@ def _row_max(ids, offsets):
     if filled.any():
         greatest[filled] = np.maximum.reduceat(ids, offsets[:-1][filled])
     return greatest
-
-
-def _new_to_prompts(trace, reached):
-    """True where no earlier request's prompt holds the block."""
-    if trace.output_ids is None:
-        return trace.hash_ids > np.repeat(reached, trace.prompt_blocks)
-    row = np.repeat(np.arange(len(trace)), trace.prompt_blocks)
-    first_row = np.full(trace.distinct, len(trace), dtype=np.int64)
-    first_row[trace.hash_ids[::-1]] = row[::-1]  # the earliest write comes last
-    return first_row[trace.hash_ids] == row
 
 
 def _leading_run(seen, offsets):

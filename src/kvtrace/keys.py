@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from ._kernels.siphash import siphash128
-from .errors import UsageError
+from .errors import KvtraceError, UsageError
 
 
 class Key:
@@ -51,11 +52,12 @@ def load_key(path) -> Key:
     if mode & 0o077:
         raise UsageError(f"{path}: others may read or write this key file. Try `chmod 600 {path}`.")
     try:
-        return Key(bytes.fromhex(path.read_text("ascii").strip()))
-    except (ValueError, UsageError):
-        raise UsageError(f"{path}: a key file holds 32 hexadecimal digits and nothing else.") from None
+        with suppress(ValueError, UsageError):
+            return Key(bytes.fromhex(path.read_text("ascii").strip()))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}).") from None
+    # raised out here, so that no error that holds the file's text hangs on ours
+    raise UsageError(f"{path}: a key file holds 32 hexadecimal digits and nothing else.")
 
 
 def _make(path: Path) -> Key:
@@ -64,6 +66,10 @@ def _make(path: Path) -> Key:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise UsageError(f"{path}: cannot be made ({error.strerror}).") from None
-    with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(secret.hex() + "\n")
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(secret.hex() + "\n")
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise KvtraceError(f"{path}: cannot be written ({error.strerror}).") from None
     return Key(secret)

@@ -14,16 +14,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import tokenizer_files
-from .errors import RowError, UsageError
+from .errors import InputError, KvtraceError, RowError, UsageError
 from .messages import Wants, reshape
 
+if TYPE_CHECKING:
+    from .rendering import Renderer
+
+CHECKED = 256  # one in so many prompts that were rendered from memory is rendered anew and compared
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -38,7 +44,7 @@ def load(
     '<｜begin▁of▁sentence｜><｜User｜>Boats?<go>'
     """
     files = None if name is None else tokenizer_files.find(name)
-    path = Path(chat_template).expanduser() if chat_template is not None else files.template if files else None
+    path = Path(os.path.expanduser(chat_template)) if chat_template is not None else files.template if files else None
     source: Any = None
     if path is not None:
         source, origin = tokenizer_files.read_text(path), path.name
@@ -78,6 +84,8 @@ class ChatTemplate:
             )
         self._wants: dict[str, Wants] = {}  # role -> what it may hold
         self._tried: dict[str, str | None] = {}  # a probe as JSON -> what came of it
+        self._memory: Renderer | None = None  # while `remembering`
+        self._remembered = 0  # prompts rendered with it
 
     def __reduce__(self):  # compiled templates can't be pickled
         return _reopen, (self.source, self._tool_use, self.generation_prompt, self.name, self.special_tokens)
@@ -127,18 +135,57 @@ class ChatTemplate:
         prompt = self._render(shaped, tools, False, time, **variables)
         return prompt + self.generation_prompt if self._appends_after(shaped[-1]["role"]) else prompt
 
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Within, turns that were rendered once are not rendered again where that is proved to give the same text."""
+        if self._tool_use is not None:
+            with self._tool_use.remembering():
+                yield from self._remembering()
+        else:
+            yield from self._remembering()
+
+    def _remembering(self):
+        self._memory = self._renderer
+        try:
+            yield
+        finally:
+            if self._memory is not None:
+                self._memory.forget()
+            self._memory = None
+
     def _render(self, messages, tools, add_generation_prompt, time, **variables):
+        given = dict(
+            self.special_tokens, messages=messages, tools=tools, documents=None,
+            add_generation_prompt=add_generation_prompt, strftime_now=partial(_strftime, time), **variables,
+        )  # fmt: skip
+        text = None if self._memory is None else self._memory.render(given)
+        if text is None:
+            return self._whole(given)
+        self._remembered += 1
+        if self._remembered % CHECKED == 0 and text != self._whole(given):
+            raise KvtraceError(f"{self.name}: rendered from memory a prompt came out differently. Please report it.")
+        return text
+
+    def _whole(self, given):
         compiled = self._compiled
         try:
-            return compiled.render(
-                self.special_tokens, messages=messages, tools=tools, documents=None,
-                add_generation_prompt=add_generation_prompt, strftime_now=partial(_strftime, time), **variables,
-            )  # fmt: skip
+            return compiled.render(given)
         except (RowError, MemoryError):
             raise
         except Exception as error:
             reason = self._reason(error)
         raise RowError(reason)  # outside of the except: nothing that quotes content hangs on to it
+
+    @cached_property
+    def _renderer(self):
+        from jinja2 import TemplateSyntaxError
+
+        from .rendering import Renderer
+
+        try:
+            return Renderer.of(_environment(), self.source, FILENAME)
+        except (TemplateSyntaxError, SyntaxError, RecursionError):
+            return None  # `_compiled` says what is wrong
 
     @cached_property
     def _compiled(self):
@@ -153,7 +200,7 @@ class ChatTemplate:
             said = f"{self.name}: the chat template can't be compiled ({type(error).__name__})"
         else:
             return environment.template_class.from_code(environment, code, environment.make_globals(None))
-        raise UsageError(f"{said}. Try another --chat-template.")
+        raise InputError(f"{said}. Try another --chat-template.")
 
     # -- why it raised ---------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -76,10 +77,10 @@ def find(name: str) -> Files:
     """
     if name in BUILTIN:
         return _builtin(name)
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(name))  # os's functions: pathlib's raise on a name too long, or a user unknown
+    if name and os.path.isdir(path):
         return _folder(path, path / TOKENIZER)
-    if path.exists():
+    if name and os.path.exists(path):
         return _folder(path.parent, path)
     if HUB_ID.fullmatch(name) and not name.startswith("."):
         return _hub(name)

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from . import agreement, tokenizer_files
+from . import agreement, preload, tokenizer_files
 from .errors import InputError, KvtraceError, RowError, UsageError
 from .tokenizer_files import BUILTIN, Files
 
@@ -252,7 +252,7 @@ class _Library:
         except BaseException as error:
             _pass_on(error)
             said = str(error).partition("\n")[0][:200]
-        raise InputError(f"{self._files.tokenizer}: {self.module} can't read this tokenizer: {said}")
+        raise InputError(f"{self._files.tokenizer}: {self.module} can't read this tokenizer: {said.rstrip('.')}.")
 
     def _open(self, path: str) -> Any:
         raise NotImplementedError
@@ -323,7 +323,7 @@ class _Fastokens(_Library):
     def _open(self, path):
         import fastokens
 
-        return fastokens.Tokenizer.from_file(path)
+        return preload.take(path) or fastokens.Tokenizer.from_file(path)
 
     def _known_tokens(self, loaded):
         return {token["content"] for token in loaded.added_tokens()}

@@ -72,6 +72,8 @@ def _guarded(function, item) -> _Result:
         return _Result(function(item))
     except KvtraceError as error:
         return _Result(error=error.with_traceback(None))
+    except MemoryError:
+        return _Result(error=KvtraceError("out of memory; no output file was written. Try fewer --workers."))
     except Exception as error:
         return _Result(fault=place_of(error))
 
@@ -97,6 +99,7 @@ _function: Any = None  # this worker's function
 def _start(function, parent):
     global _function
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the parent's way to end, which a fork passes on
     _die_with(parent)
     _function = function
 

@@ -1,4 +1,4 @@
-"""Rows of a trace as JSON: bytes to columns and columns to bytes, without a Python object a number.
+"""Rows of a trace scanned from JSON: bytes to columns, without a Python object a number.
 
 The scanner takes what it fully understands: keys without escapes, whole numbers, decimals that it can read exactly,
 ASCII strings. It stops before any other line, and its caller decodes that one with a JSON library and goes on, so the
@@ -13,7 +13,6 @@ PAD = 32  # keys are compared eight bytes at a time, so a little past the end is
 MAX_KEYS = 64  # other keys that one scanner tells apart in one buffer
 SHORTEST_ROW = 60  # bytes, not more than a row with its four fields can have
 EXACT_POWERS = 10.0 ** np.arange(23)  # the powers of ten that a double holds exactly
-
 
 # a field is known by the length of its key in quotes, which all differ, and by the 8 bytes that begin and end it
 _TIMESTAMP = cython.declare(cython.int, len('"timestamp"'))
@@ -32,11 +31,9 @@ _W_LENGTH = cython.declare(cython.ulonglong, int.from_bytes(b'_length"', "little
 _W_HASH_ID = cython.declare(cython.ulonglong, int.from_bytes(b'"hash_id', "little"))
 _W_ASH_IDS = cython.declare(cython.ulonglong, int.from_bytes(b'ash_ids"', "little"))
 _W_PUT_HASH = cython.declare(cython.ulonglong, int.from_bytes(b"put_hash", "little"))
-
 _W_TRUE = cython.declare(cython.ulonglong, int.from_bytes(b"true", "little"))
 _W_ALSE = cython.declare(cython.ulonglong, int.from_bytes(b"alse", "little"))
 _W_NULL = cython.declare(cython.ulonglong, int.from_bytes(b"null", "little"))
-
 _FOUR_BYTES = cython.declare(cython.ulonglong, 0xFFFFFFFF)
 _MOST = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _MOST_SIGNED = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
@@ -68,6 +65,7 @@ class Scanner:
     _lines: cython.longlong[::1]
     _notes: cython.longlong[:, ::1]  # values of other keys: row, key number, first byte, byte after the last
     _keys: cython.longlong[:, ::1]  # key number -> first byte of its name, byte after the last, last row that had it
+    _room: cython.Py_ssize_t
     _row: cython.Py_ssize_t
     _ids: cython.Py_ssize_t
     _outputs: cython.Py_ssize_t
@@ -86,7 +84,7 @@ class Scanner:
 
     def reserve(self, room: int):
         """Forget all rows, and make space for any rows that `room` bytes can hold: untouched, it costs nothing."""
-        rows = room // SHORTEST_ROW + 2
+        self._room, rows = room, room // SHORTEST_ROW + 2
         self._timestamp = np.empty(rows, dtype=np.float64)
         self._input_length = np.empty(rows, dtype=np.int64)
         self._output_length = np.empty(rows, dtype=np.int64)
@@ -107,6 +105,8 @@ class Scanner:
         """Take the rows of data[start:stop]; returns where it stopped: at `stop`, or before a line it can't take."""
         at: cython.Py_ssize_t = start
         end: cython.Py_ssize_t
+        if not 0 <= start <= stop <= min(self._room, len(data) - PAD) or (stop > start and data[stop - 1] != 10):
+            raise ValueError("these are no whole lines with room around them")
         self._data = data
         with cython.nogil:
             while at < stop:

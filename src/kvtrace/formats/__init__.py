@@ -5,6 +5,7 @@ Each format is a file here and a row in FORMATS. Reading looks at the content, n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import ModuleType
 
 import numpy as np
 
-from ..errors import InputError, UsageError
+from ..errors import InputError, KvtraceError, RowError, UsageError
 from ..files import SUFFIXES, is_regular, is_std, name_of, open_read, write_together
 from ..trace import Columns, Trace, expected_blocks, replace_columns
 from . import bailian, mooncake, parquet
@@ -45,7 +46,8 @@ def read(
     if not len(columns):
         raise InputError(f"{found.path}: holds no requests.")
     block_size = said.block_size if block_size is None else block_size
-    block_size, tail = settle(found, block_size, said.tail if tail is None else tail)
+    with _blaming(said if found.sidecar and found.sidecar.block_size else None):
+        block_size, tail = settle(found, block_size, said.tail if tail is None else tail)
     _require_lengths(found, block_size, tail)
     if said.first_id:
         columns = _shifted(columns, -said.first_id)
@@ -67,7 +69,7 @@ def read_columns(
 
     Rows that can't be read go to `on_error` and are left out; without one, the first of them ends the reading.
     """
-    _require(format, extra)
+    _require(format, extra, threads)
     name = name_of(path)
     with open_read(path) as stream:
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
@@ -125,10 +127,8 @@ def check_output(path: str | Path, format: str | None = None) -> str:
         format = "parquet" if _bare(path).suffix == ".parquet" else "mooncake"
     if format == "parquet":
         parquet.require()
-    if not is_std(path) and Path(path).is_dir():
-        raise UsageError(f"{path}: is a folder; name a file in it.")
-    if not is_std(path) and not Path(path).parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {Path(path).parent}.")
+    if not is_std(path):
+        _require_place(path)
     return format
 
 
@@ -145,11 +145,25 @@ def told_by(keys) -> str:
 # -- helpers -----------------------------------------------------------------------------------------------------
 
 
-def _require(format, extra="keep"):
+def _require(format, extra="keep", threads=None):
     if format not in (None, *FORMATS):
         raise UsageError(f"format is {format!r}; it is one of {', '.join(FORMATS)}.")
     if extra not in EXTRA:
         raise UsageError(f"extra is {extra!r}; it is one of {', '.join(EXTRA)}.")
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads is {threads}; it is 1 or more.")
+
+
+def _require_place(path):
+    folder = Path(path).parent
+    if not str(path):
+        raise UsageError("the output's name is empty; - is stdout.")
+    if os.path.isdir(path):  # os's functions: pathlib's raise on a name too long, or in a folder that is not ours
+        raise UsageError(f"{path}: is a folder; name a file in it.")
+    if not os.path.isdir(folder):
+        raise UsageError(f"{path}: there is no folder {folder}.")
+    if not os.access(folder, os.W_OK | os.X_OK) and is_regular(path):
+        raise KvtraceError(f"{path}: no file can be made in its folder.")
 
 
 def _require_same(trace, block_size, tail):
@@ -194,6 +208,17 @@ def _require_lengths(found: Found, block_size: int, tail: str) -> None:
 def _shifted(columns: Columns, by: int) -> Columns:
     output_ids = None if columns.output_ids is None else columns.output_ids + by
     return replace_columns(columns, hash_ids=columns.hash_ids + by, output_ids=output_ids)
+
+
+@contextmanager
+def _blaming(said: Sidecar | None):
+    """Where a sidecar's block size fits no row, the way out begins with the sidecar."""
+    try:
+        yield
+    except RowError as error:
+        if said is not None and said.path:
+            error.hint = f"The sidecar says so: remove {said.path} if it is wrong. {error.hint or ''}".rstrip()
+        raise
 
 
 @contextmanager

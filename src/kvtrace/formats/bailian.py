@@ -58,9 +58,12 @@ def milliseconds(timestamp_s: np.ndarray) -> np.ndarray:
     >>> milliseconds(np.array([61.114, 0.0005]))
     array([6.1114e+04, 5.0000e-01])
     """
-    exact = timestamp_s * 1000
-    rounded = np.round(exact, 6)
-    return np.where(rounded / 1000 == timestamp_s, rounded, exact)
+    with np.errstate(over="ignore", invalid="ignore"):  # an absurd time becomes infinite, and is told as that
+        timestamp = timestamp_s * 1000
+        for decimals in (6, 3, 0):  # the fewest at which it still reads as the same seconds
+            rounded = np.round(timestamp, decimals)
+            timestamp = np.where(rounded / 1000 == timestamp_s, rounded, timestamp)
+    return timestamp
 
 
 def link(chat: np.ndarray, parent_chat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -59,8 +59,8 @@ def settle(found: Found, block_size: int | None = None, tail: str | None = None)
 def fitting(lengths: np.ndarray, blocks: np.ndarray, tail: str) -> Sizes:
     """The block sizes at which every prompt has its blocks, or those of the longest run of rows from the first on.
 
-    >>> fitting(np.array([6758, 2290]), np.array([14, 5]), "kept")
-    Sizes(low=483, high=519, rows=2)
+    >>> fitting(np.array([7000, 2200]), np.array([14, 5]), "kept")
+    Sizes(low=500, high=538, rows=2)
     """
     low, high = _intervals(lengths, blocks, tail)
     low, high = np.maximum.accumulate(low), np.minimum.accumulate(high)

@@ -338,16 +338,30 @@ def _offsets(blocks):
 
 def decode_row(line: bytes) -> dict[str, Any]:
     """The row on a line; RowError if it is none."""
+    place = 0
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise RowError(f"is not JSON, from character {error.pos + 1:,} on.") from None
+        place = error.pos + 1
+    if place:  # raised out here, so that orjson's error, which holds the line, does not hang on ours
+        raise _not_json(line, place)
     if not isinstance(row, dict):
         raise RowError("is not a JSON object.", hint="A trace holds one a line.")
     for name in NEEDED:
         if name not in row:
             raise RowError(f"{name} is missing.")
     return row
+
+
+def _not_json(line, place) -> RowError:
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        utf16 = line[:2] in (b"\xff\xfe", b"\xfe\xff")
+        hint = "It looks like UTF-16: try iconv -f UTF-16 -t UTF-8." if utf16 else None
+        return RowError(f"is not UTF-8 at byte {error.start + 1:,}.", hint=hint)
+    hint = "A trace holds an object a line: try jq -c '.[]' or jq -c ." if line.strip() in (b"[", b"{") else None
+    return RowError(f"is not JSON, from character {place:,} on.", hint=hint)
 
 
 def time_of(value) -> float:

@@ -22,25 +22,33 @@ MAGIC = b"PAR1"
 KEY = b"kvtrace"  # of the schema's metadata
 REFERENCES = 1 << 22  # of one row group, about
 NEEDED = ("timestamp", "input_length", "output_length", "hash_ids")
+OTHERS = ("session", "parent", "output_hash_ids", "extra")
 
 
 def read(stream, path: str | Path, *, extra: str = "keep") -> Found:
     """What a Parquet file says; `stream` is at its beginning. Needs pyarrow."""
     pa, name = _pyarrow(), name_of(path)
+    fault = None
     try:
         table = pa.parquet.ParquetFile(io.BytesIO(stream.read()) if _is_packed(path) else str(path)).read()
         said = (table.schema.metadata or {}).get(KEY)
         columns = _columns(table, name, extra)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{name}: cannot be read as Parquet ({type(error).__name__}).") from None
-    return Found(columns, name, "parquet", sidecar=said and sidecar.load(said, name))
+        fault = type(error).__name__
+    if fault:  # raised out here, so that Arrow's error, which may quote values, does not hang on ours
+        raise InputError(f"{name}: cannot be read as Parquet ({fault}).")
+    return Found(columns, name, "parquet", sidecar=said and _described(said, name))
+
+
+def _described(said, name):
+    return sidecar.load(said, f"{name} (its metadata)", remedy="Try to write it anew with whatever wrote it.")
 
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = True, description=None) -> None:
     """Write all columns, whether `extra` says so or not; the description goes into the schema's metadata."""
     pa = _pyarrow()
     arrays = _arrays(pa, columns, first_id)
-    metadata = {KEY: orjson.dumps(description or {}, option=orjson.OPT_SERIALIZE_NUMPY)}
+    metadata = {KEY: sidecar.dump(description or {})}
     table = pa.table(arrays, metadata=metadata)
     lists = [name for name in ("hash_ids", "output_hash_ids") if name in arrays]
     plain = [name for name in arrays if name not in lists and name != "extra"]
@@ -124,13 +132,15 @@ def _columns(table, name, extra) -> Columns:
     missing = [key for key in NEEDED if key not in table.column_names]
     if missing:
         raise InputError(f"{name}: column {missing[0]} is missing.")
+    if twice := [key for key in (*NEEDED, *OTHERS) if table.column_names.count(key) > 1]:
+        raise InputError(f"{name}: column {twice[0]} is there twice.")
     numbers = {key: _numbers(table, key, name) for key in ("input_length", "output_length")}
     timestamp = _numbers(table, "timestamp", name)
     hash_ids, offsets = _lists(table, "hash_ids", name)
     has_outputs = "output_hash_ids" in table.column_names
     output_ids, output_offsets = _lists(table, "output_hash_ids", name) if has_outputs else (None, None)
     links = {key: _numbers(table, key, name) for key in ("session", "parent") if key in table.column_names}
-    more = _extra(table) if "extra" in table.column_names and extra == "keep" else {}
+    more = _extra(table, name) if "extra" in table.column_names and extra == "keep" else {}
     return Columns(
         timestamp, numbers["input_length"], numbers["output_length"], hash_ids, offsets,
         session=links.get("session"), parent=links.get("parent"), extra=more,
@@ -142,8 +152,11 @@ def _numbers(table, key, name) -> np.ndarray:
     values = table.column(key).to_numpy()
     if values.dtype.kind not in "iuf" or table.column(key).null_count:
         raise InputError(f"{name}: column {key} does not hold a number in every row.")
-    if key != "timestamp" and values.dtype.kind == "f" and not (values == np.floor(values)).all():
-        raise InputError(f"{name}: column {key} holds a fraction.")
+    if key != "timestamp" and values.dtype.kind == "f":
+        if not (np.abs(values) <= 2**53).all():  # NaN is not
+            raise InputError(f"{name}: column {key} holds a number that is no whole one of 64 bits.")
+        if not (values == np.floor(values)).all():
+            raise InputError(f"{name}: column {key} holds a fraction.")
     return values
 
 
@@ -162,16 +175,28 @@ def _lists(table, key, name) -> tuple[np.ndarray, np.ndarray]:
     return (found[0] if len(found) == 1 else np.concatenate(found or [np.empty(0, np.int64)])), offsets
 
 
-def _extra(table) -> dict[str, np.ndarray]:
+def _extra(table, name) -> dict[str, np.ndarray]:
+    if not _pyarrow().types.is_struct(table.column("extra").type):
+        raise InputError(f"{name}: column extra is not a struct of columns.")
     struct = table.column("extra").combine_chunks()
     found = {}
     for place, field in enumerate(struct.type):
         values = struct.field(place)
         if (field.metadata or {}).get(KEY) == b"json":
-            texts = values.to_pylist()
-            found[field.name] = np.array([None if text is None else orjson.loads(text) for text in texts], dtype=object)
+            found[field.name] = _from_json(values.to_pylist(), name)
         elif values.type == _pyarrow().string():
             found[field.name] = np.array(values.to_pylist(), dtype=object)
         else:
             found[field.name] = values.to_numpy(zero_copy_only=False)
     return {field: scalars.narrow(values) if values.dtype == object else values for field, values in found.items()}
+
+
+def _from_json(texts, name) -> np.ndarray:
+    values = []
+    try:
+        values = [None if text is None else orjson.loads(text) for text in texts]
+    except orjson.JSONDecodeError:
+        pass
+    if len(values) < len(texts):  # raised out here, so that orjson's error, which holds the text, does not hang on ours
+        raise InputError(f"{name}: column extra holds text that is not the JSON it should be.")
+    return np.fromiter(values, dtype=object, count=len(values))

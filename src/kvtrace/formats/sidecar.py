@@ -6,6 +6,7 @@ together, `first_id`, `format`, and whatever else the maker of the trace wanted 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ import numpy as np
 import orjson
 
 from .. import __version__
-from ..errors import InputError
+from ..errors import InputError, UsageError
 from ..files import is_regular
 from ..trace import TAILS, Columns, Trace
 
 FORMAT_VERSION = 1
+UNREAD = object()
 OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
 OWN = ("kvtrace", "block_size", "tail", "requests", "blocks", "output_blocks", "distinct_blocks", "first_id", "format")
 
@@ -77,8 +79,11 @@ def describe(columns: Columns, *, block_size, tail, first_id=0, format="mooncake
 
 
 def dump(description: dict[str, Any]) -> bytes:
-    """A sidecar's text."""
-    return orjson.dumps(description, option=OPTIONS)
+    """A sidecar's text; UsageError if `meta` holds what JSON does not know."""
+    try:
+        return orjson.dumps(description, option=OPTIONS)
+    except TypeError:
+        raise UsageError("meta holds a value that JSON does not know.") from None
 
 
 def read_sidecar(path: str | Path) -> Sidecar | None:
@@ -95,14 +100,15 @@ def read_sidecar(path: str | Path) -> Sidecar | None:
     return load(text, beside)
 
 
-def load(text: bytes, path: str) -> Sidecar:
-    """What the text of a sidecar says."""
-    try:
+def load(text: bytes, path: str, *, remedy: str = "Remove it, and pass --block-size if need be.") -> Sidecar:
+    """What the text of a sidecar says; `remedy` is what to try where it says nothing."""
+    said: Any = UNREAD
+    with suppress(orjson.JSONDecodeError):
         said = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        raise InputError(f"{path}: is not JSON. Remove it, and pass --block-size if need be.") from None
+    if said is UNREAD:  # raised out here, so that orjson's error, which holds the text, does not hang on ours
+        raise InputError(f"{path}: is not JSON. {remedy}")
     if not isinstance(said, dict):
-        raise InputError(f"{path}: is not a JSON object. Remove it, and pass --block-size if need be.")
+        raise InputError(f"{path}: is not a JSON object. {remedy}")
     if said.get("tail") not in (None, *TAILS):
         raise InputError(f"{path}: tail is none of {', '.join(TAILS)}.")
     numbers = {key: _number(said, key, path) for key in ("block_size", "requests", "blocks", "first_id")}
@@ -124,7 +130,13 @@ def _number(said, key, path) -> int | None:
 def _distinct(columns: Columns) -> int:
     if isinstance(columns, Trace):
         return columns.distinct
+    parts = [columns.hash_ids] + ([] if columns.output_ids is None else [columns.output_ids])
+    references, parts = sum(map(len, parts)), [part for part in parts if len(part)]
+    if parts and all(part.min() >= 0 and part.max() < 4 * references + 1024 for part in parts):
+        seen = np.zeros(max(int(part.max()) for part in parts) + 1, dtype=bool)  # id -> is it there
+        for part in parts:
+            seen[part] = True
+        return int(np.count_nonzero(seen))
     from .._kernels import ids
 
-    parts = [columns.hash_ids] + ([] if columns.output_ids is None else [columns.output_ids])
-    return ids.renumber(np.concatenate(parts))[1]
+    return ids.renumber(np.concatenate(parts))[1] if parts else 0

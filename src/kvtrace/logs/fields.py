@@ -5,7 +5,6 @@ A reader looks in `places`, pairs of (JSON path, object): the row itself first, 
 
 from __future__ import annotations
 
-import re
 from array import array
 from typing import Any
 
@@ -28,6 +27,8 @@ MEDIA_PARTS = {
     "input_audio": "audio", "audio_url": "audio", "audio": "audio",
     "video_url": "video", "input_video": "video", "video": "video",
 }  # fmt: skip
+
+TYPES = ("text", "search", "image", "file", "audio", "video", "thinking", "coder", "other")
 
 CUT_MARK = "(litellm_truncated"  # what LiteLLM leaves where it took text out
 CUT_LENGTHS = (2048, 2048 + len("..."))  # where LiteLLM and SGLang cut unless told otherwise
@@ -171,14 +172,11 @@ def is_cut(text: str) -> bool:
     return (len(text) in CUT_LENGTHS and text.endswith("...")) or CUT_MARK in text
 
 
-_TYPE = re.compile(r"[A-Za-z0-9][\w.+/-]{0,31}", re.ASCII)
-
-
 def _type(value, path):
-    """A request type: one short word, so that no text gets into a trace through a mapped field."""
-    if value is None or (type(value) is str and _TYPE.fullmatch(value)):
-        return value
-    raise RowError("is not a request type, one word of at most 32 letters, digits and . + / - _.", field=path)
+    """A request type of TYPES: any other word is `other`, for it goes into the trace and may be anything."""
+    if value is None or type(value) is str:
+        return value if value in (None, *TYPES) else "other"
+    raise _wrong(value, path, "a string")
 
 
 def _key(value, path):
@@ -218,13 +216,13 @@ def _put_parts(record, parts, path):
             if type(text := part.get(kind, part.get("text"))) is str:
                 _note_if_cut(record, text, f"{path}[{i}]")
             continue
-        record.media.append(_identity(part))
+        record.media.append(_identity(part, f"{path}[{i}]"))
         record.type = record.type or MEDIA_PARTS.get(kind)
 
 
-def _identity(part):
+def _identity(part, path):
     """The bytes that tell this part from others; a cache marker moves from turn to turn and is no part of it."""
-    return orjson.dumps({key: part[key] for key in part if key != "cache_control"}, option=orjson.OPT_SORT_KEYS)
+    return _json({key: part[key] for key in part if key != "cache_control"}, path)
 
 
 def _message_text(message, path):
@@ -251,9 +249,18 @@ def _arguments(calls, path):
         function = call.get("function") if type(call) is dict else None
         if type(function) is dict:
             arguments = function.get("arguments", "")
-            yield arguments if type(arguments) is str else orjson.dumps(arguments).decode()
+            yield arguments if type(arguments) is str else _json(arguments, f"{path}[{i}].function.arguments").decode()
         elif type(call) is not dict:
             raise _wrong(call, f"{path}[{i}]", "a tool call")
+
+
+def _json(value, path):
+    """The value as JSON with sorted keys; RowError where it nests deeper than orjson writes, though it reads that."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:
+        pass
+    raise RowError("is nested too deeply.", field=path)
 
 
 def _note_if_cut(record, text, path):

@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any, BinaryIO
 
 from ..errors import InputError, UsageError
+from ..files import name_of
 
 STDIN = "-"
 NAMES = (".jsonl", ".ndjson", ".json")  # what a directory is searched for, each also with one of SUFFIXES
@@ -267,9 +268,9 @@ def _text(blocks, source):
         decoder = None
         fault = True
     if fault is True:  # raised out here, so that the library's error, which may quote data, does not hang on ours
-        raise InputError(f"{source.path}: not {form} data, or damaged.")
+        raise InputError(f"{name_of(source.path)}: not {form} data, or damaged.")
     if decoder is not None:
-        raise InputError(f"{source.path}: the {form} data ends too early; the file was cut short.")
+        raise InputError(f"{name_of(source.path)}: the {form} data ends too early; the file was cut short.")
 
 
 def _decoder(form) -> tuple[Callable[[], Any], type[Exception]]:
@@ -288,7 +289,7 @@ def _decoder(form) -> tuple[Callable[[], Any], type[Exception]]:
 def _text_start(head, path):
     """Bytes to leave out at the front: a UTF-8 byte order mark. InputError where the text is UTF-16."""
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise InputError(f"{path}: is UTF-16; logs are read as UTF-8. Try iconv -f UTF-16 -t UTF-8.")
+        raise InputError(f"{name_of(path)}: is UTF-16; logs are read as UTF-8. Try iconv -f UTF-16 -t UTF-8.")
     return 3 if head[:3] == b"\xef\xbb\xbf" else 0
 
 
@@ -297,6 +298,8 @@ def _reading(path) -> Iterator[BinaryIO]:
     """The file, or stdin, which stays open; InputError where it can't be opened or read."""
     try:
         if path == STDIN:
+            if sys.stdin is None:
+                raise InputError("stdin: is closed.")
             yield sys.stdin.buffer
         else:
             with open(path, "rb") as file:

@@ -50,6 +50,8 @@ class Unit:
         low, high = SPANS[self.span]
         if ns < 0:
             raise RowError("the time is negative, or before 1970.")
+        if self.name == "iso" and ns >= END_NS:
+            raise RowError("the time is after the year 2262, the last one of times in 64 bits.")
         if not low <= ns < high:
             raise RowError(f"the time is of another magnitude than {self}.", hint="Try --time-unit.")
         return ns

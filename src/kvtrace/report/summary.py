@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def closing(figures: dict[str, Any], counts: Counts) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
     for name, value, note in (*_size(figures), *_rates(figures), *_left_out(counts)):
-        table.add_row(name, value, f"[dim]{note}[/dim]")
+        table.add_row(name, value, f"[dim]{escape(note)}[/dim]")
     return table
 
 

@@ -1,0 +1,33 @@
+"""The Azure LLM inference traces' CSV (ISCA'24), which inference-perf reads: a date a row, and two token counts.
+
+Dates begin at EPOCH, a day without meaning: a trace does not know when it was recorded.
+"""
+
+from datetime import datetime, timedelta
+
+from .lengths import SIDECAR, adapt, check_name, rows_of, write_table
+
+__all__ = ["EPOCH", "SIDECAR", "adapt", "check_name", "usage", "write"]
+
+EPOCH = datetime(2000, 1, 1)
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
+
+
+def write(stream, trace, *, first_id=0, name="") -> None:
+    """Write the table as CSV; times have seven decimals, as in the published files."""
+    write_table(stream, HEADER, rows_of(trace), lambda time, isl, osl: f"{_date(time)},{isl},{osl}\n")
+
+
+def usage(_trace, path) -> list[str]:
+    """How inference-perf takes the file: these belong to its configuration."""
+    trace = f"trace: {{file: {path}, format: AzurePublicDataset}}"
+    return [f"load: {{type: trace_replay, {trace}}}", f"data: {{type: random, {trace}}}"]
+
+
+def _date(time_ms: float) -> str:
+    """A time as a date of 2000, to the microsecond.
+
+    >>> _date(61_114.25)
+    '2000-01-01 00:01:01.1142500'
+    """
+    return f"{(EPOCH + timedelta(milliseconds=time_ms)).isoformat(' ', 'microseconds')}0"

@@ -1,0 +1,14 @@
+"""NVIDIA Dynamo's offline replay (`pip install ai-dynamo-runtime`): an engine and its router, mocked, without a GPU.
+
+It reads plain files only, and rows of a session as cumulative.
+"""
+
+from .portable import SIDECAR, adapt, check_name, write
+
+__all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
+
+
+def usage(trace, path) -> list[str]:
+    """How to replay the file in Python."""
+    size = f"trace_block_size={trace.block_size}"
+    return [f'dynamo._core.run_mocker_trace_replay(["{path}"], trace_format="mooncake", {size})']

@@ -1,0 +1,20 @@
+"""Vidur's request traces, https://github.com/microsoft/vidur: arrival in seconds, tokens to prefill and to decode."""
+
+from .lengths import SIDECAR, adapt, check_name, number, rows_of, write_table
+
+__all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
+
+HEADER = "arrived_at,num_prefill_tokens,num_decode_tokens"
+
+
+def write(stream, trace, *, first_id=0, name="") -> None:
+    """Write the table as CSV."""
+    write_table(stream, HEADER, rows_of(trace), lambda time, isl, osl: f"{number(time / 1000)},{isl},{osl}\n")
+
+
+def usage(_trace, path) -> list[str]:
+    """How to replay the file."""
+    return [
+        "python -m vidur.main --request_generator_config_type trace_replay "
+        f"--trace_request_generator_config_trace_file {path}"
+    ]

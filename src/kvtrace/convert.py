@@ -1,0 +1,143 @@
+"""Converting a trace: parts of it, larger blocks, another speed. Each step takes a Trace and gives a Trace.
+
+`convert` takes the steps in one order: chain, window, sample (sessions, then rows), limit, fold, speed up. Selecting
+comes before folding because the result is the same and less is folded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .errors import UsageError
+from .fold import fold
+from .trace import Trace, replace_columns
+
+STALE = ("counts", "figures")  # what a sidecar says of the whole trace, and would betray of it beside a part
+
+
+def convert(
+    trace: Trace,
+    *,
+    chain: bool = False,
+    start_ms: float = 0.0,
+    stop_ms: float = np.inf,
+    session_share: float = 1.0,
+    row_share: float = 1.0,
+    seed: int = 0,
+    limit: int | None = None,
+    factor: int = 1,
+    ratio: float = 1.0,
+) -> Trace:
+    """The trace after the given steps; UsageError if they leave no request of it.
+
+    `chain` re-chains ids that form no forest; requests arrive from `start_ms` up to, not including, `stop_ms`; of the
+    sessions and of the rows the given shares are drawn, with `seed`; `limit` keeps the first requests; `factor` blocks
+    become one; times are divided by `ratio`.
+
+    >>> from kvtrace.trace import toy
+    >>> convert(toy("0 1", "0 2", "3 4", gap_ms=100.0), start_ms=100.0, factor=2, ratio=4.0).timestamp
+    array([ 0., 25.])
+    """
+    trace = trace.chained() if chain else trace
+    if start_ms > 0 or stop_ms != np.inf:
+        trace = window(trace, start_ms, stop_ms)
+    sessions_rng, rows_rng = np.random.default_rng(seed).spawn(2)
+    if session_share != 1:
+        trace = sample_sessions(trace, session_share, sessions_rng)
+    if row_share != 1:
+        trace = sample_rows(trace, row_share, rows_rng)
+    trace = trace if limit is None else first(trace, limit)
+    trace = trace if factor == 1 else fold(trace, factor)
+    return trace if ratio == 1 else speed_up(trace, ratio)
+
+
+def window(trace: Trace, start_ms: float, stop_ms: float = np.inf) -> Trace:
+    """The requests that arrive from start_ms up to, not including, stop_ms; UsageError if there are none.
+
+    >>> from kvtrace.trace import toy
+    >>> len(window(toy("0", "1", "2", gap_ms=100.0), 100.0))
+    2
+    """
+    if not 0 <= start_ms < stop_ms:
+        raise UsageError(f"the window is from {start_ms:,g} to {stop_ms:,g} ms; it begins at 0 or later and then ends.")
+    return _some(trace.window(start_ms, stop_ms), trace, "the window")
+
+
+def sample_rows(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
+    """The trace with each request kept with probability `share`; a larger share keeps the same and more.
+
+    >>> from kvtrace.trace import toy
+    >>> sample_rows(toy("0", "0 1", "0 2", "0 3"), 0.5, np.random.default_rng(7)).prompt_blocks
+    array([2])
+    """
+    return _some(trace[rng.random(len(trace)) < _share(share)], trace, "the sample")
+
+
+def sample_sessions(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
+    """The trace with each session kept, whole, with probability `share`; a request of no session is one by itself."""
+    if trace.session is None:
+        raise UsageError("the trace has no sessions to sample. Try sampling its rows: sample_rows, or `--sample`.")
+    alone = np.flatnonzero(trace.session < 0)
+    session = trace.session.copy()
+    session[alone] = trace.session.max() + 1 + np.arange(len(alone))
+    kept = rng.random(int(session.max()) + 1 if len(session) else 0) < _share(share)
+    return _some(trace[kept[session]], trace, "the sample")
+
+
+def first(trace: Trace, limit: int) -> Trace:
+    """The first `limit` requests.
+
+    >>> from kvtrace.trace import toy
+    >>> first(toy("0 1", "0 2", "3"), 2).hash_ids
+    array([0, 1, 0, 2])
+    """
+    if limit < 1:
+        raise UsageError(f"the limit is {limit:,} requests; it is 1 or more.")
+    return trace if limit >= len(trace) else trace[:limit]
+
+
+def speed_up(trace: Trace, ratio: float) -> Trace:
+    """The trace with requests `ratio` times as dense in time; times keep their fractions of a millisecond.
+
+    >>> from kvtrace.trace import toy
+    >>> speed_up(toy("0", "1", "2", gap_ms=5.0), 4).timestamp
+    array([0.  , 1.25, 2.5 ])
+    """
+    if not 0 < ratio < np.inf:
+        raise UsageError(f"the speed is {ratio:g} times; it is more than 0.")
+    columns = replace_columns(trace, timestamp=trace.timestamp / ratio)
+    return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
+
+
+def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0) -> dict:
+    """What a sidecar says of a converted trace: how the whole was made, less its counts, and what was done to it.
+
+    Not said is how large a share was taken: with it the size of the whole would be known.
+    """
+    done = {
+        "chained": True if trace.is_chained and not whole.is_chained else None,
+        "folded_from": whole.block_size if whole.block_size != trace.block_size else None,
+        "speed_up": ratio if ratio != 1 else None,
+        "part": True if len(trace) != len(whole) else None,
+    }
+    made = {key: value for key, value in whole.meta.items() if key not in STALE}
+    return made | {"converted": {key: value for key, value in done.items() if value is not None}}
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------
+
+
+def _share(share: float) -> float:
+    if not 0 < share <= 1:
+        raise UsageError(f"the share is {share:g}; it is more than 0 and at most 1.")
+    return share
+
+
+def _some(part: Trace, whole: Trace, what: str) -> Trace:
+    if not len(part):
+        raise UsageError(f"{what} holds none of the {len(whole):,} requests, which arrive in {_duration(whole)}.")
+    return part
+
+
+def _duration(trace) -> str:
+    return f"{trace.timestamp[-1] / 1000:,.3f} s" if len(trace) else "no time"

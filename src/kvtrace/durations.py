@@ -1,0 +1,21 @@
+"""Durations as people write them: `500ms`, `30s`, `10m`, `1.5h`."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import UsageError
+
+MS = {"ms": 1.0, "s": 1000.0, "m": 60_000.0, "h": 3_600_000.0, "d": 86_400_000.0}  # unit -> milliseconds
+
+
+def milliseconds(text: str) -> float:
+    """A duration in milliseconds; UsageError if it has no unit.
+
+    >>> milliseconds("1.5h"), milliseconds("250ms")
+    (5400000.0, 250.0)
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
+    if not found:
+        raise UsageError(f"{text!r} is not a duration. Try 30s, 10m, 1.5h or 250ms.")
+    return float(found[1]) * MS[found[2]]

@@ -1,0 +1,314 @@
+"""No word of a log gets out: a canary in 10,000 broken rows appears in no output, message, reject or exception.
+
+It is planted wherever a row has room (texts, keys, roles, types, arguments, parts, times, ids, names), the rows are
+broken in every way that readers know, and all that a run leaves is searched for it, plain and in disguise.
+"""
+
+import base64
+import json
+import random
+import traceback
+import warnings
+from pathlib import Path
+
+import pytest
+
+import kvtrace
+from kvtrace.anonymize import anonymize_rows
+from kvtrace.check import check
+from kvtrace.cli import run
+from kvtrace.errors import KvtraceError
+
+HERE = Path(__file__).resolve().parent
+TINY = HERE / "data/tokenizers/tiny"
+TEMPLATES = HERE / "data/tokenizers/templates"
+CANARY = "CanaryQz7xKw"
+NUMBER = 7361904528173  # as a time, an id, a count
+RAISING = "{% for m in messages %}{{ raise_exception(m.content ~ m.role) if loop.last else m.nope[m.content] }}{% endfor %}"
+ROWS = 2000  # of one run
+
+FORMS = [
+    CANARY, CANARY[::-1], CANARY.upper(), CANARY.lower(), CANARY.encode().hex(), CANARY.encode("utf-16-le").hex(),
+    "".join(f"\\u{ord(letter):04x}" for letter in CANARY), str(NUMBER), f"{NUMBER:,}", f"{NUMBER:x}",
+    # base64 of text with the canary holds one of three runs of letters, by its place
+    *(base64.b64encode(b"\0" * at + CANARY.encode())[4 * ((at + 2) // 3) :].rstrip(b"=")[:-2].decode() for at in range(3)),
+]  # fmt: skip
+
+
+def require_none(text, *, where):
+    for form in FORMS:
+        assert form not in text, f"the canary is in {where}"
+
+
+def all_of(error):
+    """An exception and all that hangs on it, in every way that it can be shown."""
+    seen, todo = [], [error]
+    while todo:
+        if (one := todo.pop()) is None or any(one is other for other in seen):
+            continue
+        seen.append(one)
+        todo += [one.__cause__, one.__context__]
+    told = [f"{one} {one!r} {one.args!r} {vars(one)!r} {getattr(one, '__notes__', '')}" for one in seen]
+    return "\n".join([*told, *traceback.format_exception(error)])
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def words(draw):
+    return draw.choice([CANARY, f"x {CANARY} y", f"{CANARY}\n" * 3, f'{CANARY}"', f"<|{CANARY}|>", f"{CANARY}@{CANARY}"])
+
+
+def message(draw):
+    kind = draw.randrange(7)
+    role = draw.choice(["user", "assistant", "system", "tool", "user", "user", CANARY])
+    if kind == 0:
+        part = {"type": draw.choice(["text", "image_url", "file", CANARY]), "text": words(draw), CANARY: words(draw)}
+        return {"role": role, "content": [part, words(draw)]}
+    if kind == 1:
+        arguments = draw.choice([{CANARY: CANARY}, json.dumps({"a": CANARY}), f'{{"a": "{CANARY}', CANARY, NUMBER])
+        call = {"id": CANARY, "type": "function", "function": {"name": CANARY, "arguments": arguments}}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+    if kind == 2:
+        return {"role": role, "content": words(draw), CANARY: {CANARY: [CANARY]}, "name": CANARY}
+    return {"role": role, "content": words(draw)}
+
+
+def messages(draw):
+    return [message(draw) for _ in range(draw.randint(1, 3))]
+
+
+def extras(draw):
+    """Fields that may stand in any row, right and wrong."""
+    found = {
+        "session": draw.choice([CANARY, NUMBER, [CANARY]]), "user": CANARY, "model": draw.choice([CANARY, {CANARY: 1}]),
+        "type": draw.choice([CANARY, "text", CANARY[:5], {CANARY: CANARY}]), "adapter": CANARY, "id": CANARY,
+        "tools": draw.choice([[{"type": "function", "function": {"name": CANARY}}], CANARY, [CANARY]]),
+        "prompt_tokens": draw.choice([7, CANARY, NUMBER, -NUMBER]), CANARY: CANARY,
+    }  # fmt: skip
+    return {name: found[name] for name in draw.sample(list(found), draw.choice([0, 0, 1, 2]))}
+
+
+def block_hash(draw):
+    given = draw.choice([messages(draw), messages(draw), words(draw), [1, 2, NUMBER], {CANARY: CANARY}])
+    output = draw.choice([words(draw), 5, message(draw), [1, 2], NUMBER])
+    return {"timestamp": draw.randrange(10**6), "input": given, "output": output} | extras(draw)
+
+
+def openai(draw):
+    request = {"model": CANARY, "messages": messages(draw), "user": CANARY}
+    response = {
+        "created": 1_900_000_000 + draw.randrange(9), "id": CANARY, "model": CANARY,
+        "choices": [{"message": message(draw), "finish_reason": CANARY}],
+        "usage": {"prompt_tokens": draw.choice([5, NUMBER]), "completion_tokens": draw.choice([5, CANARY])},
+    }  # fmt: skip
+    rows = [
+        request | response | extras(draw), {"request": request, "response": response}, {"custom_id": CANARY, "body": request},
+        {"request": json.dumps(request), "response": json.dumps(response)}, {"request": CANARY, "response": CANARY},
+    ]  # fmt: skip
+    return draw.choice(rows)
+
+
+def tokens(draw):
+    ids = draw.choice([[1, 2, 3], [1, CANARY], [NUMBER], CANARY, [[CANARY]], [1.5], [True]])
+    output = draw.choice([[4, 5], [CANARY], CANARY, None])
+    return {"timestamp": draw.randrange(10**6), "prompt_token_ids": ids, "token_ids": output} | extras(draw)
+
+
+def wrong(draw):
+    return draw.choice([CANARY, NUMBER, -NUMBER, 1.5, True, None, [], {}, [CANARY], {CANARY: CANARY}, 10**400, "NaN", ""])
+
+
+def places(value, found=None):
+    """Every (container, key) in a row."""
+    found = [] if found is None else found
+    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []:
+        found.append((value, key))
+        places(value[key], found)
+    return found
+
+
+def broken(draw, row):
+    """One line of the row, as it is or with something wrong."""
+    way = draw.randrange(12)
+    row = json.loads(json.dumps(row))
+    container, key = draw.choice(places(row))
+    if way == 0:
+        container[key] = wrong(draw)
+    elif way == 1:
+        del container[key]
+    elif way == 2 and isinstance(container, dict):
+        container[CANARY] = container.pop(key)
+    elif way == 3:
+        row["timestamp"] = draw.choice([CANARY, NUMBER * 10**9, -NUMBER, f"2031-99-{CANARY}", f"{NUMBER}", [CANARY], 1e300])
+    line = json.dumps(row, ensure_ascii=draw.random() < 0.5).encode()
+    at = draw.randrange(len(line))
+    if way == 4:
+        return line[:at]
+    if way == 5:
+        return line[:at] + bytes([draw.randrange(256)]).replace(b"\n", b"\0") + line[at + 1 :]
+    if way == 6:
+        return line[:at] + draw.choice([b"\\x", b"\\ud800", b"\\u00", b"\x00", b"\x1b", b"\xff\xfe", b"\xc3", b"[" * 2000]) + line[at:]
+    if way == 7:
+        return line[:-1] + b', "' + draw.choice([b"timestamp", b"input", b"type", CANARY.encode()]) + b'": "' + CANARY.encode() + b'"}'
+    if way == 8:
+        return draw.choice([CANARY.encode(), json.dumps(CANARY).encode(), json.dumps([CANARY]).encode(), line + line])
+    return line
+
+
+def log(path, make, seed, rows=ROWS):
+    draw = random.Random(seed)
+    whole = [json.dumps(make(draw)).encode() for _ in range(50)]  # for what is detected in the first rows
+    path.write_bytes(b"\n".join(whole + [broken(draw, make(draw)) for _ in range(rows - 50)]) + b"\n")
+    return path
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["", "1"], ids=["", "debug"])
+def debug(request, monkeypatch):
+    monkeypatch.setenv("KVTRACE_DEBUG", request.param)
+
+
+@pytest.fixture(scope="module")
+def raising(tmp_path_factory):
+    path = tmp_path_factory.mktemp("template") / "raising.jinja"
+    path.write_text(RAISING)
+    return path
+
+
+RUNS = [
+    ("block-hash", block_hash, "", "bailian"),
+    ("block-hash", block_hash, "strict", "parquet"),
+    ("block-hash", block_hash, "raising", "mooncake"),
+    ("openai", openai, "", "bailian"),
+    ("openai", openai, "objects", "mooncake"),
+    ("tokens", tokens, "", "bailian"),
+]  # 12,000 rows
+
+
+@pytest.mark.parametrize(("name", "make", "template", "to"), RUNS)
+def test_the_canary_is_in_nothing_that_a_run_leaves(name, make, template, to, tmp_path, capfd, monkeypatch, raising):
+    monkeypatch.setenv("KVTRACE_DEBUG", "1")
+    source = log(tmp_path / "log.jsonl", make, seed=f"{name} {template}")
+    assert source.read_bytes().count(CANARY.encode()) > ROWS
+    (tmp_path / "out").mkdir()
+    trace, rejects = tmp_path / "out/trace", tmp_path / "out/rejects"
+    chosen = raising if template == "raising" else TEMPLATES / f"{template}.jinja" if template else None
+    options = ["--chat-template", str(chosen)] if chosen else []
+    unit = "s" if name == "openai" else "ms"
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        status = run([
+            "anonymize", str(source), "-o", str(trace), "--format", to, "--log-format", name, "--time-unit", unit,
+            "--tokenizer", str(TINY), "--block-size", "4", "--outputs", "--allow-truncated",
+            "--on-error", "skip", "--rejects", str(rejects), *options,
+        ])  # fmt: skip
+    shown = capfd.readouterr()
+    assert status == 0, shown.err
+    require_none(shown.out + shown.err, where="what was said")
+    require_none("".join(str(warning.message) for warning in warned), where="a warning")
+    for path in (tmp_path / "out").iterdir():
+        require_none(path.read_bytes().decode("latin-1"), where=path.name)
+    require_none(str(kvtrace.read(trace).extra) + str(kvtrace.read(trace).meta), where="the trace")
+    counts = kvtrace.read(trace).meta["counts"]
+    assert counts["rejected"] == len(rejects.read_text().splitlines()) > ROWS // 10
+    assert counts["rows"] == counts["requests"] + counts["filtered"] + counts["rejected"]
+
+
+@pytest.mark.parametrize(("name", "make"), [("block-hash", block_hash), ("openai", openai), ("tokens", tokens)])
+def test_the_canary_is_in_no_exception(name, make, tmp_path, raising):
+    draw, path, raised = random.Random(name), tmp_path / "one.jsonl", 0
+    for number in range(150):
+        path.write_bytes(broken(draw, make(draw)) + b"\n")
+        options = {"tokenizer": str(TINY)} if number % 3 else {"tokenizer": None}
+        if number % 3 == 1:
+            options["chat_template"] = raising
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                anonymize_rows(path, log_format=draw.choice(["auto", name]), block_size=4, workers=1, **options)
+        except KvtraceError as error:
+            raised += 1
+            require_none(all_of(error), where="an exception")
+    assert raised > 30
+
+
+@pytest.mark.parametrize(("name", "make"), [("block-hash", block_hash), ("openai", openai)])
+def test_the_canary_is_in_no_message_of_a_run_that_stops(name, make, tmp_path, capfd, debug):
+    draw, path = random.Random(name + " stop"), tmp_path / "one.jsonl"
+    for _ in range(40):
+        path.write_bytes(broken(draw, make(draw)) + b"\n")
+        run(["anonymize", str(path), "-o", str(tmp_path / "trace"), "--tokenizer", str(TINY), "--block-size", "4"])
+    shown = capfd.readouterr()
+    require_none(shown.out + shown.err, where="what was said")
+    assert "internal" not in shown.err and "Traceback" not in shown.err
+
+
+def test_a_bug_that_meets_the_canary_shows_its_place_only(tmp_path, capfd, debug, monkeypatch):
+    def fail(self, row):
+        raise ValueError(f"a bug, with {row}")
+
+    monkeypatch.setattr("kvtrace.logs.LogReader._row", fail)
+    path = log(tmp_path / "log.jsonl", block_hash, seed=1, rows=60)
+    command = ["anonymize", str(path), "-o", str(tmp_path / "trace"), "--tokenizer", str(TINY), "--time-unit", "ms"]
+    assert run(command) == 1
+    shown = capfd.readouterr()
+    require_none(shown.out + shown.err, where="what was said")
+    assert "internal error: ValueError at test_canary.py" in shown.err
+
+
+# -- traces ----------------------------------------------------------------------------------------------------------
+
+
+def trace_row(draw):
+    rows = {
+        "timestamp": draw.choice([0, 5, 9]), "input_length": 4, "output_length": 1, "hash_ids": [0, 1],
+        "type": CANARY, CANARY: CANARY, "session_id": CANARY, "note": {CANARY: [CANARY]}, "n": NUMBER,
+    }  # fmt: skip
+    return rows | ({"chat_id": draw.choice([1, CANARY]), "parent_chat_id": -1} if draw.random() < 0.2 else {})
+
+
+def test_the_canary_of_a_trace_is_in_no_message(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("KVTRACE_DEBUG", "1")
+    draw, path = random.Random("trace"), tmp_path / "trace.jsonl"
+    side = Path(f"{path}.meta.json")
+    for number in range(250):
+        path.write_bytes(b"\n".join(broken(draw, trace_row(draw)) for _ in range(draw.randint(1, 4))))
+        side.unlink(missing_ok=True)
+        if number % 3 == 0:
+            side.write_bytes(broken(draw, {"block_size": 2, "tail": "kept", "requests": 1, "note": CANARY}))
+        assert run(["check", str(path)]) in (0, 3)
+        try:
+            kvtrace.read(path, block_size=draw.choice([None, 2]))
+            check(path)
+        except KvtraceError as error:
+            require_none(all_of(error), where="an exception")
+    shown = capfd.readouterr()
+    require_none(shown.out + shown.err, where="what was said")
+
+
+def test_the_canary_of_a_parquet_trace_is_in_no_message(tmp_path, capfd):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as parquet
+
+    good = {"timestamp": [0.0], "input_length": [4], "output_length": [1], "hash_ids": [[0, 1]]}
+    struct = pa.StructArray.from_arrays(
+        [pa.array([f'{{"{CANARY}'])], fields=[pa.field(CANARY, pa.string(), metadata={b"kvtrace": b"json"})]
+    )
+    wrongs = [{name: [CANARY]} for name in (*good, "session", "parent", "extra")] + [
+        {"hash_ids": [[CANARY]]}, {"hash_ids": [CANARY]}, {"extra": struct}, {"extra": [{CANARY: [CANARY]}]},
+        {"timestamp": [{CANARY: CANARY}]}, {CANARY: [CANARY]}, {"input_length": [NUMBER]},
+    ]  # fmt: skip
+    path = tmp_path / "trace.parquet"
+    for wrong_columns in wrongs:
+        parquet.write_table(pa.table(good | wrong_columns), path)
+        assert run(["check", str(path)]) in (0, 3)
+        try:
+            kvtrace.read(path)
+        except KvtraceError as error:
+            require_none(all_of(error).replace(f"{NUMBER:,} tokens", ""), where="an exception")
+    shown = capfd.readouterr()
+    require_none((shown.out + shown.err).replace(f"{NUMBER:,}", ""), where="what was said")  # a length may be told
+    assert "internal" not in shown.err
