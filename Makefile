@@ -34,7 +34,7 @@ docs: $(VENV)/dev  ## write the --help texts into docs/cli.md
 	$(PY) -m tests.make_docs
 
 vectors: $(VENV)/dev  ## write the test vectors from the reference; a diff is a change of behaviour
-	$(PY) -m tests.make_vectors
+	for module in tests/make_vectors*.py; do $(PY) -m tests.$$(basename $$module .py); done
 
 bench: $(VENV)/dev  ## measure, with the rivals in the same run
 	$(PY) -m benchmarks

@@ -1,6 +1,7 @@
-"""Write tests/vectors/clients.json (`python -m tests.make_vectors_clients`): each client's smallest file, in plain Python.
+"""Write tests/vectors/clients.json (`python -m tests.make_vectors_clients`): each client's smallest file.
 
-A diff is a change of behaviour. The trace: three requests in blocks of 4 tokens, two of one session, one without output.
+Plain Python; a diff is a change of behaviour. The trace: three requests in blocks of 4 tokens, two of them of one
+session, one without output.
 """
 
 import base64
@@ -24,7 +25,8 @@ def json_lines(rows):
 def portable(unit=1):
     """Rows as Mooncake's, an output of 0 tokens raised to 1."""
     return json_lines(
-        {"timestamp": time / unit if unit != 1 else time, "input_length": isl, "output_length": max(osl, 1), "hash_ids": ids}
+        {"timestamp": time / unit if unit != 1 else time, "input_length": isl, "output_length": max(osl, 1),
+         "hash_ids": ids}
         for time, isl, osl, ids, _ in ROWS
     )  # fmt: skip
 
@@ -60,10 +62,11 @@ def burstgpt():
 
 
 def lmcache():
-    """Lookups of complete chunks; the reader of this file is LMCache's, so orjson's spacing is as good as any."""
+    """Lookups of complete chunks, without spaces."""
     rows = [
-        {"timestamp": time / 1000, "request_id": str(row), "model_name": "trace", "chunk_size": BLOCK_SIZE, "seq_len": isl,
-         "dtypes": ["int8"], "shapes": [[BLOCK_SIZE]], "chunk_hashes": [f"0x{i:016x}" for i in ids[: isl // BLOCK_SIZE]]}
+        {"timestamp": time / 1000, "request_id": str(row), "model_name": "trace", "chunk_size": BLOCK_SIZE,
+         "seq_len": isl, "dtypes": ["int8"], "shapes": [[BLOCK_SIZE]],
+         "chunk_hashes": [f"0x{block:016x}" for block in ids[: isl // BLOCK_SIZE]]}
         for row, (time, isl, _, ids, _) in enumerate(ROWS)
     ]  # fmt: skip
     return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)

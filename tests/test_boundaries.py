@@ -13,7 +13,8 @@ PACKAGE = Path(kvtrace.__file__).parent
 FILES = {path.relative_to(PACKAGE).with_suffix("").as_posix(): path for path in PACKAGE.rglob("*.py")}
 
 # they see content, or the key
-TEXT_SIDE = {"logs", "tokenizers", "tokenizer_files", "agreement", "templates", "messages", "blocks", "encode", "keys"}
+TEXT_SIDE = {"logs", "tokenizers", "tokenizer_files", "preload", "agreement", "templates", "rendering", "messages",
+             "blocks", "encode", "keys"}  # fmt: skip
 MAY_SEE_TEXT = {"anonymize", "cli"} | TEXT_SIDE  # cli hands a user's choice of them to the pipeline
 HEAVY = {"tokenizers", "fastokens", "pyarrow", "plotly", "ray", "torch", "transformers", "pandas", "huggingface_hub"}
 

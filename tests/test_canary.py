@@ -24,15 +24,18 @@ TINY = HERE / "data/tokenizers/tiny"
 TEMPLATES = HERE / "data/tokenizers/templates"
 CANARY = "CanaryQz7xKw"
 NUMBER = 7361904528173  # as a time, an id, a count
-RAISING = "{% for m in messages %}{{ raise_exception(m.content ~ m.role) if loop.last else m.nope[m.content] }}{% endfor %}"
+RAISING = (
+    "{% for m in messages %}{{ raise_exception(m.content ~ m.role) if loop.last else m.nope[m.content] }}{% endfor %}"
+)
 ROWS = 2000  # of one run
 
 FORMS = [
     CANARY, CANARY[::-1], CANARY.upper(), CANARY.lower(), CANARY.encode().hex(), CANARY.encode("utf-16-le").hex(),
     "".join(f"\\u{ord(letter):04x}" for letter in CANARY), str(NUMBER), f"{NUMBER:,}", f"{NUMBER:x}",
-    # base64 of text with the canary holds one of three runs of letters, by its place
-    *(base64.b64encode(b"\0" * at + CANARY.encode())[4 * ((at + 2) // 3) :].rstrip(b"=")[:-2].decode() for at in range(3)),
 ]  # fmt: skip
+for before in range(3):  # base64 of a text with the canary in it holds one of three runs of letters, by its place
+    letters = base64.b64encode(b"-" * before + CANARY.encode()).decode().rstrip("=")
+    FORMS.append(letters[4 * ((before + 2) // 3) : -2])
 
 
 def require_none(text, *, where):
@@ -52,11 +55,21 @@ def all_of(error):
     return "\n".join([*told, *traceback.format_exception(error)])
 
 
+@pytest.mark.parametrize("before", range(5))
+def test_the_search_sees_through_disguises(before):
+    text = b"x" * before + CANARY.encode() + b" and more"
+    for disguise in (text, base64.b64encode(text), text.hex().encode(), text[::-1], text.upper()):
+        with pytest.raises(AssertionError, match="the canary is in a test"):
+            require_none(disguise.decode(), where="a test")
+
+
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 
 def words(draw):
-    return draw.choice([CANARY, f"x {CANARY} y", f"{CANARY}\n" * 3, f'{CANARY}"', f"<|{CANARY}|>", f"{CANARY}@{CANARY}"])
+    return draw.choice(
+        [CANARY, f"x {CANARY} y", f"{CANARY}\n" * 3, f'{CANARY}"', f"<|{CANARY}|>", f"{CANARY}@{CANARY}"]
+    )
 
 
 def message(draw):
@@ -103,8 +116,9 @@ def openai(draw):
         "usage": {"prompt_tokens": draw.choice([5, NUMBER]), "completion_tokens": draw.choice([5, CANARY])},
     }  # fmt: skip
     rows = [
-        request | response | extras(draw), {"request": request, "response": response}, {"custom_id": CANARY, "body": request},
-        {"request": json.dumps(request), "response": json.dumps(response)}, {"request": CANARY, "response": CANARY},
+        request | response | extras(draw), {"request": request, "response": response},
+        {"request": json.dumps(request), "response": json.dumps(response)},
+        {"custom_id": CANARY, "body": request}, {"request": CANARY, "response": CANARY},
     ]  # fmt: skip
     return draw.choice(rows)
 
@@ -116,7 +130,9 @@ def tokens(draw):
 
 
 def wrong(draw):
-    return draw.choice([CANARY, NUMBER, -NUMBER, 1.5, True, None, [], {}, [CANARY], {CANARY: CANARY}, 10**400, "NaN", ""])
+    return draw.choice(
+        [CANARY, NUMBER, -NUMBER, 1.5, True, None, [], {}, [CANARY], {CANARY: CANARY}, 10**400, "NaN", ""]
+    )
 
 
 def places(value, found=None):
@@ -140,7 +156,9 @@ def broken(draw, row):
     elif way == 2 and isinstance(container, dict):
         container[CANARY] = container.pop(key)
     elif way == 3:
-        row["timestamp"] = draw.choice([CANARY, NUMBER * 10**9, -NUMBER, f"2031-99-{CANARY}", f"{NUMBER}", [CANARY], 1e300])
+        row["timestamp"] = draw.choice(
+            [CANARY, NUMBER * 10**9, -NUMBER, f"2031-99-{CANARY}", f"{NUMBER}", [CANARY], 1e300]
+        )
     line = json.dumps(row, ensure_ascii=draw.random() < 0.5).encode()
     at = draw.randrange(len(line))
     if way == 4:
@@ -148,9 +166,20 @@ def broken(draw, row):
     if way == 5:
         return line[:at] + bytes([draw.randrange(256)]).replace(b"\n", b"\0") + line[at + 1 :]
     if way == 6:
-        return line[:at] + draw.choice([b"\\x", b"\\ud800", b"\\u00", b"\x00", b"\x1b", b"\xff\xfe", b"\xc3", b"[" * 2000]) + line[at:]
+        return (
+            line[:at]
+            + draw.choice([b"\\x", b"\\ud800", b"\\u00", b"\x00", b"\x1b", b"\xff\xfe", b"\xc3", b"[" * 2000])
+            + line[at:]
+        )
     if way == 7:
-        return line[:-1] + b', "' + draw.choice([b"timestamp", b"input", b"type", CANARY.encode()]) + b'": "' + CANARY.encode() + b'"}'
+        return (
+            line[:-1]
+            + b', "'
+            + draw.choice([b"timestamp", b"input", b"type", CANARY.encode()])
+            + b'": "'
+            + CANARY.encode()
+            + b'"}'
+        )
     if way == 8:
         return draw.choice([CANARY.encode(), json.dumps(CANARY).encode(), json.dumps([CANARY]).encode(), line + line])
     return line

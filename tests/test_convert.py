@@ -1,6 +1,8 @@
 """Converting: folded blocks, windows, samples, speed; and the command around them."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -265,6 +267,7 @@ def test_sessions_cross_to_mooncake_when_asked_to(tmp_path):
         (["--sample", "0"], 2, "share"),
         (["--sample-sessions", "0.5"], 2, "no sessions"),
         (["--fold", "0"], 2, "whole number"),
+        (["--fold", "1" + "0" * 30], 2, "no prompt fills"),
         (["--speed-up", "0"], 2, "more than 0"),
         (["--block-size", "8"], 2, "sidecar says 16"),
     ],
@@ -274,6 +277,12 @@ def test_what_cannot_be_converted_is_told_in_one_line(file, tmp_path, capsys, op
     assert run(["convert", str(file), "-o", str(out), *options]) == status
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and expected in lines[0] and not out.exists()
+
+
+def test_from_a_pipe_for_a_client_into_a_pipe(file):
+    command = [sys.executable, "-m", "kvtrace", "convert", "-", "-o", "-", "--to", "vidur", "--block-size", "16"]
+    done = subprocess.run(command, input=file.read_bytes(), capture_output=True)
+    assert done.returncode == 0 and done.stdout.splitlines()[1] == b"0,32,1" and b"FILE" in done.stderr
 
 
 def test_unchained_files_are_folded_with_chain_only(tmp_path, capsys):

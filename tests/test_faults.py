@@ -126,9 +126,9 @@ def test_a_rejects_file_that_is_a_device_stays_one(folder):
 
 def test_a_line_of_ten_megabytes_is_told_by_its_place(folder, capsys):
     (folder / "log.jsonl").write_text(ROW % 1 + '{"timestamp": 1, "input": "' + "x" * 10_000_000 + "\n")
-    assert run("anonymize log.jsonl -o out.jsonl -q --tokenizer tiny".split()) == 3
+    assert run(["anonymize", "log.jsonl", "-o", "out.jsonl", "-q", "--tokenizer", "tiny"]) == 3
     assert one_line(capsys.readouterr().err).startswith("log.jsonl:2: not valid JSON at column 10000028.")
-    assert run("check log.jsonl".split()) == 3 and len(capsys.readouterr().out) < 300
+    assert run(["check", "log.jsonl"]) == 3 and len(capsys.readouterr().out) < 300
 
 
 @pytest.mark.parametrize("depth", [100, 250, 500, 900, 1000, 1020, 1100, 100_000])
@@ -138,12 +138,12 @@ def test_no_depth_of_nesting_is_an_internal_error(folder, capsys, depth):
         '"input": [{"role": "user", "content": "a", "z": %s}], "output": 1',
         '"input": [{"role": "user", "content": [{"type": "image", "z": %s}]}], "output": 1',
         '"input": [{"role": "user", "content": "a"}], "tools": [%s], "output": 1',
-        '"input": [{"role": "assistant", "content": "a", "tool_calls": [{"function": {"arguments": %s}}]}], "output": 1',
+        '"input": [{"role": "assistant", "tool_calls": [{"function": {"arguments": %s}}]}], "output": 1',
         '"input": "a", "output": {"tool_calls": [{"function": {"arguments": %s}}]}',
     ]
     for shape in shapes:
         (folder / "log.jsonl").write_text('{"timestamp": 0, ' + shape % deep + "}\n")
-        assert run("anonymize log.jsonl -o out.jsonl -q --tokenizer tiny".split()) in (0, 3)
+        assert run(["anonymize", "log.jsonl", "-o", "out.jsonl", "-q", "--tokenizer", "tiny"]) in (0, 3)
         assert "internal" not in capsys.readouterr().err
 
 
@@ -170,7 +170,9 @@ def test_words_of_a_template_that_look_like_markup_are_shown_as_they_are(folder,
     shutil.copy("good.jsonl", "both.jsonl")
     with open("both.jsonl", "a") as log:
         log.write(Path("messages.jsonl").read_text())
-    command = "anonymize both.jsonl -o out.jsonl --tokenizer tiny --chat-template raises_own_words.jinja --on-error skip"
+    command = (
+        "anonymize both.jsonl -o out.jsonl --tokenizer tiny --chat-template raises_own_words.jinja --on-error skip"
+    )
     assert run(command.split()) == 0 and "[/INST]" in capsys.readouterr().err
 
 
@@ -199,7 +201,10 @@ def test_a_stdout_that_takes_nothing_is_one_line(folder, command):
     with open("/dev/full", "w") as full:
         options = ["--tokenizer", "tiny"] if "anonymize" in command else []
         ended = subprocess.run(
-            [sys.executable, "-m", "kvtrace", *command.split(), *options], stdout=full, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "kvtrace", *command.split(), *options],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
         )
     assert ended.returncode == 1 and "No space left on device" in one_line(ended.stderr)
 
@@ -229,10 +234,10 @@ def test_a_closed_stdin_is_one_line(folder, command):
 
 
 def test_a_closed_stdout_is_one_line(folder):
+    command = "anonymize good.jsonl -o - -q --tokenizer tiny"
     ended = subprocess.run(
-        ["sh", "-c", f"exec {shlex.quote(sys.executable)} -m kvtrace anonymize good.jsonl -o - -q --tokenizer tiny >&-"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        ["sh", "-c", f"exec {shlex.quote(sys.executable)} -m kvtrace {command} >&-"], capture_output=True, text=True
+    )
     assert ended.returncode == 1 and one_line(ended.stderr) == "stdout: is closed."
 
 
@@ -248,7 +253,7 @@ def test_a_system_error_that_nobody_expected_shows_its_place_only(folder, capsys
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(sys.modules["kvtrace.anonymize"], "ordered_map", refuse)
-    assert run("anonymize good.jsonl -o out.jsonl -q --tokenizer tiny".split()) == 1
+    assert run(["anonymize", "good.jsonl", "-o", "out.jsonl", "-q", "--tokenizer", "tiny"]) == 1
     assert "Resource temporarily unavailable (BlockingIOError at test_faults.py" in one_line(capsys.readouterr().err)
 
 
@@ -259,12 +264,13 @@ def test_a_system_error_that_nobody_expected_shows_its_place_only(folder, capsys
 def long_run(folder):
     """A run with workers that is under way, and its process; its output would be out/out.jsonl."""
     (folder / "out").mkdir()
-    lines = ['{"timestamp": %d, "input": "%s", "output": 2}\n' % (t, "keeper boats " * 3000) for t in range(700)]
-    (folder / "log.jsonl").write_text("".join(lines))
+    row = {"timestamp": 0, "input": "keeper boats " * 3000, "output": 2}
+    (folder / "log.jsonl").write_text((json.dumps(row) + "\n") * 700)
     code = (
         "import sys, kvtrace.encode as encode, time\n"
         "call = encode.Encoder.__call__\n"
-        "encode.Encoder.__call__ = lambda self, piece: (print('at work', flush=True), time.sleep(0.3), call(self, piece))[2]\n"
+        "def slow(self, piece):\n    print('at work', flush=True)\n    time.sleep(0.3)\n    return call(self, piece)\n"
+        "encode.Encoder.__call__ = slow\n"
         "from kvtrace.cli import main\nmain()"
     )
     command = "anonymize log.jsonl -o out/out.jsonl -q --tokenizer tiny --on-error skip --rejects out/bad --workers 2"

@@ -230,8 +230,8 @@ class Collector:
         if piece.path != self._path:
             self._path, self._line = piece.path, 1
         for reject in batch.rejects:
-            place = reject.place
-            error = reject.error.at(name_of(piece.path), self._line + place.line, piece.start + place.offset, place.length)
+            place, path = reject.place, name_of(piece.path)
+            error = reject.error.at(path, self._line + place.line, piece.start + place.offset, place.length)
             self.counts.rejected += 1
             self.counts.reasons[error.reason] += 1
             if self._on_reject:

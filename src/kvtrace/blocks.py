@@ -34,9 +34,9 @@ class BlockHasher:
         self.block_size = block_size
         self._digest_tails = tail == "kept"  # a unique tail needs no digest: it is numbered afresh
         self._block_key = key.subkey("blocks")
-        self._session_key = key.subkey("sessions")
+        root_key, session_key = key.subkey("roots"), key.subkey("sessions")
         self._root = lru_cache(maxsize=4096)(lambda context: _digest(root_key, context))
-        root_key = key.subkey("roots")
+        self._session = lru_cache(maxsize=4096)(lambda session: _digest(session_key, session))
 
     def roots(self, contexts: list[str]) -> np.ndarray:
         """One root a request, from the words that name what else its KV cache depends on (see `context`)."""
@@ -64,7 +64,7 @@ class BlockHasher:
 
     def sessions(self, keys: list[str | None]) -> np.ndarray:
         """Keyed digests of session keys; two zeros where a request has none."""
-        digests = [NO_DIGEST if key is None else _digest(self._session_key, key) for key in keys]
+        digests = [NO_DIGEST if key is None else self._session(key) for key in keys]
         return np.array(digests, dtype=np.uint64).reshape(-1, 2)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import warnings
 
 import click
 
@@ -16,6 +17,8 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "sho
 
 def main() -> None:
     """Run the command; every failure is one line on stderr and an exit status of docs/cli.md."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # of libraries, and lines of code: nothing that a user could mend
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # not every system has both
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves SIGHUP
@@ -239,11 +242,11 @@ def check(trace, block_size, most, quiet):
 @click.option("--stop", metavar="TIME", help="Leave out what arrives then or later.  [default: the end]")
 @click.option("--sample-sessions", default=1.0, metavar="SHARE", help="Keep this share of the sessions, each whole.")
 @click.option("--sample", default=1.0, metavar="SHARE", help="Keep this share of the requests.")
-@click.option("--seed", default=0, metavar="N", help="What the samples are drawn with.")
+@click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="What the samples are drawn with.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Keep the first N requests.  [default: all]")
 @click.option("--fold", default=1, metavar="FACTOR", help="Make this many blocks one.")
 @click.option("--speed-up", default=1.0, metavar="RATIO", help="Divide times by this.")
-@click.option("--first-id", default=0, metavar="N", help="The first id that is written.")
+@click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="The first id that is written.")
 @click.option("--extra", is_flag=True, help="Also write sessions and extra columns where the format has no place for them.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 def convert(trace, output, to, block_size, start, stop, sample_sessions, sample, seed, fold, speed_up, first_id, extra, quiet, **options):

@@ -5,9 +5,12 @@ This is what a worker does: parse, render, tokenise, hash. The text of a piece l
 
 from __future__ import annotations
 
+import gc
 import hashlib
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -95,6 +98,9 @@ class Encoder:
             "tokenizer": self.tokenizer and self.tokenizer.sha256,
             "template": self.template and self.template.sha256,
         }
+        self._context_of = lru_cache(maxsize=4096)(
+            lambda model, adapter, *media: context(**self._root, model=model, adapter=adapter, media=list(media))
+        )
 
     def __reduce__(self):  # where workers are not forked, each loads tokenizer and template anew
         return Encoder, (self.recipe,)
@@ -105,10 +111,15 @@ class Encoder:
         return self.tokenizer is None or self.tokenizer.can_fork
 
     def __call__(self, piece) -> Batch:
+        with _uncollected():
+            return self._encoded(piece)
+
+    def _encoded(self, piece) -> Batch:
         batch = Batch()
         with self.template.remembering() if self.template else nullcontext():
             requests, places = self._parse(piece, batch)
-        prompts, outputs = self._tokenised(requests, places, batch)
+        with self.tokenizer.remembering() if self.tokenizer and any(r.text for r in requests) else nullcontext():
+            prompts, outputs = self._tokenised(requests, places, batch)
         self._measure(requests, prompts, outputs, batch)
         self._hash(requests, prompts, outputs, batch)
         return batch
@@ -211,8 +222,21 @@ class Encoder:
             batch.output_known = known
 
     def _context(self, record: Record) -> str:
-        media = [hashlib.sha256(part).hexdigest() for part in record.media]
-        return context(**self._root, model=record.model, adapter=record.adapter, media=media)
+        return self._context_of(
+            record.model, record.adapter, *(hashlib.sha256(part).hexdigest() for part in record.media)
+        )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's search for cycles: it would walk over all rows of a piece, again and again, and find none."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 NO_TEMPLATE = "Try --chat-template FILE, or log the templated text."

@@ -11,6 +11,8 @@ import numpy as np
 from .errors import UsageError
 from .trace import Trace, expected_blocks, mend, replace_columns
 
+MOST = 1 << 40  # tokens of a block: far past any prompt
+
 
 def fold(trace: Trace, factor: int) -> Trace:
     """The trace with `factor` blocks made one; InputError if its ids do not form a forest.
@@ -26,6 +28,8 @@ def fold(trace: Trace, factor: int) -> Trace:
         raise UsageError(f"blocks are folded by {factor!r}; it is a whole number, 1 or more.")
     if factor == 1:
         return trace
+    if factor * trace.block_size > MOST:
+        raise UsageError(f"blocks are folded by {factor:,}; no prompt fills a block of more than {MOST:,} tokens.")
     size, columns = trace.block_size * int(factor), replace_columns(trace.require_chained())
     blocks = expected_blocks(trace.input_length, size, trace.tail)
     columns.hash_ids, columns.offsets = _last_ids(trace.hash_ids, trace.offsets, blocks, 0, int(factor))

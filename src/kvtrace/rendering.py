@@ -49,7 +49,8 @@ class Renderer:
     def __init__(self, template: Template, loops: list[Loop], names: set[str]):
         self._template, self._loops = template, loops
         self._names = sorted(names)  # what the template may read of a request
-        self.forget()
+        self._starts: dict[tuple, Run] = {}  # those variables of a request -> the run that begins with them
+        self._given_up, self._requests, self._runs = False, 0, 0
 
     @classmethod
     def of(cls, environment: Environment, source: str, filename: str | None = None) -> Renderer | None:
@@ -85,7 +86,7 @@ class Renderer:
     def forget(self) -> None:
         """Let go of all text."""
         self._given_up, self._requests, self._runs = False, 0, 0
-        self._starts: dict[tuple, Run] = {}
+        self._starts.clear()
         for loop in self._loops:
             loop.states.clear()
 

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from .. import formats
 from ..errors import UsageError
-from ..files import is_regular, write_together
+from ..files import is_regular, is_std, write_together
 from ..formats.sidecar import describe, dump, sidecar_path
 from ..trace import Trace
 from . import aiperf, azure, burstgpt, dynamo, guidellm, libcachesim, llmd, lmcache, sglang, vidur, vllm
@@ -55,7 +55,9 @@ def write(trace: Trace, path: str | Path, to: str, *, first_id: int = 0, meta: M
         target.write(streams[-1], adapted, first_id=first_id, name=str(path))
         if beside:
             streams[0].write(dump(_description(adapted, to, first_id, meta)))
-    return Written([formats.name_of_output(path), *beside], losses, target.usage(adapted, path))
+    return Written(
+        [formats.name_of_output(path), *beside], losses, target.usage(adapted, "FILE" if is_std(path) else path)
+    )
 
 
 def check_output(path: str | Path, to: str) -> ModuleType:

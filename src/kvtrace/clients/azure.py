@@ -5,6 +5,7 @@ Dates begin at EPOCH, a day without meaning: a trace does not know when it was r
 
 from datetime import datetime, timedelta
 
+from ..errors import InputError
 from .lengths import SIDECAR, adapt, check_name, rows_of, write_table
 
 __all__ = ["EPOCH", "SIDECAR", "adapt", "check_name", "usage", "write"]
@@ -30,4 +31,7 @@ def _date(time_ms: float) -> str:
     >>> _date(61_114.25)
     '2000-01-01 00:01:01.1142500'
     """
-    return f"{(EPOCH + timedelta(milliseconds=time_ms)).isoformat(' ', 'microseconds')}0"
+    try:
+        return f"{(EPOCH + timedelta(milliseconds=time_ms)).isoformat(' ', 'microseconds')}0"
+    except OverflowError:
+        raise InputError(f"a time of {time_ms / 1000:,.0f} s is no date before the year 10000.") from None

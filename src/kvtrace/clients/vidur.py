@@ -1,4 +1,4 @@
-"""Vidur's request traces, https://github.com/microsoft/vidur: arrival in seconds, tokens to prefill and to decode."""
+"""Vidur's request traces, https://github.com/microsoft/vidur: arrival in seconds, tokens to prefill and decode."""
 
 from .lengths import SIDECAR, adapt, check_name, number, rows_of, write_table
 
@@ -13,8 +13,10 @@ def write(stream, trace, *, first_id=0, name="") -> None:
 
 
 def usage(_trace, path) -> list[str]:
-    """How to replay the file."""
+    """How to draw lengths from the file; how to replay it where replay reads `arrived_at`, as in 0.0.26 it does not."""
+    command = "python -m vidur.main --request_generator_config_type"
     return [
-        "python -m vidur.main --request_generator_config_type trace_replay "
-        f"--trace_request_generator_config_trace_file {path}"
+        f"{command} synthetic --length_generator_config_type trace "
+        f"--trace_request_length_generator_config_trace_file {path}",
+        f"{command} trace_replay --trace_request_generator_config_trace_file {path}",
     ]

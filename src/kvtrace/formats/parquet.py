@@ -6,6 +6,7 @@ Ids are delta-encoded, since most of a prompt's ids follow each other; what a si
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -193,10 +194,8 @@ def _extra(table, name) -> dict[str, np.ndarray]:
 
 def _from_json(texts, name) -> np.ndarray:
     values = []
-    try:
+    with suppress(orjson.JSONDecodeError):
         values = [None if text is None else orjson.loads(text) for text in texts]
-    except orjson.JSONDecodeError:
-        pass
     if len(values) < len(texts):  # raised out here, so that orjson's error, which holds the text, does not hang on ours
         raise InputError(f"{name}: column extra holds text that is not the JSON it should be.")
     return np.fromiter(values, dtype=object, count=len(values))

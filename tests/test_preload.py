@@ -1,0 +1,38 @@
+"""A tokenizer that loads ahead of its time: the same one, taken once, and silent where there is none."""
+
+import pytest
+
+from kvtrace import preload, tokenizer_files, tokenizers
+
+fastokens = pytest.importorskip("fastokens")
+
+
+def test_what_was_begun_is_taken_once():
+    path = str(tokenizer_files.find("deepseek-r1").tokenizer)
+    preload.begin("deepseek-r1")
+    assert isinstance(preload.take(path), fastokens.Tokenizer)
+    assert preload.take(path) is None
+
+
+def test_a_file_that_is_no_tokenizer_is_not_our_business(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{}")
+    preload.begin(str(path))
+    assert preload.take(str(path)) is None
+
+
+@pytest.mark.parametrize("name", ["no-such-tokenizer", "org/model", ""])
+def test_names_that_would_have_to_be_fetched_are_left_alone(name):
+    preload.begin(name)
+    assert not preload._begun
+
+
+def test_within_remembering_the_ids_are_the_same():
+    tokenizer = tokenizers.load("deepseek-r1")
+    turns = ["<｜User｜>Which boats?", "<｜Assistant｜>The red one.<｜end▁of▁sentence｜>", "<｜User｜>And why?"]
+    texts = ["".join(turns[:count]) for count in (1, 2, 3, 2, 3)] + ["", "red"]
+    ids, offsets = tokenizer.encode_batch(texts)
+    with tokenizer.remembering():
+        for _ in range(2):
+            again, again_offsets = tokenizer.encode_batch(texts)
+            assert again.tolist() == ids.tolist() and again_offsets.tolist() == offsets.tolist()
