@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvtrace import preload, tokenizer_files, tokenizers
+from kvtrace import preload, tokenizer_files
 
 fastokens = pytest.importorskip("fastokens")
 
@@ -25,14 +25,3 @@ def test_a_file_that_is_no_tokenizer_is_not_our_business(tmp_path):
 def test_names_that_would_have_to_be_fetched_are_left_alone(name):
     preload.begin(name)
     assert not preload._begun
-
-
-def test_within_remembering_the_ids_are_the_same():
-    tokenizer = tokenizers.load("deepseek-r1")
-    turns = ["<｜User｜>Which boats?", "<｜Assistant｜>The red one.<｜end▁of▁sentence｜>", "<｜User｜>And why?"]
-    texts = ["".join(turns[:count]) for count in (1, 2, 3, 2, 3)] + ["", "red"]
-    ids, offsets = tokenizer.encode_batch(texts)
-    with tokenizer.remembering():
-        for _ in range(2):
-            again, again_offsets = tokenizer.encode_batch(texts)
-            assert again.tolist() == ids.tolist() and again_offsets.tolist() == offsets.tolist()

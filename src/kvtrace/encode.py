@@ -5,10 +5,8 @@ This is what a worker does: parse, render, tokenise, hash. The text of a piece l
 
 from __future__ import annotations
 
-import gc
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -111,15 +109,10 @@ class Encoder:
         return self.tokenizer is None or self.tokenizer.can_fork
 
     def __call__(self, piece) -> Batch:
-        with _uncollected():
-            return self._encoded(piece)
-
-    def _encoded(self, piece) -> Batch:
         batch = Batch()
         with self.template.remembering() if self.template else nullcontext():
             requests, places = self._parse(piece, batch)
-        with self.tokenizer.remembering() if self.tokenizer and any(r.text for r in requests) else nullcontext():
-            prompts, outputs = self._tokenised(requests, places, batch)
+        prompts, outputs = self._tokenised(requests, places, batch)
         self._measure(requests, prompts, outputs, batch)
         self._hash(requests, prompts, outputs, batch)
         return batch
@@ -225,18 +218,6 @@ class Encoder:
         return self._context_of(
             record.model, record.adapter, *(hashlib.sha256(part).hexdigest() for part in record.media)
         )
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without Python's search for cycles: it would walk over all rows of a piece, again and again, and find none."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 NO_TEMPLATE = "Try --chat-template FILE, or log the templated text."

@@ -24,8 +24,7 @@ import hashlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,6 @@ from .tokenizer_files import BUILTIN, Files
 __all__ = ["BACKENDS", "BUILTIN", "Tokenizer", "load"]
 
 BACKENDS = ("auto", "fastokens", "tokenizers")
-REMEMBERED = 16 << 20  # bytes of text and ids, while one piece of a log is tokenised
 
 
 def load(name: str, *, backend: str = "auto", check: bool = False) -> Tokenizer:
@@ -120,18 +118,6 @@ class Tokenizer:
         except BaseException as error:
             _pass_on(error)
         raise self._fault(texts)
-
-    @contextmanager
-    def remembering(self) -> Iterator[None]:
-        """Within, a stretch of text between control tokens that came before is not tokenised again; ids are the same.
-
-        The text is forgotten at the end. Nothing happens where the library has no such memory.
-        """
-        self._library.remember(REMEMBERED)
-        try:
-            yield
-        finally:
-            self._library.remember(0)
 
     def _reference(self):
         if isinstance(self._library, _Reference):
@@ -252,9 +238,6 @@ class _Library:
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         raise NotImplementedError
 
-    def remember(self, most: int) -> None:
-        """Keep so many bytes of text and ids for texts that come again; 0 forgets all."""
-
     def _try_to_load(self):
         with suppress(InputError):  # `ready` meets it again, where somebody listens
             self._loaded = self._load()
@@ -336,10 +319,6 @@ class _Fastokens(_Library):
         _Fastokens.used_by = _Fastokens.used_by or os.getpid()
         ids, offsets = loaded.encode_batch_flat(texts)
         return np.frombuffer(ids, "<u4"), np.frombuffer(offsets, "<i8")
-
-    def remember(self, most):
-        if self.usable() and hasattr(loaded := self.ready()._loaded, "enable_segment_cache"):
-            loaded.enable_segment_cache(most)
 
     def _open(self, path):
         import fastokens
