@@ -23,5 +23,6 @@ def test_a_file_that_is_no_tokenizer_is_not_our_business(tmp_path):
 
 @pytest.mark.parametrize("name", ["no-such-tokenizer", "org/model", ""])
 def test_names_that_would_have_to_be_fetched_are_left_alone(name):
+    before = dict(preload._begun)  # a run that failed early may have left one
     preload.begin(name)
-    assert not preload._begun
+    assert preload._begun == before

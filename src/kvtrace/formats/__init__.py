@@ -183,7 +183,8 @@ def _sidecar(found: Found, block_size, tail) -> Sidecar:
         return Sidecar("")
     for option, given, own in (("--block-size", block_size, said.block_size), ("--tail", tail, said.tail)):
         if given is not None and own is not None and given != own:
-            raise UsageError(f"{said.path}: the sidecar says {own}, not {option} {given}. Leave the option out.")
+            larger = " (convert --fold N makes blocks larger)" if option == "--block-size" else ""
+            raise UsageError(f"{said.path}: the sidecar says {own}, not {option} {given}. Leave the option out{larger}.")
     return said
 
 
