@@ -16,7 +16,7 @@ FILES = {path.relative_to(PACKAGE).with_suffix("").as_posix(): path for path in 
 TEXT_SIDE = {"logs", "tokenizers", "tokenizer_files", "preload", "agreement", "templates", "rendering", "messages",
              "blocks", "encode", "keys"}  # fmt: skip
 MAY_SEE_TEXT = {"anonymize", "cli"} | TEXT_SIDE  # cli hands a user's choice of them to the pipeline
-HEAVY = {"tokenizers", "fastokens", "pyarrow", "plotly", "ray", "torch", "transformers", "pandas", "huggingface_hub"}
+HEAVY = {"tokenizers", "fastokens", "pyarrow", "plotly", "ray", "torch", "transformers", "pandas", "polars", "huggingface_hub"}
 
 
 def _for_types(tree):
@@ -57,7 +57,8 @@ def test_nothing_that_takes_a_trace_sees_text(name):
 def test_the_trace_imports_numpy_and_nothing_else():
     outside = {name.split(".")[0] for name in imports(FILES["trace"])} - sys.stdlib_module_names
     assert outside == {"numpy", "kvtrace"}
-    assert own(imports(FILES["trace"])) - {"InputError", "UsageError"} <= {"errors", "_kernels"}
+    assert own(imports(FILES["trace"])) - {"InputError", "UsageError"} <= {"errors", "_kernels", "frames"}
+    assert "frames" not in own(imports(FILES["trace"], inside_functions=False))
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
@@ -65,7 +66,7 @@ def test_heavy_libraries_are_imported_where_they_are_needed(name):
     assert not {module.split(".")[0] for module in imports(FILES[name], inside_functions=False)} & HEAVY
 
 
-@pytest.mark.parametrize("name", sorted(set(FILES) - {"cli", "__main__"}))
+@pytest.mark.parametrize("name", sorted(set(FILES) - {"cli", "datagen", "__main__"}))
 def test_only_the_command_line_prints_reads_argv_or_exits(name):
     tree = ast.parse(FILES[name].read_text())
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
