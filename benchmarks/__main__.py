@@ -11,7 +11,7 @@ import argparse
 import os
 import tempfile
 
-from . import anonymize, memory, reading
+from . import analyze, anonymize, curve, memory, reading
 from .apart import apart, wait_for_quiet
 from .raw_logs import AGENT, CHATS, large
 from .table import show
@@ -33,7 +33,9 @@ def main() -> None:
             return
         found = anonymize.claims(folder, 110 * part, rounds)
         found += reading.claims(folder, 300 * part, rounds)
+        found += curve.claims(folder, max(1, round(105 * part)), rounds)
         found += memory.claims(folder, 110 * part)
+        found += analyze.claims(folder, 400 * part, rounds)
     show(found)
 
 

@@ -35,11 +35,14 @@ def is_ours(command):
 
 def with_help(text):
     """A page with its --help texts as the commands print them now."""
-    from kvtrace.cli import commands as group
+    from kvtrace import cli, datagen
+
+    groups = {"kvtrace": cli.commands, "datagen": datagen.commands}
 
     def help_of(match):
         name = match[2].split()
-        shown = CliRunner().invoke(group, [*name[1:], "--help"], prog_name="kvtrace", terminal_width=118).output
+        group = groups[name[0]]
+        shown = CliRunner().invoke(group, [*name[1:], "--help"], prog_name=name[0], terminal_width=118).output
         return f"{match[1]}```text\n{shown}```\n{match[3]}"
 
     return HELP.sub(help_of, text)

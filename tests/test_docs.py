@@ -34,7 +34,10 @@ def workplace(tmp_path, monkeypatch):
     shutil.copytree(docs.ROOT / "tests/data", tmp_path / "tests/data")
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
-    for name, call in (("kvtrace", "kvtrace.cli import main; main()"),):
+    for name, call in (
+        ("kvtrace", "kvtrace.cli import main; main()"),
+        ("datagen", "kvtrace.datagen import main; main()"),
+    ):
         script = bin_folder / name
         script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from {call}" "$@"\n')
         script.chmod(0o755)

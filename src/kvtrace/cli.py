@@ -15,15 +15,15 @@ from . import __version__
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
 
 
-def main() -> None:
-    """Run the command; every failure is one line on stderr and an exit status of docs/cli.md."""
+def main(command: click.Command | None = None, name: str = "kvtrace") -> None:
+    """Run a console script's command; every failure is one line on stderr and an exit status of docs/cli.md."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # of libraries, and lines of code: nothing that a user could mend
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)  # not every system has both
+    for stop in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, stop, None)  # not every system has both
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves SIGHUP
             signal.signal(number, _stop)
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:], command, name))
 
 
 class _Signal(BaseException):
@@ -34,19 +34,19 @@ def _stop(number, _frame):
     raise _Signal(number)
 
 
-def run(arguments: list[str]) -> int:
-    """The exit status of a command line."""
+def run(arguments: list[str], command: click.Command | None = None, name: str = "kvtrace") -> int:
+    """The exit status of a command line, of `kvtrace` unless another command is given."""
     from .errors import KvtraceError
 
     try:
-        status = commands.main(arguments or ["--help"], prog_name="kvtrace", standalone_mode=False) or 0
+        status = (command or commands).main(arguments or ["--help"], prog_name=name, standalone_mode=False) or 0
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
         return status
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.UsageError as error:
-        return _fail(f"{error.format_message()} Try {error.ctx.command_path if error.ctx else 'kvtrace'} --help.", error.exit_code)
+        return _fail(f"{error.format_message()} Try {error.ctx.command_path if error.ctx else name} --help.", error.exit_code)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except KvtraceError as error:
@@ -234,6 +234,103 @@ def check(trace, block_size, most, quiet):
 
 @commands.command()
 @click.argument("trace", metavar="TRACE")
+@click.option("--basic", is_flag=True, help="Only the statistics of datagen and AIPerf.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/analyze.md lists its keys.")
+@click.option("--quantiles", metavar="Q,...", help="Further quantiles of every distribution, as in 0.9,0.99.")
+@click.option("--fold", "factors", metavar="N,...", help="Also hit rates where so many blocks are one, as in 1,2,4.")
+@click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="MS", help="Time of a generated token that the concurrency assumes.")
+@click.option("--model-config", metavar="FILE", help="A model's config.json, for bytes of KV cache.")
+@click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache a token, in place of --model-config.")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
+@click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
+def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain):
+    """Say what a trace is like: lengths, hit rates, reuse, arrivals, conversations; TRACE - is stdin."""
+    from . import formats
+    from .analyze import analyze as analyzed
+    from .analyze import basics, by_block_size
+    from .kv_bytes import chosen
+    from .lists import factors as parse_factors
+    from .lists import quantiles as parse_quantiles
+    from .report import analysis
+
+    wanted, sizes = parse_quantiles(quantiles), parse_factors(factors)
+    kv_bytes = chosen(model_config, kv_bytes_per_token)
+    read = formats.read(trace, block_size=block_size, extra="ignore" if basic else "keep")
+    read = read.chained() if chain else read
+    if basic:
+        found = basics(read, wanted)
+        tables = analysis.basic_tables(found)
+    else:
+        found = analyzed(read, quantiles=wanted, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
+        tables = analysis.tables(found)
+    folded = by_block_size(read, sizes)
+    if as_json:
+        print_json(found.to_dict() | ({"by_block_size": [size.to_dict() for size in folded]} if sizes else {}))
+    else:
+        print_tables([*tables, *([analysis.block_sizes(folded)] if sizes else [])])
+
+
+def print_json(values) -> None:
+    """Print one JSON object on stdout."""
+    import orjson
+
+    click.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2))
+
+
+def print_tables(tables) -> None:
+    """Print tables on stdout, apart by empty lines: in colour on a terminal, plain and never wrapped in a pipe."""
+    from rich.console import Console
+
+    console = Console(soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 240  # a pipe has no width to wrap at
+    with console.capture() as kept:
+        for number, table in enumerate(tables):
+            console.print(*([""] if number else []), table, sep="\n")
+    click.echo("".join(f"{line.rstrip()}\n" for line in kept.get().splitlines()), nl=False)
+
+
+@commands.command()
+@click.argument("trace", metavar="TRACE")
+@click.option("--capacity", default="auto", metavar="LIST", help="Capacities, as in 1000,64ktokens,24GiB,50%; a number alone is blocks, % is of the working set. auto: from the longest request to the working set.")
+@click.option("--points", default=25, type=click.IntRange(1, 10_000), metavar="N", help="How many capacities auto takes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/curve.md lists its keys.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
+@click.option("--sample", type=float, metavar="SHARE", help="Estimate from this share of the blocks, with errors.  [default: all, exact]")
+@click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="What the sample is drawn with.")
+@click.option("--model-config", metavar="FILE", help="A model's config.json, for bytes of KV cache.")
+@click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache a token, in place of --model-config.")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
+@click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
+def curve(trace, capacity, points, as_json, as_csv, sample, seed, model_config, kv_bytes_per_token, block_size, chain):
+    """Say how often an LRU cache of each capacity hits, exactly, in one pass; TRACE - is stdin."""
+    from . import formats
+    from .capacity import parse_capacities
+    from .errors import UsageError
+    from .kv_bytes import chosen
+    from .report import curve as shown
+    from .reuse import hit_curve
+
+    if as_json and as_csv:
+        raise UsageError("--json and --csv exclude each other. Give one of them.")
+    kv_bytes = chosen(model_config, kv_bytes_per_token)
+    read = formats.read(trace, block_size=block_size, extra="ignore")
+    found = hit_curve(read.chained() if chain else read, sample=sample, seed=seed)
+    units = {"block_size": found.block_size, "working_set": found.working_set, "kv_bytes_per_token": kv_bytes}
+    wanted = found.capacities(points) if capacity == "auto" else parse_capacities(capacity, **units)
+    values = found.to_dict(sorted(set(wanted)), kv_bytes_per_token=kv_bytes)
+    if as_json:
+        print_json(values)
+    elif as_csv:
+        click.echo(shown.as_csv(values), nl=False)
+    else:
+        print_tables([shown.table(values)])
+        for line in shown.notes(values):
+            click.echo(line)
+
+
+@commands.command()
+@click.argument("trace", metavar="TRACE")
 @click.option("-o", "--output", required=True, metavar="FILE", help="File to write; - is stdout. .gz, .zst, .parquet by name.")
 @click.option("--to", metavar="NAME", help="A format (mooncake, bailian, parquet) or a client: aiperf, vllm, sglang, guidellm, dynamo, llm-d, vidur, azure, burstgpt, lmcache, libcachesim.  [default: by the file's name, else mooncake]")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block of TRACE.  [default: the sidecar's, else inferred]")
@@ -288,3 +385,50 @@ def _say_converted(whole, part, done):
     for name, lines in (("lost", done.losses), ("wrote", [" and ".join(done.files)]), ("use", done.usage)):
         for line in lines:
             console.print(f"{name:<12}{line}", highlight=False, markup=False)
+
+
+@commands.command()
+@click.argument("trace", metavar="TRACE")
+@click.argument("other", metavar="[TRACE2]", required=False)
+@click.option("-o", "--output", required=True, metavar="FILE", help="HTML file to write; - is stdout.")
+@click.option("--png", metavar="DIR", help="Also write the plots as figures for a paper into this folder.")
+@click.option("--title", metavar="TEXT", help="What the page is called.  [default: the names of the traces]")
+@click.option("--model-config", metavar="FILE", help="A model's config.json, for bytes of KV cache.")
+@click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache a token, in place of --model-config.")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
+@click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+def report(trace, other, output, png, title, model_config, kv_bytes_per_token, block_size, chain, quiet):
+    """Show a trace on one page of plots and tables that needs no network; with TRACE2, how the two differ."""
+    from . import formats
+    from .files import name_of, write_atomically
+    from .kv_bytes import chosen
+    from .report import interactive, page, paper
+    from .report.analysis import plain
+
+    interactive.script()  # before any work: it says what is not installed
+    formats.check_output(output)
+    paths = [path for path in (trace, other) if path is not None]
+    _require_unread(output, paths)
+    kv_bytes, studies = chosen(model_config, kv_bytes_per_token), []
+    names = [os.path.basename(name_of(path)) for path in paths]
+    names = names if len(set(names)) == len(paths) else paths  # of one name in two folders
+    for path, name in zip(paths, names, strict=True):
+        read = formats.read(path, block_size=block_size)
+        studies.append(page.Study(read.chained() if chain else read, plain(name), kv_bytes))
+    plots = page.draw(*studies)
+    html = page.render(studies, plots, title)
+    figures = paper.write_figures(plots, png) if png else []
+    with write_atomically(output) as stream:
+        stream.write(html.encode())
+    if not quiet:
+        for name in (*([] if output == "-" else [output]), *figures):
+            _console().print(f"wrote       {name}", highlight=False, markup=False)
+
+
+def _require_unread(output, inputs):
+    """What is written is none of the files that are read."""
+    from .errors import UsageError
+
+    if output != "-" and os.path.realpath(output) in {os.path.realpath(path) for path in inputs if path != "-"}:
+        raise UsageError(f"{output}: is the trace itself, and would be written over. Name another file.")

@@ -233,6 +233,30 @@ class Trace(Columns):
         """Full blocks of each prompt: the tail is not one of them."""
         return self.input_length // self.block_size
 
+    # -- for other libraries -------------------------------------------------------------------------------------
+
+    def to_pandas(self):
+        """The requests as a pandas DataFrame, prompts as arrays of ids; needs the `frames` extra."""
+        from . import frames
+
+        return frames.pandas(frames.arrow(self))
+
+    def to_polars(self):
+        """The requests as a Polars DataFrame, prompts as lists of ids; needs the `frames` extra."""
+        from . import frames
+
+        return frames.polars(frames.arrow(self))
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        from . import frames
+
+        return frames.arrow(self).__arrow_c_stream__(requested_schema)
+
+    def _repr_html_(self) -> str:
+        from . import frames
+
+        return frames.trace_html(self)
+
     # -- the invariants ------------------------------------------------------------------------------------------
 
     def _arrays(self) -> dict[str, np.ndarray]:
@@ -375,11 +399,10 @@ def mend(columns: Columns) -> tuple[Columns, Repairs]:
     """The columns with rows in time order (stable), times from 0, ids and sessions by first appearance."""
     repairs, columns = Repairs(), replace_columns(columns)
     _verify_offsets("offsets", columns.offsets, len(columns), len(columns.hash_ids))
-    order = np.argsort(columns.timestamp, kind="stable")
-    if (np.diff(order) != 1).any():
+    if not (columns.timestamp[1:] >= columns.timestamp[:-1]).all():
         reached = np.maximum.accumulate(columns.timestamp)
         repairs.rows_moved = int((columns.timestamp < reached).sum())
-        columns = columns.take(order)
+        columns = columns.take(np.argsort(columns.timestamp, kind="stable"))
     if len(columns) and columns.timestamp[0] != 0:
         repairs.first_timestamp = float(columns.timestamp[0])
         columns.timestamp = columns.timestamp - columns.timestamp[0]
@@ -453,10 +476,10 @@ def _renumber(columns: Columns) -> bool:
     from ._kernels import ids
 
     if columns.output_ids is None:
-        numbered, _ = ids.renumber(columns.hash_ids)
-        changed = not np.array_equal(numbered, columns.hash_ids)
-        columns.hash_ids = numbered
-        return changed
+        if ids.is_numbered(columns.hash_ids):
+            return False  # and no second array of all ids
+        columns.hash_ids = ids.renumber(columns.hash_ids)[0]
+        return True
     prompts, before = len(columns.hash_ids), np.concatenate([columns.hash_ids, columns.output_ids])
     found = ids.renumber(before)[0].astype(np.int32)
     columns.hash_ids, columns.output_ids = ids.number_rows(

@@ -33,6 +33,28 @@ def renumber(ids):
         keys, numbers = _larger(keys, numbers)
 
 
+def is_numbered(ids):
+    """Whether ids are 0, 1, 2, ... by first appearance already.
+
+    >>> is_numbered(np.array([0, 1, 0, 2])), is_numbered(np.array([0, 2]))
+    (True, False)
+    """
+    return bool(_is_numbered(np.ascontiguousarray(ids, dtype=np.int64)))
+
+
+def _is_numbered(ids: cython.const[cython.longlong][::1]):
+    i: cython.Py_ssize_t
+    fresh: cython.longlong = 0
+    sound: cython.bint = True
+    with cython.nogil:
+        for i in range(ids.shape[0]):
+            if ids[i] < 0 or ids[i] > fresh:
+                sound = False
+                break
+            fresh += ids[i] == fresh
+    return sound
+
+
 def _larger(keys, numbers):
     """The same table with four times the slots."""
     used = numbers >= 0

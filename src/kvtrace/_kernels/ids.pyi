@@ -3,6 +3,7 @@ import numpy as np
 MAX_DISTINCT: int
 
 def renumber(ids: np.ndarray) -> tuple[np.ndarray, int]: ...
+def is_numbered(ids: np.ndarray) -> bool: ...
 def number_rows(
     found: np.ndarray,
     offsets: np.ndarray,

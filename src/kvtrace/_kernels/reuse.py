@@ -1,0 +1,94 @@
+"""Where each request finds its blocks in one recency list: exact reuse distances for every capacity in one pass.
+
+A request's path goes to the front of the list, its root foremost. What a later path takes from there is again a
+leading run of that path, so the list is a row of runs, one a request, each the deeper end of its path; and ancestors
+are never less recent than their descendants. A Fenwick tree over requests counts the blocks in the runs before one, and
+blocks that were left side by side have consecutive ranks: one look-up a run, not one a block.
+
+Twin: tests/reference/reuse.py.
+"""
+
+import cython
+import numpy as np
+
+
+def segments(hash_ids, offsets, distinct):
+    """What each request found, in runs that one earlier request left side by side; ids must form a forest.
+
+    Returns four arrays, one value a run: the request's row, the row of the earlier request (the blocks' last use), the
+    number of blocks, and the rank of the first: its place in the recency list, 1 = most recent; the others follow it.
+
+    >>> [part.tolist() for part in segments(np.array([0, 1, 2, 0, 1]), np.array([0, 2, 3, 5]), 3)]
+    [[2], [0], [2], [2]]
+    """
+    hash_ids, offsets = np.ascontiguousarray(hash_ids, np.int64), np.ascontiguousarray(offsets, np.int64)
+    rows = len(offsets) - 1
+    if len(hash_ids) and not (0 <= hash_ids.min() and hash_ids.max() < distinct):
+        raise ValueError("an id is not below the number of distinct ids")
+    last_use = np.full(distinct, -1, dtype=np.int32)  # block -> row
+    weight = np.zeros(rows + 1, dtype=np.int64)  # Fenwick tree: row -> blocks last used by it
+    longest = int(np.diff(offsets).max()) if rows else 0
+    found = np.empty((4, max(2 * rows, longest, 1)), dtype=np.int64)
+    row, active, count = 0, 0, 0
+    while True:
+        row, active, count = _segments(hash_ids, offsets, row, active, count, last_use, weight, found)
+        if row == rows:
+            return tuple(found[:, :count])
+        grown = np.empty((4, 2 * found.shape[1]), dtype=np.int64)
+        grown[:, :count] = found[:, :count]
+        found = grown
+
+
+def _segments(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
+              row: cython.Py_ssize_t, active: cython.longlong, count: cython.Py_ssize_t, last_use: cython.int[::1],
+              weight: cython.longlong[::1], found: cython.longlong[:, ::1]):  # fmt: skip
+    """Walk rows until all are done or the next might not fit `found`; returns (row, active blocks, count)."""
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    begin: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    run: cython.int
+    taken: cython.longlong
+    before: cython.longlong
+    rows: cython.Py_ssize_t = offsets.shape[0] - 1
+    with cython.nogil:
+        while row < rows:
+            start = offsets[row]
+            stop = offsets[row + 1]
+            if count + (stop - start) > found.shape[1]:
+                break
+            i = start
+            taken = 0
+            while i < stop and last_use[hash_ids[i]] >= 0:
+                run = last_use[hash_ids[i]]
+                begin = i
+                while i < stop and last_use[hash_ids[i]] == run:
+                    last_use[hash_ids[i]] = cython.cast(cython.int, row)
+                    i += 1
+                before = active + taken  # blocks more recent than the run's own, as the request found the list
+                k = run + 1
+                while k > 0:
+                    before -= weight[k]
+                    k -= k & -k
+                found[0, count] = row
+                found[1, count] = run
+                found[2, count] = i - begin
+                found[3, count] = before + 1  # a path meets a run at its first block: the ones before it are gone
+                count += 1
+                taken += i - begin
+                active -= i - begin
+                k = run + 1
+                while k <= rows:
+                    weight[k] -= i - begin
+                    k += k & -k
+            while i < stop:
+                last_use[hash_ids[i]] = cython.cast(cython.int, row)
+                i += 1
+            active += stop - start
+            k = row + 1
+            while k <= rows:
+                weight[k] += stop - start
+                k += k & -k
+            row += 1
+    return row, active, count

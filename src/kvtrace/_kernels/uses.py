@@ -1,0 +1,89 @@
+"""One walk over all prompts: uses of each block, hits of a cache that never evicts, and sharing by depth.
+
+Depths come in bands whose width doubles: band b holds depths 2^(b-1)+1 to 2^b, and band 0 the roots.
+Twin: tests/reference/uses.py.
+"""
+
+import cython
+import numpy as np
+
+BANDS = 64
+
+
+def walk(hash_ids, offsets, distinct):
+    """Uses of each block (int32), leading blocks of each prompt seen in earlier prompts, and counts by depth.
+
+    The last is an array of three rows, one value a band: distinct blocks, references, and blocks used more than once.
+    Ids must form a forest: a block then has one depth, and is at most once in a prompt.
+
+    >>> uses, hits, bands = walk(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 3, 6]), 4)
+    >>> uses, hits, bands[:, :3].tolist()
+    (array([2, 2, 1, 1], dtype=int32), array([0, 2]), [[1, 1, 2], [2, 2, 2], [1, 1, 0]])
+    """
+    hash_ids, offsets = _checked(hash_ids, offsets, distinct)
+    uses = np.zeros(distinct, dtype=np.int32)
+    hits, bands = np.zeros(len(offsets) - 1, dtype=np.int64), np.zeros((3, BANDS), dtype=np.int64)
+    _walk(hash_ids, offsets, uses, hits, bands)
+    return uses, hits, bands
+
+
+def repeated(hash_ids, offsets, uses):
+    """Leading blocks of each prompt that are used more than once; in a forest, all such blocks lead.
+
+    >>> repeated(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 3, 6]), np.array([2, 2, 1, 1], dtype=np.int32))
+    array([2, 2])
+    """
+    hash_ids, offsets = _checked(hash_ids, offsets, len(uses))
+    blocks = np.zeros(len(offsets) - 1, dtype=np.int64)
+    _repeated(hash_ids, offsets, np.ascontiguousarray(uses, dtype=np.int32), blocks)
+    return blocks
+
+
+def _checked(hash_ids, offsets, distinct):
+    hash_ids, offsets = np.ascontiguousarray(hash_ids, np.int64), np.ascontiguousarray(offsets, np.int64)
+    if len(hash_ids) and not (0 <= hash_ids.min() and hash_ids.max() < distinct):
+        raise ValueError("an id is not below the number of distinct ids")
+    return hash_ids, offsets
+
+
+def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
+          uses: cython.int[::1], hits: cython.longlong[::1], bands: cython.longlong[:, ::1]):  # fmt: skip
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    band: cython.Py_ssize_t
+    end: cython.Py_ssize_t  # of the band, within the row
+    block: cython.longlong
+    leading: cython.bint
+    with cython.nogil:
+        for row in range(offsets.shape[0] - 1):
+            start = offsets[row]
+            band = 0
+            end = 1
+            leading = True
+            for i in range(start, offsets[row + 1]):
+                if i - start == end:
+                    band += 1
+                    end += end
+                block = hash_ids[i]
+                if uses[block] == 0:
+                    leading = False
+                    bands[0, band] += 1
+                elif leading:
+                    hits[row] += 1
+                if uses[block] == 1:
+                    bands[2, band] += 1
+                bands[1, band] += 1
+                uses[block] += 1
+
+
+def _repeated(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
+              uses: cython.const[cython.int][::1], blocks: cython.longlong[::1]):  # fmt: skip
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    with cython.nogil:
+        for row in range(offsets.shape[0] - 1):
+            i = offsets[row]
+            while i < offsets[row + 1] and uses[hash_ids[i]] > 1:
+                i += 1
+            blocks[row] = i - offsets[row]

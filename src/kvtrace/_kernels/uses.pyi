@@ -1,0 +1,6 @@
+import numpy as np
+
+BANDS: int
+
+def walk(hash_ids: np.ndarray, offsets: np.ndarray, distinct: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
+def repeated(hash_ids: np.ndarray, offsets: np.ndarray, uses: np.ndarray) -> np.ndarray: ...

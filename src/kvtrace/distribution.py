@@ -1,0 +1,81 @@
+"""A distribution in the seven figures that datagen and AIPerf print, and any quantile: of values or counted ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+FIGURES = ("mean", "std", "min", "p25", "median", "p75", "max")
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Mean, population standard deviation (ddof 0), extremes and linear percentiles; None where there is no value."""
+
+    count: int
+    mean: float | None = None
+    std: float | None = None
+    min: float | None = None
+    p25: float | None = None
+    median: float | None = None
+    p75: float | None = None
+    max: float | None = None
+    quantiles: dict[float, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: np.ndarray, quantiles=()) -> Distribution:
+        """The distribution of some values.
+
+        >>> Distribution.of(np.array([1, 2, 3, 4]), [0.9]).quantiles
+        {0.9: 3.7}
+        """
+        if not len(values):
+            return cls(0)
+        wanted = [0.25, 0.5, 0.75, *quantiles]
+        found = [float(value) for value in np.percentile(values, [100 * q for q in wanted])]
+        return cls._made(len(values), values.mean(), values.std(), values.min(), found, values.max(), quantiles)
+
+    @classmethod
+    def of_counted(cls, values: np.ndarray, counts: np.ndarray, quantiles=()) -> Distribution:
+        """The distribution of values that each stand for so many: as `of(np.repeat(values, counts))`, in less memory.
+
+        >>> Distribution.of_counted(np.array([5, 1]), np.array([1, 3])) == Distribution.of(np.array([1, 1, 1, 5]))
+        True
+        """
+        values, counts = values[counts > 0], counts[counts > 0]
+        total = int(counts.sum())
+        if not total:
+            return cls(0)
+        order = np.argsort(values, kind="stable")
+        values, reached = values[order].astype(np.float64), np.cumsum(counts[order])
+        mean = float(np.average(values, weights=counts[order]))
+        std = float(np.sqrt(np.average((values - mean) ** 2, weights=counts[order])))
+        wanted = [0.25, 0.5, 0.75, *quantiles]
+        found = [_quantile(values, reached, total, q) for q in wanted]
+        return cls._made(total, mean, std, values[0], found, values[-1], quantiles)
+
+    @classmethod
+    def _made(cls, count, mean, std, low, found, high, quantiles):
+        p25, median, p75, *rest = found
+        asked = dict(zip(quantiles, rest, strict=True))
+        return cls(count, float(mean), float(std), float(low), p25, median, p75, float(high), asked)
+
+    def figures(self) -> tuple[float | None, ...]:
+        """The seven figures, in the order of FIGURES."""
+        return tuple(self.named().values())
+
+    def named(self) -> dict[str, float | None]:
+        """The seven figures by name."""
+        return {name: getattr(self, name) for name in FIGURES}
+
+    def to_dict(self) -> dict:
+        """The count, the figures by name, and the quantiles asked for."""
+        return {"count": self.count, **self.named(), **{f"q{q:g}": value for q, value in self.quantiles.items()}}
+
+
+def _quantile(values, reached, total, q) -> float:
+    """Linear between the two values that the place q * (total - 1) lies between, as NumPy does it."""
+    place = q * (total - 1)
+    low, high = (values[np.searchsorted(reached, side, side="right")] for side in (np.floor(place), np.ceil(place)))
+    return float(low + (high - low) * (place - np.floor(place)))

@@ -1,0 +1,113 @@
+"""A panel as a plotly figure: plain dicts, which one small script on the page draws in the colours of its theme."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from .plots.plot import Axis, Density, Panel, Series, log_ticks, short
+
+DIGITS = 5  # significant, more than a screen can show
+LINES = {"line": "linear", "dash": "linear", "step": "hv", "dots": "linear"}
+
+
+@cache
+def script() -> str:
+    """plotly's own JavaScript, to stand on the page once; UsageError where plotly is not installed."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise UsageError("the report needs plotly. Try `pip install 'kvtrace[report]'`.") from None
+    return get_plotlyjs()
+
+
+def figure(panel: Panel) -> dict[str, Any]:
+    """The data and layout that plotly draws; a trace's `meta` is its place in the palette.
+
+    >>> found = figure(Panel("", Axis("x"), Axis("y"), [Series("a", np.array([1, 2]), np.array([3, 4]))]))
+    >>> found["data"][0]["y"]
+    [3, 4]
+    """
+    data = [_trace(series, panel) for series in panel.series]
+    if panel.density is not None:
+        data.append(_heat(panel.density))
+    xs = [series.x for series in panel.series] + ([panel.density.x] if panel.density else [])
+    ys = [series.y for series in panel.series] + ([panel.density.y] if panel.density else [])
+    layout = {"xaxis": _axis(panel.x, xs), "yaxis": _axis(panel.y, ys), "showlegend": len(panel.series) > 1}
+    return {"data": data, "layout": layout}
+
+
+def _trace(series: Series, panel: Panel) -> dict[str, Any]:
+    trace: dict[str, Any] = {
+        "name": series.name,
+        "x": _numbers(series.x),
+        "y": _numbers(series.y),
+        "meta": series.colour,
+    }
+    x, y = ("%{x:.2%}" if panel.x.percent else "%{x:,.4~g}"), ("%{y:.2%}" if panel.y.percent else "%{y:,.4~g}")
+    trace["hovertemplate"] = f"{x}<br>{_escaped(series.name)}: {y}<extra></extra>"
+    if series.style == "bars":
+        return trace | {"type": "bar"}
+    line = {"shape": LINES[series.style], "width": 1.5 if series.style == "dash" else 2}
+    line |= {"dash": "dot"} if series.style == "dash" else {}
+    mode = "lines+markers" if series.style == "dots" or len(series.x) == 1 else "lines"
+    return trace | {"type": "scatter", "mode": mode, "line": line, "cliponaxis": False}
+
+
+def _heat(density: Density) -> dict[str, Any]:
+    share = np.where(density.share > 0, density.share, np.nan)
+    rows = [[None if np.isnan(value) else float(f"{value:.{DIGITS}g}") for value in row] for row in share]
+    return {
+        "type": "heatmap", "x": _numbers(density.x), "y": _numbers(density.y), "z": rows, "meta": "density",
+        "hovertemplate": "%{x:,.4~g} by %{y:,.4~g} tokens: %{z:.2%}<extra></extra>",
+        "colorbar": {"tickformat": ".1~%", "thickness": 10, "outlinewidth": 0},
+    }  # fmt: skip
+
+
+def _axis(axis: Axis, values: list[np.ndarray]) -> dict[str, Any]:
+    found: dict[str, Any] = {"title": {"text": _escaped(axis.title)}}
+    if axis.percent:
+        found["tickformat"] = ".4~%"
+    if axis.log:
+        low, high = (float(end) for end in extent(values))
+        found |= {"type": "log", "range": [_rounded(np.log10(low)), _rounded(np.log10(high))]}
+        ticks = axis.ticks or {
+            tick: f"{100 * tick:.3g}%" if axis.percent else short(tick) for tick in log_ticks(low, high)
+        }
+    else:
+        ticks = axis.ticks or {}
+        if axis.limits:
+            found |= {"rangemode": "tozero"} if axis.limits[1] == 0 else {"range": list(map(_rounded, axis.limits))}
+    if ticks:
+        labels = [label.replace("\n", "<br>") for label in ticks.values()]
+        found |= {"tickmode": "array", "tickvals": list(map(_rounded, ticks)), "ticktext": labels}
+    return found
+
+
+def extent(values: list[np.ndarray]) -> tuple[float, float]:
+    """The least and the greatest positive value, a little apart where they are equal.
+
+    >>> extent([np.array([0, 2]), np.array([5])])
+    (2.0, 5.0)
+    """
+    every = np.concatenate([np.asarray(part, dtype=np.float64) for part in values])
+    low, high = float(every[every > 0].min()), float(every.max())
+    return (low, high) if high > low else (low / 2, high * 2)
+
+
+def _numbers(values: np.ndarray) -> list:
+    if values.dtype.kind in "iu":
+        return values.tolist()
+    return [_rounded(value) for value in values.tolist()]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _escaped(text: str) -> str:
+    """As plotly wants it: it reads a few tags in its labels, and takes the rest as text."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("%{", "% {")

@@ -1,0 +1,111 @@
+"""The report's plots as PNG files for a paper: one file a plot, drawn by matplotlib from the same data as the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, UsageError
+from .interactive import extent
+from .plots.plot import Axis, Panel, Plot, log_ticks, short
+
+PALETTE = ("#0067a5", "#d55e00", "#009e73", "#a6519d")  # apart for colour-blind readers too, after Okabe and Ito
+WIDTH, HEIGHT, DPI = 3.4, 2.6, 200  # inches of a panel: a column of a paper
+ACROSS = 3
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "lines.linewidth": 1.3,
+    "text.parse_math": False,  # a dollar sign in a name is one
+}
+
+
+def write_figures(plots: dict[str, Plot], folder: str | Path) -> list[Path]:
+    """Write every plot that has something to show as a PNG of its name into a folder; the files written.
+
+    UsageError where matplotlib is not installed, InputError where the folder can't be written to.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("--png needs matplotlib. Try `pip install 'kvtrace[paper]'`.") from None
+    written, folder = [], Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with matplotlib.rc_context(STYLE):
+            for name, plot in plots.items():
+                panels = [panel for panel in plot.panels if not panel.missing]
+                if panels:
+                    written.append(folder / f"{name}.png")
+                    _draw(Figure, panels).savefig(written[-1], dpi=DPI, metadata={"Software": None})
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror or 'cannot be written to'}.") from None
+    return written
+
+
+def _draw(figure_class, panels):
+    across = min(len(panels), ACROSS)
+    down = -(-len(panels) // across)
+    figure = figure_class(figsize=(WIDTH * across, HEIGHT * down), layout="constrained")
+    for place, panel in enumerate(panels):
+        _draw_panel(figure, figure.add_subplot(down, across, place + 1), panel)
+    return figure
+
+
+def _draw_panel(figure, axes, panel: Panel):
+    axes.set_title(panel.title)
+    for series in panel.series:
+        colour = PALETTE[series.colour % len(PALETTE)]
+        if series.style == "bars":
+            width = np.diff(series.x).min(initial=1.0) * 0.9 if len(series.x) > 1 else 0.9
+            axes.bar(series.x, series.y, width, color=colour, label=series.name)
+        elif series.style == "step":
+            axes.step(series.x, series.y, where="post", color=colour, label=series.name)
+        else:
+            line = ":" if series.style == "dash" else "-"
+            mark = "." if series.style == "dots" or len(series.x) == 1 else ""
+            axes.plot(series.x, series.y, line, marker=mark, color=colour, label=series.name)
+    if panel.density is not None:
+        axes.grid(False)
+        share = np.ma.masked_equal(panel.density.share, 0)
+        mesh = axes.pcolormesh(panel.density.x, panel.density.y, share, cmap="cividis", rasterized=True)
+        figure.colorbar(mesh, ax=axes, format=lambda value, _: f"{100 * value:.3g}%")
+    xs = [series.x for series in panel.series] + ([panel.density.x] if panel.density else [])
+    ys = [series.y for series in panel.series] + ([panel.density.y] if panel.density else [])
+    _set_axis(axes, "x", panel.x, xs)
+    _set_axis(axes, "y", panel.y, ys)
+    if len(panel.series) > 1:
+        axes.legend(fontsize=7)
+
+
+def _set_axis(axes, which, axis: Axis, values):
+    line = getattr(axes, f"{which}axis")
+    axes.set(**{f"{which}label": axis.title})
+    ticks = axis.ticks or {}
+    if axis.log:
+        low, high = extent(values)
+        axes.set(**{f"{which}scale": "log", f"{which}lim": (low / 1.02, high * 1.05)})
+        ticks = ticks or {tick: f"{100 * tick:.3g}%" if axis.percent else short(tick) for tick in log_ticks(low, high)}
+        line.set_minor_locator(_nowhere())
+    elif axis.percent:
+        line.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
+    else:
+        line.set_major_formatter(lambda value, _: short(value))
+    if ticks:
+        line.set_ticks(list(ticks), labels=list(ticks.values()))
+    if axis.limits and not axis.log:
+        axes.set(**{f"{which}lim": axis.limits if axis.limits[1] else (0, None)})
+
+
+def _nowhere():
+    from matplotlib.ticker import NullLocator
+
+    return NullLocator()

@@ -1,0 +1,32 @@
+"""The plots of the report, in the order they stand on the page: one file and one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import (
+    arrivals,
+    block_size,
+    hit_curve,
+    lengths,
+    over_time,
+    popularity,
+    requests,
+    reuse,
+    sessions,
+    working_set,
+)
+from .plot import Plot, Study
+
+PLOTS: dict[str, Callable[[Study], Plot]] = {
+    "hit-curve": hit_curve.plot,
+    "hits-over-time": over_time.plot,
+    "requests": requests.plot,
+    "block-size": block_size.plot,
+    "reuse": reuse.plot,
+    "working-set": working_set.plot,
+    "popularity": popularity.plot,
+    "lengths": lengths.plot,
+    "arrivals": arrivals.plot,
+    "sessions": sessions.plot,
+}

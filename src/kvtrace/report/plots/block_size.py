@@ -1,0 +1,48 @@
+"""Hit rate against block size: the same requests cut into blocks that are 2, 4, 8, ... times as large."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...fold import fold
+from ...hits import count_hits, unlimited_hits
+from .plot import Axis, Panel, Plot, Series, Study
+
+MOST_FOLDS = 10
+
+
+def plot(study: Study) -> Plot:
+    """Block and token hit rates at the trace's block size and its multiples, nothing ever evicted.
+
+    >>> from kvtrace.trace import toy
+    >>> plot(Study(toy("0 1 2 3", "0 1 2 3"))).panels[0].series[0].x.tolist()
+    [1, 2, 4]
+    """
+    title, trace = "Hit rate by block size", study.trace
+    longest = int(trace.prompt_blocks.max())
+    if longest < 2:
+        return _plot(Panel(title, missing="no prompt is longer than one block."))
+    factors = [2**power for power in range(MOST_FOLDS + 1) if 2**power < 2 * longest]
+    sizes, blocks, tokens = [], [], []
+    for factor in factors:
+        folded = fold(trace, factor)
+        if not len(folded.hash_ids):  # dropped tails: no prompt fills such a block
+            break
+        hits = count_hits(folded, unlimited_hits(folded))
+        sizes.append(folded.block_size)
+        blocks.append(hits.block_hit_rate)
+        tokens.append(hits.token_hit_rate)
+    at = np.array(sizes)
+    series = [
+        Series("block hit rate", at, np.array(blocks), 0, "dots"),
+        Series("token hit rate", at, np.array(tokens), 1, "dots"),
+    ]
+    ticks = {float(size): f"{size // 1024}k" if size % 1024 == 0 else f"{size}" for size in sizes}
+    top = max(*blocks, *tokens)
+    x = Axis("tokens a block", log=True, ticks=ticks)
+    return _plot(Panel(title, x, Axis("hit rate", percent=True, limits=(0, min(1.0, top * 1.15) or 1.0)), series))
+
+
+def _plot(panel):
+    says = "What larger blocks cost: a prefix is shared in whole blocks. Nothing is ever evicted."
+    return Plot("Hit rate against block size", says, [panel])

@@ -1,0 +1,54 @@
+"""Input and output lengths: how each is distributed, and the two together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .plot import Axis, Density, Panel, Plot, Series, Study, cdf, log_edges
+
+TOKENS = Axis("tokens", log=True)
+SHARE = Axis("share of requests", percent=True, limits=(0, 0))
+
+
+def plot(study: Study) -> Plot:
+    """Distributions of input and output length, in logarithmic bins and cumulative, and their joint density.
+
+    >>> from kvtrace.trace import toy
+    >>> [panel.title for panel in plot(Study(toy("0 1", "2"))).panels]
+    ['Input and output length', 'Cumulative', 'Joint density']
+    """
+    trace = study.trace
+    lengths = {"input length (ISL)": trace.input_length, "output length (OSL)": trace.output_length}
+    series, notes = [], []
+    for colour, (name, tokens) in enumerate(lengths.items()):
+        if not tokens.all():
+            notes.append(f"{name}: {100 * (tokens == 0).mean():.2g}% are 0, left of the axis.")
+        if tokens.any():
+            series.append(_histogram(name, tokens[tokens > 0], len(trace), colour))
+    return Plot(
+        "Lengths",
+        "How long prompts and outputs are; lengths span decades, so the axes are logarithmic.",
+        [
+            Panel("Input and output length", TOKENS, SHARE, series, note=" ".join(notes)),
+            cdf("Cumulative", TOKENS, *((name, tokens, None) for name, tokens in lengths.items())),
+            _joint(trace),
+        ],
+    )
+
+
+def _histogram(name, tokens, requests, colour):
+    edges = log_edges(tokens)
+    share = np.histogram(tokens, edges)[0] / requests
+    return Series(name, np.repeat(edges, 2)[1:-1], np.repeat(share, 2), colour)  # as the outline of its bars
+
+
+def _joint(trace):
+    both = (trace.input_length > 0) & (trace.output_length > 0)
+    title = "Joint density"
+    if not both.any():
+        return Panel(title, missing="no request has both an input and an output length.")
+    x, y = trace.input_length[both], trace.output_length[both]
+    columns, rows = log_edges(x, 10), log_edges(y, 10)
+    share = np.histogram2d(y, x, [rows, columns])[0] / len(trace)
+    x_axis, y_axis = Axis("input length (tokens)", log=True), Axis("output length (tokens)", log=True)
+    return Panel(title, x_axis, y_axis, density=Density(columns, rows, share))

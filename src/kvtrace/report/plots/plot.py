@@ -1,0 +1,217 @@
+"""What a plot is before anybody draws it: panels of series over two axes, small enough for a page.
+
+A plot's file makes one of these; `interactive` draws it with plotly and `paper` with matplotlib, from the same data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from ...analyze import Summary, analyze
+from ...hits import unlimited_hits
+from ...reuse import HitCurve, hit_curve
+from ...trace import Trace
+
+POINTS = 400  # of a curve: more than a screen shows
+BINS = 120  # of a time axis
+LINEAR = 20  # the greatest ratio of values that an axis shows well without logarithms
+
+
+class Study:
+    """A trace and what several plots need of it, each worked out once."""
+
+    def __init__(self, trace: Trace, name: str = "trace", kv_bytes_per_token: int | None = None):
+        self.trace, self.name, self.kv_bytes_per_token = trace, name, kv_bytes_per_token
+
+    @cached_property
+    def summary(self) -> Summary:
+        """All statistics."""
+        return analyze(self.trace, kv_bytes_per_token=self.kv_bytes_per_token)
+
+    @cached_property
+    def hit_blocks(self) -> np.ndarray:
+        """Hit blocks of each request, nothing ever evicted."""
+        return unlimited_hits(self.trace)
+
+    @cached_property
+    def curve(self) -> HitCurve:
+        """LRU at every capacity."""
+        return hit_curve(self.trace)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis: what it shows and in which unit."""
+
+    title: str
+    log: bool = False
+    percent: bool = False  # values are shares
+    limits: tuple[float, float] | None = None  # where the data don't tell; (0, 0) is from 0 to wherever they end
+    ticks: dict[float, str] | None = None  # value -> label, where the plain number won't do
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One line or one set of bars."""
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    colour: int = 0  # place in the palette
+    style: str = "line"  # one of STYLES
+
+
+STYLES = ("line", "dash", "step", "dots", "bars")
+
+
+@dataclass(frozen=True, eq=False)
+class Density:
+    """A share for each cell of a grid."""
+
+    x: np.ndarray  # edges of the columns
+    y: np.ndarray  # edges of the rows
+    share: np.ndarray  # row, column -> share of requests
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One pair of axes, or the reason why there is nothing to draw."""
+
+    title: str
+    x: Axis = Axis("")
+    y: Axis = Axis("")
+    series: list[Series] = field(default_factory=list)
+    density: Density | None = None
+    note: str = ""  # what the drawing can't show
+    missing: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Plot:
+    """Panels that answer one question."""
+
+    title: str
+    says: str  # how to read it, in a sentence or two
+    panels: list[Panel]
+
+
+def cdf(title: str, axis: Axis, *samples: tuple[str, np.ndarray, np.ndarray | None], why: str = "") -> Panel:
+    """The cumulative distributions of some samples (name, values, how many each stands for).
+
+    `why` is the reason given where there are no values.
+
+    >>> panel = cdf("Lengths", Axis("tokens"), ("ISL", np.array([1, 2, 2, 3]), None))
+    >>> panel.series[0].y.tolist()
+    [0.0, 0.25, 0.75, 1.0, 1.0]
+    """
+    parts = [(name, *cumulative(values, counts)) for name, values, counts in samples if len(values)]
+    if not parts:
+        return Panel(title, missing=why or "there are no values.")
+    if axis.log and not _spans([value for _, value, _ in parts]):
+        axis = replace(axis, log=False, limits=(0, 0))
+    every = np.concatenate([value for _, value, _ in parts])
+    low, high = float(every[every > 0].min()) if axis.log else 0.0, float(every.max())
+    series, notes = [], []
+    for colour, (name, value, share) in enumerate(parts):
+        x, y = _across(value, share, low, high)
+        series.append(Series(name, x, y, colour, "step"))
+        if axis.log and value[0] <= 0:
+            notes.append(f"{name}: {100 * share[value <= 0][-1]:.2g}% are 0, left of the axis.")
+    return Panel(title, axis, Axis("cumulative share", percent=True, limits=(0, 1)), series, note=" ".join(notes))
+
+
+def _across(value, share, low, high):
+    """A cumulative distribution from one end of its axis to the other; what lies before is where it begins."""
+    before = share[value < low][-1] if (value < low).any() else 0.0
+    share, value = share[value >= low], value[value >= low]
+    return np.concatenate([[low], value, [high]]), np.concatenate([[before], share, [1.0]])
+
+
+def _spans(values) -> bool:
+    """Whether the values above 0 differ so much that only a logarithmic axis shows them."""
+    above = [part[part > 0] for part in values if (part > 0).any()]
+    return bool(above) and max(part.max() for part in above) > LINEAR * min(part.min() for part in above)
+
+
+def cumulative(values: np.ndarray, counts: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct values and the share of the sample up to each; a few hundred of them, evenly by share, where many.
+
+    >>> [part.tolist() for part in cumulative(np.array([5, 1]), np.array([1, 3]))]
+    [[1, 5], [0.75, 1.0]]
+    """
+    if not len(values):
+        return np.zeros(0), np.zeros(0)
+    counts = np.ones(len(values), dtype=np.int64) if counts is None else counts
+    order = np.argsort(values, kind="stable")
+    value, reached = values[order], np.cumsum(counts[order])
+    last = np.append(value[1:] != value[:-1], True)
+    value, share = value[last], reached[last] / reached[-1]
+    if len(value) > POINTS:
+        at = np.searchsorted(share, np.linspace(share[0], 1, POINTS))
+        at = np.unique(np.minimum(np.concatenate([[0], at]), len(value) - 1))
+        value, share = value[at], share[at]
+    return value, share
+
+
+def time_bins(trace: Trace, bins: int = BINS) -> tuple[np.ndarray, np.ndarray, str, float]:
+    """Each request's bin of the time axis, the bins' middles, the unit they are in and its milliseconds.
+
+    >>> from kvtrace.trace import toy
+    >>> time_bins(toy("0", "1", "2", gap_ms=1000), 2)[0].tolist()
+    [0, 1, 1]
+    """
+    duration = float(trace.timestamp[-1])
+    unit, ms = time_unit(duration)
+    which = np.minimum(trace.timestamp * (bins / duration), bins - 1).astype(np.int64)
+    return which, (np.arange(bins) + 0.5) * duration / bins / ms, unit, ms
+
+
+def time_unit(duration_ms: float) -> tuple[str, float]:
+    """The unit to show a duration in, and its milliseconds.
+
+    >>> time_unit(3_600_000)
+    ('min', 60000.0)
+    """
+    for unit, ms in (("days", 86_400_000.0), ("h", 3_600_000.0), ("min", 60_000.0)):
+        if duration_ms >= 3 * ms:
+            return unit, ms
+    return "s", 1000.0
+
+
+NO_DURATION = "all requests arrive at the same time."
+
+
+def log_edges(values: np.ndarray, per_decade: int = 20) -> np.ndarray:
+    """Edges of logarithmic bins that hold all values above 0."""
+    low, high = np.log10(values.min()), np.log10(values.max())
+    first, last = np.floor(low * per_decade), np.floor(high * per_decade) + 1
+    return 10 ** (np.arange(first, last + 1) / per_decade)
+
+
+def log_ticks(low: float, high: float, steps: tuple[int, ...] | None = None) -> list[float]:
+    """Round values for a logarithmic axis: 1, 2, 5 of each power of ten where it is short, else the powers.
+
+    >>> log_ticks(300, 40_000)
+    [500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0]
+    """
+    decades = np.log10(high / low) if high > low else 0
+    steps = steps or ((1,) if decades > 3 else (1, 2, 5))
+    powers = range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1)
+    ticks = [float(step * 10.0**power) for power in powers for step in steps]
+    inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+    return inside or [float(low)]
+
+
+def short(value: float) -> str:
+    """A number as an axis shows it.
+
+    >>> [short(value) for value in (0.05, 20, 1500, 2e6, 3e9)]
+    ['0.05', '20', '1.5k', '2M', '3G']
+    """
+    for suffix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{suffix}"
+    return f"{value:.3g}"

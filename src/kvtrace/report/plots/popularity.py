@@ -1,0 +1,38 @@
+"""Block popularity: uses by rank, and the share of all reuse that the most used blocks have."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .plot import POINTS, Axis, Panel, Plot, Series, Study
+
+
+def plot(study: Study) -> Plot:
+    """Rank and frequency of blocks, and reuse by the top x % of them.
+
+    >>> from kvtrace.trace import toy
+    >>> plot(Study(toy("0 1", "0 2"))).panels[0].series[0].y.tolist()
+    [2, 1, 1]
+    """
+    trace = study.trace
+    uses = np.sort(np.bincount(trace.hash_ids))[::-1]
+    uses = uses[uses > 0]
+    rank = np.unique(np.geomspace(1, len(uses), POINTS).round().astype(np.int64))
+    frequency = Panel(
+        "Uses by rank",
+        Axis("rank of the block", log=True),
+        Axis("uses", log=True),
+        [Series("uses", rank, uses[rank - 1])],
+    )
+    reuse, title = np.cumsum(uses - 1), "Share of reuse by the most used blocks"
+    if not reuse[-1]:
+        shares = Panel(title, missing="no block is used twice.")
+    else:
+        shares = Panel(
+            title,
+            Axis("most used blocks, share of all", log=True, percent=True),
+            Axis("share of all reuse", percent=True, limits=(0, 1)),
+            [Series("reuse", rank / len(uses), reuse[rank - 1] / reuse[-1])],
+        )
+    says = "How far reuse is concentrated: a few shared system prompts, or many conversations of their own."
+    return Plot("Block popularity", says, [frequency, shares])

@@ -1,0 +1,34 @@
+"""What each request hits: the share of its blocks, and how many tokens long the hit is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .plot import Axis, Panel, Plot, Series, Study, cdf
+
+BARS = 20
+
+
+def plot(study: Study) -> Plot:
+    """Distributions of per-request hit rate and hit length, nothing ever evicted.
+
+    >>> from kvtrace.trace import toy
+    >>> plot(Study(toy("0 1", "0 2"))).panels[0].series[0].y.tolist()[::10]
+    [0.5, 0.5]
+    """
+    trace = study.trace
+    holding = trace.prompt_blocks > 0
+    rate = study.hit_blocks[holding] / trace.prompt_blocks[holding]
+    share = np.histogram(rate, BARS, (0, 1))[0] / len(rate)
+    rates = Panel(
+        "Hit rate of each request",
+        Axis("hit blocks / blocks of the request", percent=True, limits=(0, 1)),
+        Axis("share of requests", percent=True, limits=(0, 0)),
+        [Series("requests", (np.arange(BARS) + 0.5) / BARS, share, 0, "bars")],
+    )
+    tokens = np.minimum(study.hit_blocks * trace.block_size, trace.input_length)
+    lengths = cdf(
+        "Hit length of each request", Axis("hit tokens", log=True), ("hit lengths", tokens, None), why="nothing hits."
+    )
+    says = "Whether a few requests hit nearly all of their blocks or many hit a little. Nothing is ever evicted."
+    return Plot("Hits of single requests", says, [rates, lengths])

@@ -1,0 +1,151 @@
+"""The hit curve estimated from a sample of the blocks, with its error: SHARDS (Waldspurger et al., FAST'15), adjusted.
+
+A subsequence of a path is a path and ancestors stay ancestors, so the same kernel runs on the blocks of a sample alone:
+what it finds at rank k lies near k / rate. Each sample takes one of every so many ids that follow each other, drawn
+by a hash: it then holds a part of every long prompt, and as many distinct blocks as any other sample, where a plain
+threshold on the hash errs several times as far. What a sample holds too few or too many references is due to blocks
+in use all the time: it is added to, or taken from, the first place (SHARDS-adj). Disjoint samples tell the error.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .errors import UsageError
+from .hits import Hits
+from .ramps import Ramps, Steps
+from .reuse import RATES, HitCurve, Segments, tails
+from .trace import Trace
+
+SAMPLES = 8  # disjoint, of equal size: their mean is the estimate, their spread its error
+T_95 = 2.365  # Student's t: 95 % of means of eight independent estimates are as near as this many standard errors
+FEWEST = 20  # blocks a sample, below which it says nothing
+
+
+class SampledCurve(HitCurve):
+    """Hit counts at any capacity, estimated from a share of the blocks; `errors` says how far off they may be.
+
+    >>> from kvtrace.trace import toy
+    >>> trace = toy(*[" ".join(str(first + i) for i in range(40)) for first in range(0, 4000, 40)] * 2)
+    >>> curve = SampledCurve(trace, 0.1)
+    >>> [hits.hit_blocks for hits in curve.hits([2000, 4000])]
+    [0, 4000]
+    """
+
+    def __init__(self, trace: Trace, share: float, seed: int = 0):
+        self._count(trace)
+        self._every = _every(share, trace.distinct)
+        self.sample = SAMPLES / self._every
+        self._parts = list(_parts(trace, self._every, seed))
+
+    def hits(self, capacities) -> list[Hits]:
+        """The estimated counts of caches of so many blocks each."""
+        blocks, tokens, requests = self._estimates(capacities).mean(axis=0)
+        return [
+            self._hits_of(round(hit_blocks), round(hit_tokens), float(request_hits))
+            for hit_blocks, hit_tokens, request_hits in zip(blocks, tokens, requests, strict=True)
+        ]
+
+    def errors(self, capacities) -> dict[str, np.ndarray]:
+        """Rate -> how far off each may be, up or down: 95 % are nearer, were the samples independent; most are."""
+        wholes = (self.blocks, self.tokens, self.requests_with_blocks)
+        spread = self._estimates(capacities).std(axis=0, ddof=1) * T_95 / SAMPLES**0.5
+        return {rate: off / max(1, whole) for rate, off, whole in zip(RATES, spread, wholes, strict=True)}
+
+    def to_dict(self, capacities=None, *, kv_bytes_per_token: int | None = None) -> dict:
+        """Keys as docs/curve.md lists them; each point has an `error` of each rate."""
+        capacities = self.capacities() if capacities is None else capacities
+        found, errors = super().to_dict(capacities, kv_bytes_per_token=kv_bytes_per_token), self.errors(capacities)
+        for place, point in enumerate(found["points"]):
+            point["error"] = {rate: float(off[place]) for rate, off in errors.items()}
+        return found
+
+    def hits_per_request(self, capacity: int) -> np.ndarray:
+        """UsageError: a sample of blocks says nothing of a single request."""
+        raise UsageError("a sampled curve says nothing of single requests. Try hit_curve(trace) without a sample.")
+
+    def _estimates(self, capacities) -> np.ndarray:
+        """(sample, measure, capacity) -> hit blocks, hit tokens and request hits."""
+        capacity = np.asarray(capacities, dtype=np.int64).reshape(-1)
+        most = np.array([self.blocks, self.tokens, self.requests_with_blocks]).reshape(-1, 1)
+        return np.clip([part.at(capacity) for part in self._parts], 0, most)
+
+
+class _Part:
+    """The curve of one sample, scaled up to the whole."""
+
+    def __init__(self, trace, references, ids, every):
+        from ._kernels import reuse
+
+        self._every, blocks = every, trace.prompt_blocks
+        offsets = np.searchsorted(references, trace.offsets)  # row -> its first reference in the sample
+        found = Segments(*reuse.segments(ids, offsets, trace.distinct // every + 1))
+        start, shares = found.rank, 1 / blocks[found.row]
+        self._ramps = Ramps(start, start + found.blocks, np.array([np.full(len(start), trace.block_size), shares]))
+        self._block_size = trace.block_size
+        row = np.searchsorted(trace.offsets, references, side="right") - 1
+        is_last = references == trace.offsets[row + 1] - 1
+        sampled = np.full(len(trace), -1)  # row -> its blocks in the sample, if its last one is
+        sampled[row[is_last]] = np.diff(offsets)[row[is_last]]
+        self._missing = Steps(*tails(trace, found, sampled))
+        self._adjustments = np.array(_adjustments(trace, row, is_last, every)).reshape(-1, 1)
+
+    def at(self, capacity):
+        reach = capacity / self._every
+        hit_tokens, shares = self._ramps.at(reach) * self._every
+        missing = self._missing.at(reach) * self._every
+        return np.array([hit_tokens / self._block_size, hit_tokens - missing, shares]) + self._adjustments
+
+
+def _adjustments(trace, row, is_last, every):
+    """What all references hold beyond those of the sample, scaled up: blocks, tokens, and shares of requests."""
+    blocks, lacking = trace.prompt_blocks, trace.prompt_blocks * trace.block_size - trace.input_length
+    lacking = np.maximum(lacking, 0)  # tokens that the last block lacks to a full one
+    sampled_tokens = len(row) * trace.block_size - lacking[row[is_last]].sum()
+    return (
+        len(trace.hash_ids) - len(row) * every,
+        len(trace.hash_ids) * trace.block_size - lacking.sum() - sampled_tokens * every,
+        (blocks > 0).sum() - (1 / blocks[row]).sum() * every,
+    )
+
+
+def _parts(trace, every, seed):
+    """One curve a sample."""
+    sample = _sample_of(trace.distinct, every, seed)[trace.hash_ids]
+    references = np.flatnonzero(sample >= 0)
+    sample, ids = sample[references], trace.hash_ids[references] // every  # one id of a group: its number names it
+    for number in range(SAMPLES):
+        taken = sample == number
+        yield _Part(trace, references[taken], ids[taken], every)
+
+
+def _sample_of(distinct, every, seed):
+    """block -> the sample that it is in, or -1: in each group of `every` ids the samples take places evenly apart."""
+    group, place = np.divmod(np.arange(distinct), every)
+    drawn = split_mix(np.arange(distinct // every + 1) + (seed << 32)) % np.uint64(every)
+    sample, rest = np.divmod((place - drawn.astype(np.int64)[group]) % every, every // SAMPLES)
+    return np.where((rest == 0) & (sample < SAMPLES), sample, -1).astype(np.int8)
+
+
+def _every(share, distinct):
+    """Ids of which each sample takes one."""
+    if not 0 < share < 1:
+        raise UsageError(f"the sample is {share:g} of the blocks; it is a share above 0 and below 1.")
+    if share * distinct < FEWEST * SAMPLES:
+        raise UsageError(
+            f"a sample of {share:g} holds {share * distinct:,.0f} of {distinct:,} blocks, which says nothing; it takes "
+            f"{FEWEST * SAMPLES}. Try a larger share, or the exact curve."
+        )
+    return round(SAMPLES / share)
+
+
+def split_mix(values: np.ndarray) -> np.ndarray:
+    """SplitMix64 (Steele et al., 2014): each value as the seed of a generator, and the first number it gives.
+
+    >>> split_mix(np.array([0]))
+    array([16294208416658607535], dtype=uint64)
+    """
+    mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

@@ -1,0 +1,15 @@
+"""Write docs/report-light.png and docs/report-dark.png: `python -m tests.browser.screenshots REPORT.html`."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.browser import chromium
+from tests.docs import ROOT
+
+if __name__ == "__main__":
+    for scheme in ("light", "dark"):
+        with tempfile.TemporaryDirectory() as profile, chromium.tab(profile, 1320, 1180) as tab:
+            tab.prefer(scheme)
+            tab.open(Path(sys.argv[1]).resolve())
+            (ROOT / f"docs/report-{scheme}.png").write_bytes(tab.screenshot())

@@ -1,0 +1,29 @@
+"""The founding document's prefix cache with LRU, one request at a time, over lists: what a simulation means.
+
+Match the leading resident blocks and pin them; allocate the missing ones root first, evicting the least recently
+released unpinned block when full; when the request ends, release its blocks tail first.
+"""
+
+
+def hits(prompts, capacity):
+    """Leading resident blocks of each prompt, in a cache of so many blocks."""
+    released = []  # resident and unpinned, the next victim first
+    counts = []
+    for prompt in prompts:
+        matched = 0
+        while matched < len(prompt) and prompt[matched] in released:
+            matched += 1
+        counts.append(matched)
+        for block in prompt[:matched]:
+            released.remove(block)  # pinned
+        pinned = list(prompt[:matched])
+        for block in prompt[matched:]:
+            if block in released:
+                released.remove(block)  # resident below a gap: computed again in its place
+            elif len(released) + len(pinned) >= capacity:
+                if not released:
+                    break  # the rest stays uncached
+                released.pop(0)
+            pinned.append(block)
+        released.extend(reversed(pinned))
+    return counts
