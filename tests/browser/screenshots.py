@@ -9,7 +9,10 @@ from tests.docs import ROOT
 
 if __name__ == "__main__":
     for scheme in ("light", "dark"):
-        with tempfile.TemporaryDirectory() as profile, chromium.tab(profile, 1320, 1180) as tab:
+        with (
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+            chromium.tab(profile, 1320, 1180) as tab,
+        ):
             tab.prefer(scheme)
             tab.open(Path(sys.argv[1]).resolve())
             (ROOT / f"docs/report-{scheme}.png").write_bytes(tab.screenshot())

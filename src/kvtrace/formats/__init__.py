@@ -184,7 +184,8 @@ def _sidecar(found: Found, block_size, tail) -> Sidecar:
     for option, given, own in (("--block-size", block_size, said.block_size), ("--tail", tail, said.tail)):
         if given is not None and own is not None and given != own:
             larger = " (convert --fold N makes blocks larger)" if option == "--block-size" else ""
-            raise UsageError(f"{said.path}: the sidecar says {own}, not {option} {given}. Leave the option out{larger}.")
+            hint = f"Leave the option out{larger}."
+            raise UsageError(f"{said.path}: the sidecar says {own}, not {option} {given}. {hint}")
     return said
 
 
