@@ -52,23 +52,22 @@ class Hits:
         return asdict(self) | {name: getattr(self, name) for name in rates}
 
 
-def count_hits(trace: Trace, hit_blocks: np.ndarray) -> Hits:
-    """The counts that follow from each request's hit blocks (request -> leading resident blocks).
+def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = slice(None)) -> Hits:
+    """The counts that follow from each request's hit blocks (request -> leading resident blocks), of all rows or some.
 
     >>> from kvtrace.trace import toy
     >>> count_hits(toy("0 1", "0 2"), np.array([0, 1])).block_hit_rate
     0.25
     """
-    blocks = trace.prompt_blocks
+    blocks, tokens, hits = trace.prompt_blocks[rows], trace.input_length[rows], hit_blocks[rows]
     holding = blocks > 0
-    hit_tokens = np.minimum(hit_blocks * trace.block_size, trace.input_length)
     return Hits(
-        requests=len(trace),
-        hit_blocks=int(hit_blocks.sum()),
+        requests=len(blocks),
+        hit_blocks=int(hits.sum()),
         blocks=int(blocks.sum()),
-        hit_tokens=int(hit_tokens.sum()),
-        tokens=int(trace.input_length.sum()),
-        request_hits=float((hit_blocks[holding] / blocks[holding]).sum()),
+        hit_tokens=int(np.minimum(hits * trace.block_size, tokens).sum()),
+        tokens=int(tokens.sum()),
+        request_hits=float((hits[holding] / blocks[holding]).sum()),
         requests_with_blocks=int(holding.sum()),
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .distribution import Distribution
-from .hits import Hits
+from .hits import Hits, count_hits
 from .trace import Trace
 
 MOST_TURNS = 20  # later turns are counted together
@@ -101,13 +101,5 @@ def by_type(trace: Trace, hit_blocks: np.ndarray) -> list[Group]:
 
 def group(trace: Trace, hit_blocks: np.ndarray, mask: np.ndarray, name: str) -> Group:
     """The figures of the requests where the mask is true."""
-    blocks, tokens = trace.prompt_blocks[mask], trace.input_length[mask]
-    hits, holding = hit_blocks[mask], blocks > 0
-    return Group(
-        name, Distribution.of(tokens), Distribution.of(trace.output_length[mask]),
-        Hits(
-            requests=int(mask.sum()), hit_blocks=int(hits.sum()), blocks=int(blocks.sum()),
-            hit_tokens=int(np.minimum(hits * trace.block_size, tokens).sum()), tokens=int(tokens.sum()),
-            request_hits=float((hits[holding] / blocks[holding]).sum()), requests_with_blocks=int(holding.sum()),
-        ),
-    )  # fmt: skip
+    lengths = Distribution.of(trace.input_length[mask]), Distribution.of(trace.output_length[mask])
+    return Group(name, *lengths, count_hits(trace, hit_blocks, mask))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...fold import fold
-from ...hits import count_hits, unlimited_hits
+from ...analyze import by_block_size
 from .plot import Axis, Panel, Plot, Series, Study
 
 MOST_FOLDS = 10
@@ -25,13 +24,12 @@ def plot(study: Study) -> Plot:
     factors = [2**power for power in range(MOST_FOLDS + 1) if 2**power < 2 * longest]
     sizes, blocks, tokens = [], [], []
     for factor in factors:
-        folded = fold(trace, factor)
-        if not len(folded.hash_ids):  # dropped tails: no prompt fills such a block
+        (folded,) = by_block_size(trace, [factor])
+        if not folded.blocks:  # dropped tails: no prompt fills such a block
             break
-        hits = count_hits(folded, unlimited_hits(folded))
         sizes.append(folded.block_size)
-        blocks.append(hits.block_hit_rate)
-        tokens.append(hits.token_hit_rate)
+        blocks.append(folded.hits.block_hit_rate)
+        tokens.append(folded.hits.token_hit_rate)
     at = np.array(sizes)
     series = [
         Series("block hit rate", at, np.array(blocks), 0, "dots"),
