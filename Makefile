@@ -43,7 +43,8 @@ clean:  ## remove what was built
 	rm -rf build dist $(VENV) demo-output .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find src -name '*.so' -delete
 
-SOURCES := pyproject.toml setup.py $(wildcard src/kvtrace/_kernels/*.py src/kvtrace/_kernels/*.pxd)
+COMPILED := src/kvtrace/_kernels src/kvtrace/cache src/kvtrace/cache/core src/kvtrace/cache/policies
+SOURCES := pyproject.toml setup.py $(wildcard $(COMPILED:%=%/*.py) $(COMPILED:%=%/*.pxd))
 
 # an editable install with the kernels compiled in place; made again when a kernel or a dependency changes
 $(VENV)/demo: $(SOURCES)

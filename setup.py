@@ -1,4 +1,4 @@
-"""Build the compiled kernels; everything else is in pyproject.toml.
+"""Build what is compiled: kernels, policies and the cache core; everything else is in pyproject.toml.
 
 KVTRACE_DEBUG_KERNELS=1 builds them with bounds checks and wraparound errors (`make test-debug`).
 """
@@ -11,7 +11,13 @@ from Cython.Compiler import Errors
 from setuptools import Extension, setup
 
 DEBUG = os.environ.get("KVTRACE_DEBUG_KERNELS") == "1"
-KERNELS = sorted(path for path in Path("src/kvtrace/_kernels").glob("*.py") if path.name not in ("__init__.py",))
+COMPILED = ["_kernels", "cache/core", "cache/policies"]  # folders whose files are all compiled
+KERNELS = sorted(
+    path
+    for folder in COMPILED
+    for path in Path("src/kvtrace", folder).glob("*.py")
+    if path.name != "__init__.py"
+) + [path for path in [Path("src/kvtrace/cache/manager.py")] if path.exists()]
 
 
 def fail_on_performance_hint(position, message, env=None):
@@ -33,6 +39,7 @@ setup(
             for path in KERNELS
         ],
         build_dir="build/cython",
+        include_path=["src"],
         language_level=3,
         compiler_directives={
             "boundscheck": DEBUG,

@@ -20,9 +20,10 @@ def analyze(input_file, block_size):
     """Print datagen's statistics of a trace; `kvtrace analyze` says more."""
     from . import formats
     from .analyze import basics
+    from .cli.output import print_tables
     from .report.analysis import datagen_table
 
-    cli.print_tables([datagen_table(basics(formats.read(input_file, block_size=block_size, extra="ignore")))])
+    print_tables([datagen_table(basics(formats.read(input_file, block_size=block_size, extra="ignore")))])
 
 
 def main() -> None:

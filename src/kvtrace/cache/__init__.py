@@ -1,0 +1,1 @@
+"""Prefix caches: live, and simulated."""

@@ -1,0 +1,38 @@
+from kvtrace.cache.policies.base cimport Context
+
+cdef int NO_ROOM
+
+cdef class Engine:
+    cdef readonly Context context
+    cdef readonly object jobs
+    cdef const int[::1] ids
+    cdef const long long[::1] start
+    cdef const int[::1] full
+    cdef const signed char[::1] tail
+    cdef const int[::1] limit
+    cdef const int[::1] grown
+    cdef const signed char[::1] grown_tail
+    cdef const int[::1] fresh
+    cdef const double[::1] arrival
+    cdef readonly bint grows
+    cdef readonly bint needs_lock
+    cdef readonly long long evictions, early_frees
+    cdef readonly Py_ssize_t row, live
+    cdef Py_ssize_t oldest
+    cdef signed char[::1] admitted
+    cdef int[::1] hit
+    cdef int kind
+    cdef Py_ssize_t window
+    cdef const double[::1] end
+    cdef const long long[::1] by_end
+    cdef Py_ssize_t ended
+
+    cdef int admit(self, Py_ssize_t row) except -1 nogil
+    cdef int grow(self, Py_ssize_t row) except -1 nogil
+    cdef int finish(self, Py_ssize_t row) except -1 nogil
+    cdef int before(self, Py_ssize_t row) except -1 nogil
+    cdef int _advance(self, Py_ssize_t stop) except -1 nogil
+    cdef int _retire(self, Py_ssize_t row) except -1 nogil
+    cdef int _end(self, Py_ssize_t row) except -1 nogil
+    cdef int _free_oldest(self, Py_ssize_t but) except -1 nogil
+    cdef int _finish_all(self) except -1 nogil

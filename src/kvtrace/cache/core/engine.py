@@ -1,0 +1,187 @@
+"""The run of a trace through a prefix cache: who is live when, who is freed early, and each request's hit.
+
+An engine is a subclass with three verbs: `admit` (match, pin, allocate), `grow` (the output's blocks) and `finish`
+(unpin). Where there is no room for one, the oldest live request is freed early and it is tried again.
+"""
+
+import cython
+import numpy as np
+
+from kvtrace.errors import KvtraceError, UsageError
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.policies.base import Context
+
+NO_ROOM = cython.declare(cython.int, -2)  # nothing was changed; -1 says that an exception is on its way
+ONE = cython.declare(cython.int, 0)  # the kinds of schedule: each request ends before the next comes,
+WINDOW = cython.declare(cython.int, 1)  # so many live at once,
+TIMED = cython.declare(cython.int, 2)  # or an end known for each
+KINDS = {"c1": ONE, "window": WINDOW, "timed": TIMED}
+
+
+@cython.cclass
+class Engine:
+    """A prefix cache that a trace's requests run through, by a schedule; what they ask for is in `jobs`."""
+
+    def __init__(self, context: Context, jobs):
+        rows = len(jobs.full)
+        self.context, self.jobs = context, jobs
+        self.ids, self.start, self.full = jobs.ids, jobs.start, jobs.full
+        self.tail, self.limit, self.arrival = jobs.tail, jobs.limit, jobs.arrival
+        self.grown, self.grown_tail, self.fresh, self.grows = jobs.grown, jobs.grown_tail, jobs.fresh, jobs.grows
+        self.needs_lock = False
+        self.evictions = self.early_frees = self.row = self.live = self.oldest = self.ended = 0
+        self.admitted = np.zeros(rows, dtype=np.int8)  # row -> 1 while it is live
+        self.hit = np.zeros(rows, dtype=np.int32)  # row -> hit blocks
+        self.schedule("c1")
+
+    @property
+    def hits(self):
+        """Hit blocks of each request so far."""
+        return np.asarray(self.hit)
+
+    def schedule(self, kind, window=1, end=None):
+        """Say who is live when: "c1", "window" with so many live at once, or "timed" with each request's end in ms."""
+        self.kind, self.window = KINDS[kind], window
+        self.end = np.zeros(0) if end is None else np.ascontiguousarray(end, dtype=np.float64)
+        self.by_end = np.argsort(np.asarray(self.end), kind="stable")  # rows by end, then row
+
+    def advance(self, rows):
+        """Serve so many more requests."""
+        stop: cython.Py_ssize_t = min(self.row + rows, len(self.full))
+        if self.needs_lock:
+            self._advance(stop)
+        else:
+            with cython.nogil:
+                self._advance(stop)
+
+    def close(self):
+        """Let all live requests end, then recount: a broken invariant is a fault of ours and says so."""
+        if self.needs_lock:
+            self._finish_all()
+        else:
+            with cython.nogil:
+                self._finish_all()
+        broken = self.recount()
+        if broken:
+            raise KvtraceError(f"the simulation is at fault: {broken}. Please report it.")
+
+    def recount(self):
+        """What the self-check finds wrong with residency and pins after all requests ended, or None."""
+        return None
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+        """Match, pin and allocate a request's blocks; its hit blocks, or NO_ROOM."""
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def grow(self, row: cython.Py_ssize_t) -> cython.int:
+        """Allocate what the output of an admitted request adds; 0, or NO_ROOM."""
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def finish(self, row: cython.Py_ssize_t) -> cython.int:
+        """Unpin a request's blocks, tail first."""
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def before(self, row: cython.Py_ssize_t) -> cython.int:
+        """What is due before a request is looked at."""
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _advance(self, stop: cython.Py_ssize_t) -> cython.int:
+        row: cython.Py_ssize_t
+        hit: cython.int
+        while self.row < stop:
+            row = self.row
+            self.context.request = row
+            self.context.now = self.arrival[row]
+            self._retire(row)
+            self.before(row)
+            hit = self.admit(row)
+            while hit == NO_ROOM:
+                self._free_oldest(row)
+                hit = self.admit(row)
+            self.hit[row] = hit
+            self.admitted[row] = 1
+            self.live += 1
+            if self.grows:
+                while self.grow(row) == NO_ROOM:
+                    self._free_oldest(row)
+            if self.kind == ONE:
+                self._end(row)
+            self.row = row + 1
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _retire(self, row: cython.Py_ssize_t) -> cython.int:
+        """Finish the requests that ended before a request comes."""
+        ending: cython.Py_ssize_t
+        if self.kind == WINDOW:
+            while self.live >= self.window:
+                while not self.admitted[self.oldest]:
+                    self.oldest += 1
+                self._end(self.oldest)
+        elif self.kind == TIMED:
+            while self.ended < self.by_end.shape[0]:
+                ending = self.by_end[self.ended]
+                if self.end[ending] > self.arrival[row] or ending >= row:  # the latter ends as it arrives
+                    break
+                self.ended += 1
+                if self.admitted[ending]:
+                    self._end(ending)
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _end(self, row: cython.Py_ssize_t) -> cython.int:
+        self.admitted[row] = 0
+        self.live -= 1
+        return self.finish(row)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _free_oldest(self, but: cython.Py_ssize_t) -> cython.int:
+        """Finish the live request that was admitted first, other than `but`, before its time."""
+        while self.oldest < but and not self.admitted[self.oldest]:
+            self.oldest += 1
+        if self.oldest >= but:
+            with cython.gil:
+                raise UsageError(
+                    f"a capacity of {self.context.capacity:,} blocks does not hold request {but:,} alone. Try more."
+                )
+        self.early_frees += 1
+        return self._end(self.oldest)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _finish_all(self) -> cython.int:
+        ending: cython.Py_ssize_t
+        if self.kind == TIMED:
+            while self.ended < self.by_end.shape[0]:
+                ending = self.by_end[self.ended]
+                self.ended += 1
+                if self.admitted[ending]:
+                    self._end(ending)
+        while self.oldest < self.row:
+            if self.admitted[self.oldest]:
+                self._end(self.oldest)
+            self.oldest += 1
+        return 0

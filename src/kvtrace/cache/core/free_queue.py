@@ -1,0 +1,214 @@
+"""vLLM's block pool: one queue of free physical blocks, cached or not, which new blocks are taken from the head of.
+
+A cached block that is free keeps its hash until it is taken. A block that is computed a second time becomes a second
+copy under the same hash; which copy a later request finds, and where a freed block without a hash goes, are switches.
+Twin: tests/reference/free_queue.py.
+"""
+
+import cython
+import numpy as np
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
+    from cython.cimports.kvtrace.cache.policies.base import Context
+
+NOTHING = cython.declare(cython.int, -1)  # no copy of a block; no hash
+
+
+@cython.final
+@cython.cclass
+class FreeQueue(Engine):
+    """`context.capacity` physical blocks, all free at first; each holds a block of the trace, or one without a hash.
+
+    With `unhashed_first` a freed block without a hash goes to the head of the queue, else to its end as the others do.
+    With `newest_copy` the copy registered last is found, and no other any more, else the first that is still there.
+    """
+
+    capacity: cython.int  # also the queue's end: its head is next[capacity], its last block previous[capacity]
+    free: cython.int  # physical blocks in the queue
+    unhashed_first: cython.bint
+    newest_copy: cython.bint
+    next: cython.int[::1]  # physical block -> the next in the queue
+    previous: cython.int[::1]
+    pins: cython.int[::1]  # physical block -> live requests that hold it
+    holds: cython.int[::1]  # physical block -> the trace's block whose hash it has
+    copy: cython.int[::1]  # the trace's block -> the copy that is found
+    later: cython.int[::1]  # physical block -> the copy registered next; after the last comes the first
+    earlier: cython.int[::1]
+    held: cython.int[::1]  # the physical blocks of live requests, one request after the other
+    begin: cython.longlong[::1]  # row -> where its physical blocks begin in `held`
+    top: cython.longlong
+
+    def __init__(self, context: Context, jobs, unhashed_first=True, newest_copy=False):
+        Engine.__init__(self, context, jobs)
+        blocks: cython.int = min(context.capacity, int(jobs.most.sum()))  # more are never taken
+        self.capacity = self.free = blocks
+        self.unhashed_first, self.newest_copy = unhashed_first, newest_copy
+        self.next = np.arange(1, blocks + 2, dtype=np.int32)
+        self.previous = np.arange(-1, blocks, dtype=np.int32)
+        self.next[blocks], self.previous[0] = 0, blocks
+        self.pins = np.zeros(blocks, dtype=np.int32)
+        self.holds = np.full(blocks, NOTHING, dtype=np.int32)
+        self.copy = np.full(context.blocks, NOTHING, dtype=np.int32)
+        self.later, self.earlier = np.empty((2, blocks), dtype=np.int32)
+        self.held = np.empty(int(jobs.most.sum()), dtype=np.int32)
+        self.begin = np.empty(len(jobs.full), dtype=np.int64)
+        self.top = 0
+
+    def recount(self):
+        """What the self-check finds wrong after all requests ended, or None."""
+        pins, holds, copy = np.asarray(self.pins), np.asarray(self.holds), np.asarray(self.copy)
+        if pins.any():
+            return f"{int((pins != 0).sum()):,} blocks are pinned by no request"
+        queued = self._queued()
+        if not queued == self.free == self.capacity:
+            return f"{queued:,} of {self.capacity:,} blocks are free, {self.free:,} are counted"
+        found = np.flatnonzero(copy != NOTHING)
+        if (holds[copy[found]] != found).any():
+            return "a hash names a block that no longer has it"
+        if not self.newest_copy and len(found) != len(np.unique(holds[holds != NOTHING])):
+            return "a cached block can't be found by its hash"
+        return None
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+        i: cython.int
+        physical: cython.int
+        hit: cython.int = 0
+        idle: cython.int = 0
+        start: cython.Py_ssize_t = self.start[row]
+        blocks: cython.int = self.full[row] + self.tail[row]
+        while hit < self.limit[row]:  # match
+            physical = self.copy[self.ids[start + hit]]
+            if physical == NOTHING:
+                break
+            idle += self.pins[physical] == 0
+            hit += 1
+        if blocks - hit + idle > self.free:  # idle blocks that are hit leave the queue too
+            return NO_ROOM
+        if self.live == 0:
+            self.top = 0
+        self.begin[row] = self.top
+        for i in range(hit):  # pin
+            physical = self.copy[self.ids[start + i]]
+            if self.pins[physical] == 0:
+                self._leave(physical)
+            self.pins[physical] += 1
+            self.held[self.top + i] = physical
+        self.top += hit
+        for i in range(hit, self.full[row]):  # allocate
+            self._register(self._take(), self.ids[start + i])
+        if self.tail[row]:
+            self._take()
+        return hit
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def grow(self, row: cython.Py_ssize_t) -> cython.int:
+        k: cython.int
+        blocks: cython.int = self.grown[row] + self.grown_tail[row]
+        if blocks - self.tail[row] > self.free:
+            return NO_ROOM
+        for k in range(blocks):
+            if k >= self.tail[row]:
+                self._take()
+            if k < self.grown[row]:  # the first may be the tail, full by now
+                self._register(self.held[self.begin[row] + self.full[row] + k], self.fresh[row] + k)
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def finish(self, row: cython.Py_ssize_t) -> cython.int:
+        k: cython.longlong
+        physical: cython.int
+        blocks: cython.longlong = self.full[row]
+        blocks += self.grown[row] + self.grown_tail[row] if self.grows else self.tail[row]
+        for k in range(self.begin[row] + blocks - 1, self.begin[row] - 1, -1):  # tail first
+            physical = self.held[k]
+            self.pins[physical] -= 1
+            if self.pins[physical] == 0:
+                if self.unhashed_first and self.holds[physical] == NOTHING:
+                    self._join(physical, self.next[self.capacity])
+                else:
+                    self._join(physical, self.capacity)
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _take(self) -> cython.int:
+        """Take the block at the queue's head for the request being served; what it held is cached no longer."""
+        physical: cython.int = self.next[self.capacity]
+        self._leave(physical)
+        if self.holds[physical] != NOTHING:
+            self._forget(physical)
+            self.evictions += 1
+        self.pins[physical] = 1
+        self.held[self.top] = physical
+        self.top += 1
+        return physical
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _leave(self, physical: cython.int) -> cython.int:
+        self.next[self.previous[physical]] = self.next[physical]
+        self.previous[self.next[physical]] = self.previous[physical]
+        self.free -= 1
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _join(self, physical: cython.int, follower: cython.int) -> cython.int:
+        """Put a block into the queue, before another or before the end."""
+        self.next[physical] = follower
+        self.previous[physical] = self.previous[follower]
+        self.next[self.previous[follower]] = physical
+        self.previous[follower] = physical
+        self.free += 1
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _register(self, physical: cython.int, block: cython.int) -> cython.int:
+        """Give a physical block the hash of a block of the trace, as its last copy."""
+        found: cython.int = self.copy[block]
+        self.holds[physical] = block
+        if found == NOTHING or self.newest_copy:
+            self.copy[block] = self.later[physical] = self.earlier[physical] = physical
+        else:
+            self.later[physical], self.earlier[physical] = found, self.earlier[found]
+            self.later[self.earlier[found]] = physical
+            self.earlier[found] = physical
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _forget(self, physical: cython.int) -> cython.int:
+        """Take a physical block's hash away; the copy registered next is found in its place."""
+        block: cython.int = self.holds[physical]
+        self.holds[physical] = NOTHING
+        if self.copy[block] == physical:
+            self.copy[block] = NOTHING if self.later[physical] == physical else self.later[physical]
+        self.later[self.earlier[physical]] = self.later[physical]
+        self.earlier[self.later[physical]] = self.earlier[physical]
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _queued(self) -> cython.int:
+        """The blocks in the queue, counted by walking it, both ways at once."""
+        count: cython.int = 0
+        physical: cython.int = self.next[self.capacity]
+        while physical != self.capacity and self.previous[self.next[physical]] == physical and count <= self.capacity:
+            physical = self.next[physical]
+            count += 1
+        return count

@@ -1,0 +1,17 @@
+from kvtrace.cache.core.engine cimport Engine
+from kvtrace.cache.policies.base cimport Policy
+
+cdef class Pool(Engine):
+    cdef readonly Policy policy
+    cdef long long capacity, unhashed
+    cdef readonly long long resident, idle
+    cdef bint total, leaf_first, parents_last
+    cdef int[::1] pins
+    cdef int[::1] children
+    cdef const int[::1] parent
+    cdef int _make_room(self) except -1 nogil
+    cdef int _evict(self, int block) except -1 nogil
+    cdef int _insert(self, int block) except -1 nogil
+    cdef int _unpin(self, int block) except -1 nogil
+    cdef bint _fits(self, Py_ssize_t row, Py_ssize_t start, Py_ssize_t gap, Py_ssize_t stop) noexcept nogil
+    cdef int _victim(self) except -1 nogil

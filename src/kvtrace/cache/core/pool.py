@@ -1,0 +1,221 @@
+"""The founding document's cache: one table of blocks by hash, reference counts, and a policy over the idle ones.
+
+What one request does: match its leading resident blocks, pin them, allocate the missing ones root first, and at its
+end unpin all of them tail first. Twin: tests/reference/pool.py.
+"""
+
+import cython
+import numpy as np
+
+from kvtrace.errors import UsageError
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
+    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+
+ABSENT = cython.declare(cython.int, -1)  # pins of a block that is not resident
+
+
+@cython.cclass
+class Pool(Engine):
+    """Residency, pins and counts of a cache of `context.capacity` blocks whose idle ones go in the policy's order.
+
+    With `total` the capacity bounds live and idle blocks together, else the idle ones alone. With `leaf_first` only
+    blocks without a resident child are evictable; `jobs.parent` says whose child a block is.
+    """
+
+    def __init__(self, context: Context, jobs, policy: Policy, total=True, leaf_first=False):
+        Engine.__init__(self, context, jobs)
+        self.policy, self.needs_lock = policy, policy.needs_lock
+        self.capacity, self.total, self.parents_last = context.capacity, total, leaf_first
+        self.leaf_first = leaf_first and not policy.keeps_parents
+        self.pins = np.full(context.blocks, ABSENT, dtype=np.int32)  # block -> live requests that hold it
+        self.parent = jobs.parent if leaf_first else np.empty(0, dtype=np.int32)
+        self.children = np.zeros(context.blocks if self.leaf_first else 0, dtype=np.int32)  # block -> its resident children
+        self.resident = self.idle = self.unhashed = 0
+
+    def residents(self):
+        """The blocks that are resident, in order of their numbers."""
+        return np.flatnonzero(np.asarray(self.pins) != ABSENT)
+
+    def recount(self):
+        """What the self-check finds wrong after all requests ended, or None."""
+        pins = np.asarray(self.pins)
+        if (pins > 0).any() or self.unhashed:
+            return f"{int((pins > 0).sum()) + self.unhashed:,} blocks are pinned by no request"
+        if (pins == 0).sum() != self.idle or self.idle != self.resident:
+            return f"{self.idle:,} blocks are counted as idle, {int((pins == 0).sum()):,} are"
+        if self.idle > self.capacity:
+            return f"{self.idle:,} blocks are idle in a cache of {self.capacity:,}"
+        if self.parents_last:
+            parents = np.asarray(self.parent)[self.residents()]
+            if (pins[parents[parents >= 0]] == ABSENT).any():
+                return "a block outlived its parent"
+        return None
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def before(self, row: cython.Py_ssize_t) -> cython.int:
+        block: cython.int
+        if self.policy.expires:
+            block = self.policy.expired()
+            while block >= 0:
+                self._evict(block)
+                block = self.policy.expired()
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+        i: cython.Py_ssize_t
+        block: cython.int
+        start: cython.Py_ssize_t = self.start[row]
+        stop: cython.Py_ssize_t = start + self.full[row]
+        i = start
+        while i < stop and self.pins[self.ids[i]] != ABSENT:  # match
+            i += 1
+        hit: cython.int = cython.cast(cython.int, i - start)
+        if self.total and not self._fits(row, start, i, stop):
+            return NO_ROOM
+        for i in range(start, stop):  # pin: also what is resident below a gap, and is computed again in its place
+            block = self.ids[i]
+            if self.pins[block] != ABSENT:
+                if self.pins[block] == 0:
+                    self.idle -= 1
+                self.pins[block] += 1
+                self.policy.use(block)
+        for i in range(start + hit, stop):  # allocate
+            block = self.ids[i]
+            if self.pins[block] == ABSENT:
+                if self.total:
+                    self._make_room()
+                self._insert(block)
+        if self.tail[row]:
+            if self.total:
+                self._make_room()
+            self.unhashed += 1
+        return min(hit, self.limit[row])
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def grow(self, row: cython.Py_ssize_t) -> cython.int:
+        k: cython.int
+        turned: cython.int = self.tail[row] if self.grown[row] else 0  # the tail, once full, is the first grown block
+        more: cython.longlong = self.grown[row] + self.grown_tail[row] - self.tail[row]
+        if self.total and more > self.capacity - self.resident - self.unhashed + self.idle:
+            return NO_ROOM
+        for k in range(self.grown[row]):
+            if k == 0 and turned:
+                self.unhashed -= 1
+            elif self.total:
+                self._make_room()
+            self._insert(self.fresh[row] + k)
+        if self.grown_tail[row] > self.tail[row] - turned:
+            if self.total:
+                self._make_room()
+            self.unhashed += 1
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def finish(self, row: cython.Py_ssize_t) -> cython.int:
+        k: cython.Py_ssize_t
+        self.unhashed -= self.grown_tail[row] if self.grows else self.tail[row]
+        if self.grows:
+            for k in range(self.grown[row] - 1, -1, -1):
+                self._unpin(cython.cast(cython.int, self.fresh[row] + k))
+        for k in range(self.start[row] + self.full[row] - 1, self.start[row] - 1, -1):
+            self._unpin(self.ids[k])
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _fits(self, row: cython.Py_ssize_t, start: cython.Py_ssize_t, gap: cython.Py_ssize_t,
+              stop: cython.Py_ssize_t) -> cython.bint:  # fmt: skip
+        """Whether the blocks that a request lacks can be had without those it holds."""
+        i: cython.Py_ssize_t
+        free: cython.longlong = self.capacity - self.resident - self.unhashed
+        need: cython.longlong = stop - gap + self.tail[row]
+        if need <= free:
+            return True
+        free += self.idle
+        for i in range(start, gap):
+            free -= self.pins[self.ids[i]] == 0
+        for i in range(gap, stop):
+            if self.pins[self.ids[i]] != ABSENT:
+                need -= 1
+                free -= self.pins[self.ids[i]] == 0
+        return need <= free
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _make_room(self) -> cython.int:
+        """Evict one block if the cache is full; there is an idle one, `_fits` saw to it."""
+        if self.resident + self.unhashed >= self.capacity:
+            return self._evict(self._victim())
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _victim(self) -> cython.int:
+        """The policy's victim, checked: a policy may be anybody's."""
+        block: cython.int = self.policy.victim()
+        if block < 0 or block >= self.pins.shape[0] or self.pins[block] != 0 or (self.leaf_first and self.children[block]):
+            with cython.gil:
+                raise UsageError(f"the policy named {self._described(block)} as its victim. Try one that it was given by release.")
+        return block
+
+    def _described(self, block: cython.int):
+        if block < 0 or block >= len(self.pins):
+            return "no block" if block < 0 else f"block {block:,}, which does not exist,"
+        if self.pins[block] == ABSENT:
+            return f"block {block:,}, which is not resident,"
+        return f"block {block:,}, which {'is pinned' if self.pins[block] else 'has a resident child'},"
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _insert(self, block: cython.int) -> cython.int:
+        self.pins[block] = 1
+        self.resident += 1
+        if self.leaf_first and self.parent[block] >= 0:
+            self.children[self.parent[block]] += 1
+        return self.policy.insert(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _unpin(self, block: cython.int) -> cython.int:
+        self.pins[block] -= 1
+        if self.pins[block] == 0:
+            self.idle += 1
+            if not self.leaf_first or self.children[block] == 0:
+                self.policy.release(block)
+            if not self.total and self.idle > self.capacity:
+                self._evict(self._victim())
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _evict(self, block: cython.int) -> cython.int:
+        parent: cython.int
+        self.pins[block] = ABSENT
+        self.resident -= 1
+        self.idle -= 1
+        self.evictions += 1
+        self.policy.remove(block)
+        if self.leaf_first:
+            parent = self.parent[block]
+            if parent >= 0:
+                self.children[parent] -= 1
+                if self.children[parent] == 0 and self.pins[parent] == 0:
+                    self.policy.release(parent)
+        return 0

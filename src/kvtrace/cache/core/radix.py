@@ -1,0 +1,392 @@
+"""SGLang's radix cache: a tree whose nodes are runs of blocks, and unlocked leaves that go as a whole.
+
+Block ids are a forest, so two paths that hold the same id at a depth agree up to there: a match compares a node's last
+block, or halves the run until it finds where the paths part; it needs no hash, and a run is a place in the trace's own
+ids. A request costs what the nodes on its path cost, however many blocks they hold. Twin: tests/reference/radix.py.
+"""
+
+import cython
+import numpy as np
+
+from kvtrace.errors import UsageError
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
+    from cython.cimports.kvtrace.cache.policies.base import Context
+
+ROOT = cython.declare(cython.int, 0)
+LRU = cython.declare(cython.int, 0)
+MRU = cython.declare(cython.int, 1)
+FIFO = cython.declare(cython.int, 2)
+FILO = cython.declare(cython.int, 3)
+LFU = cython.declare(cython.int, 4)
+SLRU = cython.declare(cython.int, 5)
+PRIORITY = cython.declare(cython.int, 6)
+ORDERS = {"lru": LRU, "mru": MRU, "fifo": FIFO, "filo": FILO, "lfu": LFU, "slru": SLRU, "priority": PRIORITY}
+PROTECTED = cython.declare(cython.longlong, 2)  # slru: from so many requests on, a node goes after all others
+UNCOUNTED = cython.declare(cython.longlong, 1 << 62)  # no path is as long: a walk that counts no request
+LOWEST = cython.declare(cython.longlong, -(1 << 62))  # a walk that raises no priority
+
+
+@cython.cclass
+class Radix(Engine):
+    """Nodes, locks and the heap of leaves of a tree that holds `context.capacity` blocks, those of live requests too.
+
+    `policy` is one of SGLang's seven eviction orders; `priority` (int64, one a request) is what requests ask for under
+    the order of that name, and may be None under any other. UsageError for a policy that SGLang does not have.
+    """
+
+    # the tree, one value a node; the root is node 0
+    run: cython.longlong[::1]  # where its blocks begin in ids; a run of grown blocks: -1 - the first one's number
+    length: cython.int[::1]  # blocks, 0 = no such node now
+    parent: cython.int[::1]
+    children: cython.int[::1]  # how many
+    locks: cython.int[::1]  # live requests whose path it lies on
+    requests: cython.int[::1]  # that inserted it or passed through it: SGLang's hit_count
+    rank: cython.longlong[::1]  # the highest priority of those
+    used: cython.longlong[::1]  # times, by a clock that ticks at each step
+    created: cython.longlong[::1]
+    unused: cython.int[::1]  # node numbers to be had, a stack
+    unused_nodes: cython.Py_ssize_t
+    head: cython.int[::1]  # block -> the node that begins with it, -1 = none
+    held: cython.int[::1]  # row -> the node that a live request locks
+    priority: cython.const[cython.longlong][::1]  # row -> what it asks for
+    # the leaves that no live request holds, a heap, the next victim first
+    order: cython.int
+    key: cython.longlong[::1]  # node -> what the order goes by; equals go by their last use
+    heap: cython.int[::1]
+    place: cython.int[::1]  # node -> where in the heap, -1 = not there
+    leaves: cython.int
+    capacity: cython.longlong
+    free: cython.longlong  # blocks
+    idle: cython.longlong  # blocks of unlocked nodes: all of them can be evicted
+    clock: cython.longlong
+    matched: cython.longlong  # blocks that the last walk found
+
+    def __init__(self, context: Context, jobs, policy="lru", priority=None):
+        Engine.__init__(self, context, jobs)
+        if policy not in ORDERS:
+            raise UsageError(f"SGLang has no eviction order {policy!r}. Try {', '.join(ORDERS)}.")
+        rows, capacity = len(jobs.full), context.capacity
+        # a request adds four nodes at most: two splits, its prompt's rest and its output
+        nodes = 1 + min(capacity, context.blocks, 4 * rows)
+        self.run, self.used, self.created, self.key, self.rank = np.zeros((5, nodes), dtype=np.int64)
+        self.length, self.parent, self.children, self.locks, self.requests = np.zeros((5, nodes), dtype=np.int32)
+        self.heap, self.place = np.zeros(nodes, dtype=np.int32), np.full(nodes, -1, dtype=np.int32)
+        self.unused, self.unused_nodes = np.arange(nodes, 0, -1, dtype=np.int32), nodes - 1
+        self.unused = self.unused[1:]  # the root's number is never had
+        self.head, self.held = np.full(context.blocks, -1, dtype=np.int32), np.zeros(rows, dtype=np.int32)
+        self.priority = np.zeros(rows, dtype=np.int64) if priority is None else np.ascontiguousarray(priority, np.int64)
+        self.order, self.leaves = ORDERS[policy], 0
+        self.capacity = self.free = capacity
+        self.idle = self.clock = self.matched = 0
+
+    def residents(self):
+        """The blocks that are resident, in order of their numbers."""
+        ids, run, length = np.asarray(self.ids), np.asarray(self.run), np.asarray(self.length)
+        runs = [
+            ids[run[node] : run[node] + length[node]] if run[node] >= 0 else np.arange(length[node]) - 1 - run[node]
+            for node in np.flatnonzero(length)
+        ]
+        return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *runs]))
+
+    def nodes(self):
+        """How many nodes the tree has, the root aside."""
+        return int(np.count_nonzero(np.asarray(self.length)))
+
+    def recount(self):
+        """What the self-check finds wrong after all requests ended, or None."""
+        length, locks, children = np.asarray(self.length), np.asarray(self.locks), np.asarray(self.children)
+        there = length > 0
+        if locks[there].any():
+            return f"{int((locks[there] > 0).sum()):,} nodes are locked by no request"
+        if length.sum() + self.free != self.capacity or length.sum() != self.idle:
+            return f"{int(length.sum()):,} blocks are resident and {self.free:,} free in a cache of {self.capacity:,}"
+        if (np.bincount(np.asarray(self.parent)[there], minlength=len(there)) != children).any():
+            return "a node's children are miscounted"
+        if ((np.asarray(self.place) >= 0) != (there & (children == 0))).any() or (there & (children == 0)).sum() != self.leaves:
+            return "a leaf is missing among those to evict"
+        return None
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+        """Match, lock, make room, insert; without room the match has still refreshed and split nodes, as SGLang's does."""
+        start: cython.longlong = self.start[row]
+        node: cython.int = ROOT
+        self.matched = 0
+        if self.limit[row] > 0:
+            node = self._walk(start, self.limit[row], UNCOUNTED, LOWEST)
+        hit: cython.longlong = self.matched
+        self._lock(node, ROOT)
+        if not self._take(self.full[row] + self.tail[row] - hit):
+            self._unlock(node)
+            return NO_ROOM
+        end: cython.int = self._walk(start, self.full[row], 0, self.priority[row])
+        self.free += self.matched - hit  # a block that was computed again though it was there: its copy goes at once
+        if self.matched < self.full[row]:
+            end = self._add(end, start + self.matched, self.full[row] - self.matched, self.priority[row])
+            self.head[self.ids[start + self.matched]] = end
+        self._lock(end, node)
+        self.held[row] = end
+        return cython.cast(cython.int, hit)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def grow(self, row: cython.Py_ssize_t) -> cython.int:
+        return 0 if self._take(self.grown[row] + self.grown_tail[row] - self.tail[row]) else NO_ROOM
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def finish(self, row: cython.Py_ssize_t) -> cython.int:
+        """Insert once more, with the output, and unlock; what has no hash is freed."""
+        self._walk(self.start[row], self.full[row], UNCOUNTED, self.priority[row])
+        if self.grows and self.grown[row]:
+            self._add(self.held[row], -1 - cython.cast(cython.longlong, self.fresh[row]), self.grown[row], self.priority[row])
+            # the prompt is worth one more than its output
+            self._walk(self.start[row], self.full[row], UNCOUNTED, self.priority[row] + 1)
+        self.free += self.grown_tail[row] if self.grows else self.tail[row]
+        return self._unlock(self.held[row])
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _walk(self, start: cython.longlong, blocks: cython.longlong, counted: cython.longlong,
+              priority: cython.longlong) -> cython.int:  # fmt: skip
+        """The last node of a path's longest resident prefix, of `matched` blocks; refreshes what it enters, splits there.
+
+        Nodes that reach deeper than `counted` blocks count the request, and all on the path get its priority at least.
+        """
+        node: cython.int = ROOT
+        child: cython.int
+        same: cython.int
+        done: cython.longlong = 0
+        now: cython.longlong = self._tick()
+        while done < blocks:
+            child = self.head[self.ids[start + done]]
+            if child < 0:
+                break
+            same = self._common(child, start + done, blocks - done)
+            self.used[child] = now
+            done += same
+            node = child
+            if same < self.length[child]:
+                node = self._split(child, same)
+                self._settle(child)  # the part that did not match is refreshed as well
+            self.rank[node] = max(self.rank[node], priority)
+            self.requests[node] += done > counted
+            self._settle(node)
+            if node != child:
+                break
+        self.matched = done
+        return node
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _common(self, node: cython.int, at: cython.longlong, most: cython.longlong) -> cython.int:
+        """How many blocks of a node's run a path shares, which begins at `at` with the same block and may use `most`."""
+        run: cython.longlong = self.run[node]
+        alike: cython.int = 1
+        middle: cython.int
+        beyond: cython.int = cython.cast(cython.int, min(most, cython.cast(cython.longlong, self.length[node]))) + 1
+        if self.ids[run + beyond - 2] == self.ids[at + beyond - 2]:
+            return beyond - 1
+        while beyond - alike > 1:  # the first `alike` blocks are the same, the first `beyond` are not
+            middle = (alike + beyond) // 2
+            if self.ids[run + middle - 1] == self.ids[at + middle - 1]:
+                alike = middle
+            else:
+                beyond = middle
+        return alike
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _split(self, node: cython.int, blocks: cython.int) -> cython.int:
+        """A new node above, for a node's first blocks; it has the node's locks, requests and priority, but is new."""
+        upper: cython.int = self._number()
+        self.run[upper], self.length[upper] = self.run[node], blocks
+        self.parent[upper], self.children[upper] = self.parent[node], 1
+        self.locks[upper], self.requests[upper] = self.locks[node], self.requests[node]
+        self.rank[upper] = self.rank[node]
+        self.used[upper] = self.created[upper] = self._tick()
+        self.head[self.ids[self.run[node]]] = upper
+        self.run[node] += blocks
+        self.length[node] -= blocks
+        self.parent[node] = upper
+        self.head[self.ids[self.run[node]]] = node
+        return upper
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _add(self, parent: cython.int, run: cython.longlong, blocks: cython.longlong, priority: cython.longlong) -> cython.int:
+        """A new leaf, which one request has inserted."""
+        node: cython.int = self._number()
+        self.run[node], self.length[node] = run, cython.cast(cython.int, blocks)
+        self.parent[node], self.children[node], self.locks[node] = parent, 0, 0
+        self.requests[node], self.rank[node] = 1, priority
+        self.used[node] = self.created[node] = self._tick()
+        self.idle += blocks
+        self.children[parent] += 1
+        self._settle(parent)
+        self._settle(node)
+        return node
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _number(self) -> cython.int:
+        self.unused_nodes -= 1
+        return self.unused[self.unused_nodes]
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _tick(self) -> cython.longlong:
+        self.clock += 1
+        return self.clock
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _lock(self, node: cython.int, above: cython.int) -> cython.int:
+        """Hold a node and its ancestors below the one `above`."""
+        while node != above:
+            if self.locks[node] == 0:
+                self.idle -= self.length[node]
+            self.locks[node] += 1
+            self._settle(node)
+            node = self.parent[node]
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _unlock(self, node: cython.int) -> cython.int:
+        while node != ROOT:
+            self.locks[node] -= 1
+            if self.locks[node] == 0:
+                self.idle += self.length[node]
+            self._settle(node)
+            node = self.parent[node]
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _take(self, blocks: cython.longlong) -> cython.bint:
+        """Make so many blocks the caller's, evicting leaves for them; False, with none evicted, where there are too few."""
+        if blocks > self.free + self.idle:
+            return False
+        while self.free < blocks:
+            self._evict(self.heap[0])
+        self.free -= blocks
+        return True
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _evict(self, node: cython.int) -> cython.int:
+        """Free a whole leaf; its parent may be one now."""
+        parent: cython.int = self.parent[node]
+        self.locks[node] = 1  # so that it leaves the heap
+        self._settle(node)
+        self.free += self.length[node]
+        self.idle -= self.length[node]
+        self.evictions += self.length[node]
+        if self.run[node] >= 0:
+            self.head[self.ids[self.run[node]]] = -1
+        self.length[node] = 0
+        self.unused[self.unused_nodes] = node
+        self.unused_nodes += 1
+        self.children[parent] -= 1
+        return self._settle(parent)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _settle(self, node: cython.int) -> cython.int:
+        """Put a node where it belongs: into the heap at its key when it is an unlocked leaf, else out of it."""
+        at: cython.int = self.place[node]
+        if self.locks[node] == 0 and self.children[node] == 0 and node != ROOT:
+            self.key[node] = self._key(node)
+            if at < 0:
+                at = self.leaves
+                self.leaves += 1
+                self._set(at, node)
+            self._rise(at)
+            return self._sink(self.place[node])
+        if at >= 0:
+            self.place[node] = -1
+            self.leaves -= 1
+            if at < self.leaves:
+                node = self.heap[self.leaves]
+                self._set(at, node)
+                self._rise(at)
+                self._sink(self.place[node])
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _key(self, node: cython.int) -> cython.longlong:
+        """What the order goes by, the smallest first."""
+        if self.order == LRU:
+            return 0
+        if self.order == MRU:
+            return -self.used[node]
+        if self.order == FIFO:
+            return self.created[node]
+        if self.order == FILO:
+            return -self.created[node]
+        if self.order == LFU:
+            return self.requests[node]
+        if self.order == SLRU:
+            return self.requests[node] >= PROTECTED
+        return self.rank[node]
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _before(self, node: cython.int, other: cython.int) -> cython.bint:
+        if self.key[node] != self.key[other]:
+            return self.key[node] < self.key[other]
+        return self.used[node] < self.used[other]
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _set(self, at: cython.int, node: cython.int) -> cython.int:
+        self.heap[at] = node
+        self.place[node] = at
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _rise(self, at: cython.int) -> cython.int:
+        node: cython.int = self.heap[at]
+        while at > 0 and self._before(node, self.heap[(at - 1) // 2]):
+            self._set(at, self.heap[(at - 1) // 2])
+            at = (at - 1) // 2
+        return self._set(at, node)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _sink(self, at: cython.int) -> cython.int:
+        node: cython.int = self.heap[at]
+        child: cython.int = 2 * at + 1
+        while child < self.leaves:
+            if child + 1 < self.leaves and self._before(self.heap[child + 1], self.heap[child]):
+                child += 1
+            if not self._before(self.heap[child], node):
+                break
+            self._set(at, self.heap[child])
+            at, child = child, 2 * child + 1
+        return self._set(at, node)

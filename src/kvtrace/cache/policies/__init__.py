@@ -1,0 +1,91 @@
+"""Eviction orders: one file and one row each. A user's own is a Python class, named `module:Class`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from ..._built import require_built
+from ...errors import UsageError
+
+require_built(__file__)
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1:
+        raise ValueError
+    return value
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where an eviction order is, and what may follow its name after a colon."""
+
+    module: str
+    cls: str
+    about: str
+    parameter: Callable[[str], Any] | None = None  # what turns the text after the colon into the class's second argument
+    example: str = ""
+    required: bool = False
+    ghosts: bool = False  # it remembers blocks that are gone, so it is not for a live cache, whose slots are used again
+    ceiling: bool = False  # it looks ahead or never evicts: a bound, not a policy that an engine could have
+
+
+POLICIES: dict[str, Row] = {
+    "lru": Row("lru", "LRU", "least recently used"),
+    "unlimited": Row("lru", "LRU", "nothing is ever evicted", ceiling=True),
+}
+VERBS = ("insert", "use", "release", "victim", "remove")
+
+
+def make(spec: str, context):
+    """The eviction order that a text names: `lru`, `ttl:60s`, or a Python class as `module:Class`.
+
+    UsageError where there is none of that name, its parameter is wrong, or a class lacks a verb.
+
+    >>> from kvtrace.cache.policies.base import Context
+    >>> make("lru", Context(blocks=4, capacity=2)).keeps_parents
+    True
+    """
+    name, colon, text = spec.partition(":")
+    if name in POLICIES:
+        return _shipped(name, colon, text, context)
+    if colon:
+        return _users(name, text, context)
+    raise UsageError(f"there is no policy {spec!r}. Try {', '.join(POLICIES)}, or a class as module:Class.")
+
+
+def _shipped(name, colon, text, context):
+    row = POLICIES[name]
+    cls = getattr(import_module(f".{row.module}", __name__), row.cls)
+    if not colon:
+        if row.required:
+            raise UsageError(f"policy {name} needs its parameter. Try {row.example}.")
+        return cls(context)
+    if row.parameter is None:
+        raise UsageError(f"policy {name} takes no parameter. Leave out {text!r}.")
+    try:
+        value = row.parameter(text)
+    except (ValueError, UsageError):
+        raise UsageError(f"policy {name} does not take {text!r}. Try {row.example}.") from None
+    return cls(context, value)
+
+
+def _users(module, name, context):
+    from ..core.borrowed import Borrowed
+
+    try:
+        cls = getattr(import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise UsageError(f"there is no policy and no Python module {module!r}. Try it from the module's folder.") from None
+    if cls is None:
+        raise UsageError(f"module {module!r} has no {name!r}. Name a class with the verbs {', '.join(VERBS)}.")
+    missing = [verb for verb in VERBS if not callable(getattr(cls, verb, None))]
+    if missing:
+        raise UsageError(f"policy {module}:{name} lacks {', '.join(missing)}. A policy has {', '.join(VERBS)}.")
+    return Borrowed(context, cls(context))

@@ -1,0 +1,21 @@
+cdef int NONE
+
+cdef class Context:
+    cdef readonly Py_ssize_t blocks
+    cdef readonly long long capacity
+    cdef readonly object trace
+    cdef readonly object jobs
+    cdef public Py_ssize_t request
+    cdef public double now
+
+cdef class Policy:
+    cdef readonly Context context
+    cdef readonly bint needs_lock
+    cdef readonly bint expires
+    cdef readonly bint keeps_parents
+    cdef int insert(self, int block) except -1 nogil
+    cdef int use(self, int block) except -1 nogil
+    cdef int release(self, int block) except -1 nogil
+    cdef int victim(self) except -1 nogil
+    cdef int remove(self, int block) except -1 nogil
+    cdef int expired(self) except -1 nogil

@@ -1,0 +1,98 @@
+"""A set of small numbers that knows its least and its greatest at once: bits, and above them a bit for each 64.
+
+Level 0 has a bit for each number, each level above a bit for each word below that is not empty; the top is one word.
+Six levels hold more numbers than an int has, so each verb takes six steps at most.
+"""
+
+import cython
+import numpy as np
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.policies.base import NONE
+
+ONE = cython.declare(cython.ulonglong, 1)
+
+
+@cython.final
+@cython.cclass
+class Bits:
+    """A set of numbers from 0 to size - 1."""
+
+    def __init__(self, size):
+        level: cython.int = 0
+        self.size = size
+        words = 0
+        while True:
+            size = (size + 63) // 64
+            self.base[level] = words
+            words += max(size, 1)
+            level += 1
+            if size <= 1:
+                break
+        self.levels = level
+        self.words = np.zeros(words, dtype=np.uint64)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def set(self, number: cython.int) -> cython.int:
+        """Put a number in; it may be there already."""
+        level: cython.int
+        at: cython.Py_ssize_t
+        before: cython.ulonglong
+        for level in range(self.levels):
+            at = self.base[level] + (number >> 6)
+            before = self.words[at]
+            self.words[at] = before | (ONE << (number & 63))
+            if before:  # the levels above know of this word
+                break
+            number >>= 6
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def clear(self, number: cython.int) -> cython.int:
+        """Take a number out that is there."""
+        level: cython.int
+        at: cython.Py_ssize_t
+        for level in range(self.levels):
+            at = self.base[level] + (number >> 6)
+            self.words[at] &= ~(ONE << (number & 63))
+            if self.words[at]:
+                break
+            number >>= 6
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def holds(self, number: cython.int) -> cython.bint:
+        """Whether a number is in the set."""
+        return (self.words[number >> 6] >> (number & 63)) & 1
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def least(self) -> cython.int:
+        """The least number of the set, or NONE."""
+        level: cython.int
+        at: cython.int = 0
+        if self.words[self.base[self.levels - 1]] == 0:
+            return NONE
+        for level in range(self.levels - 1, -1, -1):
+            at = at * 64 + __builtin_ctzll(self.words[self.base[level] + at])
+        return at
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def greatest(self) -> cython.int:
+        """The greatest number of the set, or NONE."""
+        level: cython.int
+        at: cython.int = 0
+        if self.words[self.base[self.levels - 1]] == 0:
+            return NONE
+        for level in range(self.levels - 1, -1, -1):
+            at = at * 64 + 63 - __builtin_clzll(self.words[self.base[level] + at])
+        return at

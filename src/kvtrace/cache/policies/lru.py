@@ -1,0 +1,50 @@
+"""LRU: the block that was released longest ago goes first.
+
+Blocks of a request are released tail first, so a plain queue does what the founding document's heap of heaps (last
+use, then prefix length) does. A block that is used again leaves the queue and joins its end when it is released.
+"""
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+    from cython.cimports.kvtrace.cache.policies.queue import Places, Queue
+
+
+@cython.final
+@cython.cclass
+class LRU(Policy):
+    """Least recently used."""
+
+    queue: Queue
+
+    def __init__(self, context: Context):
+        Policy.__init__(self, context)
+        self.keeps_parents = True  # a parent is used and released no earlier than its child
+        self.queue = Queue(Places(context.blocks))
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def use(self, block: cython.int) -> cython.int:
+        if self.queue.holds(block):
+            self.queue.drop(block)
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def release(self, block: cython.int) -> cython.int:
+        return self.queue.push(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def victim(self) -> cython.int:
+        return self.queue.first()
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def remove(self, block: cython.int) -> cython.int:
+        return self.queue.drop(block)

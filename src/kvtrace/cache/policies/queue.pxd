@@ -1,0 +1,14 @@
+cdef class Places:
+    cdef int[::1] at
+
+cdef class Queue:
+    cdef Places places
+    cdef int[::1] order
+    cdef Py_ssize_t head, tail
+    cdef int tag
+    cdef readonly Py_ssize_t size
+    cdef int push(self, int block) except -1 nogil
+    cdef int drop(self, int block) except -1 nogil
+    cdef bint holds(self, int block) noexcept nogil
+    cdef int first(self) noexcept nogil
+    cdef int _compact(self) except -1 nogil

@@ -1,0 +1,126 @@
+"""The command line: arguments in, one library call, a report out. Only this package prints, reads argv or exits.
+
+A command is one file here and one row in the table below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import warnings
+
+import click
+
+from .. import __version__
+from .analyze import analyze
+from .anonymize import anonymize
+from .check import check
+from .convert import convert
+from .curve import curve
+from .report import report
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
+
+
+def main(command: click.Command | None = None, name: str = "kvtrace") -> None:
+    """Run a console script's command; every failure is one line on stderr and an exit status of docs/cli.md."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # of libraries, and lines of code: nothing that a user could mend
+    for stop in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, stop, None)  # not every system has both
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves SIGHUP
+            signal.signal(number, _stop)
+    sys.exit(run(sys.argv[1:], command, name))
+
+
+class _Signal(BaseException):
+    """Somebody wants the process to end: it does so as from an exception, so that temporary files go."""
+
+
+def _stop(number, _frame):
+    raise _Signal(number)
+
+
+def run(arguments: list[str], command: click.Command | None = None, name: str = "kvtrace") -> int:
+    """The exit status of a command line, of `kvtrace` unless another command is given."""
+    from ..errors import KvtraceError
+
+    try:
+        status = (command or commands).main(arguments or ["--help"], prog_name=name, standalone_mode=False) or 0
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
+        return status
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.UsageError as error:
+        return _fail(f"{error.format_message()} Try {error.ctx.command_path if error.ctx else name} --help.", error.exit_code)
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except KvtraceError as error:
+        return _fail(str(error), error.status)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("stopped by the keyboard; no output file was written.", 130)
+    except _Signal as stop:
+        number = stop.args[0]
+        return _fail(f"stopped by {signal.Signals(number).name}; no output file was written.", 128 + number)
+    except BrokenPipeError:
+        _forget_stdout()
+        return 1
+    except OSError as error:  # what no reader or writer expected: no more processes, a stdout that takes no help text
+        _forget_stdout()
+        return _system(error)
+    except MemoryError:
+        return _fail("out of memory; no output file was written.", 1)
+    except Exception as error:  # a fault of ours: its message could hold content, its place cannot
+        return _internal(error)
+
+
+def _fail(message: str, status: int) -> int:
+    with contextlib.suppress(OSError):  # nobody listens: the status must do
+        click.echo(f"kvtrace: {' '.join(message.splitlines())}", err=True)  # a file's name may hold a newline
+    if status == 1:
+        _forget_stdout()
+    return status
+
+
+def _forget_stdout() -> None:
+    """Let what stdout could not take go nowhere, or Python complains while it shuts down."""
+    try:
+        sys.stdout.flush()
+    except (AttributeError, ValueError):
+        pass  # there is none
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _system(error: OSError) -> int:
+    from ..workers import place_of
+
+    return _fail(f"{error.strerror or 'the system failed'} ({place_of(error)}); no output file was written.", 1)
+
+
+def _internal(error: Exception) -> int:
+    from ..workers import place_of
+
+    if os.environ.get("KVTRACE_DEBUG"):
+        import traceback
+
+        click.echo("".join(traceback.format_tb(error.__traceback__)), err=True, nl=False)
+    return _fail(
+        f"internal error: {place_of(error)}; no output file was written. Please report it (KVTRACE_DEBUG=1 shows where, "
+        "without content).",
+        1,
+    )
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(__version__, message="kvtrace %(version)s")
+def commands() -> None:
+    """Turn raw LLM logs into prefix-cache traces that can be shared, and make those traces useful."""
+
+
+for command in (anonymize, check, analyze, curve, convert, report):
+    commands.add_command(command)

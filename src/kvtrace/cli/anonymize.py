@@ -1,0 +1,101 @@
+"""`kvtrace anonymize`: raw logs in, a trace out."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from .output import console
+
+
+@click.command()
+@click.argument("inputs", nargs=-1, required=True, metavar="LOG...")
+@click.option("-o", "--output", required=True, metavar="TRACE", help="File to write; - is stdout. .gz, .zst, .parquet by name.")
+@click.option("--format", "to", metavar="NAME", help="mooncake, bailian or parquet.  [default: by the file's name, else mooncake]")
+@click.option("--log-format", default="auto", metavar="NAME", help="block-hash, openai, tokens; auto looks at the first rows.")
+@click.option("--map", "maps", multiple=True, metavar="FIELD=PATH", help="Where a field is, as in session=meta.conversation.")
+@click.option("--time-unit", default="auto", metavar="UNIT", help="s, ms, us, ns or iso; auto looks at the first rows.")
+@click.option("--tokenizer", default="deepseek-r1", metavar="NAME", help="A built-in name, a tokenizer.json or its folder, or a Hugging Face id.")
+@click.option("--chat-template", metavar="FILE", help="A jinja file in place of the tokenizer's own template.")
+@click.option("--no-chat-template", is_flag=True, help="Prompts are templated text already.")
+@click.option("--generation-prompt", metavar="TEXT", help=r"What ends each prompt in place of the template's own; \n is a newline.")
+@click.option("--block-size", default=512, metavar="TOKENS", help="Tokens a block.")
+@click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="The first id that is written.")
+@click.option("--tail", default=None, metavar="RULE", help="The last, partial block: shared, unique or drop.  [default: the profile's]")
+@click.option("--outputs", is_flag=True, help="Also write ids for the blocks of the outputs.")
+@click.option("--profile", default="exact", metavar="NAME", help="Release profile. exact: nothing coarsened, for use inside the house.")
+@click.option("--keep-order", is_flag=True, help="Number and write the rows as they come, not by time.")
+@click.option("--allow-truncated", is_flag=True, help="Take prompts that the logger cut short.")
+@click.option("--key-file", metavar="FILE", help="A key to hash with, mode 0600; made if missing.  [default: random, never stored]")
+@click.option("--on-error", default="stop", type=click.Choice(["stop", "skip"]), help="What a bad row does.")
+@click.option("--max-errors", type=click.IntRange(0), metavar="N", help="With --on-error skip: stop after so many.  [default: no limit]")
+@click.option("--rejects", metavar="FILE", help="With --on-error skip: where and why, a JSON object a bad row.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes.  [default: one a core]")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+def anonymize(inputs, output, to, maps, key_file, no_chat_template, on_error, max_errors, rejects, quiet, first_id, **options):
+    """Turn raw logs into a trace: text replaced by chained, keyed, renumbered block ids.
+
+    A LOG is a file, a directory or a glob; .gz and .zst are read; - is stdin. Written beside the trace is
+    TRACE.meta.json, which says how it was made.
+    """
+    from .. import preload
+
+    if any(map(os.path.exists, inputs)):  # else an error is near, and nobody should wait for it
+        preload.begin(options["tokenizer"])
+    from .. import formats
+    from ..anonymize import anonymize_rows, summary
+    from ..errors import UsageError
+    from ..keys import load_key
+    from ..logs.fieldmap import parse_map
+    from ..rejects import RejectsFile
+    from ..report import summary as said
+    from ..report.progress import Bar
+
+    if on_error == "stop" and (rejects is not None or max_errors is not None):
+        raise UsageError("--rejects and --max-errors go with --on-error skip.")
+    formats.check_output(output, to)
+    if rejects is not None:
+        formats.check_output(rejects)
+    _require_apart(inputs, output, rejects, key_file)
+    screen = console()
+
+    def start(meta):
+        if not quiet:
+            screen.print("\n".join(said.opening(meta)), highlight=False, markup=False)
+
+    with RejectsFile(rejects) as bad_rows, Bar(screen, quiet) as bar:
+        rows = anonymize_rows(
+            inputs,
+            field_map=parse_map(maps),
+            use_template=not no_chat_template,
+            key=load_key(key_file) if key_file else None,
+            max_errors=0 if on_error == "stop" else -1 if max_errors is None else max_errors,
+            on_reject=bad_rows.add,
+            on_start=start,
+            on_progress=bar.update,
+            **{name: value for name, value in options.items() if value is not None},
+        )
+        figures = summary(rows)
+        written = formats.write(
+            rows.columns, output, format=to, first_id=first_id, block_size=rows.block_size, tail=rows.tail,
+            meta=rows.meta | {"figures": figures},
+        )  # fmt: skip
+    if not quiet:
+        screen.print(said.closing(figures, rows.counts))
+        screen.print(f"wrote       {' and '.join(map(str, written))}", highlight=False, markup=False)
+
+
+def _require_apart(inputs, *outputs):
+    """No file that is written is another one, or a log that is read: it would be lost."""
+    from ..errors import UsageError
+    from ..files import is_regular
+    from ..logs import sources
+
+    taken = {os.path.realpath(source.path) for source in sources.find(inputs)}
+    for path in outputs:
+        if path is not None and (path == "-" or is_regular(path)):
+            place = "stdout" if path == "-" else os.path.realpath(path)
+            if place in taken:
+                raise UsageError(f"{path}: is named twice, and would be written over. Name another file.")
+            taken.add(place)

@@ -1,0 +1,35 @@
+"""How commands print: results on stdout, progress and summaries on stderr."""
+
+from __future__ import annotations
+
+import click
+
+
+def console():
+    """Where progress and summaries go: stderr, so that a trace can go to stdout."""
+    from rich.console import Console
+
+    console = Console(stderr=True, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 160  # a pipe has no width to wrap at
+    return console
+
+
+def print_json(values) -> None:
+    """Print one JSON object on stdout."""
+    import orjson
+
+    click.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2))
+
+
+def print_tables(tables) -> None:
+    """Print tables on stdout, apart by empty lines: in colour on a terminal, plain and never wrapped in a pipe."""
+    from rich.console import Console
+
+    console = Console(soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 240  # a pipe has no width to wrap at
+    with console.capture() as kept:
+        for number, table in enumerate(tables):
+            console.print(*([""] if number else []), table, sep="\n")
+    click.echo("".join(f"{line.rstrip()}\n" for line in kept.get().splitlines()), nl=False)

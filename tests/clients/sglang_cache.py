@@ -1,0 +1,220 @@
+"""SGLang: its own RadixCache and page allocators serve requests; run in SGLang's environment as CASES (a JSON file).
+
+A case says page_size, capacity (pages), policy, grow, a schedule (kind, window, arrival, end) and requests: tokens
+(of the prompt), more (tokens generated and cached) and priority. Prints, a case a line, each request's hit pages and
+the number of early frees. The cache, its nodes, locks, eviction orders and allocators are SGLang's, unmodified; ours
+are the schedule and the stand-ins for a request and for the rest of SGLang, which the cache needs only by name.
+"""
+
+import importlib.abc
+import importlib.machinery
+import itertools
+import json
+import os
+import sys
+import types
+from array import array
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import torch
+
+PACKAGES = {"sglang", "sglang.srt", "sglang.srt.mem_cache", "sglang.srt.mem_cache.unified_cache"}
+REAL = {
+    f"sglang.srt.mem_cache.{name}"
+    for name in (
+        "radix_cache", "base_prefix_cache", "evict_policy", "utils", "cache_init_params", "common",
+        "allocator", "allocator.base", "allocator.token", "allocator.paged", "unified_cache.component_type",
+    )
+}  # fmt: skip
+
+
+class Bare(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Packages without their __init__, and a dummy for every module of SGLang that is not in REAL."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] != "sglang" or name in REAL:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        if spec.name not in PACKAGES:
+            return Dummy(spec.name)
+        module = types.ModuleType(spec.name)
+        root = next(folder for folder in sys.path if os.path.isdir(os.path.join(folder, "sglang")))
+        module.__path__ = [os.path.join(root, *spec.name.split("."))]
+        return module
+
+    def exec_module(self, module):
+        if module.__name__ in PACKAGES:
+            module.__spec__.submodule_search_locations = module.__path__
+
+
+class Dummy(types.ModuleType):
+    __path__: list = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return MagicMock()
+
+
+sys.meta_path.insert(0, Bare())
+from sglang.srt.mem_cache import radix_cache  # noqa: E402
+from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator  # noqa: E402
+from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator  # noqa: E402
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams  # noqa: E402
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams  # noqa: E402
+
+# a clock that never shows the same time twice
+radix_cache.time = SimpleNamespace(monotonic=itertools.count(1).__next__, perf_counter=lambda: 0.0)
+
+
+class Rows:
+    """Which slots hold each request's tokens: what SGLang's ReqToTokenPool does, with rows that grow."""
+
+    def __init__(self):
+        self.req_to_token = Table()
+
+    def write(self, where, slots):
+        row, span = where
+        self.req_to_token[row][span] = slots
+
+
+class Table(dict):
+    """Indexed by a row, or by a row and a span."""
+
+    def __getitem__(self, where):
+        row, span = where if isinstance(where, tuple) else (where, slice(None))
+        return super().__getitem__(row)[span]
+
+
+class Kv(SimpleNamespace):
+    """The fields of a request that the cache reads and writes."""
+
+    def get_evicted_seqlen(self, component):
+        return 0
+
+    def swa_dead_lo(self, page_size):
+        return self.cache_protected_len
+
+
+class Server:
+    """One RadixCache over an allocator of so many pages, and the verbs admit, grow and finish."""
+
+    def __init__(self, case):
+        self.page, self.grows = case["page_size"], case["grow"]
+        size = case["capacity"] * self.page
+        settings = (torch.int64, "cpu", None, False)
+        if self.page == 1:
+            self.allocator = TokenToKVPoolAllocator(size, *settings)
+        else:
+            self.allocator = PagedTokenToKVPoolAllocator(size, self.page, *settings)
+            self.allocator.use_triton_kernels = False
+        self.rows = Rows()
+        self.cache = radix_cache.RadixCache(
+            CacheInitParams(
+                disable=False,
+                req_to_token_pool=self.rows,
+                token_to_kv_pool_allocator=self.allocator,
+                page_size=self.page,
+                eviction_policy=case["policy"],
+            )
+        )
+        self.live, self.requests = {}, case["requests"]
+
+    def pages(self, tokens):
+        return -(-tokens // self.page)
+
+    def room(self, pages):
+        """Slots of so many pages, evicting for them, or None with nothing evicted."""
+        need = pages * self.page
+        if self.allocator.available_size() + self.cache.evictable_size() < need:
+            return None
+        if self.allocator.available_size() < need:
+            self.cache.evict(EvictParams(num_tokens=need - self.allocator.available_size()))
+        slots = self.allocator.alloc(need)
+        assert len(slots) == need
+        return slots
+
+    def admit(self, row):
+        """Hit pages, or None where there is no room."""
+        wanted = self.requests[row]
+        tokens = array("q", wanted["tokens"])
+        # at least one token must be computed
+        key = radix_cache.RadixKey(tokens, limit=len(tokens) - 1)
+        match = self.cache.match_prefix(MatchPrefixParams(key=key))
+        hit = match.device_prefix_len
+        lock = self.cache.lock(match.last_device_node)
+        slots = self.room(self.pages(len(tokens)) - hit // self.page)
+        if slots is None:
+            self.cache.unlock(lock)
+            return None
+        kv = Kv(req_pool_idx=row, cache_protected_len=hit, cache_inserted_len=0, swa_evict_floor=0)
+        self.rows.req_to_token[row] = torch.cat((self.cache.path_device_indices(match.last_device_node), slots))
+        more = array("q", (-1 - row * 100_000 - i for i in range(wanted["more"])))  # tokens of nobody else
+        self.live[row] = SimpleNamespace(
+            kv=kv, lock=lock, last_node=match.last_device_node, origin_input_ids=tokens, extra_key=None,
+            cache_salt=None, full_untruncated_fill_ids=tokens + more, priority=wanted["priority"], held=len(tokens),
+        )  # fmt: skip
+        self.cache.checkpoint(self.live[row], up_to=len(tokens))
+        return hit // self.page
+
+    def grow(self, row):
+        """True, or False where there is no room."""
+        request = self.live[row]
+        held = len(request.full_untruncated_fill_ids)
+        slots = self.room(self.pages(held) - self.pages(request.held))
+        if slots is None:
+            return False
+        self.rows.req_to_token[row] = torch.cat((self.rows.req_to_token[row], slots))
+        request.held = held
+        return True
+
+    def finish(self, row):
+        request = self.live.pop(row)
+        self.cache.checkpoint(request, up_to=request.held)
+        self.cache.free_kv_row(request.kv, [(request.kv.cache_protected_len, request.held)])
+        self.cache.unlock(request.lock)
+        del self.rows.req_to_token[row]
+
+
+def serve(case):
+    """Each request's hit pages and how many requests were freed early."""
+    server, schedule, hits, early = Server(case), case["schedule"], [], 0
+    ends = schedule.get("end", [])
+    by_end = sorted(range(len(ends)), key=lambda row: (ends[row], row))
+
+    def free_oldest(but):
+        server.finish(min(row for row in server.live if row != but))
+
+    for row in range(len(case["requests"])):
+        if schedule["kind"] == "window":
+            while len(server.live) >= schedule["window"]:
+                free_oldest(row)
+        elif schedule["kind"] == "timed":
+            for ended in by_end:
+                if ended in server.live and ends[ended] <= schedule["arrival"][row]:
+                    server.finish(ended)
+        hit = server.admit(row)
+        while hit is None:
+            free_oldest(row)
+            early += 1
+            hit = server.admit(row)
+        hits.append(hit)
+        while server.grows and not server.grow(row):
+            free_oldest(row)
+            early += 1
+        if schedule["kind"] == "c1":
+            server.finish(row)
+    for row in sorted(server.live):
+        server.finish(row)
+    assert server.cache.protected_size() == 0
+    assert server.cache.total_size() + server.allocator.available_size() == case["capacity"] * server.page
+    return {"hits": hits, "early_frees": early}
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1]) as stream:
+        for line in stream:
+            print(json.dumps(serve(json.loads(line))), flush=True)

@@ -1,0 +1,95 @@
+"""vLLM: its own KVCacheManager serves requests; run in vLLM's environment as CASES (a file with a JSON object a line).
+
+A case says block_size, capacity (usable blocks), grow, a schedule (kind, window, arrival, end) and requests: tokens (of
+the prompt) and more (tokens generated and cached). Prints, a case a line, vLLM's version, each request's hit blocks,
+and the number of early frees. Requests, hashes, blocks and queue are vLLM's, unmodified; ours is the schedule.
+"""
+
+import json
+import sys
+
+import torch
+from vllm import __version__
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import Request
+
+
+class Server:
+    """One KVCacheManager over so many usable blocks, and the verbs admit, grow and finish."""
+
+    def __init__(self, case):
+        size = case["block_size"]
+        spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float16)
+        config = KVCacheConfig(
+            num_blocks=case["capacity"] + 1,  # block 0 is the null block
+            kv_cache_tensors=[],
+            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+        )
+        self.manager = KVCacheManager(config, max_model_len=1 << 40, scheduler_block_size=size, hash_block_size=size)
+        self.hasher = get_request_block_hasher(size, sha256)
+        self.size, self.rows, self.live = size, case["requests"], {}
+
+    def admit(self, row):
+        """Hit blocks, or None where there is no room."""
+        tokens = self.rows[row]["tokens"]
+        request = Request(str(row), tokens, SamplingParams(max_tokens=1), None, block_hasher=self.hasher)
+        found, hit, _ = self.manager.get_computed_blocks(request)
+        if self.manager.allocate_slots(request, len(tokens) - hit, hit, found) is None:
+            return None
+        request.num_computed_tokens = len(tokens)
+        self.live[row] = request
+        return hit // self.size
+
+    def grow(self, row):
+        """True, or False where there is no room."""
+        request, more = self.live[row], self.rows[row]["more"]
+        if more and request.num_output_tokens == 0:
+            request.append_output_token_ids([-1 - row * 100_000 - i for i in range(more)])  # tokens of nobody else
+        return not more or self.manager.allocate_slots(request, more) is not None
+
+    def finish(self, row):
+        self.manager.free(self.live.pop(row))
+
+
+def serve(case):
+    """Each request's hit blocks and how many requests were freed early."""
+    server, schedule, hits, early = Server(case), case["schedule"], [], 0
+    arrival, end = schedule.get("arrival"), schedule.get("end")
+
+    def free_oldest(but):
+        server.finish(min(row for row in server.live if row != but))
+
+    for row in range(len(case["requests"])):
+        if schedule["kind"] == "window":
+            while len(server.live) >= schedule["window"]:
+                free_oldest(row)
+        elif schedule["kind"] == "timed":
+            for ended in sorted((row for row in server.live), key=lambda row: (end[row], row)):
+                if end[ended] <= arrival[row]:
+                    server.finish(ended)
+        hit = server.admit(row)
+        while hit is None:
+            free_oldest(row)
+            early += 1
+            hit = server.admit(row)
+        hits.append(hit)
+        while case["grow"] and not server.grow(row):
+            free_oldest(row)
+            early += 1
+        if schedule["kind"] == "c1":
+            server.finish(row)
+    for row in sorted(server.live):
+        server.finish(row)
+    assert server.manager.block_pool.get_num_free_blocks() == case["capacity"]
+    return {"version": __version__, "hits": hits, "early_frees": early}
+
+
+if __name__ == "__main__":
+    init_none_hash(sha256)
+    with open(sys.argv[1]) as stream:
+        for line in stream:
+            print(json.dumps(serve(json.loads(line))), flush=True)

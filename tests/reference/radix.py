@@ -1,0 +1,177 @@
+"""SGLang's radix cache over nodes and lists: what the compiled tree (cache/core/radix.py) means.
+
+A node is a run of block ids. A match refreshes each node that it enters and splits the last one where it ends; the
+part above is the new node. A lock holds a node and all above it. When room is short, whole unlocked leaves go, the
+smallest key first, and a parent whose last child went is a leaf as well.
+"""
+
+from dataclasses import dataclass, field
+from itertools import count
+
+KEYS = {
+    "lru": lambda node: (node.used, 0),
+    "mru": lambda node: (-node.used, 0),
+    "fifo": lambda node: (node.created, 0),
+    "filo": lambda node: (-node.created, 0),
+    "lfu": lambda node: (node.hits, node.used),
+    "slru": lambda node: (node.hits >= 2, node.used),
+    "priority": lambda node: (node.priority, node.used),
+}
+
+
+@dataclass
+class Request:
+    """What one request asks for: the hashed blocks of its prompt, and what its output adds."""
+
+    path: list
+    limit: int  # at most so many of them may hit
+    tail: int = 0  # 1 when a block without a hash follows
+    grown: list = field(default_factory=list)  # hashed blocks that the output adds
+    grown_tail: int = 0
+    priority: int = 0
+
+
+@dataclass(eq=False)
+class Node:
+    run: list
+    parent: "Node | None"
+    used: int
+    created: int
+    hits: int = 0
+    priority: int = 0
+    locks: int = 0
+    children: list = field(default_factory=list)
+
+
+class Radix:
+    def __init__(self, capacity, policy):
+        self.free, self.key = capacity, KEYS[policy]
+        self.clock = count(1)  # never the same time twice
+        self.root = Node([], None, 0, 0)
+        self.evictions = 0
+        self.held = {}  # live request -> (node it locks, blocks without a hash)
+
+    def nodes(self, node=None):
+        for child in (node or self.root).children:
+            yield child
+            yield from self.nodes(child)
+
+    def child(self, node, block):
+        return next((child for child in node.children if child.run[0] == block), None)
+
+    def split(self, node, length):
+        """The new node above: the first `length` blocks of a node."""
+        now = next(self.clock)
+        upper = Node(node.run[:length], node.parent, now, now, node.hits, node.priority, node.locks, [node])
+        node.parent.children[node.parent.children.index(node)] = upper
+        node.run, node.parent = node.run[length:], upper
+        return upper
+
+    def walk(self, path):
+        """The nodes of the longest resident prefix of a path, each refreshed, the last one split where it ends."""
+        now, node, found, done = next(self.clock), self.root, [], 0
+        while done < len(path) and self.child(node, path[done]):
+            node = self.child(node, path[done])
+            node.used = now
+            same = 0
+            while same < len(node.run) and path[done + same : done + same + 1] == [node.run[same]]:
+                same += 1
+            done += same
+            if same < len(node.run):
+                node = self.split(node, same)
+                found.append(node)
+                break
+            found.append(node)
+        return found
+
+    def insert(self, path, priority, inserted):
+        """Put a path into the tree; the number of its blocks that were there. Nodes past `inserted` count a hit."""
+        node, done = self.root, 0
+        for node in self.walk(path):
+            done += len(node.run)
+            node.priority = max(node.priority, priority)
+            node.hits += done > inserted
+        if done < len(path):
+            now = next(self.clock)
+            node.children.append(Node(path[done:], node, now, now, hits=len(path) > inserted, priority=priority))
+        return done
+
+    def lock(self, node, step):
+        while node is not self.root:
+            node.locks += step
+            node = node.parent
+
+    def room(self, blocks):
+        """Take so many blocks, evicting leaves for them; False, with nothing evicted, where there are too few."""
+        if blocks > self.free + sum(len(node.run) for node in self.nodes() if not node.locks):
+            return False
+        while self.free < blocks:
+            victim = min((node for node in self.nodes() if not node.locks and not node.children), key=self.key)
+            victim.parent.children.remove(victim)
+            self.free += len(victim.run)
+            self.evictions += len(victim.run)
+        self.free -= blocks
+        return True
+
+    def publish(self, row, path, priority, inserted):
+        """Insert a live request's path and let its lock hold all of it; the number of blocks that were there."""
+        there = self.insert(path, priority, inserted)
+        node = (self.walk(path) or [self.root])[-1]
+        self.lock(self.held[row], -1)
+        self.lock(node, 1)
+        self.held[row] = node
+        return there
+
+    def admit(self, row, request):
+        """Hit blocks, or None where there is no room."""
+        found = self.walk(request.path[: request.limit]) if request.limit else []
+        hit, node = sum(len(node.run) for node in found), (found or [self.root])[-1]
+        self.lock(node, 1)
+        if not self.room(len(request.path) + request.tail - hit):
+            self.lock(node, -1)
+            return None
+        self.held[row] = node
+        self.free += self.publish(row, request.path, request.priority, inserted=0) - hit  # duplicates
+        return hit
+
+    def grow(self, row, request):
+        return self.room(len(request.grown) + request.grown_tail - request.tail)
+
+    def finish(self, row, request, grown):
+        path = request.path + request.grown if grown else request.path
+        there = self.insert(path, request.priority, inserted=len(request.path))
+        assert there == len(request.path)
+        if grown and request.grown and request.path:  # the output may go before the prompt
+            self.insert(request.path, request.priority + 1, inserted=len(request.path))
+        self.publish(row, path, request.priority, inserted=len(path))
+        self.lock(self.held.pop(row), -1)
+        self.free += request.grown_tail if grown else request.tail
+
+
+def serve(requests, capacity, policy="lru", grows=False, window=1, arrival=None, end=None):
+    """(hits of each request, evicted blocks, requests freed early); with `end`, request r ends at end[r]."""
+    cache, live, hits, early = Radix(capacity, policy), [], [], 0
+
+    def finish(row):
+        live.remove(row)
+        cache.finish(row, requests[row], grows)
+
+    for row, request in enumerate(requests):
+        if end is None:
+            while len(live) >= window:
+                finish(live[0])
+        else:
+            for ended in sorted(live, key=lambda row: (end[row], row)):
+                if end[ended] <= arrival[row]:
+                    finish(ended)
+        hit = cache.admit(row, request)
+        while hit is None:
+            finish(live[0])
+            early += 1
+            hit = cache.admit(row, request)
+        hits.append(hit)
+        while grows and not cache.grow(row, request):
+            finish(live[0])
+            early += 1
+        live.append(row)
+    return hits, cache.evictions, early
