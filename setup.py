@@ -13,10 +13,7 @@ from setuptools import Extension, setup
 DEBUG = os.environ.get("KVTRACE_DEBUG_KERNELS") == "1"
 COMPILED = ["_kernels", "cache/core", "cache/policies"]  # folders whose files are all compiled
 KERNELS = sorted(
-    path
-    for folder in COMPILED
-    for path in Path("src/kvtrace", folder).glob("*.py")
-    if path.name != "__init__.py"
+    path for folder in COMPILED for path in Path("src/kvtrace", folder).glob("*.py") if path.name != "__init__.py"
 ) + [path for path in [Path("src/kvtrace/cache/manager.py")] if path.exists()]
 
 

@@ -30,6 +30,8 @@ _HOMES = {  # public name -> the module it lives in, imported when the name is f
     "read": "formats",
     "sample_rows": "convert",
     "sample_sessions": "convert",
+    "simulate": "cache.simulate",
+    "simulate_tiers": "cache.tiers",
     "speed_up": "convert",
     "toy": "trace",
     "unlimited_hits": "hits",

@@ -1,7 +1,8 @@
-"""Lists of numbers as people write them on a command line: quantiles, and factors to fold by."""
+"""Lists and amounts as people write them on a command line: quantiles, factors, names, the first part of a trace."""
 
 from __future__ import annotations
 
+from .durations import milliseconds
 from .errors import UsageError
 
 
@@ -38,3 +39,32 @@ def _number(text, kind):
         return kind(text)
     except ValueError:
         return None
+
+
+def names(text: str) -> list[str]:
+    """The names of a comma-separated list, each once; UsageError where there is none.
+
+    >>> names("lru, fifo,lru")
+    ['lru', 'fifo']
+    """
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    if not found:
+        raise UsageError(f"{text!r} names nothing. Try lru,fifo.")
+    return list(dict.fromkeys(found))
+
+
+def leading_rows(text: str, timestamp) -> int:
+    """How many of the first requests a text leaves out: so many (1000), a share (10%) or a time (10m).
+
+    >>> import numpy as np
+    >>> [leading_rows(text, np.arange(4) * 1000.0) for text in ("3", "50%", "1s")]
+    [3, 2, 1]
+    """
+    if text.isdecimal() and len(text) <= 18:
+        return min(int(text), len(timestamp))
+    share = _number(text.removesuffix("%"), float) if text.endswith("%") else None
+    if share is not None and 0 <= share <= 100:
+        return round(len(timestamp) * share / 100)
+    if text.endswith("%") or not text[:1].isdecimal():
+        raise UsageError(f"{text!r} is no part of a trace. Try 1000 (requests), 10% or 10m.")
+    return int(timestamp.searchsorted(milliseconds(text)))

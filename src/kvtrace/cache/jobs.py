@@ -54,13 +54,19 @@ class Jobs:
         before[offsets[:-1][np.diff(offsets) > 0]] = -1
         parent = np.arange(-1, self.blocks - 1, dtype=np.int32)  # a grown block follows the one before it,
         parent[self.ids] = before
-        last = self.ids[np.minimum(self.start + np.maximum(self.full, 1) - 1, max(len(self.ids) - 1, 0))] if len(self.ids) else -1
+        last = (
+            self.ids[np.minimum(self.start + np.maximum(self.full, 1) - 1, max(len(self.ids) - 1, 0))]
+            if len(self.ids)
+            else -1
+        )
         firsts = self.grown > 0
-        parent[self.fresh[firsts]] = np.where(self.full > 0, last, -1)[firsts]  # the first of them the prompt's last full one
+        parent[self.fresh[firsts]] = np.where(self.full > 0, last, -1)[
+            firsts
+        ]  # the first of them the prompt's last full one
         return parent
 
 
-def jobs(trace: Trace, mode: str = "block", *, recompute_last: bool = False) -> Jobs:
+def jobs(trace: Trace, mode: str = "block", recompute_last: bool = False) -> Jobs:
     """What a trace's requests ask for in a mode; with `recompute_last`, a prompt's last token is never a hit.
 
     UsageError for an unknown mode, InputError where ids do not form a forest.
@@ -73,7 +79,9 @@ def jobs(trace: Trace, mode: str = "block", *, recompute_last: bool = False) -> 
         raise UsageError(f"there is no mode {mode!r}. Try {', '.join(MODES)}.")
     trace.require_chained()
     if trace.distinct > MOST:
-        raise InputError(f"{trace.distinct:,} distinct blocks are more than a simulation can number. Try a part of the trace.")
+        raise InputError(
+            f"{trace.distinct:,} distinct blocks are more than a simulation can number. Try a part of the trace."
+        )
     size, tokens, ids = trace.block_size, trace.input_length, trace.prompt_blocks
     nothing = np.zeros(len(trace), dtype=np.int64)
     if mode == "block":
@@ -87,7 +95,9 @@ def jobs(trace: Trace, mode: str = "block", *, recompute_last: bool = False) -> 
         grown, grown_tail = cached // size - full, cached % size > 0
     blocks = trace.distinct + int(grown.sum())
     if blocks > MOST:
-        raise InputError(f"{blocks:,} blocks with those of outputs are more than a simulation can number. Try --mode token.")
+        raise InputError(
+            f"{blocks:,} blocks with those of outputs are more than a simulation can number. Try --mode token."
+        )
     return Jobs(
         trace=trace, mode=mode, ids=trace.hash_ids.astype(np.int32), start=trace.offsets[:-1].astype(np.int64),
         full=full.astype(np.int32), tail=tail.astype(np.int8), limit=np.minimum(limit, full).astype(np.int32),

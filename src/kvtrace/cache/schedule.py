@@ -31,6 +31,9 @@ class Schedule:
         return trace.timestamp + self.value * trace.output_length if self.kind == "timed" else None
 
 
+ONE = Schedule("c1")
+
+
 def parse_schedule(text: str) -> Schedule:
     """The schedule that a text names; UsageError where it names none.
 
@@ -38,9 +41,11 @@ def parse_schedule(text: str) -> Schedule:
     Schedule(kind='window', value=8)
     """
     if text == "c1":
-        return Schedule("c1")
+        return ONE
     if found := re.fullmatch(r"window:([1-9]\d{0,8})", text):
         return Schedule("window", int(found[1]))
     if found := re.fullmatch(r"timed:(\d{1,9}(?:\.\d{1,9})?)", text):
         return Schedule("timed", float(found[1]))
-    raise UsageError(f"{text!r} is no schedule. Try c1, window:8 (so many live at once) or timed:30 (ms a generated token).")
+    raise UsageError(
+        f"{text!r} is no schedule. Try c1, window:8 (so many live at once) or timed:30 (ms a generated token)."
+    )

@@ -18,11 +18,15 @@ from ..trace import Trace
 from . import engines
 from .jobs import Jobs, jobs
 from .policies import POLICIES
-from .schedule import Schedule, parse_schedule
+from .schedule import ONE, Schedule, parse_schedule
 
 SCHEMA = 1  # version of the keys of to_dict
 CHUNK = 1 << 16  # requests between two looks at the progress
-DEFAULTS = {"capacity_counts": "total", "pool": "flat", "free_order": "prepend"}  # switch -> what an engine does without
+DEFAULTS = {
+    "capacity_counts": "total",
+    "pool": "flat",
+    "free_order": "prepend",
+}  # switch -> what an engine does without
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Setting:
     policy: str = "lru"
     engine: str = "founding"
     mode: str = "block"
-    schedule: Schedule = Schedule("c1")
+    schedule: Schedule = ONE
     switches: tuple[tuple[str, str], ...] = ()  # those that are not as DEFAULTS has them
 
     @property
@@ -42,10 +46,10 @@ class Setting:
         name = self.policy.partition(":")[0]
         return name in POLICIES and POLICIES[name].ceiling
 
-    def over(self, trace: Trace) -> Jobs:
-        """What a trace's requests ask of this cache."""
-        rule = not self.ceiling and engines.find(self.engine).recompute_last
-        return jobs(trace, self.mode, recompute_last=rule)
+    @property
+    def asks(self) -> tuple[str, bool]:
+        """What makes a trace's jobs: the mode, and whether a prompt's last token is always computed."""
+        return self.mode, not self.ceiling and engines.find(self.engine).recompute_last
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +93,14 @@ class Simulation:
             "engine": setting.engine, "policy": setting.policy, "mode": setting.mode,
             "schedule": str(setting.schedule), "capacity": setting.capacity,
             "capacity_tokens": setting.capacity * self.trace.block_size,
-        } | DEFAULTS | dict(setting.switches) | self.hits.to_dict() | {
+        } | self._switches() | self.hits.to_dict() | {
             "evictions": self.evictions, "early_frees": self.early_frees, "warm_up_requests": self.warm_up,
         }  # fmt: skip
+
+    def _switches(self):
+        """The switches that the engine takes, and how they stood."""
+        taken = () if self.setting.ceiling else engines.find(self.setting.engine).switches
+        return {name: value for name, value in (DEFAULTS | dict(self.setting.switches)).items() if name in taken}
 
 
 def simulate(
@@ -128,7 +137,7 @@ def run(
     setting: Setting, trace: Trace, asked: Jobs | None = None, on_progress: Callable[[int], None] | None = None
 ) -> Simulation:
     """One setting over a trace; `asked` are its jobs where they are known, and `on_progress` gets requests served."""
-    asked = asked or setting.over(trace)
+    asked = asked or jobs(trace, *setting.asks)
     engine = build(setting, asked)
     while engine.row < len(asked):
         before = engine.row
@@ -150,7 +159,7 @@ def build(setting: Setting, asked: Jobs):
     if setting.ceiling:
         return _ceiling(setting, asked, switches)
     if switches.get("capacity_counts", "total") == "total":
-        _require_room(setting.capacity, asked)
+        require_room(setting.capacity, asked)
     context = Context(asked.blocks, setting.capacity, asked.trace, asked)
     engine = engines.build(setting.engine, asked, context, setting.policy, **switches)
     engine.schedule(setting.schedule.kind, int(setting.schedule.value), setting.schedule.ends(asked.trace))
@@ -173,7 +182,8 @@ def _ceiling(setting, asked, switches):
     return engine
 
 
-def _require_room(capacity, asked):
+def require_room(capacity: int, asked: Jobs) -> None:
+    """UsageError where a capacity that counts live blocks does not hold the longest request."""
     if len(asked) and capacity < asked.most.max():
         row = int(asked.most.argmax())
         raise UsageError(

@@ -20,6 +20,7 @@ from .check import check
 from .convert import convert
 from .curve import curve
 from .report import report
+from .simulate import simulate
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
 
@@ -122,5 +123,5 @@ def commands() -> None:
     """Turn raw LLM logs into prefix-cache traces that can be shared, and make those traces useful."""
 
 
-for command in (anonymize, check, analyze, curve, convert, report):
+for command in (anonymize, check, analyze, curve, convert, report, simulate):
     commands.add_command(command)

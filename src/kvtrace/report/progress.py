@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     TaskID,
     TextColumn,
@@ -38,3 +39,29 @@ class Bar:
             self._task = self._bar.add_task("anonymizing", total=progress.total or None, said="")
         said = f"{progress.requests:,} requests, {progress.tokens:,} tokens"
         self._bar.update(self._task, completed=progress.done, said=said)
+
+
+class Requests:
+    """Shows how many requests simulations have served; silent where the console is no terminal."""
+
+    def __init__(self, console: Console, quiet: bool = False):
+        self._bar = Progress(
+            TextColumn("[bold]simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("requests"),
+            TimeRemainingColumn(), console=console, transient=True, disable=quiet or not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("", total=None)
+
+    def __enter__(self) -> Requests:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_):
+        self._bar.stop()
+
+    def expect(self, requests: int) -> None:
+        """Say how many there are in all."""
+        self._bar.update(self._task, total=requests)
+
+    def update(self, requests: int) -> None:
+        """So many more were served."""
+        self._bar.advance(self._task, requests)

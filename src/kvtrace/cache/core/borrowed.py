@@ -5,6 +5,8 @@ The lock is held for the whole run, so a call costs what a call from Python cost
 
 import cython
 
+from kvtrace.errors import UsageError
+
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 
@@ -12,7 +14,7 @@ if cython.compiled:
 @cython.final
 @cython.cclass
 class Borrowed(Policy):
-    """Hands the verbs to an object's methods of the same names; `expired` is asked for where the object has one."""
+    """Hands the verbs to an object's methods of the same names; `expired` and `miss` where the object has them."""
 
     held: object
     _insert: object
@@ -21,6 +23,7 @@ class Borrowed(Policy):
     _victim: object
     _remove: object
     _expired: object
+    _miss: object
 
     def __init__(self, context: Context, held):
         Policy.__init__(self, context)
@@ -30,6 +33,8 @@ class Borrowed(Policy):
         self._victim, self._remove = held.victim, held.remove
         self._expired = getattr(held, "expired", None)
         self.expires = self._expired is not None
+        self._miss = getattr(held, "miss", None)
+        self.misses = self._miss is not None
 
     @cython.cfunc
     @cython.nogil
@@ -77,11 +82,22 @@ class Borrowed(Policy):
         with cython.gil:
             return _number(self._expired())
 
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def miss(self, block: cython.int) -> cython.int:
+        with cython.gil:
+            self._miss(block)
+        return 0
+
 
 @cython.cfunc
 @cython.exceptval(-1, check=False)
 def _number(answer: object) -> cython.int:
     """A block's number; None and what is below 0 are none."""
-    if answer is None or answer < 0:
+    if answer is None:
         return NONE
-    return answer
+    if not hasattr(answer, "__index__"):
+        raise UsageError(f"the policy named a {type(answer).__name__} as its victim. Return a block's number.")
+    number = answer.__index__()
+    return NONE if number < 0 or number > 0x7FFFFFFF else number

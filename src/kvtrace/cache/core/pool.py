@@ -31,7 +31,9 @@ class Pool(Engine):
         self.leaf_first = leaf_first and not policy.keeps_parents
         self.pins = np.full(context.blocks, ABSENT, dtype=np.int32)  # block -> live requests that hold it
         self.parent = jobs.parent if leaf_first else np.empty(0, dtype=np.int32)
-        self.children = np.zeros(context.blocks if self.leaf_first else 0, dtype=np.int32)  # block -> its resident children
+        self.children = np.zeros(
+            context.blocks if self.leaf_first else 0, dtype=np.int32
+        )  # block -> its resident children
         self.resident = self.idle = self.unhashed = 0
 
     def residents(self):
@@ -89,6 +91,8 @@ class Pool(Engine):
         for i in range(start + hit, stop):  # allocate
             block = self.ids[i]
             if self.pins[block] == ABSENT:
+                if self.policy.misses:
+                    self.policy.miss(block)
                 if self.total:
                     self._make_room()
                 self._insert(block)
@@ -108,6 +112,8 @@ class Pool(Engine):
         if self.total and more > self.capacity - self.resident - self.unhashed + self.idle:
             return NO_ROOM
         for k in range(self.grown[row]):
+            if self.policy.misses:
+                self.policy.miss(self.fresh[row] + k)
             if k == 0 and turned:
                 self.unhashed -= 1
             elif self.total:
@@ -167,9 +173,16 @@ class Pool(Engine):
     def _victim(self) -> cython.int:
         """The policy's victim, checked: a policy may be anybody's."""
         block: cython.int = self.policy.victim()
-        if block < 0 or block >= self.pins.shape[0] or self.pins[block] != 0 or (self.leaf_first and self.children[block]):
+        if (
+            block < 0
+            or block >= self.pins.shape[0]
+            or self.pins[block] != 0
+            or (self.leaf_first and self.children[block])
+        ):
             with cython.gil:
-                raise UsageError(f"the policy named {self._described(block)} as its victim. Try one that it was given by release.")
+                raise UsageError(
+                    f"the policy named {self._described(block)} as its victim. Try one that it was given by release."
+                )
         return block
 
     def _described(self, block: cython.int):

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ..._built import require_built
+from ..._built import load
 from ...errors import UsageError
-
-require_built(__file__)
 
 
 def _share(text: str) -> float:
@@ -27,7 +25,7 @@ class Row:
     module: str
     cls: str
     about: str
-    parameter: Callable[[str], Any] | None = None  # what turns the text after the colon into the class's second argument
+    parameter: Callable[[str], Any] | None = None  # turns the text after the colon into the class's second argument
     example: str = ""
     required: bool = False
     ghosts: bool = False  # it remembers blocks that are gone, so it is not for a live cache, whose slots are used again
@@ -60,7 +58,7 @@ def make(spec: str, context):
 
 def _shipped(name, colon, text, context):
     row = POLICIES[name]
-    cls = getattr(import_module(f".{row.module}", __name__), row.cls)
+    cls = getattr(load(f".{row.module}", __name__), row.cls)
     if not colon:
         if row.required:
             raise UsageError(f"policy {name} needs its parameter. Try {row.example}.")
@@ -80,9 +78,11 @@ def _users(module, name, context):
     try:
         cls = getattr(import_module(module), name, None)
     except ModuleNotFoundError as error:
-        if error.name != module:
+        if not f"{module}.".startswith(f"{error.name}."):  # it is there, and misses something itself
             raise
-        raise UsageError(f"there is no policy and no Python module {module!r}. Try it from the module's folder.") from None
+        raise UsageError(
+            f"there is no policy and no Python module {module!r}. Try it from the module's folder."
+        ) from None
     if cls is None:
         raise UsageError(f"module {module!r} has no {name!r}. Name a class with the verbs {', '.join(VERBS)}.")
     missing = [verb for verb in VERBS if not callable(getattr(cls, verb, None))]

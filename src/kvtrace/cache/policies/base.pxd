@@ -12,6 +12,7 @@ cdef class Policy:
     cdef readonly Context context
     cdef readonly bint needs_lock
     cdef readonly bint expires
+    cdef readonly bint misses
     cdef readonly bint keeps_parents
     cdef int insert(self, int block) except -1 nogil
     cdef int use(self, int block) except -1 nogil
@@ -19,3 +20,4 @@ cdef class Policy:
     cdef int victim(self) except -1 nogil
     cdef int remove(self, int block) except -1 nogil
     cdef int expired(self) except -1 nogil
+    cdef int miss(self, int block) except -1 nogil

@@ -36,6 +36,7 @@ class Policy:
         self.context = context
         self.needs_lock = False
         self.expires = False  # whether `expired` is asked before each request
+        self.misses = False  # whether `miss` tells it of a block before room is made for it
         self.keeps_parents = False  # whether the order itself lets no block outlive its parent
 
     @cython.cfunc
@@ -79,3 +80,10 @@ class Policy:
     def expired(self) -> cython.int:
         """An evictable block whose time is over, or NONE."""
         return NONE
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def miss(self, block: cython.int) -> cython.int:
+        """Not resident, and wanted: room is made for it next, then it is inserted."""
+        return 0

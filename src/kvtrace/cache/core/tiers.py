@@ -1,0 +1,136 @@
+"""Exclusive tiers under a pool: what the first one evicts goes to the next, and what is wanted from there comes back.
+
+With LRU in each tier the tiers together are one LRU cache of their summed capacity. Twin: tests/reference/tiers.py.
+"""
+
+import cython
+import numpy as np
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
+    from cython.cimports.kvtrace.cache.core.pool import Pool
+    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+
+ABSENT = cython.declare(cython.int, -1)
+
+
+@cython.final
+@cython.cclass
+class Tier:
+    """One tier below the first: an order over the blocks that it holds."""
+
+    policy: Policy
+    capacity: cython.longlong
+    size: cython.longlong
+    found: cython.int[::1]  # row -> hit blocks that were here
+
+    def __init__(self, policy: Policy, rows):
+        self.policy, self.capacity, self.size = policy, policy.context.capacity, 0
+        self.found = np.zeros(rows, dtype=np.int32)
+
+
+@cython.final
+@cython.cclass
+class Tiers(Pool):
+    """A pool, and tiers below it that hold what it evicted."""
+
+    tiers: list
+    count: cython.int
+    below: cython.schar[::1]  # block -> the tier that holds it, 1 = the first below; 0 = none of them
+    gone: cython.longlong  # blocks that the last tier evicted
+
+    def __init__(self, context: Context, jobs, policy: Policy, lower):
+        Pool.__init__(self, context, jobs, policy)
+        self.tiers = [Tier(order, len(jobs)) for order in lower]
+        self.needs_lock = True  # the tiers are Python objects in a list
+        self.count = len(lower)
+        self.below = np.zeros(context.blocks, dtype=np.int8)
+        self.gone = 0
+
+    @property
+    def found(self):
+        """Hit blocks of each request in each tier below the first: an array of (tiers, requests)."""
+        return np.array([np.asarray(cython.cast(Tier, tier).found) for tier in self.tiers])
+
+    @property
+    def dropped(self):
+        """Blocks that left the last tier."""
+        return self.gone
+
+    def recount(self):
+        """What the self-check finds wrong after all requests ended, or None."""
+        below = np.asarray(self.below)
+        for number, tier in enumerate(self.tiers, 1):
+            held = int((below == number).sum())
+            if held != cython.cast(Tier, tier).size or held > cython.cast(Tier, tier).capacity:
+                return f"tier {number} counts {cython.cast(Tier, tier).size:,} blocks and holds {held:,}"
+        if (np.asarray(self.pins)[below > 0] != ABSENT).any():
+            return "a block is in two tiers"
+        return Pool.recount(self)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def before(self, row: cython.Py_ssize_t) -> cython.int:
+        with cython.gil:
+            for tier in self.tiers:
+                cython.cast(Tier, tier).policy.context.request = row
+                cython.cast(Tier, tier).policy.context.now = self.context.now
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+        i: cython.Py_ssize_t
+        gap: cython.Py_ssize_t
+        block: cython.int
+        start: cython.Py_ssize_t = self.start[row]
+        stop: cython.Py_ssize_t = start + self.full[row]
+        gap = start
+        while gap < stop and (self.pins[self.ids[gap]] != ABSENT or self.below[self.ids[gap]]):
+            gap += 1
+        if not self._fits(row, start, start, stop):
+            return NO_ROOM
+        for i in range(start, stop):  # out of the lower tiers first: it makes room for what the first one evicts
+            block = self.ids[i]
+            if self.below[block]:
+                self._take(block, row, i - start < min(gap - start, self.limit[row]))
+        Pool.admit(self, row)
+        return min(cython.cast(cython.int, gap - start), self.limit[row])
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _take(self, block: cython.int, row: cython.Py_ssize_t, is_hit: cython.bint) -> cython.int:
+        """Take a block out of the lower tier that holds it, on its way to the first."""
+        with cython.gil:
+            tier: Tier = self.tiers[self.below[block] - 1]
+            self.below[block] = 0
+            tier.size -= 1
+            tier.found[row] += is_hit
+            tier.policy.remove(block)
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _evict(self, block: cython.int) -> cython.int:
+        """From the first tier to the next; what that one has no place for goes further down."""
+        k: cython.int
+        Pool._evict(self, block)
+        with cython.gil:
+            for k in range(self.count):
+                tier: Tier = self.tiers[k]
+                self.below[block] = k + 1
+                tier.size += 1
+                tier.policy.insert(block)
+                tier.policy.release(block)
+                if tier.size <= tier.capacity:
+                    return 0
+                block = tier.policy.victim()
+                self.below[block] = 0
+                tier.size -= 1
+                tier.policy.remove(block)
+            self.gone += 1
+        return 0

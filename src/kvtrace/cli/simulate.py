@@ -1,0 +1,136 @@
+"""`kvtrace simulate`: what a prefix cache would have hit."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager, nullcontext
+
+import click
+
+from .output import console, print_json, print_tables
+
+
+@click.command()
+@click.argument("trace", metavar="TRACE")
+@click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders: lru, lfu, fifo, slru, lfu-da, sieve, s3fifo, arc, ttl:60s, priority, pgdsf, workload, a class of yours as module:Class; ceilings: belady, unlimited.")
+@click.option("--capacity", default="auto", metavar="C,...", help="Capacities, as in 1000,64ktokens,24GiB,50%; a number alone is blocks, % is of the working set. auto: ten from the longest request to the working set.")
+@click.option("--engine", "engine_names", default="founding", metavar="E,...", help="Whose cache: founding, vllm, sglang, nano-vllm, tensorrt-llm, lmcache.")
+@click.option("--mode", default="block", metavar="M", help="block: each id a full block. token: true lengths. grow: outputs are cached too.")
+@click.option("--schedule", default="c1", metavar="S", help="Who is live when: c1 one at a time, window:N so many, timed:MS a token of output.")
+@click.option("--capacity-counts", default="total", metavar="WHAT", help="total: live and idle blocks. idle: the idle alone. (founding)")
+@click.option("--pool", default="flat", metavar="WHICH", help="flat: any idle block may go. leaf-first: none that has a resident child. (founding)")
+@click.option("--free-order", default="prepend", metavar="HOW", help="Where unhashed blocks go when freed: prepend, or append as before May 2026. (vllm)")
+@click.option("--tiers", metavar="NAME=C,...", help="Tiers in place of --capacity, as in hbm=5000,dram=50000.")
+@click.option("--inclusive", is_flag=True, help="Tiers hold what those above them hold.  [default: exclusive]")
+@click.option("--warm-up", default="0", metavar="N", help="Count only what comes after so many requests (1000), share (10%) or time (10m).")
+@click.option("--over-time", metavar="WINDOW", help="Also the counts of each window of time, as in 10m.")
+@click.option("--per-request", metavar="FILE", help="Also write each request's hit blocks, as CSV.")
+@click.option("--no-gap", is_flag=True, help="Leave out the comparison with the offline optimum, which takes a simulation a capacity.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/simulate.md lists its keys.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="Simulations at once.  [default: one a core]")
+@click.option("--model-config", metavar="FILE", help="A model's config.json, for bytes of KV cache.")
+@click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache a token, in place of --model-config.")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
+@click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
+def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, quiet, **options):
+    """Say what a prefix cache would have hit: an engine's, with any eviction order, at any capacity; TRACE - is stdin."""
+    from dataclasses import replace
+
+    from .. import formats
+    from ..durations import milliseconds
+    from ..errors import UsageError
+    from ..files import write_atomically
+    from ..kv_bytes import chosen
+    from ..lists import leading_rows
+    from ..report import simulation as shown
+    from ..report.progress import Requests
+
+    if as_json and as_csv:
+        raise UsageError("--json and --csv exclude each other. Give one of them.")
+    kv_bytes = chosen(model_config, kv_bytes_per_token)
+    window_ms = milliseconds(over_time) if over_time else None
+    read = formats.read(trace, block_size=block_size)
+    read = read.chained() if chain else read
+    units = {"block_size": read.block_size, "working_set": read.distinct, "kv_bytes_per_token": kv_bytes}
+    skipped = leading_rows(warm_up, read.timestamp)
+    with write_atomically(per_request) if per_request else nullcontext() as stream:
+        with Requests(console(), quiet) as bar, _policies_of_the_user():
+            done, optimum = _simulated(read, units, bar, **options)
+        done, optimum = ([replace(one, warm_up=skipped) for one in many] for many in (done, optimum))
+        if stream:
+            shown.write_per_request(done, stream)
+    best = {one.setting.capacity: one for one in optimum}
+    values = shown.to_dict(read, [
+        shown.result(one, best.get(one.setting.capacity), kv_bytes_per_token=kv_bytes, window_ms=window_ms) for one in done
+    ])  # fmt: skip
+    if as_json:
+        print_json(values)
+    elif as_csv:
+        click.echo(shown.as_csv(values["results"]), nl=False)
+    else:
+        print_tables(shown.tables(values))
+
+
+@contextmanager
+def _policies_of_the_user():
+    """Find classes in the folder where the command runs, and let what goes wrong in one be told as theirs."""
+    import traceback
+
+    from ..cache.policies import VERBS
+    from ..errors import KvtraceError, UsageError
+    from ..workers import place_of
+
+    sys.path.insert(0, "")
+    try:
+        yield
+    except (KvtraceError, MemoryError):
+        raise
+    except Exception as error:
+        through = {frame.name.rpartition(".")[2] for frame in traceback.extract_tb(error.__traceback__)}
+        if not through & {"_users", *VERBS}:
+            raise
+        said = f": {error}" if str(error) else ""  # a policy sees numbers only, no content
+        raise UsageError(f"the policy failed, {place_of(error)}{said}") from error
+    finally:
+        sys.path.remove("")
+
+
+def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, threads, **switches):
+    """The simulations that were asked for, and the offline optimum at each of their capacities."""
+    from ..cache.schedule import parse_schedule
+    from ..cache.simulate import DEFAULTS
+    from ..cache.sweep import optimum_of, settings_of, sweep
+    from ..cache.tiers import parse_tiers, simulate_tiers
+    from ..capacity import parse_capacities
+    from ..lists import names
+
+    common = {
+        "mode": mode,
+        "schedule": parse_schedule(schedule),
+        "switches": tuple((name, value) for name, value in switches.items() if value != DEFAULTS[name]),
+    }
+    wanted, engines = names(policies), names(engine_names)
+    if tiers:
+        sizes = parse_tiers(tiers, lambda text: parse_capacities(text, **units)[0])
+        settings = settings_of([1], wanted, engines, **common)
+        bar.expect(len(trace) * len(settings) * (len(sizes) if inclusive else 1))
+        runs = [simulate_tiers(trace, sizes, one.policy, exclusive=not inclusive, setting=one, on_progress=bar.update) for one in settings]
+        return runs, []
+    capacities = _auto(trace, mode) if capacity == "auto" else parse_capacities(capacity, **units)
+    settings = settings_of(dict.fromkeys(capacities), wanted, engines, **common)
+    bounds = [] if no_gap else list(dict.fromkeys(optimum_of(one) for one in settings))
+    every = list(dict.fromkeys(settings + bounds))
+    bar.expect(len(trace) * len(every))
+    done = dict(zip(every, sweep(trace, every, threads=threads, on_progress=bar.update), strict=True))
+    return [done[one] for one in settings], [done[one] for one in bounds]
+
+
+def _auto(trace, mode, points=10):
+    """Capacities from the longest request to the working set."""
+    from ..cache.jobs import jobs
+    from ..capacity import spread
+
+    most = jobs(trace, mode).most
+    return spread(int(most.max(initial=1)), max(trace.distinct, int(most.max(initial=1))), points)

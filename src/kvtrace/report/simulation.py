@@ -1,0 +1,142 @@
+"""What `kvtrace simulate` shows: a table for people, and rows for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from typing import Any, BinaryIO
+
+from rich.table import Table
+
+from ..cache.simulate import SCHEMA, Simulation
+from ..trace import Trace
+from .curve import GIB, RATES
+
+COMMON = ("engine", "mode", "schedule", "policy")  # columns that go into the title where all rows have one value
+SWITCHES = {"capacity_counts": "total", "pool": "flat", "free_order": "prepend"}
+
+
+def to_dict(trace: Trace, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """One JSON object: what the trace is, and a dictionary a result."""
+    return {
+        "schema": SCHEMA, "requests": len(trace), "block_size": trace.block_size, "working_set": trace.distinct,
+        "results": results,
+    }  # fmt: skip
+
+
+def result(
+    done: Simulation,
+    optimum: Simulation | None = None,
+    *,
+    kv_bytes_per_token: int | None = None,
+    window_ms: float | None = None,
+) -> dict[str, Any]:
+    """A simulation's counts and rates, with how far it stays behind the offline optimum where that is known."""
+    values = done.to_dict()
+    if kv_bytes_per_token is not None:
+        values["capacity_bytes"] = values["capacity_tokens"] * kv_bytes_per_token
+    if optimum is not None:
+        best = optimum.hits
+        values["belady_hit_blocks"] = best.hit_blocks
+        values["gap_to_belady"] = best.block_hit_rate - values["block_hit_rate"]
+    if window_ms is not None:
+        values["over_time"] = done.over_time(window_ms)
+    return values
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    """The results, a row each; then each result's windows of time, where they were asked for."""
+    results = found["results"]
+    same = {name for name in COMMON[:3] if len({row[name] for row in results}) == 1}
+    shown = _table(_title(found, same), [name for name in COMMON if name not in same])
+    switches = [name for name, usual in SWITCHES.items() if any(row.get(name, usual) != usual for row in results)]
+    tiers = [tier["name"] for tier in results[0].get("tiers", [])]
+    for name in switches:
+        shown.add_column(name.replace("_", " "), no_wrap=True)
+    has_bytes, has_gap = ("capacity_bytes" in results[0]), any("gap_to_belady" in row for row in results)
+    columns = ["capacity", *(["GiB"] if has_bytes else []), "hit blocks", *(f"in {name}" for name in tiers)]
+    columns += [f"{name} hit rate" for name in RATES.values()] + (["gap to belady"] if has_gap else [])
+    for name in (*columns, "evictions", "early frees"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for row in results:
+        shown.add_row(
+            *(str(row[name]) for name in COMMON if name not in same), *(row.get(name, "") for name in switches),
+            f"{row['capacity']:,}", *([f"{row['capacity_bytes'] / GIB:,.2f}"] if has_bytes else []),
+            f"{row['hit_blocks']:,}", *(f"{tier['hit_blocks']:,}" for tier in row.get("tiers", [])),
+            *(f"{row[rate]:.4f}" for rate in RATES),
+            *([f"{row['gap_to_belady']:.4f}" if "gap_to_belady" in row else ""] if has_gap else []),
+            f"{row['evictions']:,}", f"{row['early_frees']:,}",
+        )  # fmt: skip
+    return [shown, *(_windows(row) for row in results if "over_time" in row)]
+
+
+def as_csv(results: Iterable[dict[str, Any]]) -> str:
+    """A header and a result a line, with the keys of the JSON; with windows of time, a window a line."""
+    rows = [flat for row in results for flat in _flat(row)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def write_per_request(done: list[Simulation], stream: BinaryIO) -> None:
+    """CSV, a request a line: its arrival, lengths, blocks, and the hit blocks of each simulation."""
+    trace = done[0].trace
+    names = [f"{one.setting.engine}/{one.setting.policy}/{one.setting.capacity}" for one in done]
+    columns = [trace.timestamp, trace.input_length, trace.output_length, trace.prompt_blocks]
+    columns += [one.hit_blocks for one in done]
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n")
+    names = names if len(done) > 1 else ["hit_blocks"]
+    writer.writerow(["request", "timestamp", "input_length", "output_length", "blocks", *names])
+    writer.writerows(zip(range(len(trace)), *(column.tolist() for column in columns), strict=True))
+    text.detach()
+
+
+def _title(found, same):
+    row = found["results"][0]
+    said = {
+        "engine": f"engine {row['engine']}",
+        "mode": f"mode {row['mode']}",
+        "schedule": f"schedule {row['schedule']}",
+    }
+    return ", ".join(
+        [
+            "Hits of a prefix cache",
+            *(said[name] for name in COMMON[:3] if name in same),
+            f"blocks of {found['block_size']:,} tokens",
+        ]
+    )
+
+
+def _table(title, names):
+    shown = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in names:
+        shown.add_column(name, no_wrap=True)
+    return shown
+
+
+def _windows(row):
+    shown = _table(f"{row['engine']}, {row['policy']}, {row['capacity']:,} blocks", [])
+    for name in ("from (s)", "requests", "blocks", *(f"{name} hit rate" for name in RATES.values())):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for window in row["over_time"]:
+        shown.add_row(
+            f"{window['start_ms'] / 1000:,.0f}", f"{window['requests']:,}", f"{window['blocks']:,}",
+            *(f"{window[rate]:.4f}" for rate in RATES),
+        )  # fmt: skip
+    return shown
+
+
+def _flat(row):
+    tiers = {
+        f"{tier['name']}_{name}": tier[name] for tier in row.get("tiers", []) for name in ("capacity", "hit_blocks")
+    }
+    flat = {name: value for name, value in row.items() if name not in ("tiers", "over_time")} | tiers
+    if "over_time" not in row:
+        return [flat]
+    named = {name: flat[name] for name in ("engine", "policy", "mode", "schedule", "capacity")}
+    return [named | window for window in row["over_time"]]

@@ -1,0 +1,153 @@
+"""The founding cache in the plainest Python: a set of residents, pins, and a policy with the five verbs.
+
+What a simulation means, whatever the mode, schedule, counting and pool: src/kvtrace/cache/core/pool.py is its twin.
+"""
+
+
+class NoRoom(Exception):
+    """The blocks that a request lacks can't be had without those in use."""
+
+
+class Pool:
+    """A cache of `capacity` blocks; `total` counts live and idle ones, else the idle alone are bounded."""
+
+    def __init__(self, capacity, policy, total=True, parent=None):
+        self.capacity, self.policy, self.total = capacity, policy, total
+        self.parent = parent  # block -> parent, for leaf-first; None = flat
+        self.pins = {}  # resident block -> live requests that hold it
+        self.unhashed = 0  # blocks without a name, each of one live request
+        self.evictions = 0
+
+    def idle(self):
+        return [block for block, pins in self.pins.items() if pins == 0]
+
+    def evictable(self, block):
+        has_child = self.parent is not None and any(self.parent[other] == block for other in self.pins)
+        return self.pins[block] == 0 and not has_child
+
+    def admit(self, path, tail):
+        hit = 0
+        while hit < len(path) and path[hit] in self.pins:
+            hit += 1
+        lacking = [block for block in path if block not in self.pins]
+        others = [block for block in self.idle() if block not in path]
+        if self.total and len(lacking) + tail > self.capacity - len(self.pins) - self.unhashed + len(others):
+            raise NoRoom
+        for block in path:
+            if block in self.pins:
+                self.pins[block] += 1
+                self.policy.use(block)
+        for block in lacking:
+            self.make_room()
+            self.pins[block] = 1
+            self.policy.insert(block)
+        for _ in range(tail):
+            self.make_room()
+            self.unhashed += 1
+        return hit
+
+    def grow(self, blocks, had_tail, has_tail):
+        """The output's blocks: the first takes the place of the tail that has become full."""
+        need = len(blocks) + has_tail - had_tail
+        if self.total and need > self.capacity - len(self.pins) - self.unhashed + len(self.idle()):
+            raise NoRoom
+        for number, block in enumerate(blocks):
+            if number == 0 and had_tail:
+                self.unhashed -= 1
+                had_tail = 0
+            self.make_room()
+            self.pins[block] = 1
+            self.policy.insert(block)
+        for _ in range(has_tail - had_tail):
+            self.make_room()
+            self.unhashed += 1
+
+    def finish(self, path, tail):
+        self.unhashed -= tail
+        for block in reversed(path):
+            self.pins[block] -= 1
+            if self.evictable(block):
+                self.policy.release(block)
+            if not self.total and len(self.idle()) > self.capacity:
+                self.evict(self.policy.victim())
+
+    def make_room(self):
+        if self.total and len(self.pins) + self.unhashed >= self.capacity:
+            self.evict(self.policy.victim())
+
+    def evict(self, block):
+        assert self.evictable(block)
+        del self.pins[block]
+        self.evictions += 1
+        self.policy.remove(block)
+        if self.parent is not None and self.parent[block] in self.pins and self.evictable(self.parent[block]):
+            self.policy.release(self.parent[block])
+
+
+class Lru:
+    """Least recently released first."""
+
+    def __init__(self, context=None):
+        self.order = []
+
+    def insert(self, block):
+        pass
+
+    def use(self, block):
+        if block in self.order:
+            self.order.remove(block)
+
+    def release(self, block):
+        self.order.append(block)
+
+    def victim(self):
+        return self.order[0]
+
+    def remove(self, block):
+        self.order.remove(block)
+
+
+def simulate(asked, cache, kind="c1", window=1, ends=None, context=None):
+    """(hit blocks of each request, early frees): the jobs of a trace through a cache, by a schedule."""
+    live, hits, early = [], [], 0
+
+    def path(row):
+        return [int(block) for block in asked.ids[asked.start[row] : asked.start[row] + asked.full[row]]]
+
+    def grown(row):
+        return list(range(asked.fresh[row], asked.fresh[row] + asked.grown[row])) if asked.grows else []
+
+    def end(row):
+        live.remove(row)
+        cache.finish(path(row) + grown(row), int(asked.grown_tail[row] if asked.grows else asked.tail[row]))
+
+    def until_it_fits(row, attempt):
+        nonlocal early
+        while True:
+            try:
+                return attempt()
+            except NoRoom:
+                end(min(other for other in live if other != row))
+                early += 1
+
+    for row in range(len(asked)):
+        if context is not None:
+            context.request, context.now = row, float(asked.arrival[row])
+        if kind == "window":
+            while len(live) >= window:
+                end(min(live))
+        if kind == "timed":
+            for other in sorted(live, key=lambda other: (ends[other], other)):
+                if ends[other] <= asked.arrival[row]:
+                    end(other)
+        hit = until_it_fits(row, lambda row=row: cache.admit(path(row), int(asked.tail[row])))
+        hits.append(min(hit, int(asked.limit[row])))
+        live.append(row)
+        if asked.grows:
+            tails = int(asked.tail[row]), int(asked.grown_tail[row])
+            until_it_fits(row, lambda row=row, tails=tails: cache.grow(grown(row), *tails))
+        if kind == "c1":
+            end(row)
+    for other in sorted(live, key=lambda other: (ends[other], other) if kind == "timed" else other):
+        end(other)
+    return hits, early
