@@ -8,6 +8,7 @@ are the schedule and the stand-ins for a request and for the rest of SGLang, whi
 
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import itertools
 import json
 import os
@@ -51,7 +52,7 @@ class Bare(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Dummy(types.ModuleType):
-    __path__: list = []
+    __path__ = ()
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -142,7 +143,7 @@ class Server:
         wanted = self.requests[row]
         tokens = array("q", wanted["tokens"])
         # at least one token must be computed
-        key = radix_cache.RadixKey(tokens, limit=len(tokens) - 1)
+        key = radix_cache.RadixKey(tokens, limit=max(len(tokens) - 1, 0))
         match = self.cache.match_prefix(MatchPrefixParams(key=key))
         hit = match.device_prefix_len
         lock = self.cache.lock(match.last_device_node)
@@ -211,7 +212,7 @@ def serve(case):
         server.finish(row)
     assert server.cache.protected_size() == 0
     assert server.cache.total_size() + server.allocator.available_size() == case["capacity"] * server.page
-    return {"hits": hits, "early_frees": early}
+    return {"hits": hits, "early_frees": early, "version": importlib.metadata.version("sglang")}
 
 
 if __name__ == "__main__":

@@ -25,7 +25,98 @@ PRIORITY = cython.declare(cython.int, 6)
 ORDERS = {"lru": LRU, "mru": MRU, "fifo": FIFO, "filo": FILO, "lfu": LFU, "slru": SLRU, "priority": PRIORITY}
 PROTECTED = cython.declare(cython.longlong, 2)  # slru: from so many requests on, a node goes after all others
 UNCOUNTED = cython.declare(cython.longlong, 1 << 62)  # no path is as long: a walk that counts no request
-LOWEST = cython.declare(cython.longlong, -(1 << 62))  # a walk that raises no priority
+HIGHEST = cython.declare(cython.longlong, (1 << 63) - 1)
+LOWEST = cython.declare(cython.longlong, -HIGHEST - 1)  # a walk that raises no priority
+
+
+@cython.cclass
+class Leaves:
+    """Nodes in a heap, the next victim first: by key, and among equals by last use."""
+
+    key: cython.longlong[::1]  # one value a node
+    used: cython.longlong[::1]
+    place: cython.int[::1]  # where in the heap, -1 = not there
+    heap: cython.int[::1]
+    count: cython.int
+
+    def __init__(self, nodes):
+        self.key, self.used = np.zeros((2, nodes), dtype=np.int64)
+        self.heap, self.place = np.zeros(nodes, dtype=np.int32), np.full(nodes, -1, dtype=np.int32)
+        self.count = 0
+
+    def nodes(self):
+        """Which there are, in order of their numbers."""
+        return np.sort(np.asarray(self.heap)[: self.count])
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def put(self, node: cython.int, key: cython.longlong, used: cython.longlong) -> cython.int:
+        """Add a node, or move it to where its key now belongs."""
+        self.key[node], self.used[node] = key, used
+        if self.place[node] < 0:
+            self._set(self.count, node)
+            self.count += 1
+        self._rise(self.place[node])
+        return self._sink(self.place[node])
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def drop(self, node: cython.int) -> cython.int:
+        """Take a node away, if it is there; the last one fills its place."""
+        at: cython.int = self.place[node]
+        if at < 0:
+            return 0
+        self.place[node] = -1
+        self.count -= 1
+        if at < self.count:
+            node = self.heap[self.count]
+            self._set(at, node)
+            self._rise(at)
+            self._sink(self.place[node])
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _before(self, node: cython.int, other: cython.int) -> cython.bint:
+        if self.key[node] != self.key[other]:
+            return self.key[node] < self.key[other]
+        return self.used[node] < self.used[other]
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _set(self, at: cython.int, node: cython.int) -> cython.int:
+        self.heap[at] = node
+        self.place[node] = at
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _rise(self, at: cython.int) -> cython.int:
+        node: cython.int = self.heap[at]
+        while at > 0 and self._before(node, self.heap[(at - 1) // 2]):
+            self._set(at, self.heap[(at - 1) // 2])
+            at = (at - 1) // 2
+        return self._set(at, node)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _sink(self, at: cython.int) -> cython.int:
+        node: cython.int = self.heap[at]
+        child: cython.int = 2 * at + 1
+        while child < self.count:
+            if child + 1 < self.count and self._before(self.heap[child + 1], self.heap[child]):
+                child += 1
+            if not self._before(self.heap[child], node):
+                break
+            self._set(at, self.heap[child])
+            at, child = child, 2 * child + 1
+        return self._set(at, node)
 
 
 @cython.cclass
@@ -51,12 +142,8 @@ class Radix(Engine):
     head: cython.int[::1]  # block -> the node that begins with it, -1 = none
     held: cython.int[::1]  # row -> the node that a live request locks
     priority: cython.const[cython.longlong][::1]  # row -> what it asks for
-    # the leaves that no live request holds, a heap, the next victim first
     order: cython.int
-    key: cython.longlong[::1]  # node -> what the order goes by; equals go by their last use
-    heap: cython.int[::1]
-    place: cython.int[::1]  # node -> where in the heap, -1 = not there
-    leaves: cython.int
+    leaves: Leaves  # those that no live request holds
     capacity: cython.longlong
     free: cython.longlong  # blocks
     idle: cython.longlong  # blocks of unlocked nodes: all of them can be evicted
@@ -70,14 +157,12 @@ class Radix(Engine):
         rows, capacity = len(jobs.full), context.capacity
         # a request adds four nodes at most: two splits, its prompt's rest and its output
         nodes = 1 + min(capacity, context.blocks, 4 * rows)
-        self.run, self.used, self.created, self.key, self.rank = np.zeros((5, nodes), dtype=np.int64)
+        self.run, self.used, self.created, self.rank = np.zeros((4, nodes), dtype=np.int64)
         self.length, self.parent, self.children, self.locks, self.requests = np.zeros((5, nodes), dtype=np.int32)
-        self.heap, self.place = np.zeros(nodes, dtype=np.int32), np.full(nodes, -1, dtype=np.int32)
-        self.unused, self.unused_nodes = np.arange(nodes, 0, -1, dtype=np.int32), nodes - 1
-        self.unused = self.unused[1:]  # the root's number is never had
+        self.unused, self.unused_nodes = np.arange(nodes - 1, -1, -1, dtype=np.int32), nodes - 1  # never the root's
         self.head, self.held = np.full(context.blocks, -1, dtype=np.int32), np.zeros(rows, dtype=np.int32)
         self.priority = np.zeros(rows, dtype=np.int64) if priority is None else np.ascontiguousarray(priority, np.int64)
-        self.order, self.leaves = ORDERS[policy], 0
+        self.order, self.leaves = ORDERS[policy], Leaves(nodes)
         self.capacity = self.free = capacity
         self.idle = self.clock = self.matched = 0
 
@@ -104,7 +189,7 @@ class Radix(Engine):
             return f"{int(length.sum()):,} blocks are resident and {self.free:,} free in a cache of {self.capacity:,}"
         if (np.bincount(np.asarray(self.parent)[there], minlength=len(there)) != children).any():
             return "a node's children are miscounted"
-        if ((np.asarray(self.place) >= 0) != (there & (children == 0))).any() or (there & (children == 0)).sum() != self.leaves:
+        if not np.array_equal(self.leaves.nodes(), np.flatnonzero(there & (children == 0))):
             return "a leaf is missing among those to evict"
         return None
 
@@ -112,7 +197,7 @@ class Radix(Engine):
     @cython.nogil
     @cython.exceptval(-1, check=False)
     def admit(self, row: cython.Py_ssize_t) -> cython.int:
-        """Match, lock, make room, insert; without room the match has still refreshed and split nodes, as SGLang's does."""
+        """Match, lock, make room, insert; a match without room still refreshes and splits nodes, as SGLang's does."""
         start: cython.longlong = self.start[row]
         node: cython.int = ROOT
         self.matched = 0
@@ -145,9 +230,10 @@ class Radix(Engine):
         """Insert once more, with the output, and unlock; what has no hash is freed."""
         self._walk(self.start[row], self.full[row], UNCOUNTED, self.priority[row])
         if self.grows and self.grown[row]:
-            self._add(self.held[row], -1 - cython.cast(cython.longlong, self.fresh[row]), self.grown[row], self.priority[row])
+            priority: cython.longlong = self.priority[row]
+            self._add(self.held[row], -1 - cython.cast(cython.longlong, self.fresh[row]), self.grown[row], priority)
             # the prompt is worth one more than its output
-            self._walk(self.start[row], self.full[row], UNCOUNTED, self.priority[row] + 1)
+            self._walk(self.start[row], self.full[row], UNCOUNTED, priority + (priority < HIGHEST))
         self.free += self.grown_tail[row] if self.grows else self.tail[row]
         return self._unlock(self.held[row])
 
@@ -156,7 +242,7 @@ class Radix(Engine):
     @cython.exceptval(-1, check=False)
     def _walk(self, start: cython.longlong, blocks: cython.longlong, counted: cython.longlong,
               priority: cython.longlong) -> cython.int:  # fmt: skip
-        """The last node of a path's longest resident prefix, of `matched` blocks; refreshes what it enters, splits there.
+        """The last node of a path's resident prefix, of `matched` blocks; refreshes those nodes, splits the last.
 
         Nodes that reach deeper than `counted` blocks count the request, and all on the path get its priority at least.
         """
@@ -188,7 +274,7 @@ class Radix(Engine):
     @cython.nogil
     @cython.exceptval(check=False)
     def _common(self, node: cython.int, at: cython.longlong, most: cython.longlong) -> cython.int:
-        """How many blocks of a node's run a path shares, which begins at `at` with the same block and may use `most`."""
+        """How many blocks a node's run shares with the `most` ones from `at` on; the first is the same."""
         run: cython.longlong = self.run[node]
         alike: cython.int = 1
         middle: cython.int
@@ -224,7 +310,8 @@ class Radix(Engine):
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def _add(self, parent: cython.int, run: cython.longlong, blocks: cython.longlong, priority: cython.longlong) -> cython.int:
+    def _add(self, parent: cython.int, run: cython.longlong, blocks: cython.longlong,
+             priority: cython.longlong) -> cython.int:  # fmt: skip
         """A new leaf, which one request has inserted."""
         node: cython.int = self._number()
         self.run[node], self.length[node] = run, cython.cast(cython.int, blocks)
@@ -280,11 +367,11 @@ class Radix(Engine):
     @cython.nogil
     @cython.exceptval(check=False)
     def _take(self, blocks: cython.longlong) -> cython.bint:
-        """Make so many blocks the caller's, evicting leaves for them; False, with none evicted, where there are too few."""
+        """Make so many blocks the caller's, evicting leaves for them; False, with none evicted, if they are too few."""
         if blocks > self.free + self.idle:
             return False
         while self.free < blocks:
-            self._evict(self.heap[0])
+            self._evict(self.leaves.heap[0])
         self.free -= blocks
         return True
 
@@ -294,8 +381,7 @@ class Radix(Engine):
     def _evict(self, node: cython.int) -> cython.int:
         """Free a whole leaf; its parent may be one now."""
         parent: cython.int = self.parent[node]
-        self.locks[node] = 1  # so that it leaves the heap
-        self._settle(node)
+        self.leaves.drop(node)
         self.free += self.length[node]
         self.idle -= self.length[node]
         self.evictions += self.length[node]
@@ -311,25 +397,10 @@ class Radix(Engine):
     @cython.nogil
     @cython.exceptval(-1, check=False)
     def _settle(self, node: cython.int) -> cython.int:
-        """Put a node where it belongs: into the heap at its key when it is an unlocked leaf, else out of it."""
-        at: cython.int = self.place[node]
+        """Put a node where its key belongs among the leaves that may go, or take it away when it is none."""
         if self.locks[node] == 0 and self.children[node] == 0 and node != ROOT:
-            self.key[node] = self._key(node)
-            if at < 0:
-                at = self.leaves
-                self.leaves += 1
-                self._set(at, node)
-            self._rise(at)
-            return self._sink(self.place[node])
-        if at >= 0:
-            self.place[node] = -1
-            self.leaves -= 1
-            if at < self.leaves:
-                node = self.heap[self.leaves]
-                self._set(at, node)
-                self._rise(at)
-                self._sink(self.place[node])
-        return 0
+            return self.leaves.put(node, self._key(node), self.used[node])
+        return self.leaves.drop(node)
 
     @cython.cfunc
     @cython.nogil
@@ -349,44 +420,3 @@ class Radix(Engine):
         if self.order == SLRU:
             return self.requests[node] >= PROTECTED
         return self.rank[node]
-
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _before(self, node: cython.int, other: cython.int) -> cython.bint:
-        if self.key[node] != self.key[other]:
-            return self.key[node] < self.key[other]
-        return self.used[node] < self.used[other]
-
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _set(self, at: cython.int, node: cython.int) -> cython.int:
-        self.heap[at] = node
-        self.place[node] = at
-        return 0
-
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _rise(self, at: cython.int) -> cython.int:
-        node: cython.int = self.heap[at]
-        while at > 0 and self._before(node, self.heap[(at - 1) // 2]):
-            self._set(at, self.heap[(at - 1) // 2])
-            at = (at - 1) // 2
-        return self._set(at, node)
-
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _sink(self, at: cython.int) -> cython.int:
-        node: cython.int = self.heap[at]
-        child: cython.int = 2 * at + 1
-        while child < self.leaves:
-            if child + 1 < self.leaves and self._before(self.heap[child + 1], self.heap[child]):
-                child += 1
-            if not self._before(self.heap[child], node):
-                break
-            self._set(at, self.heap[child])
-            at, child = child, 2 * child + 1
-        return self._set(at, node)

@@ -21,7 +21,13 @@ class Row:
 
 ENGINES: dict[str, Row] = {
     "founding": Row("founding", "one hash table, reference counts, a policy", switches=("capacity_counts", "pool")),
-}
+    "vllm": Row("vllm", "vLLM 0.33.0", recompute_last=True, policies=("lru",), switches=("free_order",)),
+    "nano-vllm": Row("nano_vllm", "nano-vllm", recompute_last=True, policies=("lru",)),
+    "sglang": Row(
+        "sglang", "SGLang 0.5.23", recompute_last=True,
+        policies=("lru", "lfu", "fifo", "mru", "filo", "slru", "priority"),
+    ),
+}  # fmt: skip
 
 
 def find(name: str) -> Row:

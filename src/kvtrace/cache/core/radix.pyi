@@ -1,0 +1,15 @@
+import numpy as np
+
+from ..jobs import Jobs
+from ..policies.base import Context
+from .engine import Engine
+
+ORDERS: dict[str, int]
+
+class Radix(Engine):
+    def __init__(
+        self, context: Context, jobs: Jobs, policy: str = "lru", priority: np.ndarray | None = None
+    ) -> None: ...
+    def residents(self) -> np.ndarray: ...
+    def nodes(self) -> int: ...
+    def recount(self) -> str | None: ...

@@ -1,0 +1,130 @@
+"""Requests hit in our model of SGLang's cache what they hit in SGLang's own, request by request.
+
+KVTRACE_CLIENTS names a folder of environments (see test_load.py); `sglang` needs `pip install --no-deps sglang` and
+`pip install torch numpy`. `KVTRACE_CLIENTS=... python -m tests.clients.test_sglang_cache` writes the vectors anew.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvtrace.cache.jobs import jobs
+from tests.test_engine_sglang import POLICIES, VECTORS, drawn, made, plan, serve, vector_trace
+
+PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "sglang/bin/python"
+MODES, SCHEDULES = ("block", "token", "grow"), ("c1", "window:2", "window:4", "timed:0.5", "timed:4")
+needs_sglang = pytest.mark.skipif(not PYTHON.exists(), reason="no environment sglang in KVTRACE_CLIENTS")
+
+DRAWN = {  # name -> prompts of full blocks
+    "a split refreshes the part that did not match": ["0 1 2 3", "4 5", "0 1", "6 7", "0 1 2 3"],
+    "whole nodes go": ["0 1 2", "3 4", "0 1"],
+    "a parent becomes a leaf": ["0 1", "0 2", "3 4 5 6", "0 1"],
+    "two requests protect": ["0 1", "0 1", "2 3", "4 5", "0 1 6"],
+    "always the same": ["0 1 2", "0 1 2", "0 1 2"],
+    "a split passes the priority on": ["0 1 2", "0 3", "4 5", "0 3", "6 7 8 9", "0 10"],
+}
+PRIORITIES = [2, 0, 2, 0, 3, 0]
+
+
+def wanted(trace, mode, schedule, policy, capacity):
+    """The case in the words of sglang_cache.py: pages of tokens, equal where the ids are."""
+    asked, size = jobs(trace, mode, recompute_last=True), trace.block_size
+    kind, _, figure = schedule.partition(":")
+    when = {name: np.asarray(value).tolist() for name, value in plan(trace, kind, figure).items()}
+    requests = []
+    for row in range(len(trace)):
+        pages = asked.ids[asked.start[row] : asked.start[row] + asked.full[row]]
+        rest = trace.input_length[row] % size if mode != "block" else 0
+        tokens = (pages[:, None].astype(np.int64) * size + np.arange(size)).ravel()
+        tail = 10**9 + row * size + np.arange(rest)  # tokens of nobody else
+        requests.append({
+            "tokens": [*tokens.tolist(), *tail.tolist()],
+            "more": max(int(trace.output_length[row]) - 1, 0) if mode == "grow" else 0,
+            "priority": int(trace.extra["priority"][row]),
+        })  # fmt: skip
+    return {
+        "page_size": size, "capacity": capacity, "policy": policy, "grow": mode == "grow", "requests": requests,
+        "schedule": {"kind": kind, "arrival": trace.timestamp.tolist(), **when},
+    }  # fmt: skip
+
+
+def served(cases, folder):
+    """What SGLang's own cache says of each case."""
+    path = folder / "cases.jsonl"
+    path.write_text("".join(json.dumps(case) + "\n" for case in cases))
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [PYTHON, Path(__file__).parent / "sglang_cache.py", path]
+    done = subprocess.run(command, capture_output=True, text=True, env=plain)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def cases_of(trace, kinds, spare):
+    """Cases of a trace: mode, schedule and policy by turns, and a capacity with so much to spare for each."""
+    for (mode, schedule, policy), more in zip(kinds, itertools.cycle(spare), strict=False):
+        capacity = int(jobs(trace, mode).most.max()) + more
+        yield {"mode": mode, "schedule": schedule, "policy": policy, "capacity": capacity}
+
+
+@needs_sglang
+def test_random_traces_hit_as_in_sglang(tmp_path):
+    seed = int(np.random.default_rng().integers(1 << 32))
+    rng = np.random.default_rng(seed)
+    kinds = list(itertools.product(MODES, SCHEDULES, POLICIES))
+    tried = []
+    for number in range(20):
+        trace = vector_trace(made(str(number), rng, rows=40, block_size=int(rng.integers(1, 5))))
+        some = [kinds[k] for k in rng.permutation(len(kinds))[:20]]
+        tried += [(trace, case) for case in cases_of(trace, some, rng.integers(0, 40, size=20).tolist())]
+    for (trace, case), real in zip(tried, served([wanted(t, **case) for t, case in tried], tmp_path), strict=True):
+        engine = serve(trace, **case)
+        found = {"hits": engine.hits.tolist(), "early_frees": engine.early_frees, "version": real["version"]}
+        assert found == real, f"seed {seed}: {case}"
+
+
+@needs_sglang
+def test_the_vectors_are_what_sglang_says(tmp_path):
+    asked = [
+        wanted(vector_trace(vector), *(case[name] for name in ("mode", "schedule", "policy", "capacity")))
+        for vector in VECTORS["vectors"]
+        for case in vector["cases"]
+    ]
+    cases = [case for vector in VECTORS["vectors"] for case in vector["cases"]]
+    for case, real in zip(cases, served(asked, tmp_path), strict=True):
+        assert (case["hits"], case["early_frees"]) == (real["hits"], real["early_frees"])
+
+
+def make_vectors(folder):
+    """Every mode, schedule and order, on drawn traces and on made ones, with what SGLang says of each."""
+    rng = np.random.default_rng(5)
+    kinds = list(itertools.product(MODES, SCHEDULES, POLICIES))
+    vectors = [drawn(name, prompts, PRIORITIES[: len(prompts)]) for name, prompts in DRAWN.items()]
+    vectors += [made(f"conversations, blocks of {size}", rng, rows=40, block_size=size) for size in (1, 4)]
+    version = None
+    for vector in vectors:
+        trace = vector_trace(vector)
+        if vector["name"] in DRAWN:
+            some = [("block", "c1", policy) for policy in POLICIES for _ in range(4)]
+            cases = list(cases_of(trace, some, spare=range(4)))
+        else:
+            cases = list(cases_of(trace, kinds, spare=(1, 0, 2, 5, 9, 14, 20, 3)))
+        real = served([wanted(trace, **case) for case in cases], folder)
+        vector["cases"] = [
+            case | {name: r[name] for name in ("hits", "early_frees")} for case, r in zip(cases, real, strict=True)
+        ]
+        version = real[0]["version"]
+    return {"engine": "sglang", "version": version, "cache": "RadixCache, page size = block size", "vectors": vectors}
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        found = make_vectors(Path(name))
+    text = json.dumps(found).replace('{"name"', '\n{"name"').replace('{"mode"', '\n {"mode"')
+    (Path(__file__).parent.parent / "vectors/engine_sglang.json").write_text(text + "\n")
