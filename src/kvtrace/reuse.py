@@ -86,7 +86,7 @@ class HitCurve:
         self.requests, self.blocks, self.tokens = len(trace), int(blocks.sum()), int(trace.input_length.sum())
         self.requests_with_blocks = int((blocks > 0).sum())
         self.block_size, self.longest = trace.block_size, int(blocks.max())
-        self.working_set = trace.distinct if trace.output_ids is None else _distinct(trace.hash_ids)
+        self.working_set = trace.working_set
 
     def hits(self, capacities) -> list[Hits]:
         """The counts of caches of so many blocks each.
@@ -189,7 +189,3 @@ def tails(trace: Trace, found: Segments, blocks: np.ndarray) -> tuple[np.ndarray
     whole = (reached == blocks) & (rest > 0) & (trace.tail != "dropped")
     ends = last_of_row & whole[found.row]
     return (found.rank + found.blocks - 1)[ends], (trace.block_size - rest)[found.row[ends]]
-
-
-def _distinct(ids):
-    return int((np.bincount(ids) > 0).sum())

@@ -161,6 +161,15 @@ class Trace(Columns):
         """
         return np.diff(self.offsets)
 
+    @property
+    def working_set(self) -> int:
+        """Distinct blocks of the prompts.
+
+        >>> toy("0 1 2", "0 3").working_set
+        4
+        """
+        return self.distinct if self.output_ids is None else int((np.bincount(self.hash_ids) > 0).sum())
+
     # -- cutting and joining -------------------------------------------------------------------------------------
 
     def __getitem__(self, key) -> Trace:

@@ -53,7 +53,7 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
     window_ms = milliseconds(over_time) if over_time else None
     read = formats.read(trace, block_size=block_size)
     read = read.chained() if chain else read
-    units = {"block_size": read.block_size, "working_set": read.distinct, "kv_bytes_per_token": kv_bytes}
+    units = {"block_size": read.block_size, "working_set": read.working_set, "kv_bytes_per_token": kv_bytes}
     skipped = leading_rows(warm_up, read.timestamp)
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with Requests(console(), quiet) as bar, _policies_of_the_user():
@@ -133,4 +133,4 @@ def _auto(trace, mode, points=10):
     from ..capacity import spread
 
     most = jobs(trace, mode).most
-    return spread(int(most.max(initial=1)), max(trace.distinct, int(most.max(initial=1))), points)
+    return spread(int(most.max(initial=1)), max(trace.working_set, int(most.max(initial=1))), points)

@@ -20,7 +20,7 @@ SWITCHES = {"capacity_counts": "total", "pool": "flat", "free_order": "prepend"}
 def to_dict(trace: Trace, results: list[dict[str, Any]]) -> dict[str, Any]:
     """One JSON object: what the trace is, and a dictionary a result."""
     return {
-        "schema": SCHEMA, "requests": len(trace), "block_size": trace.block_size, "working_set": trace.distinct,
+        "schema": SCHEMA, "requests": len(trace), "block_size": trace.block_size, "working_set": trace.working_set,
         "results": results,
     }  # fmt: skip
 
