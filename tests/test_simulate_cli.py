@@ -9,6 +9,7 @@ import pytest
 import kvtrace
 from kvtrace.cli import run
 from kvtrace.trace import toy
+from tests.docs import ROOT
 
 POLICY = """
 class Lru:
@@ -58,14 +59,8 @@ def test_json_has_the_keys_that_the_docs_list(path, capsys):
         "tokens": 112, "hit_tokens": 48, "evictions": 1, "early_frees": 0, "belady_hit_blocks": 3, "gap_to_belady": 0.0,
     }  # fmt: skip
     assert {name: found[name] for name in wanted} == wanted
-    page = (kvtrace_docs() / "simulate.md").read_text()
+    page = (ROOT / "docs/simulate.md").read_text()
     assert all(f"`{name}`" in page for name in found)
-
-
-def kvtrace_docs():
-    from pathlib import Path
-
-    return Path(__file__).resolve().parent.parent / "docs"
 
 
 def test_auto_goes_from_the_longest_request_to_the_working_set(path, capsys):
@@ -82,7 +77,7 @@ def test_csv_has_the_keys_of_json(path, capsys):
 
 def test_each_request_s_hits_go_to_a_file(path, capsys, tmp_path):
     shown(capsys, path, "--capacity", "3", "--per-request", "hits.csv")
-    rows = list(csv.DictReader((tmp_path / "hits.csv").open()))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "hits.csv").read_text())))
     assert [int(row["hit_blocks"]) for row in rows] == [0, 0, 2, 1]
     assert rows[2]["timestamp"] == "120000.0" and rows[2]["blocks"] == "2"
     shown(capsys, path, "--capacity", "2,3", "--per-request", "hits.csv")

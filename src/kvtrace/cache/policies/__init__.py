@@ -8,12 +8,20 @@ from importlib import import_module
 from typing import Any
 
 from ..._built import load
+from ...durations import milliseconds
 from ...errors import UsageError
 
 
 def _share(text: str) -> float:
     value = float(text)
     if not 0 < value < 1:
+        raise ValueError
+    return value
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 1:
         raise ValueError
     return value
 
@@ -34,6 +42,18 @@ class Row:
 
 POLICIES: dict[str, Row] = {
     "lru": Row("lru", "LRU", "least recently used"),
+    "fifo": Row("fifo", "FIFO", "first in, first out"),
+    "lfu": Row("lfu", "LFU", "least frequently used, then least recently"),
+    "lfu-da": Row("lfu_da", "LFUDA", "LFU with dynamic aging"),
+    "slru": Row("slru", "SLRU", "segmented LRU: a protected share for what was hit", _share, "slru:0.8"),
+    "sieve": Row("sieve", "Sieve", "SIEVE: a hand over a queue, one bit a block"),
+    "s3fifo": Row("s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", _share, "s3fifo:0.1", ghosts=True),
+    "arc": Row("arc", "ARC", "adaptive between recency and frequency", ghosts=True),
+    "ttl": Row("ttl", "TTL", "gone after so long without use", milliseconds, "ttl:5m", required=True),
+    "priority": Row("priority", "Priority", "the trace's priorities, lowest first", milliseconds, "priority:10m"),
+    "pgdsf": Row("pgdsf", "PGDSF", "prefix-aware greedy dual size frequency (RAGCache)", _whole, "pgdsf:30000"),
+    "workload": Row("workload", "Workload", "by reuse time of the category (ATC'25)", milliseconds, "workload:10m"),
+    "belady": Row("belady", "Belady", "the offline optimum: the furthest next use goes first", ceiling=True),
     "unlimited": Row("lru", "LRU", "nothing is ever evicted", ceiling=True),
 }
 VERBS = ("insert", "use", "release", "victim", "remove")
