@@ -67,12 +67,30 @@ def test_heavy_libraries_are_imported_where_they_are_needed(name):
     assert not {module.split(".")[0] for module in imports(FILES[name], inside_functions=False)} & HEAVY
 
 
-@pytest.mark.parametrize("name", sorted(name for name in FILES if name.split("/")[0] not in {"cli", "datagen", "__main__"}))
+@pytest.mark.parametrize(
+    "name", sorted(name for name in FILES if name.split("/")[0] not in {"cli", "datagen", "__main__"})
+)
 def test_only_the_command_line_prints_reads_argv_or_exits(name):
     tree = ast.parse(FILES[name].read_text())
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     named = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not called & {"print", "exit", "quit", "sys.exit", "click.echo"} and "sys.argv" not in named
+
+
+COMPILED = ("_kernels/", "cache/core/", "cache/policies/", "cache/manager")
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_what_is_compiled_is_kernels_policies_and_the_cache_core(name):
+    is_compiled = "cython" in set(imports(FILES[name]))
+    assert is_compiled == (name.startswith(COMPILED) and not name.endswith("__init__"))
+
+
+@pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith("cache/policies/")))
+def test_a_policy_imports_its_base_and_the_orders_beside_it(name):
+    if not name.endswith("__init__"):
+        ours = {module.removeprefix("cython.cimports.") for module in imports(FILES[name]) if "kvtrace" in module}
+        assert all(module.startswith(("kvtrace.cache.policies", "kvtrace.errors")) for module in ours)
 
 
 def loaded_by(code):
