@@ -15,9 +15,13 @@ from time import monotonic
 import cython
 import numpy as np
 
+from kvtrace.cache import policies
+from kvtrace.cache.core.borrowed import Borrowed
 from kvtrace.errors import KvtraceError, UsageError
 
-if cython.compiled:
+if not cython.compiled:  # Python would run this file as it is
+    raise ImportError(f"not compiled: {__name__}. Try `pip install .` with a C compiler at hand.")
+else:
     from cython.cimports.kvtrace.cache.policies.base import Context, Policy
     from cython.cimports.libc.stdlib import calloc, realloc
     from cython.cimports.libc.stdlib import free as give_back
@@ -47,7 +51,7 @@ class OutOfBlocks(KvtraceError):
 @cython.final
 @cython.cclass
 class Sequence:
-    """The blocks that one live request holds in a PrefixCache; `allocate` makes it, `append` extends it, `free` ends it.
+    """The blocks that one live request holds in a PrefixCache: `allocate` makes it, `append` grows it, `free` ends it.
 
     `length` is in tokens; `hit_blocks` and `hit_tokens` are the leading run that was found when it was allocated.
     """
@@ -68,7 +72,6 @@ class Sequence:
     @property
     def blocks(self):
         """The slot of each block, in order: an engine's block table. Copy-on-write may change the last one."""
-        i: cython.Py_ssize_t
         return [self.slots[i] for i in range(self.count)]
 
     @cython.cfunc
@@ -88,10 +91,10 @@ class PrefixCache:
     """A prefix cache of `blocks` slots, 0 to blocks - 1, that live sequences share and idle blocks wait in.
 
     A block that no live sequence holds is idle. At most `idle` blocks are (default: as many as there are slots), and
-    `policy` says which goes when there are more, or when a slot is wanted: a name of `kvtrace simulate --policy`, or a
-    class that is called with a context (blocks, capacity, now, request) and has the five verbs. `hashing` is
-    "hierarchical", hash(previous hash, own tokens), or "direct", hash(all tokens before, own tokens): same answers,
-    and time in proportion to the prefix for each block.
+    `policy` says which goes when there are more, or when a slot is wanted: a name of `kvtrace simulate --policy` that
+    needs no trace, or a class with the five verbs, which is called with a context (blocks, capacity, now, request).
+    `hashing` is "hierarchical", hash(hash of the block before, own tokens), or "direct", hash(all tokens before, own
+    tokens): the same answers, at a cost in proportion to the prefix.
 
     Where given, these are called after each change, in this order:
 
@@ -146,6 +149,7 @@ class PrefixCache:
     made: cython.Py_ssize_t
     spare: cython.int  # first of the numbers below `made` that are not in use
     spare_count: cython.Py_ssize_t
+    found_count: cython.Py_ssize_t  # blocks with a slot
     buckets: cython.p_int
     mask: cython.ulonglong
     digest_mask: cython.ulonglong
@@ -244,9 +248,10 @@ class PrefixCache:
         """
         i: cython.Py_ssize_t
         found: cython.Py_ssize_t = 0
+        if self.state != TELLING:  # a callback may ask, too
+            self._tick()
         length: cython.Py_ssize_t = self._read(tokens)
         root: cython.int = self._root(tenant)
-        self._expire()
         for i in range(self._walk(root, length)):
             if self.blocks[self.path[i]].slot == NONE:
                 break
@@ -265,49 +270,19 @@ class PrefixCache:
         ...
         kvtrace.cache.manager.OutOfBlocks: 1 block is needed, 0 are free and 0 idle of 2. Free a sequence first.
         """
-        i: cython.Py_ssize_t
-        b: cython.int
-        slot: cython.int
-        here: cython.Py_ssize_t
+        self._tick()
         length: cython.Py_ssize_t = self._read(tokens)
         root: cython.int = self._root(tenant)
-        self._ready()
-        self._expire()
-        count: cython.Py_ssize_t = (length + self.block_size - 1) // self.block_size
         known: cython.Py_ssize_t = self._walk(root, length)
         hits: cython.Py_ssize_t = 0
         while hits < known and self.blocks[self.path[hits]].slot != NONE:
             hits += 1
-        need: cython.Py_ssize_t = count
-        idle: cython.Py_ssize_t = self.idle_count  # that can be evicted for it
-        for i in range(known):
-            slot = self.blocks[self.path[i]].slot
-            if slot != NONE:
-                need -= 1
-                idle -= self.pins[slot] == 0
-        if need > self.free_count + idle:
-            raise self._no_room(need, idle)
-        self._reserve(need + 1)
-        sequence: Sequence = self._sequence(count)
+        sequence: Sequence = self._sequence(length, hits)
+        self._make_sure_of_room(sequence.count, known)
 
         self.state = BUSY
         sequence.root = self._new_root(tenant) if root == NONE else root
-        self.blocks[sequence.root].holders += 1
-        for i in range(known):  # pin all that is resident: also what is below a gap, and is computed again in its place
-            self.blocks[self.path[i]].holders += 1  # until each has a slot: evictions must not forget it
-            if self.blocks[self.path[i]].slot != NONE:
-                self._pin(self.blocks[self.path[i]].slot)
-        b = sequence.root
-        for i in range(count):
-            here = i * self.block_size
-            b = self.path[i] if i < known else self._new(b, self.tokens + here, min(self.block_size, length - here))
-            if self.blocks[b].slot == NONE:
-                self._put(b, self._slot())
-            sequence.slots[i] = self.blocks[b].slot
-        for i in range(known):
-            self.blocks[self.path[i]].holders -= 1
-        sequence.count, sequence.length = count, length
-        sequence.hit_blocks, sequence.hit_tokens = hits, min(hits * self.block_size, length)
+        self._fill(sequence, known)
         sequence.live = True
         self.sequences.add(sequence)
         self._count(sequence)
@@ -322,9 +297,9 @@ class PrefixCache:
     def append(self, sequence: Sequence, token):
         """Add one token to a live sequence: to its partial block, whose hash changes, or to a new block.
 
-        A partial block that other live sequences hold as well is copied first. Where the longer block is already cached in
-        another slot, the sequence keeps its own copy, which is not found by others as long as that one is there. Raises
-        OutOfBlocks, and changes nothing, where it needs a slot and none is free or idle.
+        A partial block that other live sequences hold as well is copied first. Where the longer block is already
+        cached in another slot, the sequence keeps its own copy, which is not found by others as long as that one is
+        there. Raises OutOfBlocks, and changes nothing, where it needs a slot and none is free or idle.
 
         >>> cache = PrefixCache(8, block_size=4)
         >>> one, two = cache.allocate([1, 2]), cache.allocate([1, 2])
@@ -352,7 +327,7 @@ class PrefixCache:
         self._extend(sequence, self.tokens, length)
 
     def free(self, sequence: Sequence, written=None):
-        """End a live sequence: its blocks that no other one holds become idle, tail first, and can be found and evicted.
+        """End a live sequence: its blocks that no other one holds become idle, tail first; they can be found still.
 
         `written` (default: all) is how many of its leading tokens have their KV; blocks that reach beyond are dropped,
         as an engine must that stops a request before its prompt was computed.
@@ -363,9 +338,10 @@ class PrefixCache:
         4
         """
         i: cython.Py_ssize_t
-        slot: cython.int
         self._check_live(sequence)
-        valid: cython.Py_ssize_t = sequence.length if written is None else _whole("written", written, 0, sequence.length)
+        valid: cython.Py_ssize_t = (
+            sequence.length if written is None else _whole("written", written, 0, sequence.length)
+        )
         self.context.now = self.clock()
         self.state = BUSY
         for i in range(sequence.count - 1, -1, -1):  # tail first, so that a parent outlives its child
@@ -381,7 +357,7 @@ class PrefixCache:
 
         `requests`, their `blocks` and `tokens`, `hit_blocks` and `hit_tokens`; `appended` tokens, `copies` on write,
         `evictions`; then slots: `resident` = `pinned` + `idle`, and `free`; live `sequences`; and `remembered`, blocks
-        that are gone and kept in mind for what followed them.
+        that are found nowhere, and known for the sake of what follows them.
 
         >>> cache = PrefixCache(8)
         >>> cache.free(cache.allocate(range(40)))
@@ -395,7 +371,7 @@ class PrefixCache:
             "tokens": self.asked_tokens, "hit_tokens": self.hit_tokens, "appended": self.appended,
             "copies": self.copies, "evictions": self.evictions, "resident": pinned + self.idle_count,
             "pinned": pinned, "idle": self.idle_count, "free": self.free_count, "sequences": len(self.sequences),
-            "remembered": known - len({self.block[i] for i in range(self.slots) if self.block[i] != NONE}),
+            "remembered": known - self.found_count,
         }  # fmt: skip
 
     def check(self):
@@ -405,6 +381,60 @@ class PrefixCache:
             broken = "it is in the middle of a change, which an exception in its policy may have ended"
         if broken:
             raise KvtraceError(f"the prefix cache is at fault: {broken}.")
+
+    # ---- a sequence begins
+
+    @cython.cfunc
+    def _sequence(self, length: cython.Py_ssize_t, hits: cython.Py_ssize_t) -> Sequence:
+        """A sequence of so many tokens and hit blocks that holds nothing yet."""
+        sequence: Sequence = Sequence.__new__(Sequence)
+        sequence.cache = self
+        sequence.length, sequence.count = length, (length + self.block_size - 1) // self.block_size
+        sequence.hit_blocks, sequence.hit_tokens = hits, min(hits * self.block_size, length)
+        sequence._reserve(sequence.count)
+        return sequence
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _make_sure_of_room(self, count: cython.Py_ssize_t, known: cython.Py_ssize_t) -> cython.int:
+        """Raise OutOfBlocks where the slots that are free or idle, but for the path's own, are too few for its rest."""
+        i: cython.Py_ssize_t
+        slot: cython.int
+        need: cython.Py_ssize_t = count
+        idle: cython.Py_ssize_t = self.idle_count
+        for i in range(known):
+            slot = self.blocks[self.path[i]].slot
+            if slot != NONE:
+                need -= 1
+                idle -= self.pins[slot] == 0
+        if need > self.free_count + idle:
+            raise self._no_room(need, idle)
+        return self._reserve(need + 1)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _fill(self, sequence: Sequence, known: cython.Py_ssize_t) -> cython.int:
+        """Pin the resident blocks of `path`, then find slots for the others, root first."""
+        i: cython.Py_ssize_t
+        here: cython.Py_ssize_t = 0
+        b: cython.int = sequence.root
+        self.blocks[b].holders += 1
+        for i in range(known):  # also what is resident below a gap, and is computed again in its place
+            self.blocks[self.path[i]].holders += 1  # until it has a slot: evictions must not forget it
+            if self.blocks[self.path[i]].slot != NONE:
+                self._pin(self.blocks[self.path[i]].slot)
+        for i in range(sequence.count):
+            if i < known:
+                b = self.path[i]
+            else:
+                b = self._new(b, self.tokens + here, min(self.block_size, sequence.length - here))
+            if self.blocks[b].slot == NONE:
+                self._put(b, self._slot())
+            sequence.slots[i] = self.blocks[b].slot
+            here += self.block_size
+        for i in range(known):
+            self.blocks[self.path[i]].holders -= 1
+        return 0
 
     # ---- a live sequence grows
 
@@ -486,6 +516,7 @@ class PrefixCache:
         self.policy.release(slot)
         if keep and self.blocks[b].slot == NONE:
             self.blocks[b].slot = slot  # a copy whose better known twin is gone
+            self.found_count += 1
         if keep and self.blocks[b].slot == slot:
             while self.idle_count > self.most_idle:
                 self._evict(self._victim(self.policy.victim()))
@@ -509,7 +540,9 @@ class PrefixCache:
     def _victim(self, slot: cython.int) -> cython.int:
         """A slot that the policy named, checked: a policy may be anybody's."""
         if not (0 <= slot < self.slots) or self.pins[slot] != 0:
-            raise UsageError(f"the policy named {self._described(slot)} as its victim. Try one it was given by release.")
+            raise UsageError(
+                f"the policy named {self._described(slot)} as its victim. Try one it was given by release."
+            )
         return slot
 
     def _described(self, slot):
@@ -541,13 +574,12 @@ class PrefixCache:
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def _expire(self) -> cython.int:
-        """Tell the policy the time, and evict what it finds too old."""
-        if self.state != BUSY:
-            self.context.now = self.clock()
-            self.context.request = self.requests
+    def _tick(self) -> cython.int:
+        """Tell the policy the time, and evict what it finds too old, before anything is looked up."""
+        self._ready()
+        self.context.now = self.clock()
+        self.context.request = self.requests
         if self.policy.expires:
-            self._ready()
             self.state = BUSY
             slot: cython.int = self.policy.expired()
             while slot >= 0:
@@ -663,6 +695,7 @@ class PrefixCache:
         self.blocks[b].holders += 1
         if self.blocks[b].slot == NONE:
             self.blocks[b].slot = slot
+            self.found_count += 1
 
     @cython.cfunc
     @cython.exceptval(check=False)
@@ -670,6 +703,7 @@ class PrefixCache:
         """A slot's block no longer stands there; `_let_go` is to follow."""
         if self.blocks[self.block[slot]].slot == slot:
             self.blocks[self.block[slot]].slot = NONE
+            self.found_count -= 1
         self.block[slot] = NONE
 
     @cython.cfunc
@@ -731,9 +765,7 @@ class PrefixCache:
         while size < 2 * room:
             size *= 2
         self.blocks = cython.cast(cython.pointer(Block), _resized(self.blocks, room * cython.sizeof(Block)))
-        self.own = cython.cast(
-            cython.p_uint, _resized(self.own, room * self.block_size * cython.sizeof(cython.uint))
-        )
+        self.own = cython.cast(cython.p_uint, _resized(self.own, room * self.block_size * cython.sizeof(cython.uint)))
         self.buckets = cython.cast(cython.p_int, _resized(self.buckets, size * cython.sizeof(cython.int)))
         self.room = room
         self.mask = cython.cast(cython.ulonglong, size - 1)
@@ -769,12 +801,6 @@ class PrefixCache:
         _round(v)
         return (v[0] ^ v[1] ^ v[2] ^ v[3]) & self.digest_mask
 
-    def _make_all_collide(self):
-        """Give every block the digest 0 from now on: a test's way to see that answers do not hang on the hash."""
-        if self.made:
-            raise UsageError("only a cache without blocks can begin to collide.")
-        self.digest_mask = 0
-
     # ---- arguments
 
     @cython.cfunc
@@ -800,8 +826,6 @@ class PrefixCache:
     def _read(self, tokens: object) -> cython.Py_ssize_t:
         """Copy a caller's tokens to `self.tokens`; returns how many there are."""
         i: cython.Py_ssize_t = 0
-        if self.state == BUSY:
-            self._ready()
         if not isinstance(tokens, (list, tuple)):
             if isinstance(tokens, AnySequence) and not isinstance(tokens, (str, bytes, bytearray, memoryview)):
                 tokens = list(tokens)
@@ -857,13 +881,6 @@ class PrefixCache:
             self.tokens = cython.cast(cython.p_uint, _resized(self.tokens, 2 * length * cython.sizeof(cython.uint)))
             self.tokens_room = 2 * length
         return 0
-
-    @cython.cfunc
-    def _sequence(self, count: cython.Py_ssize_t) -> Sequence:
-        sequence: Sequence = Sequence.__new__(Sequence)
-        sequence.cache = self
-        sequence._reserve(count)
-        return sequence
 
     @cython.cfunc
     @cython.exceptval(check=False)
@@ -946,7 +963,7 @@ class PrefixCache:
         sequence: Sequence
         pins = dict.fromkeys(range(self.slots), 0)
         for sequence in self.sequences:
-            if not sequence.live or sequence.count != -(-sequence.length // self.block_size):
+            if not sequence.live or sequence.count != (sequence.length + self.block_size - 1) // self.block_size:
                 return "a live sequence has too few blocks or too many"
             for i in range(sequence.count):
                 pins[sequence.slots[i]] += 1
@@ -957,7 +974,6 @@ class PrefixCache:
 
     def _broken_slots(self):
         """What is wrong with the slots: each is pinned, idle or free, and has a block unless it is free; or None."""
-        i: cython.Py_ssize_t
         unused = sorted([self.unused[i] for i in range(self.free_count)])
         if unused != [i for i in range(self.slots) if self.pins[i] == FREE]:
             return "the list of free slots is not that of the slots without pins"
@@ -988,6 +1004,8 @@ class PrefixCache:
                 holders[b] += 1
         if len(used) + self.spare_count != self.made or sorted(self.roots.values()) != sorted(self.tenants):
             return "the numbers of blocks do not add up"
+        if self.found_count != len([i for i in used if self.blocks[i].slot != NONE]):
+            return "the count of blocks that are found is wrong"
         for i in used:
             b = cython.cast(cython.int, i)
             if self.blocks[b].holders != holders[b] or not holders[b]:
@@ -1000,6 +1018,35 @@ class PrefixCache:
             elif self._find(self.blocks[b].parent, self._own(b), self.blocks[b].length) != b:
                 return "a block is not found by its tokens"
         return None
+
+    # ---- for tests alone
+
+    def _make_all_collide(self):
+        """Give every new block the digest 0: answers must not hang on the hash."""
+        self.digest_mask = 0
+
+    def _spoil(self, book, i, value):
+        """Write a wrong number into one of the books: `check` must notice."""
+        if book == "pins":
+            self.pins[i] = value
+        elif book == "block":
+            self.block[i] = value
+        elif book == "unused":
+            self.unused[i] = value
+        elif book == "idle_count":
+            self.idle_count = value
+        elif book == "holders":
+            self.blocks[i].holders = value
+        elif book == "slot":
+            self.blocks[i].slot = value
+        elif book == "own":
+            self.own[i] = value
+        elif book == "spare_count":
+            self.spare_count = value
+        elif book == "found_count":
+            self.found_count = value
+        else:
+            raise KeyError(book)
 
 
 # ---- helpers
@@ -1059,7 +1106,7 @@ def _token(token: object) -> cython.uint:
 
 
 @cython.cfunc
-@cython.exceptval(cython.NULL)
+@cython.exceptval(check=True)
 def _zeros(size: cython.size_t) -> cython.p_void:
     memory: cython.p_void = calloc(1, size)
     if memory == cython.NULL:
@@ -1068,7 +1115,7 @@ def _zeros(size: cython.size_t) -> cython.p_void:
 
 
 @cython.cfunc
-@cython.exceptval(cython.NULL)
+@cython.exceptval(check=True)
 def _resized(memory: cython.p_void, size: cython.size_t) -> cython.p_void:
     grown: cython.p_void = realloc(memory, max(size, 1))
     if grown == cython.NULL:
@@ -1092,13 +1139,17 @@ def _milliseconds():
 
 
 def _policy(policy, context):
-    """The policy of a name, a user's class in its adapter, or UsageError."""
-    from kvtrace.cache.core.borrowed import Borrowed
-    from kvtrace.cache.policies.lru import LRU
-
-    if policy == "lru":
-        return LRU(context)
-    if callable(policy):
-        made = policy(context)
-        return made if isinstance(made, Policy) else Borrowed(context, made)
-    raise UsageError(f"policy is lru or a class with the five verbs, not {policy!r}.")
+    """The policy that a name or a user's class stands for; UsageError where a live cache can't have it."""
+    if isinstance(policy, str):
+        row = policies.POLICIES.get(policy.partition(":")[0])
+        if row is not None and row.ceiling:
+            raise UsageError(f"{policy} is a bound, not a policy that a live cache could have. Try lru.")
+        if row is not None and row.ghosts:
+            raise UsageError(
+                f"{policy} remembers blocks that are gone, and a live cache uses their slots again. Try lru."
+            )
+        return policies.make(policy, context)
+    missing = [verb for verb in policies.VERBS if not callable(getattr(policy, verb, None))]
+    if missing or not callable(policy):
+        raise UsageError(f"a policy is a name or a class with the verbs {', '.join(policies.VERBS)}; see the docs.")
+    return Borrowed(context, policy(context))

@@ -25,8 +25,8 @@ class Schedule:
         """When each request ends, in ms, where the schedule says so.
 
         >>> from kvtrace.trace import toy
-        >>> parse_schedule("timed:30").ends(toy("0", "1", gap_ms=100, output_length=2)).tolist()
-        [60.0, 160.0]
+        >>> parse_schedule("timed:30").ends(toy("0", "1", gap_ms=100)).tolist()
+        [30.0, 130.0]
         """
         return trace.timestamp + self.value * trace.output_length if self.kind == "timed" else None
 
