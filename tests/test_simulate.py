@@ -1,7 +1,5 @@
 """Simulation of the founding cache: equal to its plain twin, to the curve, and to the counts of the facts page."""
 
-import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +9,12 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace.cache.core.borrowed import Borrowed
 from kvtrace.cache.core.pool import Pool
+from kvtrace.cache.engines.founding import POOLS
 from kvtrace.cache.jobs import MODES, jobs
-from kvtrace.cache.policies import make
+from kvtrace.cache.policies import POLICIES, make
 from kvtrace.cache.policies.base import Context
 from kvtrace.cache.schedule import parse_schedule
-from kvtrace.cache.simulate import simulate
+from kvtrace.cache.simulate import Setting, build, simulate
 from kvtrace.cache.sweep import settings_of, sweep
 from kvtrace.cache.tiers import simulate_tiers
 from kvtrace.errors import UsageError
@@ -139,6 +138,33 @@ def test_the_curve_is_the_simulation_at_every_capacity(trace):
     curve = hit_curve(trace)
     for capacity in range(curve.longest, curve.working_set + 2):
         assert np.array_equal(simulate(trace, capacity).hit_blocks, curve.hits_per_request(capacity))
+
+
+ORDERS = [row.example or name for name, row in POLICIES.items() if not row.ceiling and name != "priority"]
+
+
+@given(traces().filter(has_blocks), st.sampled_from(ORDERS), st.sampled_from(POOLS), st.integers(0, 6), SCHEDULES)
+def test_belady_is_never_beaten_and_room_for_all_is_unlimited(trace, policy, pool, more, schedule):
+    capacity = int(trace.prompt_blocks.max()) + more
+    best = simulate(trace, capacity, "belady").hits.hit_blocks
+    assert simulate(trace, capacity, policy, pool=pool, schedule=schedule).hits.hit_blocks <= best
+    if not policy.startswith("ttl"):
+        found = simulate(trace, trace.distinct, policy, pool=pool)
+        assert np.array_equal(found.hit_blocks, simulate(trace, 1, "unlimited").hit_blocks)
+
+
+@given(traces().filter(has_blocks), st.sampled_from(ORDERS), st.sampled_from(["total", "idle"]), SCHEDULES)
+def test_a_parent_outlives_its_children_under_leaf_first(trace, policy, counts, schedule):
+    asked = jobs(trace)
+    setting = Setting(
+        int(asked.most.max()), policy, schedule=parse_schedule(schedule),
+        switches=(("capacity_counts", counts), ("pool", "leaf-first")),
+    )  # fmt: skip
+    engine = build(setting, asked)
+    for _ in range(len(asked)):
+        engine.advance(1)
+        there = set(engine.residents().tolist())
+        assert all(asked.parent[block] in there for block in there if asked.parent[block] >= 0)
 
 
 @given(traces(outputs=False).filter(has_blocks))
@@ -291,6 +317,20 @@ GOLDEN = [  # policy, options -> hit blocks at 1,000, 10,000 and 300,000
     ("lru", {"pool": "leaf-first"}, (12847, 61046, 105710)),
     ("lru", {"schedule": "timed:30", "capacity_counts": "idle"}, (14807, 64314, 105710)),
     ("unlimited", {}, (105710, 105710, 105710)),
+    ("belady", {}, (55019, 105710, 105710)),
+    ("lfu", {"pool": "leaf-first"}, (13871, 38004, 105710)),
+    ("fifo", {"pool": "leaf-first"}, (12842, 60852, 105710)),
+    ("lfu-da", {"pool": "leaf-first", "capacity_counts": "idle"}, (13404, 48728, 105710)),
+    ("lfu-da", {"pool": "leaf-first"}, (13330, 48728, 105710)),
+    ("lru", {"engine": "vllm"}, (12837, 60971, 105592)),
+    ("lru", {"engine": "nano-vllm"}, (12837, 60971, 105592)),
+    ("lru", {"engine": "vllm", "mode": "token"}, (12988, 62001, 105592)),
+    ("lru", {"engine": "vllm", "mode": "grow"}, (12878, 61238, 105592)),
+    ("lru", {"engine": "vllm", "mode": "token", "schedule": "timed:30"}, (12657, 62785, 105592)),
+    ("lru", {"engine": "sglang"}, (12821, 59583, 105592)),
+    ("lru", {"engine": "sglang", "mode": "token", "schedule": "timed:30"}, (12657, 62258, 105592)),
+    ("lfu", {"engine": "sglang"}, (13865, 37966, 105592)),
+    ("fifo", {"engine": "sglang"}, (12821, 60772, 105592)),
 ]
 
 
@@ -303,6 +343,17 @@ def conversations(shared):
 def test_counts_on_the_conversation_trace(conversations, policy, options, wanted):
     found = [simulate(conversations, capacity, policy, **options) for capacity in (1000, 10000, 300000)]
     assert tuple(done.hits.hit_blocks for done in found) == wanted
+
+
+@pytest.mark.parametrize("limit, wanted", [("1s", 10852), ("60s", 29821), ("300s", 83010), ("3600s", 105710)])
+def test_time_to_live_on_the_conversation_trace(conversations, limit, wanted):
+    assert simulate(conversations, 300_000, f"ttl:{limit}").hits.hit_blocks == wanted
+
+
+def test_early_frees_on_the_conversation_trace(conversations):
+    for engine in ("vllm", "sglang"):
+        done = simulate(conversations, 1000, engine=engine, mode="token", schedule="timed:30")
+        assert done.early_frees == 2059
 
 
 def test_two_tiers_on_the_conversation_trace(conversations):

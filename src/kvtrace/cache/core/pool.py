@@ -12,8 +12,12 @@ from kvtrace.errors import UsageError
 if cython.compiled:
     from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
     from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+    from cython.cimports.kvtrace.cache.policies.fetch import fetch
 
 ABSENT = cython.declare(cython.int, -1)  # pins of a block that is not resident
+FAR = cython.declare(cython.int, 24)  # so many blocks before one is wanted, its pins and the policy's state are fetched
+NEAR = cython.declare(cython.int, 12)
+LARGE = cython.declare(cython.int, 1 << 17)  # blocks whose state does not stay in a processor's own memory
 
 
 @cython.cclass
@@ -35,6 +39,7 @@ class Pool(Engine):
             context.blocks if self.leaf_first else 0, dtype=np.int32
         )  # block -> its resident children
         self.resident = self.idle = self.unhashed = 0
+        self.fetches = context.blocks > LARGE and not policy.needs_lock
 
     def residents(self):
         """The blocks that are resident, in order of their numbers."""
@@ -75,6 +80,8 @@ class Pool(Engine):
         block: cython.int
         start: cython.Py_ssize_t = self.start[row]
         stop: cython.Py_ssize_t = start + self.full[row]
+        if self.fetches:
+            self._fetch(start, stop)
         i = start
         while i < stop and self.pins[self.ids[i]] != ABSENT:  # match
             i += 1
@@ -136,6 +143,17 @@ class Pool(Engine):
                 self._unpin(cython.cast(cython.int, self.fresh[row] + k))
         for k in range(self.start[row] + self.full[row] - 1, self.start[row] - 1, -1):
             self._unpin(self.ids[k])
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _fetch(self, start: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.int:
+        """Bring the state of blocks nearer that later requests want, as many as this one wants."""
+        i: cython.Py_ssize_t
+        for i in range(start + FAR, min(stop + FAR, self.ids.shape[0])):
+            fetch(cython.address(self.pins[self.ids[i]]))
+            self.policy.soon(self.ids[i], self.ids[i - FAR + NEAR])
         return 0
 
     @cython.cfunc

@@ -43,6 +43,7 @@ class Row:
 POLICIES: dict[str, Row] = {
     "lru": Row("lru", "LRU", "least recently used"),
     "fifo": Row("fifo", "FIFO", "first in, first out"),
+    "mru": Row("mru", "MRU", "most recently used goes first"),
     "lfu": Row("lfu", "LFU", "least frequently used, then least recently"),
     "lfu-da": Row("lfu_da", "LFUDA", "LFU with dynamic aging"),
     "slru": Row("slru", "SLRU", "segmented LRU: a protected share for what was hit", _share, "slru:0.8"),

@@ -21,3 +21,4 @@ cdef class Policy:
     cdef int remove(self, int block) except -1 nogil
     cdef int expired(self) except -1 nogil
     cdef int miss(self, int block) except -1 nogil
+    cdef int soon(self, int far, int near) except -1 nogil

@@ -87,3 +87,10 @@ class Policy:
     def miss(self, block: cython.int) -> cython.int:
         """Not resident, and wanted: room is made for it next, then it is inserted."""
         return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def soon(self, far: cython.int, near: cython.int) -> cython.int:
+        """Two blocks will be wanted, `near` before `far`: what is kept of them may be fetched; nothing changes."""
+        return 0

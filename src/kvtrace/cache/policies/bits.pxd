@@ -4,11 +4,12 @@ cdef extern from *:
 
 cdef class Bits:
     cdef unsigned long long[::1] words
-    cdef Py_ssize_t base[6]
+    cdef Py_ssize_t base[7]
     cdef int levels
     cdef readonly Py_ssize_t size
     cdef int set(self, int number) except -1 nogil
     cdef int clear(self, int number) except -1 nogil
     cdef bint holds(self, int number) noexcept nogil
     cdef int least(self) noexcept nogil
+    cdef int after(self, int number) noexcept nogil
     cdef int greatest(self) noexcept nogil

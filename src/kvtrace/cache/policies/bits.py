@@ -30,6 +30,7 @@ class Bits:
             if size <= 1:
                 break
         self.levels = level
+        self.base[level] = words
         self.words = np.zeros(words, dtype=np.uint64)
 
     @cython.cfunc
@@ -83,6 +84,31 @@ class Bits:
         for level in range(self.levels - 1, -1, -1):
             at = at * 64 + __builtin_ctzll(self.words[self.base[level] + at])
         return at
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def after(self, number: cython.int) -> cython.int:
+        """The least of the set that is not below a number, or NONE; the number may be one too great for the set."""
+        level: cython.int = 0
+        at: cython.Py_ssize_t = number >> 6  # the word of a level that is looked at
+        rest: cython.ulonglong
+        while True:
+            if at >= self.base[level + 1] - self.base[level]:
+                return NONE
+            rest = (self.words[self.base[level] + at] >> (number & 63)) << (number & 63)
+            if rest:
+                break
+            level += 1
+            if level == self.levels:
+                return NONE
+            number = cython.cast(cython.int, at + 1)
+            at = number >> 6
+        at = at * 64 + __builtin_ctzll(rest)
+        while level > 0:
+            level -= 1
+            at = at * 64 + __builtin_ctzll(self.words[self.base[level] + at])
+        return cython.cast(cython.int, at)
 
     @cython.cfunc
     @cython.nogil

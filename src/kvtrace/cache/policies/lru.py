@@ -8,6 +8,7 @@ import cython
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+    from cython.cimports.kvtrace.cache.policies.fetch import fetch
     from cython.cimports.kvtrace.cache.policies.queue import Places, Queue
 
 
@@ -48,3 +49,10 @@ class LRU(Policy):
     @cython.exceptval(-1, check=False)
     def remove(self, block: cython.int) -> cython.int:
         return self.queue.drop(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def soon(self, far: cython.int, near: cython.int) -> cython.int:
+        fetch(cython.address(self.queue.places.at[far]))
+        return 0

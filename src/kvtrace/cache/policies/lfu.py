@@ -1,0 +1,129 @@
+"""LFU: the block that was used least often goes first, among equals the one that was released longest ago.
+
+An allocation counts as a use, and so does each request that wants the block while it is pinned. Counts survive pins;
+after an eviction they start anew. One list a count, and bits that say which counts have one: each verb is O(1).
+"""
+
+import cython
+import numpy as np
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+    from cython.cimports.kvtrace.cache.policies.bits import Bits
+    from cython.cimports.kvtrace.cache.policies.fetch import fetch
+
+MOST = cython.declare(cython.int, 1 << 24)  # uses are counted so far, so that the table of lists stays small
+BEFORE = cython.declare(cython.int, 0)  # what a block's four numbers are: its neighbours in its list,
+AFTER = cython.declare(cython.int, 1)
+COUNT = cython.declare(cython.int, 2)  # its uses,
+LISTED = cython.declare(cython.int, 3)  # and whether it is in the list of that count
+
+
+@cython.final
+@cython.cclass
+class LFU(Policy):
+    """Least frequently used, then least recently."""
+
+    state: cython.int[:, ::1]  # block -> BEFORE, AFTER, COUNT, LISTED, side by side in memory
+    oldest: cython.int[::1]  # count -> the first of its list
+    newest: cython.int[::1]  # count -> the last of its list, or NONE
+    counts: Bits  # those whose list is not empty
+
+    def __init__(self, context: Context):
+        Policy.__init__(self, context)
+        # A parent is used whenever its child is, so it counts no less; of equal counts the child was released first.
+        self.keeps_parents = True
+        self.state = np.zeros((context.blocks, 4), dtype=np.int32)
+        self.oldest, self.newest, self.counts = _table(64)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def insert(self, block: cython.int) -> cython.int:
+        self.state[block, COUNT] = 1
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def use(self, block: cython.int) -> cython.int:
+        if self.state[block, LISTED]:
+            self.remove(block)
+        if self.state[block, COUNT] < MOST:
+            self.state[block, COUNT] += 1
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def release(self, block: cython.int) -> cython.int:
+        count: cython.int = self.state[block, COUNT]
+        if count >= self.newest.shape[0]:
+            with cython.gil:
+                self._grow(count)
+        last: cython.int = self.newest[count]
+        if last == NONE:
+            self.oldest[count] = block
+            self.counts.set(count)
+        else:
+            self.state[last, AFTER] = block
+        self.newest[count] = block
+        self.state[block, BEFORE] = last
+        self.state[block, AFTER] = NONE
+        self.state[block, LISTED] = 1
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def victim(self) -> cython.int:
+        count: cython.int = self.counts.least()
+        return NONE if count == NONE else self.oldest[count]
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def remove(self, block: cython.int) -> cython.int:
+        count: cython.int = self.state[block, COUNT]
+        before: cython.int = self.state[block, BEFORE]
+        after: cython.int = self.state[block, AFTER]
+        if before == NONE:
+            self.oldest[count] = after
+        else:
+            self.state[before, AFTER] = after
+        if after == NONE:
+            self.newest[count] = before
+        else:
+            self.state[after, BEFORE] = before
+        if before == after:  # neither is there
+            self.counts.clear(count)
+        self.state[block, LISTED] = 0
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def soon(self, far: cython.int, near: cython.int) -> cython.int:
+        beside: cython.int
+        fetch(cython.address(self.state[far, 0]))
+        if self.state[near, LISTED]:  # it will be taken out of its list: its neighbours change
+            beside = self.state[near, BEFORE]
+            if beside >= 0:
+                fetch(cython.address(self.state[beside, 0]))
+            beside = self.state[near, AFTER]
+            if beside >= 0:
+                fetch(cython.address(self.state[beside, 0]))
+        return 0
+
+    def _grow(self, count):
+        oldest, newest, counts = _table(2 * count)
+        size = len(self.oldest)
+        oldest[:size], newest[:size] = self.oldest, self.newest
+        listed: cython.Py_ssize_t
+        for listed in np.flatnonzero(newest != NONE):
+            cython.cast(Bits, counts).set(cython.cast(cython.int, listed))
+        self.oldest, self.newest, self.counts = oldest, newest, counts
+
+
+def _table(size):
+    return np.full(size, NONE, dtype=np.int32), np.full(size, NONE, dtype=np.int32), Bits(size)

@@ -1,0 +1,20 @@
+from kvtrace.cache.policies.bits cimport Bits
+from kvtrace.cache.policies.queue cimport Places
+
+cdef class Line:
+    cdef Places places
+    cdef int[::1] order
+    cdef signed char[::1] marked
+    cdef Bits allowed
+    cdef int tag
+    cdef readonly int tail
+    cdef readonly Py_ssize_t size
+    cdef int push(self, int block) except -1 nogil
+    cdef int drop(self, int block) except -1 nogil
+    cdef int allow(self, int block) except -1 nogil
+    cdef int forbid(self, int block) except -1 nogil
+    cdef int place(self, int block) noexcept nogil
+    cdef bint holds(self, int block) noexcept nogil
+    cdef int first(self) noexcept nogil
+    cdef int next(self, int block) noexcept nogil
+    cdef int _compact(self) except -1 nogil

@@ -1,0 +1,6 @@
+from kvtrace.cache.policies.base cimport Context
+
+cdef class Recency:
+    cdef Context context
+    cdef int[::1] depth
+    cdef long long stamp(self, int block) noexcept nogil

@@ -1,0 +1,141 @@
+"""S3-FIFO (Yang and others, SOSP'23): a small line for what is new, a main line, and ghosts of what left the small one.
+
+A new block joins the small line; one whose ghost is remembered, the main one. As long as nothing was ever evicted, what
+finds the small line full joins the main one. Hits are counted up to 3. Where main holds more than its share, or
+nothing in small may go, main's oldest goes if its count is 0, else it is put back at the end with one less. Otherwise
+small's oldest moves to main, with a count of 0, if it was hit twice or more, else it goes and leaves a ghost. The
+shares are libCacheSim's: small 10 % of the capacity (but one block at least), main the rest, ghosts 90 %.
+
+A hit on a pinned block is counted too. A block that may not go, pinned or (leaf-first) a parent, is passed over and
+keeps its place and its count; `release` lets it go from where it stands. There are no ties.
+"""
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+    from cython.cimports.kvtrace.cache.policies.fetch import fetch
+    from cython.cimports.kvtrace.cache.policies.line import Line
+    from cython.cimports.kvtrace.cache.policies.queue import Places, Queue
+
+SMALL = cython.declare(cython.int, 0)  # the tags of the lines
+MAIN = cython.declare(cython.int, 1)
+GHOST = cython.declare(cython.int, 2)
+ENOUGH = cython.declare(cython.int, 2)  # hits that take a block from small to main
+MOST = cython.declare(cython.int, 3)  # hits are counted so far
+
+
+@cython.final
+@cython.cclass
+class S3FIFO(Policy):
+    """Three queues; the lines' marks count hits."""
+
+    places: Places
+    small: Line
+    main: Line
+    ghosts: Queue
+    small_room: cython.longlong
+    main_room: cython.longlong
+    ghost_room: cython.longlong
+    evicted: cython.bint  # whether anything was, ever
+
+    def __init__(self, context: Context, small_share=0.1):
+        Policy.__init__(self, context)
+        self.places = Places(context.blocks)
+        self.small, self.main = Line(self.places, SMALL), Line(self.places, MAIN)
+        self.ghosts = Queue(self.places, GHOST)
+        self.small_room = max(int(context.capacity * small_share), 1)
+        self.main_room = context.capacity - self.small_room
+        self.ghost_room = int(context.capacity * 0.9)
+        self.evicted = False
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def insert(self, block: cython.int) -> cython.int:
+        remembered: cython.bint = self.ghosts.holds(block)
+        if remembered:
+            self.ghosts.drop(block)
+        while self.ghosts.size > self.ghost_room:  # only now: the ghost that was asked for is not in the others' way
+            self.ghosts.drop(self.ghosts.first())
+        if remembered or (not self.evicted and self.small.size >= self.small_room):
+            return self.main.push(block)
+        return self.small.push(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def use(self, block: cython.int) -> cython.int:
+        return _hit(self.small, block) if self.small.holds(block) else _hit(self.main, block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def release(self, block: cython.int) -> cython.int:
+        return self.small.allow(block) if self.small.holds(block) else self.main.allow(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def victim(self) -> cython.int:
+        block: cython.int
+        hits: cython.schar
+        while True:
+            block = self.small.first()
+            if block == NONE or self.main.size > self.main_room:
+                if self.main.first() != NONE:
+                    return self._main_victim()
+                if block == NONE:
+                    return NONE
+            hits = self.small.marked[self.small.place(block)]
+            if hits < ENOUGH:
+                return block
+            self.small.drop(block)
+            self.main.push(block)
+            self.main.allow(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _main_victim(self) -> cython.int:
+        """Main's first block that was not hit since it was looked at last."""
+        block: cython.int = self.main.first()
+        hits: cython.schar = self.main.marked[self.main.place(block)]
+        while hits > 0:
+            self.main.drop(block)
+            self.main.push(block)
+            self.main.allow(block)
+            self.main.marked[self.main.place(block)] = hits - 1
+            block = self.main.first()
+            hits = self.main.marked[self.main.place(block)]
+        return block
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def remove(self, block: cython.int) -> cython.int:
+        self.evicted = True
+        if self.main.holds(block):
+            return self.main.drop(block)
+        self.small.drop(block)
+        if self.ghost_room:
+            self.ghosts.push(block)
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def soon(self, far: cython.int, near: cython.int) -> cython.int:
+        fetch(cython.address(self.places.at[far]))
+        return 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(-1, check=False)
+def _hit(line: Line, block: cython.int) -> cython.int:
+    """Count a hit on a block of a line, which may not go now."""
+    place: cython.int = line.place(block)
+    if line.marked[place] < MOST:
+        line.marked[place] += 1
+    return line.forbid(block)

@@ -1,0 +1,84 @@
+"""SIEVE (Zhang and others, NSDI'24): a line of arrivals, and a hand that walks it from the oldest to the newest.
+
+A hit marks a block where it stands. The hand clears the marks that it meets and takes the first block without one;
+it goes on from there next time, and begins again with the oldest after the newest.
+
+A hit on a pinned block marks it too. A block that may not go, pinned or (leaf-first) a parent, is passed over and
+keeps its place and its mark; `release` lets it go from where it stands and does not mark it. There are no ties.
+"""
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+    from cython.cimports.kvtrace.cache.policies.fetch import fetch
+    from cython.cimports.kvtrace.cache.policies.line import Line
+    from cython.cimports.kvtrace.cache.policies.queue import Places
+
+
+@cython.final
+@cython.cclass
+class Sieve(Policy):
+    """Lazy promotion and quick demotion by one hand; the line's marks say who was hit."""
+
+    line: Line
+    hand: cython.int  # the block that the hand points at, or NONE: it begins with the oldest
+
+    def __init__(self, context: Context):
+        Policy.__init__(self, context)
+        self.line = Line(Places(context.blocks))
+        self.hand = NONE
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def insert(self, block: cython.int) -> cython.int:
+        return self.line.push(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def use(self, block: cython.int) -> cython.int:
+        self.line.marked[self.line.place(block)] = 1
+        return self.line.forbid(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def release(self, block: cython.int) -> cython.int:
+        return self.line.allow(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def victim(self) -> cython.int:
+        place: cython.int = 0
+        if self.hand != NONE:
+            place = self.line.place(self.hand)
+        place = self.line.allowed.after(place)
+        if place < 0:
+            place = self.line.allowed.least()
+        while place >= 0 and self.line.marked[place]:  # the second round meets no marks
+            self.line.marked[place] = 0
+            place = self.line.allowed.after(place + 1)
+            if place < 0:
+                place = self.line.allowed.least()
+        if place < 0:
+            return NONE
+        self.hand = self.line.order[place]
+        return self.hand
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def remove(self, block: cython.int) -> cython.int:
+        if block == self.hand:
+            self.hand = self.line.next(block)
+        return self.line.drop(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def soon(self, far: cython.int, near: cython.int) -> cython.int:
+        fetch(cython.address(self.line.places.at[far]))
+        return 0
