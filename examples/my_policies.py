@@ -1,26 +1,33 @@
-"""Two eviction orders of your own: `kvtrace simulate TRACE --policy my_policies:Mru` finds them on the Python path."""
+"""Two eviction orders of your own: `kvtrace simulate TRACE --policy my_policies:Random` finds them where it runs."""
+
+import random
 
 
-class Mru:
-    """Most recently used: the block that was released last goes first."""
+class Random:
+    """Any evictable block, drawn with a seed: what an order is worth shows beside it."""
 
     def __init__(self, context):
-        self.order = {}  # evictable block -> nothing; a dict remembers who came when
+        self.rng = random.Random(7)
+        self.blocks, self.place = [], {}  # the evictable blocks, and where each stands among them
 
     def insert(self, block):
         pass
 
     def use(self, block):
-        self.order.pop(block, None)  # pinned now; it may have been pinned before
+        if block in self.place:  # pinned now; it may have been pinned before
+            self.remove(block)
 
     def release(self, block):
-        self.order[block] = None
+        self.place[block] = len(self.blocks)
+        self.blocks.append(block)
 
     def victim(self):
-        return next(reversed(self.order), None)
+        return self.rng.choice(self.blocks)
 
     def remove(self, block):
-        del self.order[block]
+        place, last = self.place.pop(block), self.blocks.pop()
+        if last != block:  # the last one takes its place
+            self.blocks[place], self.place[last] = last, place
 
 
 class SystemPrompts:

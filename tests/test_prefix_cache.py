@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import kvtrace
+from kvtrace.cache import recount
 from kvtrace.cache.manager import OutOfBlocks, PrefixCache, Sequence
 from kvtrace.cache.policies import POLICIES
+from kvtrace.cache.recount import FREE, NONE, Books, Held, Known
 from kvtrace.cache.simulate import simulate
 from kvtrace.errors import KvtraceError, UsageError
 from tests.reference import heap_of_heaps, lru
@@ -22,6 +24,11 @@ from tests.strategies import traces
 
 TOKENS = st.lists(st.integers(0, 2), max_size=9)
 TENANTS = st.sampled_from([None, "a"])
+
+
+def make_all_collide(cache):
+    """Give every new block the digest 0: answers must not hang on the hash."""
+    cache.known.digest_mask = 0
 
 
 class BesideTheReference(RuleBasedStateMachine):
@@ -34,7 +41,7 @@ class BesideTheReference(RuleBasedStateMachine):
         self.ours = PrefixCache(slots, block_size, idle=idle, hashing=hashing, on_evict=self.evicted.append,
                                 on_copy=lambda *copy: self.copied.append(copy))  # fmt: skip
         if collide:
-            self.ours._make_all_collide()
+            make_all_collide(self.ours)
         self.reference = heap_of_heaps.Cache(slots, block_size, idle)
 
     def both(self, ours, reference):
@@ -125,7 +132,7 @@ def test_a_real_store_of_kv_never_gives_another_prefix(requests, block_size):
         stored.append((slot, position))
 
     cache = PrefixCache(9, block_size, idle=4, on_read=read, on_write=write)
-    cache._make_all_collide()
+    make_all_collide(cache)
     for tokens, tenant in requests:
         now.update(tokens=tokens, tenant=tenant)
         stored.clear()
@@ -369,7 +376,7 @@ def test_tenants_share_nothing_and_a_new_salt_shares_nothing_with_the_old():
 
 def test_blocks_are_told_apart_even_if_all_hashes_are_equal():
     cache = PrefixCache(40, 2)
-    cache._make_all_collide()
+    make_all_collide(cache)
     prompts = list(itertools.product([0, 1], repeat=4))
     for prompt in prompts:
         cache.free(cache.allocate(prompt))
@@ -378,31 +385,80 @@ def test_blocks_are_told_apart_even_if_all_hashes_are_equal():
     cache.check()
 
 
-#  slots: 0 and 1 pinned, 2 idle, 3 free; blocks: 0 the root, 1 = (1), 2 = (2) after it, 3 = (7)
-@pytest.mark.parametrize(
-    ("spoiled", "said"),
-    [
-        (("pins", 0, 2), "slot 0 has 2 pins, and 1 live sequences hold it"),
-        (("pins", 2, -1), "the list of free slots"),
-        (("unused", 0, 2), "the list of free slots"),
-        (("block", 3, 1), "a free slot has a block"),
-        (("idle_count", 0, 2), "1 blocks are idle, 2 are counted, 1 may be"),
-        (("slot", 3, -1), "an idle block is not found in its slot"),
-        (("slot", 1, 1), "a block is not in the slot where it is to be found"),
-        (("holders", 1, 5), "a block counts 5 holders and has 2"),
-        (("found_count", 0, 4), "the count of blocks that are found is wrong"),
-        (("own", 2, 9), "a block is not found by its tokens"),
-        (("spare_count", 0, 1), "the numbers of blocks do not add up"),
-    ],
-)  # fmt: skip
-def test_the_self_check_notices_each_wrong_number(spoiled, said):
+def a_small_cache():
+    """Slots: 0 and 1 pinned, 2 idle, 3 free; blocks: 0 the root, 1 = (1), 2 = (2) after it, 3 = (7)."""
     cache = PrefixCache(4, 1, idle=1)
     held = cache.allocate([1, 2])
     cache.free(cache.allocate([7]))
+    return cache, held
+
+
+def test_the_books_of_a_small_cache():
+    cache, held = a_small_cache()
+    assert cache.books() == Books(
+        block_size=1, most_idle=1, sequences=[Held(True, 2, held.blocks, root=0)], pins=[1, 1, 0, FREE],
+        block=[1, 2, 3, NONE], unused=[3], idle_count=1,
+        known={
+            0: Known(parent=NONE, slot=NONE, holders=3, found_as=NONE),  # held by 1, 3 and the sequence
+            1: Known(parent=0, slot=0, holders=2, found_as=1),
+            2: Known(parent=1, slot=1, holders=1, found_as=2),
+            3: Known(parent=0, slot=2, holders=1, found_as=3),
+        },
+        roots=[0], tenants=[0], made=4, spare_count=0, found_count=3,
+    )  # fmt: skip
+
+
+def wrong(path, value):
+    """Write a wrong value into books: `known.1.slot` is books.known[1].slot."""
+
+    def write(books):
+        *way, last = path.split(".")
+        for name in way:
+            books = books[int(name)] if isinstance(books, (list, dict)) else getattr(books, name)
+        if isinstance(books, (list, dict)):
+            books[int(last)] = value
+        else:
+            setattr(books, last, value)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("sequences.0.live", False, "a live sequence has too few blocks or too many"),
+        ("sequences.0.length", 3, "a live sequence has too few blocks or too many"),
+        ("sequences.0.root", 3, "a block counts 3 holders and has 2"),
+        ("pins.0", 2, "slot 0 has 2 pins, and 1 live sequences hold it"),
+        ("pins.2", -1, "the list of free slots"),
+        ("unused.0", 2, "the list of free slots"),
+        ("block.3", 1, "a free slot has a block"),
+        ("idle_count", 2, "1 blocks are idle, 2 are counted, 1 may be"),
+        ("most_idle", 0, "1 blocks are idle, 1 are counted, 0 may be"),
+        ("known.3.slot", -1, "an idle block is not found in its slot"),
+        ("known.1.slot", 1, "a block is not in the slot where it is to be found"),
+        ("known.1.holders", 5, "a block counts 5 holders and has 2"),
+        ("known.2.found_as", NONE, "a block is not found by its tokens"),
+        ("found_count", 4, "the count of blocks that are found is wrong"),
+        ("spare_count", 1, "the numbers of blocks do not add up"),
+        ("roots.0", 1, "the numbers of blocks do not add up"),
+    ],
+)  # fmt: skip
+def test_the_self_check_notices_each_wrong_number(path, value, said):
+    cache, held = a_small_cache()
     assert held.blocks == [0, 1]
-    cache.check()
-    cache._spoil(*spoiled)
+    books = cache.books()
+    recount.check(books)
+    wrong(path, value)(books)
     with pytest.raises(KvtraceError, match=f"the prefix cache is at fault: {said}"):
+        recount.check(books)
+
+
+def test_the_self_check_notices_a_block_that_its_tokens_do_not_find():
+    #  from now on all digests are 0, and those of the blocks that are known are not
+    cache, _ = a_small_cache()
+    make_all_collide(cache)
+    with pytest.raises(KvtraceError, match="the prefix cache is at fault: a block is not found by its tokens"):
         cache.check()
 
 

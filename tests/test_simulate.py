@@ -1,5 +1,6 @@
 """Simulation of the founding cache: equal to its plain twin, to the curve, and to the counts of the facts page."""
 
+import json
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace.cache.core.borrowed import Borrowed
 from kvtrace.cache.core.pool import Pool
+from kvtrace.cache.engines import ENGINES
 from kvtrace.cache.engines.founding import POOLS
 from kvtrace.cache.jobs import MODES, jobs
 from kvtrace.cache.policies import POLICIES, make
@@ -20,7 +22,8 @@ from kvtrace.cache.tiers import simulate_tiers
 from kvtrace.errors import UsageError
 from kvtrace.hits import unlimited_hits
 from kvtrace.reuse import hit_curve
-from kvtrace.trace import toy
+from kvtrace.trace import Columns, Trace, toy
+from tests.docs import ROOT
 from tests.reference import pool as slow
 from tests.reference import tiers as slow_tiers
 from tests.strategies import traces
@@ -225,6 +228,39 @@ def test_warm_up_and_windows_count_parts_of_the_same_hits():
     assert done.hits.hit_blocks == 6
     assert simulate(toy("0 1", "0 1", "0 1", "0 1"), 2, warm_up=2).hits.hit_blocks == 4
     assert [(window["start_ms"], window["hit_blocks"]) for window in done.over_time(100)] == [(0.0, 2), (100.0, 4)]
+
+
+# -- tables and vectors -----------------------------------------------------------------------------------------------
+
+
+def test_each_case_of_the_vectors():
+    vectors = json.loads((ROOT / "tests/vectors/policies.json").read_text())
+    written = vectors["trace"]
+    prompts = [[int(word) for word in prompt.split()] for prompt in written["prompts"]]
+    lengths = np.array([len(prompt) for prompt in prompts])
+    columns = Columns(
+        np.array(written["timestamp"]), lengths * 16, np.ones(len(prompts)),
+        np.array([block for prompt in prompts for block in prompt]), np.concatenate([[0], np.cumsum(lengths)]),
+        extra={"priority": np.array(written["priority"])},
+    )  # fmt: skip
+    trace = Trace.from_columns(columns, block_size=16)
+    for case in vectors["cases"]:
+        done = simulate(trace, case["capacity"], case["policy"], pool=case["pool"])
+        assert done.hit_blocks.tolist() == case["hit_blocks"], case["policy"]
+    assert {case["policy"].partition(":")[0] for case in vectors["cases"]} == set(POLICIES) - {"unlimited"}
+
+
+def test_each_policy_and_engine_is_a_file_a_row_and_a_line_in_the_docs():
+    home = ROOT / "src/kvtrace/cache"
+    orders = {path.stem for path in (home / "policies").glob("*.py")} - {"__init__"}
+    assert {row.module for row in POLICIES.values()} <= orders
+    assert orders - {row.module for row in POLICIES.values()} == {"base", "queue", "line", "bits", "heap", "recency"}
+    files = {path.stem for path in (home / "engines").glob("*.py")} - {"__init__"}
+    assert files == {row.module for row in ENGINES.values()}
+    page = (ROOT / "docs/policies.md").read_text()
+    assert all(f"`{name}`" in page for name in POLICIES)
+    page = (ROOT / "docs/simulate.md").read_text()
+    assert all(f"| `{name}` |" in page for name in ENGINES)
 
 
 # -- what goes wrong -------------------------------------------------------------------------------------------------

@@ -55,8 +55,9 @@ def test_json_has_the_keys_that_the_docs_list(path, capsys):
     (found,) = results(capsys, path, "--capacity", "3", "--kv-bytes-per-token", "1024")
     wanted = {
         "engine": "founding", "policy": "lru", "mode": "block", "schedule": "c1", "capacity": 3, "capacity_tokens": 48,
-        "capacity_bytes": 49152, "capacity_counts": "total", "pool": "flat", "requests": 4, "blocks": 7, "hit_blocks": 3,
-        "tokens": 112, "hit_tokens": 48, "evictions": 1, "early_frees": 0, "belady_hit_blocks": 3, "gap_to_belady": 0.0,
+        "capacity_bytes": 49152, "capacity_counts": "total", "pool": "flat", "requests": 4, "blocks": 7,
+        "hit_blocks": 3, "tokens": 112, "hit_tokens": 48, "evictions": 1, "early_frees": 0, "belady_hit_blocks": 3,
+        "gap_to_belady": 0.0,
     }  # fmt: skip
     assert {name: found[name] for name in wanted} == wanted
     page = (ROOT / "docs/simulate.md").read_text()
@@ -99,7 +100,8 @@ def test_tiers_say_where_each_hit_came_from(path, capsys):
 
 
 def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
-    assert [row["hit_blocks"] for row in results(capsys, path, "--capacity", "3", "--policy", "orders_of_mine:Lru")] == [3]
+    (found,) = results(capsys, path, "--capacity", "3", "--policy", "orders_of_mine:Lru")
+    assert found["hit_blocks"] == 3
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
         (["--tiers", "hbm=2,dram=2", "--inclusive"], 2, "tiers that grow"),
         (["--warm-up", "some"], 2, "no part of a trace"),
         (["--json", "--csv"], 2, "exclude each other"),
-        (["--capacity", "3", "--policy", "orders_of_mine:Broken"], 2, "RuntimeError at orders_of_mine.py:12: out of order"),
+        (["--capacity", "3", "--policy", "orders_of_mine:Broken"], 2, "RuntimeError at orders_of_mine.py:12: out of"),
         (["--capacity", "3", "--model-config", "orders_of_mine.py"], 3, "not valid JSON"),
     ],
 )

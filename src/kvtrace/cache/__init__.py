@@ -1,6 +1,7 @@
 """Prefix caches: `PrefixCache`, a live one that an engine can use, and simulations of a trace through one."""
 
-from .manager import OutOfBlocks, PrefixCache, Sequence
+from .core.sequence import Sequence
+from .manager import OutOfBlocks, PrefixCache
 from .policies.base import Context
 from .simulate import Setting, Simulation, simulate
 from .sweep import settings_of, sweep

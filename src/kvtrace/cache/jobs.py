@@ -85,7 +85,7 @@ def jobs(trace: Trace, mode: str = "block", recompute_last: bool = False) -> Job
     size, tokens, ids = trace.block_size, trace.input_length, trace.prompt_blocks
     nothing = np.zeros(len(trace), dtype=np.int64)
     if mode == "block":
-        full, tail, limit = ids, nothing, np.maximum(ids - recompute_last, 0)
+        full, tail, limit = ids, nothing > 0, np.maximum(ids - recompute_last, 0)
     else:
         full, tail = tokens // size, tokens % size > 0
         limit = np.maximum(tokens - recompute_last, 0) // size

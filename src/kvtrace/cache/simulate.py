@@ -26,6 +26,7 @@ DEFAULTS = {
     "capacity_counts": "total",
     "pool": "flat",
     "free_order": "prepend",
+    "watermark": "off",
 }  # switch -> what an engine does without
 
 
@@ -114,6 +115,7 @@ def simulate(
     capacity_counts: str = "total",
     pool: str = "flat",
     free_order: str = "prepend",
+    watermark: str = "off",
     warm_up: int = 0,
 ) -> Simulation:
     """What a prefix cache of so many blocks would have hit; docs/simulate.md says what each argument takes.
@@ -125,7 +127,7 @@ def simulate(
     >>> simulate(toy("0 1 2", "3", "0 1"), capacity=3).hit_blocks.tolist()
     [0, 0, 2]
     """
-    given = {"capacity_counts": capacity_counts, "pool": pool, "free_order": free_order}
+    given = {"capacity_counts": capacity_counts, "pool": pool, "free_order": free_order, "watermark": watermark}
     setting = Setting(
         capacity, policy, engine, mode, parse_schedule(schedule),
         tuple((name, value) for name, value in given.items() if value != DEFAULTS[name]),
@@ -158,7 +160,7 @@ def build(setting: Setting, asked: Jobs):
     switches = dict(setting.switches)
     if setting.ceiling:
         return _ceiling(setting, asked, switches)
-    if switches.get("capacity_counts", "total") == "total":
+    if switches.get("capacity_counts", "total") == "total" and not engines.find(setting.engine).any_capacity:
         require_room(setting.capacity, asked)
     context = Context(asked.blocks, setting.capacity, asked.trace, asked)
     engine = engines.build(setting.engine, asked, context, setting.policy, **switches)

@@ -19,6 +19,7 @@ from .anonymize import anonymize
 from .check import check
 from .convert import convert
 from .curve import curve
+from .experiment import experiment
 from .report import report
 from .simulate import simulate
 
@@ -123,5 +124,5 @@ def commands() -> None:
     """Turn raw LLM logs into prefix-cache traces that can be shared, and make those traces useful."""
 
 
-for command in (anonymize, check, analyze, curve, convert, report, simulate):
+for command in (anonymize, check, analyze, curve, convert, report, simulate, experiment):
     commands.add_command(command)

@@ -20,6 +20,7 @@ from .output import console, print_json, print_tables
 @click.option("--capacity-counts", default="total", metavar="WHAT", help="total: live and idle blocks. idle: the idle alone. (founding)")
 @click.option("--pool", default="flat", metavar="WHICH", help="flat: any idle block may go. leaf-first: none that has a resident child. (founding)")
 @click.option("--free-order", default="prepend", metavar="HOW", help="Where unhashed blocks go when freed: prepend, or append as before May 2026. (vllm)")
+@click.option("--watermark", default="off", metavar="HOW", help="on: a fifth is evicted at 80 % use. (lmcache)")
 @click.option("--tiers", metavar="NAME=C,...", help="Tiers in place of --capacity, as in hbm=5000,dram=50000.")
 @click.option("--inclusive", is_flag=True, help="Tiers hold what those above them hold.  [default: exclusive]")
 @click.option("--warm-up", default="0", metavar="N", help="Count only what comes after so many requests (1000), share (10%) or time (10m).")

@@ -45,13 +45,14 @@ def write_figures(plots: dict[str, Plot], folder: str | Path) -> list[Path]:
                 panels = [panel for panel in plot.panels if not panel.missing]
                 if panels:
                     written.append(folder / f"{name}.png")
-                    _draw(Figure, panels).savefig(written[-1], dpi=DPI, metadata={"Software": None})
+                    draw(Figure, panels).savefig(written[-1], dpi=DPI, metadata={"Software": None})
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror or 'cannot be written to'}.") from None
     return written
 
 
-def _draw(figure_class, panels):
+def draw(figure_class, panels):
+    """A matplotlib figure of some panels, side by side."""
     across = min(len(panels), ACROSS)
     down = -(-len(panels) // across)
     figure = figure_class(figsize=(WIDTH * across, HEIGHT * down), layout="constrained")

@@ -65,3 +65,25 @@ class Requests:
     def update(self, requests: int) -> None:
         """So many more were served."""
         self._bar.advance(self._task, requests)
+
+
+class Steps:
+    """Shows how many steps of some work are done and what it is doing; silent where the console is no terminal."""
+
+    def __init__(self, console: Console, quiet: bool = False):
+        self._bar = Progress(
+            BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"), console=console,
+            transient=True, disable=quiet or not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("", total=None)
+
+    def __enter__(self) -> Steps:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_):
+        self._bar.stop()
+
+    def update(self, done: int, total: int, doing: str) -> None:
+        """So many steps of all are done, and what comes now."""
+        self._bar.update(self._task, completed=done, total=total, description=doing)

@@ -9,12 +9,11 @@ from typing import Any, BinaryIO
 
 from rich.table import Table
 
-from ..cache.simulate import SCHEMA, Simulation
+from ..cache.simulate import DEFAULTS, SCHEMA, Simulation
 from ..trace import Trace
 from .curve import GIB, RATES
 
 COMMON = ("engine", "mode", "schedule", "policy")  # columns that go into the title where all rows have one value
-SWITCHES = {"capacity_counts": "total", "pool": "flat", "free_order": "prepend"}
 
 
 def to_dict(trace: Trace, results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -50,7 +49,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
     results = found["results"]
     same = {name for name in COMMON[:3] if len({row[name] for row in results}) == 1}
     shown = _table(_title(found, same), [name for name in COMMON if name not in same])
-    switches = [name for name, usual in SWITCHES.items() if any(row.get(name, usual) != usual for row in results)]
+    switches = [name for name, usual in DEFAULTS.items() if any(row.get(name, usual) != usual for row in results)]
     tiers = [tier["name"] for tier in results[0].get("tiers", [])]
     for name in switches:
         shown.add_column(name.replace("_", " "), no_wrap=True)

@@ -16,6 +16,7 @@ class Row:
     about: str
     recompute_last: bool = False  # a prompt's last token is always computed, so that there are logits: the n - 1 rule
     policies: tuple[str, ...] | None = None  # the eviction orders that it has; None = all
+    any_capacity: bool = False  # it keeps what fits of a request, so it need not hold the longest one
     switches: tuple[str, ...] = ()  # what else of the simulation's options it looks at
 
 
@@ -26,6 +27,10 @@ ENGINES: dict[str, Row] = {
     "sglang": Row(
         "sglang", "SGLang 0.5.23", recompute_last=True,
         policies=("lru", "lfu", "fifo", "mru", "filo", "slru", "priority"),
+    ),
+    "tensorrt-llm": Row("tensorrt_llm", "TensorRT-LLM 1.3", recompute_last=True, policies=("lru", "priority")),
+    "lmcache": Row(
+        "lmcache", "LMCache 0.5.6", policies=("lru", "lfu", "fifo", "mru"), switches=("watermark",), any_capacity=True
     ),
 }  # fmt: skip
 

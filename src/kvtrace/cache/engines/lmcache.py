@@ -4,22 +4,23 @@ Semantics: LMCache 0.5.6. Plainly, one process's engine and its LocalCPUBackend 
 storage_backend/local_cpu_backend.py and cache_policy/). With the watermark, the multi-process server's L1 memory
 (lmcache/v1/distributed/l1_manager.py, storage_controllers/eviction_controller.py): when 80 % is in use it evicts 20 %
 of its chunks, by a clock that looks once a second; its order is lru, and a request that does not fit is not stored.
-Checked: against that code, unmodified, over its own memory allocators, each request's hits on random traces in each
-order and with the watermark (tests/clients/test_lmcache_cache.py, tests/vectors/engine_lmcache.json). For the watermark
-the calls that a request makes are ours, as its lookup and transfer modules were read to make them.
+Checked: against that code, unmodified, over its own memory allocators, each request's hits, in each order and with the
+watermark: on random traces (tests/clients/test_lmcache_cache.py, tests/vectors/engine_lmcache.json), one request at a
+time, and in five settings of the Mooncake conversation trace. For the watermark a request's calls are ours, as we read
+its lookup and transfer modules.
 
-What differs from a serving engine's own cache: only full chunks are stored; a lookup pins what it hits, but only until
-it is loaded, so live requests hold nothing and schedules change little; new chunks are stored root first (the watermark:
-tail first), so that lru may let a root go and leave chunks that nobody finds; a prompt that is hit to its last token
-counts wholly, though that token is computed again. Any capacity will do: what does not fit is not stored. Outputs are
-not stored, as is LMCache's default.
+What differs from a serving engine's own cache: only full chunks are stored. A lookup pins what it hits, but only until
+it is loaded, so live requests hold nothing, and schedules change nothing but when the watermark sees a request's end.
+New chunks are stored root first (with the watermark tail first), so lru may let a root go and leave chunks that nobody
+finds. A prompt may be hit to its last token, which is computed again all the same. Any capacity that holds a chunk will
+do: what does not fit is not stored. Outputs are not stored (save_decode_cache is off by default).
 
 Chunks and blocks: the trace's blocks must divide 256 tokens; where they are larger, a chunk is a block, as if LMCache's
-chunk_size were that. Capacities and hits are in the trace's blocks. The clock of the watermark ticks at whole seconds of
-the trace.
+chunk_size were that. Capacities and hits are in the trace's blocks. The watermark's clock ticks at whole seconds of the
+trace, so one without times never evicts.
 
-What stays out: the serving engine's own cache in front of this one, disks and remote stores behind it; prompts that are
-prefilled, and stored, in parts.
+What stays out: the serving engine's own cache in front of this one, disks and remote stores behind it, prompts that are
+prefilled, and stored, in parts, and the server's order ARC.
 """
 
 from __future__ import annotations

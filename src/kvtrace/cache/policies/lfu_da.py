@@ -4,9 +4,9 @@ Arlitt and others, "Evaluating content management techniques for Web proxy cache
 uses + an age, and the age is the key of the block that was evicted last. A count begins at 1 when a block becomes
 resident, goes up by 1 with each use, pinned or not, and is forgotten when it is evicted.
 
-Release gives a block its key, with the age of that moment. So with the pool leaf-first a block that becomes evictable when
-its last child is evicted starts from there and outlives what hung on it by a while: leaf-first and flat differ. Equal
-keys: the one whose last request is longer ago goes first, and of one request the one released first, which is the deeper.
+Release gives a block its key, with the age of that moment. So with the pool leaf-first a block that becomes evictable
+when its last child is evicted starts from there and outlives what hung on it by a while: leaf-first and flat differ.
+Equal keys: the one whose last request is longer ago goes first, and of one request the one released first, the deeper.
 """
 
 import cython

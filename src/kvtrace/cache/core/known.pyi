@@ -1,0 +1,2 @@
+class Known:
+    digest_mask: int

@@ -1,0 +1,208 @@
+"""`kvtrace experiment`: the founding document's experiments, re-run."""
+
+from __future__ import annotations
+
+import click
+
+from .output import console, print_json, print_tables
+
+
+@click.group()
+def experiment():
+    """Re-run the founding experiments: hit rate, throughput with a real engine, eviction, latency."""
+
+
+def _options(*, of_model: bool = False, **defaults):
+    """The options that experiments share, with an experiment's own defaults; those of its model where it has one."""
+    rows = [
+        click.option("--requests", default=defaults["requests"], type=click.IntRange(1), metavar="N", help="Requests a run."),
+        click.option("--output-length", default=defaults["output_length"], metavar="A:B", help="Output tokens: each length from A to B is equally likely."),
+        click.option("--block-size", default=defaults["block_size"], type=click.IntRange(1), metavar="TOKENS", help="Tokens a block."),
+        click.option("--idle", default=4096, type=click.IntRange(0), metavar="K", help="Idle blocks that are kept: the report's K."),
+        click.option("--batch", default=16, type=click.IntRange(1), metavar="N", help="Live requests, a token each a step."),
+        click.option("--policy", default="lru", metavar="P", help="Eviction order."),
+        click.option("--hashing", default="hierarchical", type=click.Choice(["hierarchical", "direct"]), help="hash(previous hash, own) or hash(prefix, own)."),
+        click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The first seed."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/experiments.md lists its keys."),
+        click.option("--figure", metavar="FILE", help="Also draw it: .png, .svg or .pdf."),
+        click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors."),
+    ]
+    if of_model:
+        rows += [
+            click.option("--repeats", default=5, type=click.IntRange(1), metavar="N", help="Pairs of runs, with and without caching."),
+            click.option("--layers", default=4, type=click.IntRange(1), metavar="N", help="Layers of the transformer."),
+            click.option("--heads", default=4, type=click.IntRange(1), metavar="N", help="Its attention heads."),
+            click.option("--head-dim", default=32, type=click.IntRange(2), metavar="N", help="Their width."),
+            click.option("--threads", default=1, type=click.IntRange(1), metavar="N", help="PyTorch's threads."),
+            click.option("--device", metavar="NAME", help="Where it runs.  [default: a GPU if there is one, else cpu]"),
+        ]
+    else:
+        rows.append(click.option("--seeds", default=5, type=click.IntRange(1), metavar="N", help="How many seeds, each with prompts of its own."))
+    return _applied(rows)
+
+
+def _of_prompts(**defaults):
+    """The options of the report's prompts."""
+    return _applied([
+        click.option("--frequent", default=defaults["frequent"], type=click.IntRange(1), metavar="N", help="Frequent sequences, equally likely."),
+        click.option("--frequent-length", default="15:15", metavar="A:B", help="Their tokens."),
+        click.option("--random-length", default=15, type=click.IntRange(1), metavar="N", help="Tokens of a random request."),
+        click.option("--vocabulary", default=defaults["vocabulary"], type=click.IntRange(1), metavar="N", help="Different tokens."),
+    ])  # fmt: skip
+
+
+def _applied(rows):
+    def decorate(command):
+        for row in reversed(rows):
+            command = row(command)
+        return command
+
+    return decorate
+
+
+@experiment.command("hit-rate")
+@click.option("--p", "probabilities", default="0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1", metavar="P,...", help="Probabilities of a frequent sequence.")
+@_of_prompts(frequent=10, vocabulary=32_000)
+@_options(requests=1000, output_length="16:128", block_size=4)
+@click.option("--identical", is_flag=True, help="One repeated prompt, over block sizes and batches, in place of p.")
+@click.option("--prompt-length", default=6, type=click.IntRange(1), metavar="N", help="Its tokens.")
+def hit_rate(probabilities, identical, prompt_length, seeds, seed, **options):
+    """Figure 1: hit rate against the probability of a frequent sequence; --identical for the repeated prompt."""
+    from ..experiments import figures, hit_rate, tables
+    from ..experiments import identical as repeated
+    from ..lists import quantiles
+
+    with _Shown(options) as shown:
+        common = {"serving": shown.serving(), "seeds": seeds, "seed": seed, "progress": shown.progress}
+        if identical:
+            length = shown.between("output_length")
+            found = repeated.identical_prompt(prompt_length, requests=options["requests"], output_length=length, **common)
+            return shown.show(found, tables.identical, figures.identical)
+        found = hit_rate.hit_rate(quantiles(probabilities), mix=shown.mix(), **common)
+        return shown.show(found, tables.hit_rates, figures.hit_rates)
+
+
+@experiment.command()
+@click.option("--p", "probabilities", default="0,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1", metavar="P,...", help="Probabilities of a frequent sequence.")
+@click.option("--prompt-length", "lengths", default="15,32,64,128,256,512,1024", metavar="N,...", help="Tokens of all prompts.")
+@click.option("--at-length", "at_lengths", default="15,256", metavar="N,...", help="Prompt lengths at which p varies.")
+@click.option("--at-p", "at_probabilities", default="0.5,0.9", metavar="P,...", help="Probabilities at which the prompt length varies.")
+@_of_prompts(frequent=4, vocabulary=1024)
+@_options(of_model=True, requests=64, output_length="4:16", block_size=4)
+def throughput(probabilities, lengths, at_lengths, at_probabilities, repeats, seed, **options):
+    """Figure 2: items per second with and without caching, by a small transformer whose KV lives in the cache."""
+    from ..experiments import figures, tables
+    from ..experiments import throughput as measured
+    from ..lists import factors, quantiles
+
+    with _Shown(options) as shown:
+        found = measured.throughput(
+            quantiles(probabilities), factors(lengths), at_lengths=factors(at_lengths),
+            at_probabilities=quantiles(at_probabilities), mix=shown.mix(), serving=shown.serving(), shape=shown.shape(),
+            machine=shown.machine(), repeats=repeats, seed=seed, progress=shown.progress,
+        )  # fmt: skip
+        shown.show(found, tables.throughput, figures.throughput)
+
+
+@experiment.command()
+@click.option("--policies", default="lru,lfu", metavar="P,...", help="Eviction orders beside each other.")
+@click.option("--idles", default="16,32,64,128,256,512,1024,2048,4096", metavar="K,...", help="Idle blocks that are kept.")
+@click.option("--pools", default="1,20", metavar="N,...", help="Pools of frequent sequences that take turns.")
+@click.option("--p", "probability", default=0.5, type=click.FloatRange(0, 1), metavar="P", help="Probability of a frequent sequence.")
+@_of_prompts(frequent=10, vocabulary=32_000)
+@_options(requests=1000, output_length="16:128", block_size=4)
+def eviction(policies, idles, pools, probability, seeds, seed, **options):
+    """Future work 2: eviction by frequency beside recency, over the number of idle blocks."""
+    from ..experiments import eviction as compared
+    from ..experiments import figures, tables
+    from ..lists import factors, names
+
+    with _Shown(options) as shown:
+        found = compared.eviction(
+            names(policies), factors(idles), pools=factors(pools), mix=shown.mix(p=probability), serving=shown.serving(),
+            seeds=seeds, seed=seed, progress=shown.progress,
+        )  # fmt: skip
+        shown.show(found, tables.eviction, figures.eviction)
+
+
+@experiment.command()
+@click.option("--workloads", default="random,report,identical,preamble,conversation", metavar="W,...", help="Kinds of prompts.")
+@_options(of_model=True, requests=64, output_length="4:16", block_size=16)
+def latency(workloads, repeats, seed, **options):
+    """Future work 3: more prompts, time to first token, and prompt tokens that need not be computed."""
+    from ..experiments import figures, tables
+    from ..experiments import latency as measured
+    from ..lists import names
+
+    with _Shown(options) as shown:
+        found = measured.latency(
+            names(workloads), requests=options["requests"], serving=shown.serving(), shape=shown.shape(),
+            machine=shown.machine(), repeats=repeats, seed=seed, progress=shown.progress,
+        )  # fmt: skip
+        shown.show(found, tables.latency, figures.latency)
+
+
+class _Shown:
+    """The parts of an experiment that its options name, a bar while it runs, and its result on the screen."""
+
+    def __init__(self, options):
+        from ..report.progress import Steps
+
+        self.options = options
+        self.bar = Steps(console(), options["quiet"])
+
+    def __enter__(self):
+        self.bar.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.bar.__exit__(*error)
+
+    def progress(self, state):
+        self.bar.update(state.done, state.total, state.doing)
+
+    def between(self, name):
+        """Lengths written as A:B."""
+        from ..errors import UsageError
+
+        parts = self.options[name].split(":")
+        if not all(part.isdecimal() and len(part) < 10 for part in parts) or len(parts) > 2:
+            raise UsageError(f"{self.options[name]!r} is no span of lengths. Try 16:128.")
+        return int(parts[0]), int(parts[-1])
+
+    def serving(self):
+        from ..experiments.settings import Serving
+
+        return Serving(*(self.options[name] for name in ("block_size", "idle", "batch", "policy", "hashing")))
+
+    def mix(self, p=0.5):
+        from ..experiments.prompts import Mix
+
+        lengths = {name: self.between(name) for name in ("frequent_length", "output_length")}
+        others = {name: self.options[name] for name in ("requests", "frequent", "random_length", "vocabulary")}
+        return Mix(p=p, **lengths, **others)
+
+    def shape(self):
+        from ..experiments.model import Shape
+
+        vocabulary = self.options.get("vocabulary", Shape.vocabulary)
+        return Shape(*(self.options[name] for name in ("layers", "heads", "head_dim")), vocabulary)
+
+    def machine(self):
+        from ..experiments.measure import Machine
+
+        return Machine(self.options["threads"], self.options["device"])
+
+    def show(self, found, tables, figure):
+        from ..experiments.figures import write_figure
+        from ..experiments.tables import notes
+
+        self.bar.__exit__()
+        if self.options["figure"]:
+            write_figure(figure(found), self.options["figure"])
+        if self.options["as_json"]:
+            print_json(found.to_dict())
+            return
+        print_tables(tables(found))
+        for line in notes(found):
+            click.echo(line)

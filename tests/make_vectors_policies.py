@@ -1,0 +1,87 @@
+"""Write tests/vectors/policies.json from the plain twins (`make vectors`); a diff is a change of behaviour."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+from kvtrace.cache.core.borrowed import Borrowed
+from kvtrace.cache.core.pool import Pool
+from kvtrace.cache.jobs import jobs
+from kvtrace.cache.policies import POLICIES
+from kvtrace.cache.policies.base import Context
+from kvtrace.trace import Columns, Trace
+from tests.reference import pool as slow
+
+CAPACITIES = (12, 20, 40)
+SPECS = {"ttl": "ttl:400ms", "priority": "priority:1s"}  # those whose parameter matters
+
+
+def drawn(seed, rows=120):
+    """A trace of our own: some system prompts, conversations that go on, and prompts that never come again."""
+    rng = np.random.default_rng(seed)
+    talks, ids, count = [], [], 0
+    for _ in range(rows):
+        if talks and rng.random() < 0.6:
+            place = int(rng.integers(len(talks)) if rng.random() < 0.3 else len(talks) - 1)
+            path = talks.pop(place)
+        else:
+            system = int(rng.integers(3))
+            path = [("system", system, depth) for depth in range(system + 1)]
+        new = int(rng.integers(1, 4))
+        path = (path + [("own", count + i) for i in range(new)])[:12]
+        count += new
+        talks.append(path)
+        ids.append(path)
+    number: dict = {}
+    flat = [number.setdefault(block, len(number)) for path in ids for block in path]
+    lengths = np.array([len(path) for path in ids])
+    columns = Columns(
+        np.cumsum(rng.integers(0, 100, rows)).astype(float), lengths * 16, rng.integers(1, 9, rows),
+        np.array(flat), np.concatenate([[0], np.cumsum(lengths)]), extra={"priority": rng.integers(0, 100, rows)},
+    )  # fmt: skip
+    return Trace.from_columns(columns, block_size=16)
+
+
+def written(trace):
+    return {
+        "timestamp": trace.timestamp.tolist(),
+        "priority": trace.extra["priority"].tolist(),
+        "prompts": [" ".join(map(str, trace.prompt(row))) for row in range(len(trace))],
+    }
+
+
+def twin(name, context):
+    """The plain order of that name; the words of its parameter are turned as the table's row says."""
+    name, _, text = name.partition(":")
+    row = POLICIES[name]
+    home = {"lru": slow, "mru": import_module("tests.test_engine_lmcache")}.get(row.module)
+    home = home or import_module(f"tests.reference.policies.{row.module}")
+    cls = getattr(home, {"lru": "Lru", "mru": "Mru"}.get(row.module, row.cls))
+    return cls(context, row.parameter(text)) if text else cls(context)
+
+
+def cases(trace):
+    for name, row in POLICIES.items():
+        if name == "unlimited":
+            continue
+        for capacity in CAPACITIES:
+            for pool in ["flat"] if row.ceiling else ["flat", "leaf-first"]:
+                spec = SPECS.get(name, name)
+                asked = jobs(trace)
+                context = Context(asked.blocks, capacity, trace, asked)
+                order = Borrowed(context, twin(spec, context))
+                # an order that puts parents after children by itself runs in a flat pool
+                flat = pool == "flat" or name in ("lru", "lfu", "slru", "ttl")
+                engine = Pool(context, asked, order, total=not row.ceiling, leaf_first=not flat)
+                engine.advance(len(asked))
+                engine.close()
+                yield {"policy": spec, "capacity": capacity, "pool": pool, "hit_blocks": engine.hits.tolist()}
+
+
+if __name__ == "__main__":
+    trace = drawn(1)
+    found = {"trace": written(trace), "cases": list(cases(trace))}
+    path = Path(__file__).parent / "vectors/policies.json"
+    path.write_text(json.dumps(found) + "\n")
