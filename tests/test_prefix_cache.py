@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import kvtrace
 from kvtrace.cache import recount
-from kvtrace.cache.manager import OutOfBlocks, PrefixCache, Sequence
+from kvtrace.cache import OutOfBlocks, PrefixCache, Sequence
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.recount import FREE, NONE, Books, Held, Known
 from kvtrace.cache.simulate import simulate

@@ -3,7 +3,7 @@ from typing import Any
 
 from ..errors import KvtraceError
 from .core.known import Known
-from .core.sequence import Sequence as Sequence
+from .core.sequence import Sequence
 from .recount import Books
 
 class OutOfBlocks(KvtraceError): ...
