@@ -1,6 +1,6 @@
 """All that we claim about speed and memory, measured beside the rivals: one table.
 
-python -m benchmarks               everything (some minutes, 2 GB of temporary files)
+python -m benchmarks               everything (a quarter of an hour, 4 GB of temporary files)
 python -m benchmarks --stages      what each stage of anonymising takes, on one core
 python -m benchmarks --quick       a tenth of the data, one round: does it run?
 """
@@ -11,7 +11,7 @@ import argparse
 import os
 import tempfile
 
-from . import analyze, anonymize, curve, memory, reading
+from . import analyze, anonymize, curve, memory, policies, prefix_cache, reading, simulate
 from .apart import apart, wait_for_quiet
 from .raw_logs import AGENT, CHATS, large
 from .table import show
@@ -36,6 +36,8 @@ def main() -> None:
         found += curve.claims(folder, max(1, round(105 * part)), rounds)
         found += memory.claims(folder, 110 * part)
         found += analyze.claims(folder, 400 * part, rounds)
+        found += simulate.claims(rounds) + prefix_cache.claims(rounds)
+        found += policies.claims(folder, round(policies.REQUESTS * part), rounds)
     show(found)
 
 

@@ -120,6 +120,26 @@ def write(
     return [name_of_output(path), *beside]
 
 
+def write_chunks(chunks, path: str | Path, *, block_size: int, tail: str, meta: Mapping | None = None) -> list[str]:
+    """Write columns that come in chunks as Mooncake's rows, and a sidecar; returns the names of the files written.
+
+    The rows of all chunks together are a trace: times do not fall, and ids are numbered by first appearance, so that
+    the greatest says how many there are. Memory holds one chunk.
+    """
+    check_output(path, "mooncake")
+    requests, blocks, distinct = 0, 0, 0
+    beside = [sidecar_path(path)] if is_regular(path) else []
+    with write_together(*beside, path) as streams:
+        for columns in chunks:
+            FORMATS["mooncake"].write(streams[-1], columns)
+            requests, blocks = requests + len(columns), blocks + len(columns.hash_ids)
+            distinct = max(distinct, int(columns.hash_ids.max(initial=-1)) + 1)
+        if beside:
+            counts = {"requests": requests, "blocks": blocks, "distinct_blocks": distinct}
+            streams[0].write(dump(describe(None, block_size=block_size, tail=tail, meta=meta, counts=counts)))
+    return [name_of_output(path), *beside]
+
+
 def check_output(path: str | Path, format: str | None = None) -> str:
     """The format that `write` will use; UsageError or KvtraceError, before any work is done, if it could not."""
     _require(format)

@@ -61,21 +61,29 @@ def sidecar_path(path: str | Path) -> str:
     return f"{path}.meta.json"
 
 
-def describe(columns: Columns, *, block_size, tail, first_id=0, format="mooncake", meta=None) -> dict[str, Any]:
-    """What a sidecar holds, in the order of its keys."""
+def describe(
+    columns: Columns | None, *, block_size, tail, first_id=0, format="mooncake", meta=None, counts=None
+) -> dict[str, Any]:
+    """What a sidecar holds, in the order of its keys; `counts` where the columns are no longer there to be counted."""
     own = {
         "kvtrace": {"version": __version__, "format_version": FORMAT_VERSION},
         "block_size": block_size,
         "tail": tail,
-        "requests": len(columns),
-        "blocks": len(columns.hash_ids),
-        "output_blocks": None if columns.output_ids is None else len(columns.output_ids),
-        "distinct_blocks": _distinct(columns),
+        **(_counts(columns) if columns is not None else counts),
         "first_id": first_id,
         "format": format,
     }
     given = {key: value for key, value in (meta or {}).items() if key not in OWN}
     return {key: value for key, value in own.items() if value is not None} | given
+
+
+def _counts(columns: Columns) -> dict[str, int | None]:
+    return {
+        "requests": len(columns),
+        "blocks": len(columns.hash_ids),
+        "output_blocks": None if columns.output_ids is None else len(columns.output_ids),
+        "distinct_blocks": _distinct(columns),
+    }
 
 
 def dump(description: dict[str, Any]) -> bytes:

@@ -32,7 +32,7 @@ class Engine:
         self.needs_lock = False
         self.evictions = self.early_frees = self.row = self.live = self.oldest = self.ended = 0
         self.admitted = np.zeros(rows, dtype=np.int8)  # row -> 1 while it is live
-        self.hit = np.zeros(rows, dtype=np.int32)  # row -> hit blocks
+        self.hit = np.full(rows, 0, dtype=np.int32)  # row -> hit blocks; its memory is touched now, not in the run
         self.schedule("c1")
 
     @property

@@ -5,11 +5,12 @@ cdef class Pool(Engine):
     cdef readonly Policy policy
     cdef long long capacity, unhashed
     cdef readonly long long resident, idle
-    cdef bint total, leaf_first, parents_last, fetches
+    cdef bint total, leaf_first, parents_last, fetches, brief
     cdef int[::1] pins
     cdef int[::1] children
     cdef const int[::1] parent
     cdef int _make_room(self) except -1 nogil
+    cdef int _serve_one(self, Py_ssize_t row, Py_ssize_t at) except -1 nogil
     cdef int _fetch(self, Py_ssize_t start, Py_ssize_t stop) except -1 nogil
     cdef int _evict(self, int block) except -1 nogil
     cdef int _insert(self, int block) except -1 nogil

@@ -17,6 +17,7 @@ if cython.compiled:
 ABSENT = cython.declare(cython.int, -1)  # pins of a block that is not resident
 FAR = cython.declare(cython.int, 24)  # so many blocks before one is wanted, its pins and the policy's state are fetched
 NEAR = cython.declare(cython.int, 12)
+ONE = cython.declare(cython.int, 0)  # the kind of schedule c1, as core/engine.py has it
 LARGE = cython.declare(cython.int, 1 << 17)  # blocks whose state does not stay in a processor's own memory
 
 
@@ -40,6 +41,8 @@ class Pool(Engine):
         )  # block -> its resident children
         self.resident = self.idle = self.unhashed = 0
         self.fetches = context.blocks > LARGE and not policy.needs_lock
+        # whether requests for one block, one at a time, may be served by `_serve_one`: most of a storage trace
+        self.brief = total and not self.leaf_first and not self.grows and not policy.expires and self.capacity > 0
 
     def residents(self):
         """The blocks that are resident, in order of their numbers."""
@@ -71,6 +74,47 @@ class Pool(Engine):
                 self._evict(block)
                 block = self.policy.expired()
         return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _advance(self, stop: cython.Py_ssize_t) -> cython.int:
+        """As any engine does, but for requests that ask for one block while nothing else is live."""
+        row: cython.Py_ssize_t
+        if not self.brief or self.kind != ONE or self.live:
+            return Engine._advance(self, stop)
+        while self.row < stop:
+            row = self.row
+            if self.full[row] != 1 or self.tail[row]:
+                Engine._advance(self, row + 1)
+            else:
+                self._serve_one(row, self.start[row])
+                self.row = row + 1
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _serve_one(self, row: cython.Py_ssize_t, at: cython.Py_ssize_t) -> cython.int:
+        """A whole request for one block, at a place in ids, where nothing else is live: what admit and finish do.
+
+        Nothing is pinned before and after, so there is room, and pins need not go up and down again.
+        """
+        block: cython.int = self.ids[at]
+        self.context.request = row
+        self.context.now = self.arrival[row]
+        if self.fetches:
+            self._fetch(at, at + 1)
+        if self.pins[block] != ABSENT:
+            self.hit[row] = self.limit[row]
+            return self.policy.touch(block)
+        if self.policy.misses:
+            self.policy.miss(block)
+        self._make_room()
+        self.pins[block] = 0
+        self.resident += 1
+        self.idle += 1
+        return self.policy.bring(block)
 
     @cython.cfunc
     @cython.nogil
@@ -190,7 +234,12 @@ class Pool(Engine):
     @cython.exceptval(-1, check=False)
     def _victim(self) -> cython.int:
         """The policy's victim, checked: a policy may be anybody's."""
-        block: cython.int = self.policy.victim()
+        block: cython.int
+        if self.fetches:
+            block = self.policy.coming()
+            if block >= 0:
+                fetch(cython.address(self.pins[block]))
+        block = self.policy.victim()
         if (
             block < 0
             or block >= self.pins.shape[0]

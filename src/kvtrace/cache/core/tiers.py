@@ -42,6 +42,7 @@ class Tiers(Pool):
     def __init__(self, context: Context, jobs, policy: Policy, lower):
         Pool.__init__(self, context, jobs, policy)
         self.tiers = [Tier(order, len(jobs)) for order in lower]
+        self.brief = False  # each request asks below too
         self.needs_lock = True  # the tiers are Python objects in a list
         self.count = len(lower)
         self.below = np.zeros(context.blocks, dtype=np.int8)
@@ -124,6 +125,8 @@ class Tiers(Pool):
                 tier: Tier = self.tiers[k]
                 self.below[block] = k + 1
                 tier.size += 1
+                if tier.policy.misses:
+                    tier.policy.miss(block)
                 tier.policy.insert(block)
                 tier.policy.release(block)
                 if tier.size <= tier.capacity:

@@ -79,14 +79,21 @@ class ARC(Policy):
     @cython.nogil
     @cython.exceptval(-1, check=False)
     def insert(self, block: cython.int) -> cython.int:
+        self._count(block)
+        return self._note(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _count(self, block: cython.int) -> cython.int:
+        """A block that was brought in is in T1, or in T2 where it left a ghost; ghosts that are too many go."""
         self.is_again[block] = self.returning
         if self.returning:
             self.in_again += 1
         else:
             self.in_once += 1
         self.returning = self.from_again = False
-        self._trim()
-        return self._note(block)
+        return self._trim()
 
     @cython.cfunc
     @cython.nogil
@@ -137,6 +144,37 @@ class ARC(Policy):
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(-1, check=False)
+    def touch(self, block: cython.int) -> cython.int:
+        if self.noting:
+            self._settle()
+        if self.is_again[block]:
+            return self.again.rejoin(block)
+        self.once.drop(block)
+        self.is_again[block] = 1
+        self.in_once -= 1
+        self.in_again += 1
+        return self.again.join(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def bring(self, block: cython.int) -> cython.int:
+        if self.noting:
+            self._settle()
+        self._count(block)
+        return self.again.join(block) if self.is_again[block] else self.once.join(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def coming(self) -> cython.int:
+        if self.in_once > self.target:
+            return self.once.ahead(self.once.front)
+        return self.again.ahead(self.again.front)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
     def soon(self, far: cython.int, near: cython.int) -> cython.int:
         fetch(cython.address(self.is_again[far]))
         fetch(cython.address(self.once.places.at[far]))
@@ -150,10 +188,12 @@ class ARC(Policy):
         capacity: cython.longlong = self.context.capacity
         while self.once_ghosts.size and self.in_once + self.once_ghosts.size > capacity:
             self.once_ghosts.drop(self.once_ghosts.first())
+            self.once_ghosts.ahead()
         while self.again_ghosts.size and (
             self.in_once + self.in_again + self.once_ghosts.size + self.again_ghosts.size > 2 * capacity
         ):
             self.again_ghosts.drop(self.again_ghosts.first())
+            self.again_ghosts.ahead()
         return 0
 
     @cython.cfunc

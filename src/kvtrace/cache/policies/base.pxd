@@ -21,4 +21,7 @@ cdef class Policy:
     cdef int remove(self, int block) except -1 nogil
     cdef int expired(self) except -1 nogil
     cdef int miss(self, int block) except -1 nogil
+    cdef int touch(self, int block) except -1 nogil
+    cdef int bring(self, int block) except -1 nogil
+    cdef int coming(self) noexcept nogil
     cdef int soon(self, int far, int near) except -1 nogil

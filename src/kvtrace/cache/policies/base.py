@@ -91,6 +91,29 @@ class Policy:
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(-1, check=False)
+    def touch(self, block: cython.int) -> cython.int:
+        """An evictable block is used and released at once; an override says the same in fewer steps."""
+        self.use(block)
+        return self.release(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def bring(self, block: cython.int) -> cython.int:
+        """A block is inserted and released at once; an override says the same in fewer steps."""
+        self.insert(block)
+        return self.release(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def coming(self) -> cython.int:
+        """A block that may be the victim before long, or NONE; what is kept of it is fetched, nothing changes."""
+        return NONE
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
     def soon(self, far: cython.int, near: cython.int) -> cython.int:
         """Two blocks will be wanted, `near` before `far`: what is kept of them may be fetched; nothing changes."""
         return 0

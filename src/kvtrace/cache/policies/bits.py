@@ -54,7 +54,7 @@ class Bits:
     @cython.nogil
     @cython.exceptval(-1, check=False)
     def clear(self, number: cython.int) -> cython.int:
-        """Take a number out that is there."""
+        """Take a number out; it may not be there."""
         level: cython.int
         at: cython.Py_ssize_t
         for level in range(self.levels):

@@ -57,6 +57,24 @@ class FIFO(Policy):
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(-1, check=False)
+    def touch(self, block: cython.int) -> cython.int:
+        return 0  # it stays where it is, and may go as before
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def bring(self, block: cython.int) -> cython.int:
+        return self.line.join(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def coming(self) -> cython.int:
+        return self.line.ahead(self.line.front)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
     def soon(self, far: cython.int, near: cython.int) -> cython.int:
         fetch(cython.address(self.line.places.at[far]))
         return 0

@@ -13,6 +13,7 @@ if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.fetch import fetch
 
 MOST = cython.declare(cython.int, 1 << 24)  # uses are counted so far, so that the table of lists stays small
+STEPS = cython.declare(cython.int, 3)  # from the victim to the one that is fetched
 BEFORE = cython.declare(cython.int, 0)  # what a block's four numbers are: its neighbours in its list,
 AFTER = cython.declare(cython.int, 1)
 COUNT = cython.declare(cython.int, 2)  # its uses,
@@ -99,6 +100,19 @@ class LFU(Policy):
             self.counts.clear(count)
         self.state[block, LISTED] = 0
         return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def coming(self) -> cython.int:
+        left: cython.int = STEPS
+        block: cython.int = self.victim()
+        while left > 0 and block >= 0:
+            block = self.state[block, AFTER]
+            left -= 1
+        if block >= 0:
+            fetch(cython.address(self.state[block, 0]))
+        return block
 
     @cython.cfunc
     @cython.nogil

@@ -8,9 +8,13 @@ cdef class Line:
     cdef Bits allowed
     cdef int tag
     cdef readonly int tail
+    cdef int front  # where `first` found its block last
     cdef readonly Py_ssize_t size
     cdef int push(self, int block) except -1 nogil
+    cdef int join(self, int block) except -1 nogil
+    cdef int ahead(self, int place) noexcept nogil
     cdef int drop(self, int block) except -1 nogil
+    cdef int rejoin(self, int block) except -1 nogil
     cdef int allow(self, int block) except -1 nogil
     cdef int forbid(self, int block) except -1 nogil
     cdef int place(self, int block) noexcept nogil

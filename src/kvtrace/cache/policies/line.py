@@ -14,7 +14,7 @@ if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.queue import Places
 
 MOST = cython.declare(cython.int, 1 << 29)  # places that are told apart beside four tags
-AHEAD = cython.declare(cython.int, 8)  # so many places before its turn, a block's place is fetched
+AHEAD = cython.declare(cython.int, 8)  # `ahead` looks so many places beyond one
 
 
 @cython.final
@@ -27,7 +27,7 @@ class Line:
         self.order = np.empty(1024, dtype=np.int32)  # place -> block, or NONE where one has left
         self.marked = np.zeros(1024, dtype=np.int8)  # place -> the owner's mark, 0 at first
         self.allowed = Bits(1024)
-        self.tail = self.size = 0
+        self.tail = self.size = self.front = 0
 
     @cython.cfunc
     @cython.nogil
@@ -46,15 +46,35 @@ class Line:
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(-1, check=False)
+    def join(self, block: cython.int) -> cython.int:
+        """Put a block that is in no line at the end; it may go."""
+        self.push(block)
+        return self.allowed.set(self.tail - 1)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
     def drop(self, block: cython.int) -> cython.int:
         """Take a block of this line out."""
         place: cython.int = self.place(block)
-        if self.allowed.holds(place):
-            self.allowed.clear(place)
+        self.allowed.clear(place)
         self.order[place] = NONE
         self.places.at[block] = -1
         self.size -= 1
         return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def rejoin(self, block: cython.int) -> cython.int:
+        """Take a block of this line, which may go, from where it stands to the end, its mark gone."""
+        if self.tail == self.order.shape[0]:
+            self._compact()
+        place: cython.int = self.place(block)
+        self.allowed.clear(place)
+        self.order[place] = NONE
+        self.size -= 1
+        return self.join(block)
 
     @cython.cfunc
     @cython.nogil
@@ -68,10 +88,7 @@ class Line:
     @cython.exceptval(-1, check=False)
     def forbid(self, block: cython.int) -> cython.int:
         """A block of this line may not go; perhaps it might not before."""
-        place: cython.int = self.place(block)
-        if self.allowed.holds(place):
-            self.allowed.clear(place)
-        return 0
+        return self.allowed.clear(self.place(block))
 
     @cython.cfunc
     @cython.nogil
@@ -96,9 +113,20 @@ class Line:
         place: cython.int = self.allowed.least()
         if place < 0:
             return NONE
-        if place + AHEAD < self.tail and self.order[place + AHEAD] >= 0:  # it may well be asked for soon
-            fetch(cython.address(self.places.at[self.order[place + AHEAD]]))
+        self.front = place
         return self.order[place]
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def ahead(self, place: cython.int) -> cython.int:
+        """The block some places behind a place, which may well be first soon, or NONE; where it stands is fetched."""
+        if place + AHEAD >= self.tail:
+            return NONE
+        block: cython.int = self.order[place + AHEAD]
+        if block >= 0:
+            fetch(cython.address(self.places.at[block]))
+        return block
 
     @cython.cfunc
     @cython.nogil
@@ -114,7 +142,7 @@ class Line:
     @cython.nogil
     @cython.exceptval(-1, check=False)
     def _compact(self) -> cython.int:
-        """Close the gaps; take twice the room where more than half of the log is still here."""
+        """Close the gaps; take twice the room where more than a quarter of the log is still here."""
         place: cython.int
         kept: cython.int = 0
         may_go: cython.bint
@@ -128,8 +156,8 @@ class Line:
                 self.marked[kept] = self.marked[place]
                 self.places.at[self.order[kept]] = kept * 4 + self.tag
                 kept += 1
-        self.tail = kept
-        if kept > self.order.shape[0] // 2:
+        self.tail, self.front = kept, 0
+        if kept > self.order.shape[0] // 4:
             with cython.gil:
                 self._grow()
         return 0

@@ -53,6 +53,24 @@ class LRU(Policy):
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(-1, check=False)
+    def touch(self, block: cython.int) -> cython.int:
+        return self.queue.move(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def bring(self, block: cython.int) -> cython.int:
+        return self.queue.push(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def coming(self) -> cython.int:
+        return self.queue.ahead()
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
     def soon(self, far: cython.int, near: cython.int) -> cython.int:
         fetch(cython.address(self.queue.places.at[far]))
         return 0

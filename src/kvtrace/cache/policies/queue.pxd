@@ -4,10 +4,12 @@ cdef class Places:
 cdef class Queue:
     cdef Places places
     cdef int[::1] order
-    cdef Py_ssize_t head, tail
+    cdef Py_ssize_t head, tail, seen  # seen: how far `ahead` has looked
     cdef int tag
     cdef readonly Py_ssize_t size
     cdef int push(self, int block) except -1 nogil
+    cdef int move(self, int block) except -1 nogil
+    cdef int ahead(self) noexcept nogil
     cdef int drop(self, int block) except -1 nogil
     cdef bint holds(self, int block) noexcept nogil
     cdef int first(self) noexcept nogil

@@ -9,10 +9,14 @@ import numpy as np
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import NONE
+    from cython.cimports.kvtrace.cache.policies.fetch import fetch
 
+NEAR = cython.declare(cython.int, 32)  # places in the log between its head and what `ahead` looks at,
+FAR = cython.declare(cython.int, 32)  # and from there to what is fetched
 TAGS = 4  # queues that one record of places tells apart
 
 
+@cython.final
 @cython.cclass
 class Places:
     """block -> where it stands: 4 x its place in a queue's log + the queue's tag, or -1."""
@@ -21,6 +25,7 @@ class Places:
         self.at = np.full(blocks, -1, dtype=np.int32)
 
 
+@cython.final
 @cython.cclass
 class Queue:
     """Blocks in order of arrival; `tag` (0 to 3) tells the queues that share `places` apart."""
@@ -28,19 +33,26 @@ class Queue:
     def __init__(self, places: Places, tag=0):
         self.places, self.tag = places, tag
         self.order = np.empty(1024, dtype=np.int32)
-        self.head = self.tail = self.size = 0
+        self.head = self.tail = self.size = self.seen = 0
 
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(-1, check=False)
     def push(self, block: cython.int) -> cython.int:
         """Put a block that is in no queue at the end."""
+        self.size += 1
+        return self.move(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def move(self, block: cython.int) -> cython.int:
+        """Take a block of this queue from where it stands to the end."""
         if self.tail == self.order.shape[0]:
             self._compact()
         self.order[self.tail] = block
         self.places.at[block] = cython.cast(cython.int, self.tail * 4 + self.tag)
         self.tail += 1
-        self.size += 1
         return 0
 
     @cython.cfunc
@@ -73,6 +85,19 @@ class Queue:
 
     @cython.cfunc
     @cython.nogil
+    @cython.exceptval(check=False)
+    def ahead(self) -> cython.int:
+        """The next block that will be first before long if it stays, or NONE; places beyond it are fetched."""
+        self.seen = max(self.seen, self.head + NEAR)
+        while self.seen + FAR + 1 < self.tail:
+            self.seen += 1
+            fetch(cython.address(self.places.at[self.order[self.seen + FAR]]))
+            if self.places.at[self.order[self.seen]] == self.seen * 4 + self.tag:
+                return self.order[self.seen]
+        return NONE
+
+    @cython.cfunc
+    @cython.nogil
     @cython.exceptval(-1, check=False)
     def _compact(self) -> cython.int:
         """Forget what has left; take twice the room where more than a quarter of the log is still here."""
@@ -85,7 +110,7 @@ class Queue:
                 self.order[kept] = block
                 self.places.at[block] = cython.cast(cython.int, kept * 4 + self.tag)
                 kept += 1
-        self.head, self.tail = 0, kept
+        self.head, self.tail, self.seen = 0, kept, 0
         if kept > self.order.shape[0] // 4:
             with cython.gil:
                 grown = np.empty(2 * self.order.shape[0], dtype=np.int32)

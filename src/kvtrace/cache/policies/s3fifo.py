@@ -58,6 +58,7 @@ class S3FIFO(Policy):
             self.ghosts.drop(block)
         while self.ghosts.size > self.ghost_room:  # only now: the ghost that was asked for is not in the others' way
             self.ghosts.drop(self.ghosts.first())
+            self.ghosts.ahead()
         if remembered or (not self.evicted and self.small.size >= self.small_room):
             return self.main.push(block)
         return self.small.push(block)
@@ -91,8 +92,7 @@ class S3FIFO(Policy):
             if hits < ENOUGH:
                 return block
             self.small.drop(block)
-            self.main.push(block)
-            self.main.allow(block)
+            self.main.join(block)
 
     @cython.cfunc
     @cython.nogil
@@ -102,10 +102,9 @@ class S3FIFO(Policy):
         block: cython.int = self.main.first()
         hits: cython.schar = self.main.marked[self.main.place(block)]
         while hits > 0:
-            self.main.drop(block)
-            self.main.push(block)
-            self.main.allow(block)
+            self.main.rejoin(block)
             self.main.marked[self.main.place(block)] = hits - 1
+            self.main.ahead(self.main.front)
             block = self.main.first()
             hits = self.main.marked[self.main.place(block)]
         return block
@@ -118,9 +117,19 @@ class S3FIFO(Policy):
         if self.main.holds(block):
             return self.main.drop(block)
         self.small.drop(block)
-        if self.ghost_room:
-            self.ghosts.push(block)
-        return 0
+        return self.ghosts.push(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def touch(self, block: cython.int) -> cython.int:
+        return _count(self.small, block) if self.small.holds(block) else _count(self.main, block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def coming(self) -> cython.int:
+        return self.small.ahead(self.small.front)
 
     @cython.cfunc
     @cython.nogil
@@ -135,7 +144,16 @@ class S3FIFO(Policy):
 @cython.exceptval(-1, check=False)
 def _hit(line: Line, block: cython.int) -> cython.int:
     """Count a hit on a block of a line, which may not go now."""
+    _count(line, block)
+    return line.forbid(block)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(-1, check=False)
+def _count(line: Line, block: cython.int) -> cython.int:
+    """Count a hit on a block of a line."""
     place: cython.int = line.place(block)
     if line.marked[place] < MOST:
         line.marked[place] += 1
-    return line.forbid(block)
+    return 0

@@ -15,6 +15,9 @@ if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.line import Line
     from cython.cimports.kvtrace.cache.policies.queue import Places
 
+NEAR = cython.declare(cython.int, 16)  # places between the hand and what `coming` looks at, at least
+FAR = cython.declare(cython.int, 80)  # and at most
+
 
 @cython.final
 @cython.cclass
@@ -23,11 +26,14 @@ class Sieve(Policy):
 
     line: Line
     hand: cython.int  # the block that the hand points at, or NONE: it begins with the oldest
+    at: cython.int  # the place where the hand took its block last
+    seen: cython.int  # how far `coming` has looked
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
         self.line = Line(Places(context.blocks))
         self.hand = NONE
+        self.at = self.seen = 0
 
     @cython.cfunc
     @cython.nogil
@@ -65,6 +71,7 @@ class Sieve(Policy):
                 place = self.line.allowed.least()
         if place < 0:
             return NONE
+        self.at = place
         self.hand = self.line.order[place]
         return self.hand
 
@@ -75,6 +82,33 @@ class Sieve(Policy):
         if block == self.hand:
             self.hand = self.line.next(block)
         return self.line.drop(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def touch(self, block: cython.int) -> cython.int:
+        self.line.marked[self.line.place(block)] = 1
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def bring(self, block: cython.int) -> cython.int:
+        return self.line.join(block)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def coming(self) -> cython.int:
+        if self.seen < self.at + NEAR or self.seen > self.at + FAR:  # the hand came near, or the line was closed up
+            self.seen = self.at + NEAR
+        while self.seen < self.line.tail and self.seen < self.at + FAR:
+            block: cython.int = self.line.order[self.seen]
+            self.seen += 1
+            if block >= 0 and not self.line.marked[self.seen - 1]:
+                fetch(cython.address(self.line.places.at[block]))
+                return block
+        return NONE
 
     @cython.cfunc
     @cython.nogil
