@@ -11,7 +11,7 @@ import argparse
 import os
 import tempfile
 
-from . import analyze, anonymize, curve, memory, policies, prefix_cache, reading, simulate
+from . import analyze, anonymize, curve, memory, policies, prefix_cache, reading, simulate, synthesize
 from .apart import apart, wait_for_quiet
 from .raw_logs import AGENT, CHATS, large
 from .table import show
@@ -37,6 +37,7 @@ def main() -> None:
         found += memory.claims(folder, 110 * part)
         found += analyze.claims(folder, 400 * part, rounds)
         found += simulate.claims(rounds) + prefix_cache.claims(rounds)
+        found += synthesize.claims(folder, round(synthesize.ROWS * part), rounds)
         found += policies.claims(folder, round(policies.REQUESTS * part), rounds)
     show(found)
 
