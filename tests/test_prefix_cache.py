@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import kvtrace
-from kvtrace.cache import recount
-from kvtrace.cache import OutOfBlocks, PrefixCache, Sequence
+from kvtrace.cache import OutOfBlocks, PrefixCache, Sequence, recount
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.recount import FREE, NONE, Books, Held, Known
 from kvtrace.cache.simulate import simulate
