@@ -17,11 +17,14 @@ from .. import __version__
 from .analyze import analyze
 from .anonymize import anonymize
 from .check import check
+from .compare import compare
 from .convert import convert
 from .curve import curve
 from .experiment import experiment
 from .report import report
 from .simulate import simulate
+from .synthesize import synthesize
+from .texts import texts
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
 
@@ -124,5 +127,5 @@ def commands() -> None:
     """Turn raw LLM logs into prefix-cache traces that can be shared, and make those traces useful."""
 
 
-for command in (anonymize, check, analyze, curve, convert, report, simulate, experiment):
+for command in (anonymize, check, analyze, curve, convert, report, simulate, experiment, synthesize, compare, texts):
     commands.add_command(command)

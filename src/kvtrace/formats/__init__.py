@@ -120,7 +120,9 @@ def write(
     return [name_of_output(path), *beside]
 
 
-def write_chunks(chunks, path: str | Path, *, block_size: int, tail: str, meta: Mapping | None = None) -> list[str]:
+def write_chunks(
+    chunks, path: str | Path, *, block_size: int, tail: str, extra: bool = False, meta: Mapping | None = None
+) -> list[str]:
     """Write columns that come in chunks as Mooncake's rows, and a sidecar; returns the names of the files written.
 
     The rows of all chunks together are a trace: times do not fall, and ids are numbered by first appearance, so that
@@ -131,7 +133,7 @@ def write_chunks(chunks, path: str | Path, *, block_size: int, tail: str, meta: 
     beside = [sidecar_path(path)] if is_regular(path) else []
     with write_together(*beside, path) as streams:
         for columns in chunks:
-            FORMATS["mooncake"].write(streams[-1], columns)
+            FORMATS["mooncake"].write(streams[-1], columns, extra=extra)
             requests, blocks = requests + len(columns), blocks + len(columns.hash_ids)
             distinct = max(distinct, int(columns.hash_ids.max(initial=-1)) + 1)
         if beside:

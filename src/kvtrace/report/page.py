@@ -13,8 +13,9 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
+from ..compare import Comparison, compare_sides
 from ..trace import Trace
-from . import analysis, interactive
+from . import analysis, comparison, interactive
 from .plots import PLOTS, compare
 from .plots.plot import Plot, Study, short, time_unit
 
@@ -55,7 +56,11 @@ def page(
 
 def draw(study: Study, other: Study | None = None) -> dict[str, Plot]:
     """Every plot by name: those of the first trace, and with two the comparison."""
-    plots = {} if other is None else {"compare": compare.plot(study, other)}
+    plots = {}
+    if other is not None:
+        plots["compare"] = compare.plot(study, other)
+        if (behaviour := compare.behaviour(study, other)) is not None:
+            plots["compare-behaviour"] = behaviour
     return plots | {name: plot(study) for name, plot in PLOTS.items()}
 
 
@@ -72,6 +77,7 @@ def render(studies: list[Study], plots: dict[str, Plot], title: str | None = Non
         title=title or " and ".join(study.name for study in studies),
         story=(f"{studies[0].name}: " if len(studies) > 1 else "") + story(studies[0]),
         heads=[{"name": study.name, "tiles": list(tiles(study))} for study in studies],
+        fidelity=_fidelity(fidelity(*studies)) if len(studies) > 1 else None,
         sections=sections,
         tables=[_cells(table) for table in analysis.tables(studies[0].summary)],
         definitions=DEFINITIONS,
@@ -125,6 +131,15 @@ def tiles(study: Study) -> Iterator[tuple[str, str, str]]:
     yield "block hit rate", f"{hits.block_hit_rate:.1%}", "unlimited cache"
     yield "token hit rate", f"{hits.token_hit_rate:.1%}", "unlimited cache"
     yield "request hit rate", f"{hits.request_hit_rate:.1%}", "mean over requests"
+
+
+def fidelity(study: Study, other: Study) -> Comparison:
+    """How faithful the second trace is to the first, as `kvtrace compare` says it."""
+    return compare_sides(compare.side(study), compare.side(other), (study.name, other.name))
+
+
+def _fidelity(found: Comparison) -> dict[str, Any]:
+    return {"tables": [_cells(table) for table in comparison.tables(found)], "notes": found.notes}
 
 
 def _gib(study, blocks):

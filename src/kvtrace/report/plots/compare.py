@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...reuse import reuse_distances
+from ...compare import Side, samples, turns_of_both
+from ...distances import Sample, distance
 from .hit_curve import POINTS
 from .plot import Axis, Panel, Plot, Series, Study, cdf
+
+SHAPE = {  # what each request is like
+    "Input length": ("input_length", "tokens"),
+    "Output length": ("output_length", "tokens"),
+    "Gap": ("gap_ms", "ms"),
+    "Hit tokens": ("hit_tokens", "tokens"),
+    "Reuse distance": ("reuse_distance", "tokens"),
+}
+BEHAVIOUR = {  # how they follow each other
+    "Reuse time": ("reuse_time_ms", "ms"),
+    "Turns": ("turns", "requests of a session"),
+    "Time to the next turn": ("think_ms", "ms"),
+}
 
 
 def plot(one: Study, other: Study) -> Plot:
@@ -16,14 +30,8 @@ def plot(one: Study, other: Study) -> Plot:
     >>> plot(Study(toy("0 1", "0 2"), "a"), Study(toy("0 1", "0 2"), "b")).panels[1].title
     'Input length: distance 0.000'
     """
-    samples = [_samples(study) for study in (one, other)]
-    panels = [_curves(one, other)]
-    for name, unit in (("Input length", "tokens"), ("Output length", "tokens"), ("Gap", "ms"), ("Hit tokens", "tokens"),
-                       ("Reuse distance", "tokens")):  # fmt: skip
-        pair = [sample[name] for sample in samples]
-        title = f"{name}: distance {distance(*pair):.3f}" if all(len(values) for values, _ in pair) else name
-        named = [(study.name, *values) for study, values in zip((one, other), pair, strict=True)]
-        panels.append(cdf(title, Axis(f"{name.lower()} ({unit})", log=True), *named, why="a trace has no values."))
+    found = _samples(one, other)
+    panels = [_curves(one, other), *(_panel(name, *SHAPE[name], one, other, *found) for name in SHAPE)]
     says = (
         "The distance is the greatest vertical gap between two cumulative distributions (Kolmogorov-Smirnov): 0 where "
         "they are equal, 1 where they share nothing."
@@ -31,33 +39,47 @@ def plot(one: Study, other: Study) -> Plot:
     return Plot("The two traces compared", says, panels)
 
 
-def distance(a: tuple, b: tuple) -> float:
-    """The Kolmogorov-Smirnov distance of two samples, each values and how many each stands for (None: one).
+def behaviour(one: Study, other: Study) -> Plot | None:
+    """Reuse times and conversations of two traces; None where they are equal, which the scores say better.
 
-    >>> distance((np.array([1, 2]), None), (np.array([2, 3]), None))
-    0.5
+    >>> from kvtrace.trace import toy
+    >>> behaviour(Study(toy("0", "0 1"), "a"), Study(toy("0", "0 1"), "b")) is None
+    True
     """
-    values = np.unique(np.concatenate([a[0], b[0]]))
-    return float(np.abs(_share_up_to(values, *a) - _share_up_to(values, *b)).max())
+    a, b = _samples(one, other)
+    if not any(_differ(a[key], b[key]) for key, _ in BEHAVIOUR.values()):
+        return None
+    panels = [_panel(name, *BEHAVIOUR[name], one, other, a, b) for name in BEHAVIOUR]
+    says = "When blocks are wanted again, and how conversations go; sessions are inferred unless both traces have them."
+    return Plot("Reuse and conversations compared", says, panels)
 
 
-def _share_up_to(values, sample, counts):
-    order = np.argsort(sample, kind="stable")
-    weights = np.ones(len(sample)) if counts is None else counts[order]
-    reached = np.concatenate([[0], np.cumsum(weights)])
-    return reached[np.searchsorted(sample[order], values, side="right")] / reached[-1]
+def side(study: Study) -> Side:
+    """A study as `compare` takes it, with what is known of it."""
+    return Side(study.trace, study.hit_blocks, study.curve)
 
 
-def _samples(study):
-    trace = study.trace
-    values, counts = reuse_distances(trace, study.curve.found)
-    return {
-        "Input length": (trace.input_length, None),
-        "Output length": (trace.output_length, None),
-        "Gap": (np.diff(trace.timestamp), None),
-        "Hit tokens": (np.minimum(study.hit_blocks * trace.block_size, trace.input_length), None),
-        "Reuse distance": (values * trace.block_size, counts),  # in tokens: the block sizes may differ
-    }
+def _samples(*studies: Study) -> tuple[dict[str, Sample], dict[str, Sample]]:
+    """The values of both traces, reuse distances in tokens: the block sizes may differ."""
+    one, other = (side(study) for study in studies)
+    turns = turns_of_both(one, other)
+    return samples(one, turns[0], in_blocks=False), samples(other, turns[1], in_blocks=False)
+
+
+def _panel(name, key, unit, one, other, a, b):
+    far = _far(a[key], b[key])
+    axis = Axis(f"{name.lower()} ({unit})", log=True)
+    title = name if far is None else f"{name}: distance {far:.3f}"
+    return cdf(title, axis, (one.name, *a[key]), (other.name, *b[key]), why="a trace has no values.")
+
+
+def _far(a: Sample, b: Sample) -> float | None:
+    """The distance of two samples; None where one has no values."""
+    return distance(a, b) if len(a[0]) and len(b[0]) else None
+
+
+def _differ(a: Sample, b: Sample) -> bool:
+    return len(a[0]) > 0 if not len(b[0]) else _far(a, b) != 0
 
 
 def _curves(*studies):

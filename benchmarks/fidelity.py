@@ -1,0 +1,98 @@
+"""How faithful samples are to a trace, against what was promised: python -m benchmarks.fidelity TRACE [--large].
+
+At the trace's own size for each of five seeds; with --large also at 10 and 100 times, by rate and by duration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+
+import kvtrace
+from kvtrace.distances import spearman
+from kvtrace.synthesize import fit, fit_tree, sample
+
+SEEDS = range(5)
+CAPACITIES = (2_000, 10_000, 50_000)
+SMALL = {"isl mean": 0.01, "isl median": 0.02, "isl std": 0.02, "osl mean": 0.01}  # relative
+LARGE = {"isl mean": 0.007, "isl median": 0.02, "isl std": 0.02, "osl mean": 0.007}
+POINTS = {"block": 0.005, "token": 0.005, "request": 0.005, "spearman": 0.02} | {f"lru {c}": 0.01 for c in CAPACITIES}
+
+
+def figures(trace: kvtrace.Trace) -> dict[str, float]:
+    """What the promise is about."""
+    isl, curve = trace.input_length, kvtrace.hit_curve(trace)
+    best = curve.at(curve.working_set)
+    counts = np.bincount((trace.timestamp // 60_000).astype(np.int64))
+    return {
+        "isl mean": isl.mean(), "isl median": float(np.median(isl)), "isl std": isl.std(),
+        "osl mean": trace.output_length.mean(), "spearman": spearman(isl, trace.output_length),
+        "block": best.block_hit_rate, "token": best.token_hit_rate, "request": best.request_hit_rate,
+        **{f"lru {capacity}": curve.at(capacity).block_hit_rate for capacity in CAPACITIES},
+        "dispersion": counts.var() / counts.mean(),
+    }  # fmt: skip
+
+
+def copied(trace: kvtrace.Trace, found: kvtrace.Trace) -> tuple[float, float]:
+    """Share of rows whose two lengths are those of a source row, and what chance would give."""
+    pairs = set(zip(trace.input_length.tolist(), trace.output_length.tolist(), strict=True))
+    rng = np.random.default_rng(0)
+    by_chance = zip(
+        rng.permutation(trace.input_length).tolist(), rng.permutation(trace.output_length).tolist(), strict=True
+    )
+    ours = zip(found.input_length.tolist(), found.output_length.tolist(), strict=True)
+    return tuple(statistics.mean(pair in pairs for pair in rows) for rows in (ours, by_chance))  # type: ignore[return-value]
+
+
+def off(wanted: dict[str, float], found: dict[str, float], relative: dict[str, float]) -> dict[str, float]:
+    """How far each figure is off, relative or in points."""
+    return {
+        name: abs(found[name] / wanted[name] - 1) if name in relative else abs(found[name] - wanted[name])
+        for name in wanted
+        if name != "dispersion"
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace")
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--method", default="attach", choices=["attach", "tree"])
+    options = parser.parse_args()
+    trace = kvtrace.read(options.trace)
+    model = {"attach": fit, "tree": fit_tree}[options.method](trace)
+    wanted = figures(trace)
+    samples = [sample(model, len(trace), seed=seed) for seed in SEEDS]
+    show(f"{options.method}, n = {len(trace):,}", wanted, [figures(found) for found in samples], SMALL)
+    ratios = [figures(found)["dispersion"] / wanted["dispersion"] for found in samples]
+    print(
+        f"  dispersion per 60 s / original: {min(ratios):.2f} to {max(ratios):.2f}, mean {statistics.mean(ratios):.2f}"
+    )
+    ours, chance = copied(trace, samples[0])
+    print(f"  rows with both lengths of a source row: {ours:.2%}, by chance {chance:.2%}")
+    for times in (10, 100) if options.large else ():
+        for scale in ("rate", "duration"):
+            start = time.perf_counter()
+            found = []
+            for seed in SEEDS if times == 10 else SEEDS[:2]:
+                found.append(figures(sample(model, times * len(trace), seed=seed, scale=scale)))
+            took = (time.perf_counter() - start) / len(found)
+            show(f"{times} x by {scale} ({took:.1f} s each)", wanted, found, LARGE, without="lru")
+
+
+def show(title, wanted, found, relative, without="none"):
+    """One line a figure: the original, the mean and the worst of the samples, and whether each is within its bound."""
+    print(title)
+    offs = [off(wanted, figures, relative) for figures in found]
+    for name, bound in (relative | POINTS).items():
+        if not name.startswith(without):
+            worst, mean = max(each[name] for each in offs), statistics.mean(figures[name] for figures in found)
+            said = "yes" if worst <= bound else "NO"
+            print(f"  {name:12}{wanted[name]:12.4f}{mean:12.4f}   worst off {worst:.4f}   bound {bound:.4f}   {said}")
+
+
+if __name__ == "__main__":
+    main()

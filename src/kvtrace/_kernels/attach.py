@@ -1,0 +1,544 @@
+"""Where requests attach to the forest of the requests before them: found in a trace (`walk`), and made anew (`Growth`).
+
+A request's attachment is the deepest block of its path that was seen before. Its age is counted in blocks that were
+new since the block's last use. Its kind says how far it lay from the end of the last path that used it (0, 1, 2-3,
+4-10, more) and how many paths had used it (1, 2, 3 or more): 15 kinds, and 3 for partial blocks, which only end paths.
+
+Twin: tests/reference/attach.py.
+"""
+
+import cython
+import numpy as np
+
+if cython.compiled:
+    from cython.cimports.libc.stdlib import free, malloc, realloc
+
+KINDS = 18  # 5 distances * 3 use counts for full blocks, then 3 for partial ones
+FULL_KINDS = 15
+_KINDS = cython.declare(cython.Py_ssize_t, 18)  # the same, for loops without the lock
+_FULL = cython.declare(cython.int, 15)
+MOST_WAYS = cython.declare(cython.int, 3)  # that lead on from where a conversation is taken up
+NEAR_ENOUGH = cython.declare(cython.double, 0.03)  # an age that is off by no more than this share of it will do
+OTHER_KIND = cython.declare(cython.double, 0.5)  # a step to the next kind: so much of the age and the path is off
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(-1, check=False)
+def _kind(distance: cython.longlong, uses: cython.int) -> cython.int:
+    """The kind of a full block so far from the end of the last path that used it."""
+    band: cython.int = 4
+    if distance <= 1:
+        band = cython.cast(cython.int, distance)
+    elif distance <= 3:
+        band = 2
+    elif distance <= 10:
+        band = 3
+    return band * 3 + (uses if uses < 3 else 3) - 1
+
+
+def walk(hash_ids, offsets, unseen, parent, distinct):
+    """What each row attaches to; ids must form a forest.
+
+    `unseen`: row -> 1 where its partial block is not among its ids (and so counts as new). `parent`: row -> previous
+    turn, or None: then a request continues the session of the last one that used its attachment, unless it adds nothing
+    to it, or more than three ways lead on from there in the whole trace (a prompt that many share). Returns four
+    arrays, one value a row: leading blocks seen before, age and kind of the attachment (kinds of full blocks; 0 where
+    nothing was seen), and 1 where the row continues a session.
+
+    >>> hits, age, kind, continues = walk(np.array([0, 1, 2, 0, 1]), np.array([0, 2, 3, 5]), np.zeros(3), None, 3)
+    >>> hits.tolist(), age.tolist(), kind.tolist(), continues.tolist()
+    ([0, 0, 2], [0, 0, 1], [0, 0, 0], [0, 0, 0])
+    """
+    hash_ids, offsets = np.ascontiguousarray(hash_ids, np.int64), np.ascontiguousarray(offsets, np.int64)
+    if len(hash_ids) and not (0 <= hash_ids.min() and hash_ids.max() < distinct):
+        raise ValueError("an id is not below the number of distinct ids")
+    rows = len(offsets) - 1
+    hits, age = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
+    kind, continues = np.zeros(rows, dtype=np.int32), np.zeros(rows, dtype=np.int32)
+    last_row = np.full(distinct, -1, dtype=np.int32)  # block -> row that used it last
+    uses = np.zeros(distinct, dtype=np.int8)  # block -> rows that used it, 3 = or more
+    ways, clock = np.zeros(distinct, dtype=np.int32), np.zeros(rows, dtype=np.int64)
+    given = parent is not None
+    parent = np.ascontiguousarray(parent if given else np.zeros(1), np.int64)
+    if not given:
+        _count_ways(hash_ids, offsets, np.zeros(distinct, dtype=np.int8), ways)
+    _walk(hash_ids, offsets, np.ascontiguousarray(unseen, np.int64), given, parent, ways, hits, age, kind, continues,
+          last_row, uses, clock)  # fmt: skip
+    return hits, age, kind, continues
+
+
+def _count_ways(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
+                seen: cython.schar[::1], ways: cython.int[::1]):  # fmt: skip
+    """Block -> how many different blocks follow it."""
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    with cython.nogil:
+        for row in range(offsets.shape[0] - 1):
+            for i in range(offsets[row], offsets[row + 1]):
+                if not seen[hash_ids[i]]:
+                    seen[hash_ids[i]] = 1
+                    if i > offsets[row]:
+                        ways[hash_ids[i - 1]] += 1
+
+
+def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
+          unseen: cython.const[cython.longlong][::1], given: cython.bint, parent: cython.const[cython.longlong][::1],
+          ways: cython.const[cython.int][::1], hits: cython.longlong[::1], age: cython.longlong[::1],
+          kind: cython.int[::1], continues: cython.int[::1], last_row: cython.int[::1], uses: cython.schar[::1],
+          clock: cython.longlong[::1]):  # fmt: skip
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    block: cython.longlong
+    last: cython.int
+    now: cython.longlong = 0  # blocks that were new so far
+    with cython.nogil:
+        for row in range(offsets.shape[0] - 1):
+            start = offsets[row]
+            stop = offsets[row + 1]
+            i = start
+            while i < stop and uses[hash_ids[i]]:
+                i += 1
+            hits[row] = i - start
+            if i > start:
+                block = hash_ids[i - 1]
+                last = last_row[block]
+                age[row] = now - clock[last]
+                kind[row] = _kind(offsets[last + 1] - offsets[last] + unseen[last] - hits[row], uses[block])
+                continues[row] = stop - i + unseen[row] > 0 and ways[block] <= MOST_WAYS
+            if given:
+                continues[row] = parent[row] >= 0
+            now += stop - i + unseen[row]
+            clock[row] = now
+            for i in range(start, stop):
+                last_row[hash_ids[i]] = cython.cast(cython.int, row)
+                if uses[hash_ids[i]] < 3:
+                    uses[hash_ids[i]] += 1
+
+
+Block = cython.struct(
+    last_use=cython.longlong,  # the clock after the path that used it last
+    last_row=cython.longlong,
+    session=cython.longlong,  # of that row
+    parent=cython.int,  # slot of the block before it, -1 = root
+    number=cython.int,  # what the outside calls it
+    bucket=cython.int,  # where it waits to be attached to, -1 = nowhere
+    tokens=cython.int,
+    uses=cython.int,
+)
+Entry = cython.struct(last_use=cython.longlong, slot=cython.int)
+Bucket = cython.struct(  # blocks of one depth and kind in order of last use; those used again since are stale
+    entries=cython.pointer[Entry], length=cython.int, room=cython.int, current=cython.int
+)
+Found = cython.struct(cost=cython.double, depth=cython.Py_ssize_t, slot=cython.int)
+
+
+@cython.cclass
+class Growth:
+    """A forest that grows by attachment: each row's path leaves it at a block of the wanted depth, kind and age.
+
+    What is off about a block is its age, and for each step from the wanted kind to its own half the wanted age and half
+    the path's length; the least off is taken. Other depths of a row's band are tried, the nearest first, only while no
+    block of a kind is within 0.03 of the age. Where a band has no block at all, the path leaves one block earlier, and
+    so on. A path keeps its number of blocks. Blocks unused while more than `horizon` new ones came are forgotten:
+    memory is bounded by it, and not by the rows.
+
+    >>> forest = Growth(deepest=2, horizon=100, block_size=4)
+    >>> hits, age, kind, continues = [0, 0, 1], [0, 0, 2], [0, 0, 3], [0, 0, 1]
+    >>> blocks, tail, session, parent = forest.grow(hits, hits, hits, [2, 2, 2], age, kind, [4, 3, 1], continues)
+    >>> blocks.tolist(), tail.tolist(), session.tolist(), parent.tolist()
+    ([0, 1, 2, 3, 0, 4], [4, 3, 1], [0, 1, 0], [-1, -1, 0])
+    """
+
+    slots: cython.pointer[Block]
+    buckets: cython.pointer[Bucket]
+    path: cython.pointer[cython.int]
+    path_room: cython.Py_ssize_t
+    count: cython.int  # slots in use
+    room: cython.int
+    deepest: cython.Py_ssize_t
+    horizon: cython.longlong
+    now: cython.longlong  # the clock: new blocks so far
+    row: cython.longlong
+    sessions: cython.longlong
+    block_size: cython.int
+    nearness: cython.int[18][18]  # kind -> kinds from the nearest on
+    apart: cython.int[18][18]  # and how many steps away each of them is
+
+    def __cinit__(self, deepest: cython.Py_ssize_t, horizon: cython.longlong, block_size: cython.int):
+        n: cython.Py_ssize_t = (deepest + 1) * _KINDS
+        i: cython.Py_ssize_t
+        self.deepest, self.horizon, self.block_size = deepest, horizon, block_size
+        self.buckets = cython.cast(cython.pointer[Bucket], malloc(n * cython.sizeof(Bucket)))
+        if self.buckets == cython.NULL:
+            raise MemoryError
+        for i in range(n):
+            self.buckets[i].entries = cython.NULL
+            self.buckets[i].length = self.buckets[i].room = self.buckets[i].current = 0
+        for kind in range(_KINDS):
+            for place, other in enumerate(_nearest_kinds(kind)):
+                self.nearness[kind][place] = other
+                self.apart[kind][place] = _steps(kind, other)
+
+    def __dealloc__(self):
+        i: cython.Py_ssize_t
+        if self.buckets != cython.NULL:
+            for i in range((self.deepest + 1) * _KINDS):
+                free(self.buckets[i].entries)
+        free(self.buckets)
+        free(self.slots)
+        free(self.path)
+
+    @property
+    def remembered(self):
+        """Blocks in memory."""
+        return self.count
+
+    def grow(self, hits, shallow, deep, length, age, kind, tail, continues):
+        """Add rows: leading blocks to share, and the least and most that will do; blocks in all (at least 1); age and
+        kind of the attachment; tokens in the last block; 1 where the row continues the session of the last row that
+        used its attachment.
+
+        Returns block numbers (int32, paths end to end), tail, session and parent of each row.
+        """
+        columns = [
+            np.ascontiguousarray(column, np.int64)
+            for column in (hits, shallow, deep, length, age, kind, tail, continues)
+        ]
+        hits, shallow, deep, length, age, kind, tail, continues = columns
+        rows = len(hits)
+        if not all(len(column) == rows for column in columns):
+            raise ValueError("columns of different lengths")
+        if rows and (shallow.min() < 0 or (shallow > hits).any() or (hits > deep).any() or deep.max() > self.deepest):
+            raise ValueError("hits outside their band, or deeper than was said")
+        if rows and (length.min() < 1 or (hits > length).any()):
+            raise ValueError("a path without blocks, or with fewer than it shares")
+        if rows and (kind.min() < 0 or kind.max() >= _KINDS or tail.min() < 1 or tail.max() > self.block_size):
+            raise ValueError("a kind or a tail that there is not")
+        total = int(length.sum())
+        if self.now + total >= (1 << 31) - 1:
+            raise OverflowError("more blocks than there are numbers")
+        blocks, tails = np.empty(total, dtype=np.int32), np.empty(rows, dtype=np.int32)
+        session, parent = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
+        if rows and not self._grow(*columns, blocks, tails, session, parent):
+            raise MemoryError
+        return blocks, tails, session, parent
+
+    def _grow(self, hits: cython.const[cython.longlong][::1], shallow: cython.const[cython.longlong][::1],
+              deep: cython.const[cython.longlong][::1], length: cython.const[cython.longlong][::1],
+              age: cython.const[cython.longlong][::1], kind: cython.const[cython.longlong][::1],
+              tail: cython.const[cython.longlong][::1], continues: cython.const[cython.longlong][::1],
+              blocks: cython.int[::1], tails: cython.int[::1], session: cython.longlong[::1],
+              parent: cython.longlong[::1]):  # fmt: skip
+        r: cython.Py_ssize_t
+        i: cython.Py_ssize_t
+        out: cython.Py_ssize_t = 0
+        depth: cython.Py_ssize_t
+        end: cython.Py_ssize_t
+        slot: cython.int
+        wanted: cython.int
+        ok: cython.bint = True
+        with cython.nogil:
+            for r in range(hits.shape[0]):
+                if not self._make_room(length[r]):
+                    ok = False
+                    break
+                depth = hits[r]
+                wanted = cython.cast(cython.int, kind[r])
+                if depth == length[r]:  # it ends there: the depth is its length
+                    slot = self._attachment(cython.address(depth), depth, depth, wanted, age[r], length[r])
+                else:
+                    if wanted >= _FULL:
+                        wanted -= _FULL  # nothing follows a partial block
+                    end = deep[r] if deep[r] < length[r] else length[r] - 1
+                    slot = self._attachment(cython.address(depth), shallow[r], end, wanted, age[r], length[r])
+                session[r] = -1
+                parent[r] = -1
+                if slot >= 0 and continues[r]:
+                    session[r] = self.slots[slot].session
+                    parent[r] = self.slots[slot].last_row
+                if session[r] < 0:
+                    session[r] = self.sessions
+                    self.sessions += 1
+                for i in range(depth - 1, -1, -1):  # up from the attachment to the root
+                    self.path[i] = slot
+                    slot = self.slots[slot].parent
+                for i in range(depth, length[r]):
+                    self._new_block(i)
+                if depth < length[r]:
+                    self.slots[self.path[length[r] - 1]].tokens = cython.cast(cython.int, tail[r])
+                for i in range(length[r]):
+                    blocks[out + i] = self.slots[self.path[i]].number
+                    if not self._use(self.path[i], i + 1, length[r], session[r]):
+                        ok = False
+                tails[r] = self.slots[self.path[length[r] - 1]].tokens
+                out += length[r]
+                self.row += 1
+                if not ok:
+                    break
+        return ok
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-2, check=False)
+    def _attachment(self, depth: cython.pointer[cython.Py_ssize_t], shallow: cython.Py_ssize_t, deep: cython.Py_ssize_t,
+                    kind: cython.int, age: cython.longlong, length: cython.longlong) -> cython.int:  # fmt: skip
+        """The slot to attach to, and its depth; -1 and 0 where there is none."""
+        i: cython.int
+        kinds: cython.int
+        best: Found
+        step: cython.double = (age + length) * OTHER_KIND
+        while depth[0] > 0:
+            best.slot = -1
+            best.cost = 0
+            best.depth = 0
+            kinds = 3 if kind >= _FULL else _FULL
+            for i in range(kinds):
+                if best.slot >= 0 and best.cost <= self.apart[kind][i] * step:
+                    break  # further kinds can't be better
+                self._around(cython.address(best), depth[0], shallow, deep, self.nearness[kind][i], age,
+                             self.apart[kind][i] * step)  # fmt: skip
+            if best.slot >= 0:
+                depth[0] = best.depth
+                return best.slot
+            if kind >= _FULL:
+                kind -= _FULL  # one block less, and a new last one
+            depth[0] -= 1
+            shallow = deep = depth[0]
+        return -1
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _around(self, best: cython.pointer[Found], wanted: cython.Py_ssize_t, shallow: cython.Py_ssize_t,
+                deep: cython.Py_ssize_t, kind: cython.int, age: cython.longlong,
+                penalty: cython.double) -> cython.int:  # fmt: skip
+        """Look for a better block of a kind: at the wanted depth, and then around it in the band if its age is off."""
+        step: cython.Py_ssize_t = 0
+        place: cython.Py_ssize_t
+        slot: cython.int
+        cost: cython.double
+        while wanted - step // 2 >= shallow or wanted + (step + 1) // 2 <= deep:
+            place = wanted + (step + 1) // 2 if step % 2 else wanted - step // 2  # 0, +1, -1, +2, ...
+            step += 1
+            if place < shallow or place > deep:
+                continue
+            slot = self._nearest(place * _KINDS + kind, self.now - age)
+            if slot < 0:
+                continue
+            cost = cython.cast(cython.double, self.now - age - self.slots[slot].last_use)
+            cost = (cost if cost >= 0 else -cost) + penalty
+            if best.slot < 0 or cost < best.cost:
+                best.slot = slot
+                best.cost = cost
+                best.depth = place
+            if cost - penalty <= age * NEAR_ENOUGH:
+                break
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-2, check=False)
+    def _nearest(self, index: cython.Py_ssize_t, wanted: cython.longlong) -> cython.int:
+        """The block of a bucket whose last use is nearest to the wanted time (the earlier of two), or -1."""
+        bucket: cython.pointer[Bucket] = cython.address(self.buckets[index])
+        low: cython.int = 0
+        high: cython.int = bucket.length
+        middle: cython.int
+        oldest: cython.longlong = self.now - self.horizon
+        later: cython.int
+        if bucket.current == 0:
+            return -1
+        while low < high:
+            middle = (low + high) // 2
+            if bucket.entries[middle].last_use < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        later = low
+        while later < bucket.length and not self._is_current(bucket.entries[later], index, oldest):
+            later += 1
+        low -= 1
+        while low >= 0 and not self._is_current(bucket.entries[low], index, oldest):
+            low = low - 1 if bucket.entries[low].last_use >= oldest else -1
+        if low < 0:
+            return bucket.entries[later].slot if later < bucket.length else -1
+        if later < bucket.length and bucket.entries[later].last_use - wanted < wanted - bucket.entries[low].last_use:
+            return bucket.entries[later].slot
+        return bucket.entries[low].slot
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _is_current(self, entry: Entry, index: cython.Py_ssize_t, oldest: cython.longlong) -> cython.bint:
+        slot: cython.pointer[Block] = cython.address(self.slots[entry.slot])
+        return slot.last_use == entry.last_use and slot.bucket == index and entry.last_use >= oldest
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _new_block(self, place: cython.Py_ssize_t) -> cython.int:
+        """A full block at a place of the path (from 0), child of the one before."""
+        slot: cython.pointer[Block] = cython.address(self.slots[self.count])
+        slot.last_use = -1
+        slot.parent = self.path[place - 1] if place > 0 else -1
+        slot.number = cython.cast(cython.int, self.now)
+        slot.bucket = -1
+        slot.tokens = self.block_size
+        slot.uses = 0
+        self.path[place] = self.count
+        self.count += 1
+        self.now += 1
+        return 0
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _use(self, index: cython.int, depth: cython.longlong, length: cython.longlong,
+             session: cython.longlong) -> cython.bint:  # fmt: skip
+        """The block was used by this row's path; False when memory ran out."""
+        slot: cython.pointer[Block] = cython.address(self.slots[index])
+        kind: cython.int
+        into: cython.int = -1
+        slot.uses += slot.uses < 3
+        slot.last_row = self.row
+        slot.session = session
+        if depth <= self.deepest:
+            kind = _kind(length - depth, slot.uses)
+            if slot.tokens < self.block_size:
+                kind = _FULL + slot.uses - 1
+            into = cython.cast(cython.int, depth * _KINDS + kind)
+        if slot.last_use == self.now and slot.bucket == into:
+            return True  # again at the same time: it waits there already
+        if slot.bucket >= 0:
+            self.buckets[slot.bucket].current -= 1
+        slot.last_use = self.now
+        slot.bucket = into
+        return into < 0 or self._push(into, index)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _push(self, into: cython.int, index: cython.int) -> cython.bint:
+        bucket: cython.pointer[Bucket] = cython.address(self.buckets[into])
+        if bucket.length == bucket.room and not self._tidy(into):
+            return False
+        bucket.entries[bucket.length].last_use = self.now
+        bucket.entries[bucket.length].slot = index
+        bucket.length += 1
+        bucket.current += 1
+        return True
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _tidy(self, into: cython.int) -> cython.bint:
+        """A full bucket: drop what is stale, and grow if most was not."""
+        bucket: cython.pointer[Bucket] = cython.address(self.buckets[into])
+        entries: cython.pointer[Entry]
+        i: cython.int
+        left: cython.int = 0
+        oldest: cython.longlong = self.now - self.horizon
+        for i in range(bucket.length):
+            if self._is_current(bucket.entries[i], into, oldest):
+                bucket.entries[left] = bucket.entries[i]
+                left += 1
+        bucket.length = left
+        if 2 * left >= bucket.room:
+            bucket.room = 2 * bucket.room if bucket.room else 4
+            entries = cython.cast(
+                cython.pointer[Entry],
+                realloc(bucket.entries, cython.cast(cython.size_t, bucket.room) * cython.sizeof(Entry)),
+            )
+            if entries == cython.NULL:
+                return False
+            bucket.entries = entries
+        return True
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _make_room(self, length: cython.longlong) -> cython.bint:
+        """Slots for a path of so many new blocks; False when memory ran out."""
+        slots: cython.pointer[Block]
+        path: cython.pointer[cython.int]
+        if length > self.path_room:
+            path = cython.cast(
+                cython.pointer[cython.int],
+                realloc(self.path, cython.cast(cython.size_t, length) * 2 * cython.sizeof(cython.int)),
+            )
+            if path == cython.NULL:
+                return False
+            self.path = path
+            self.path_room = length * 2
+        if self.count + length > self.room:
+            if self.count > 0 and not self._forget():
+                return False
+            if 2 * self.count + length > self.room:
+                self.room = cython.cast(cython.int, 2 * self.count + length + 1024)
+                slots = cython.cast(
+                    cython.pointer[Block],
+                    realloc(self.slots, cython.cast(cython.size_t, self.room) * cython.sizeof(Block)),
+                )
+                if slots == cython.NULL:
+                    return False
+                self.slots = slots
+        return True
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def _forget(self) -> cython.bint:
+        """Drop blocks beyond the horizon; a block is used no earlier than those below it, so none loses its parent."""
+        moved: cython.pointer[cython.int] = cython.cast(
+            cython.pointer[cython.int], malloc(cython.cast(cython.size_t, self.count) * cython.sizeof(cython.int))
+        )
+        bucket: cython.pointer[Bucket]
+        i: cython.int
+        k: cython.Py_ssize_t
+        left: cython.int = 0
+        oldest: cython.longlong = self.now - self.horizon
+        if moved == cython.NULL:
+            return False
+        for k in range((self.deepest + 1) * _KINDS):  # entries first: they are judged by the slots as they were
+            bucket = cython.address(self.buckets[k])
+            left = 0
+            for i in range(bucket.length):
+                if self._is_current(bucket.entries[i], k, oldest):
+                    bucket.entries[left] = bucket.entries[i]
+                    left += 1
+            bucket.length = left
+            bucket.current = left
+        left = 0
+        for i in range(self.count):
+            if self.slots[i].last_use >= oldest:
+                moved[i] = left
+                self.slots[left] = self.slots[i]
+                if self.slots[left].parent >= 0:
+                    self.slots[left].parent = moved[self.slots[left].parent]
+                left += 1
+        self.count = left
+        for k in range((self.deepest + 1) * _KINDS):
+            bucket = cython.address(self.buckets[k])
+            for i in range(bucket.length):
+                bucket.entries[i].slot = moved[bucket.entries[i].slot]
+        free(moved)
+        return True
+
+
+def _nearest_kinds(kind):
+    """All kinds of full blocks, or of partial ones, from the given one outwards."""
+    same = range(FULL_KINDS) if kind < FULL_KINDS else range(FULL_KINDS, KINDS)
+    return sorted(same, key=lambda other: (_steps(kind, other), other))
+
+
+def _steps(kind, other):
+    """How far apart two kinds of full blocks, or of partial ones, are."""
+    return abs(kind // 3 - other // 3) + abs(kind % 3 - other % 3)

@@ -1,0 +1,51 @@
+"""How far apart two samples are (Kolmogorov-Smirnov), and how two columns go together (Spearman)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+Sample = tuple[np.ndarray, np.ndarray | None]  # values, and how many each stands for (None: one)
+
+
+def distance(a: Sample, b: Sample) -> float:
+    """The Kolmogorov-Smirnov distance of two samples: the greatest gap between their cumulative distributions.
+
+    Each is (values, how many each stands for; None: one), and neither may be empty.
+
+    >>> distance((np.array([1, 2]), None), (np.array([2, 3]), None))
+    0.5
+    """
+    one, other = _cumulative(*a), _cumulative(*b)
+    gaps = [np.abs(_share_up_to(values, *one) - _share_up_to(values, *other)).max() for values in (one[0], other[0])]
+    return float(max(gaps))
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
+    """The rank correlation of two columns, equal values having their mean rank; None where one does not vary.
+
+    >>> spearman(np.array([1, 2, 9]), np.array([10, 20, 30]))
+    1.0
+    """
+    ranks = [_ranks(np.asarray(values)) for values in (x, y)]
+    first, second = (rank - rank.mean() if len(rank) else rank for rank in ranks)
+    scale = float(np.sqrt((first @ first) * (second @ second)))
+    return float(np.clip(first @ second / scale, -1, 1)) if scale else None
+
+
+def _cumulative(values, counts):
+    """Values in order, and the share of the sample up to each place."""
+    if counts is None:
+        return np.sort(values), np.arange(len(values) + 1) / len(values)
+    order = np.argsort(values, kind="stable")
+    reached = np.concatenate([[0], np.cumsum(counts[order])])
+    return values[order], reached / reached[-1]
+
+
+def _share_up_to(at, values, share):
+    return share[np.searchsorted(values, at, side="right")]
+
+
+def _ranks(values):
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return ((last - counts + 1 + last) / 2)[which]
