@@ -38,6 +38,8 @@ def synthesize(trace, n, output, method, scale, seed, save_model, extra, workers
 
     if output is None and save_model is None:
         raise UsageError("there is nothing to write. Give -o FILE, --save-model FILE, or both.")
+    if save_model is not None and method != "attach":
+        raise UsageError("only models of the method attach are saved. Leave --save-model or --method out.")
     turned = Knobs(**knobs)
     model = _model(trace, method, block_size, chain)
     written = [model.save(save_model)] if save_model else []

@@ -93,7 +93,7 @@ class Model:
         return model
 
     def save(self, path: str | Path) -> str:
-        """Write it as JSON, packed where the name ends in .gz or .zst; the name of the file. KvtraceError if that fails.
+        """Write it as JSON, packed if the name ends in .gz or .zst; the file's name. KvtraceError where that fails.
 
         >>> import tempfile
         >>> from kvtrace.synthesize.fit import fit

@@ -38,11 +38,8 @@ def sample(
     >>> len(sample(fit(toy("0 1", "0 1 2", "0 3", "0 1")), 10, seed=7))
     10
     """
-    knobs = knobs or Knobs()
-    seeds = _seeds(model, n, seed, scale, knobs)
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # the kernels let go of the interpreter's lock
-        parts = list(pool.map(lambda part: _whole(model, *part, knobs), _streams(model, n, seeds, scale)))
-    return _trace(parts, model, knobs, np.random.default_rng(seeds[0]))
+    columns = _sampled(model, n, seed, scale, knobs or Knobs(), workers)
+    return Trace.from_columns(columns, block_size=model.block_size, tail=_tail(model))
 
 
 def write_sample(
@@ -73,14 +70,22 @@ def write_sample(
     )
     format = formats.check_output(path, format)
     if format != "mooncake" or not _streams_on(scale, knobs):
-        found = sample(model, n, seed=seed, scale=scale, knobs=knobs, workers=workers)
-        return formats.write(found, path, format=format, extra=extra, meta=meta)
+        found = _sampled(model, n, seed, scale, knobs, workers)
+        return formats.write(
+            found, path, format=format, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta
+        )
     seeds = _seeds(model, n, seed, scale, knobs)
     own, _ = seeds[1].spawn(2)
     chunks = _columns(model, _stream(model, own, knobs).chunks(n), knobs)
-    return formats.write_chunks(
-        chunks, path, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta
-    )
+    return formats.write_chunks(chunks, path, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta)
+
+
+def _sampled(model, n, seed, scale, knobs, workers) -> Columns:
+    """The columns of a sample, which hold all that a Trace asks of them."""
+    seeds = _seeds(model, n, seed, scale, knobs)
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # the kernels let go of the interpreter's lock
+        parts = list(pool.map(lambda part: _whole(model, *part, knobs), _streams(model, n, seeds, scale)))
+    return _merged(parts, model, knobs, np.random.default_rng(seeds[0]))
 
 
 def _streams_on(scale, knobs):
@@ -157,8 +162,8 @@ def joined(drafts: list[Draft]) -> Draft:
     return Draft(np.concatenate([draft.arrival for draft in drafts]), np.concatenate([[0], *offsets]), *columns, extra)
 
 
-def _trace(parts: list[Draft], model, knobs, rng) -> Trace:
-    """Streams side by side as one trace."""
+def _merged(parts: list[Draft], model, knobs, rng) -> Columns:
+    """Streams side by side as one."""
     rows, blocks = (np.cumsum([0, *sizes]) for sizes in ([len(part) for part in parts], [_numbers(p) for p in parts]))
     sessions = np.cumsum([0] + [int(part.session.max(initial=-1)) + 1 for part in parts])
     merged = joined([
@@ -188,8 +193,7 @@ def _trace(parts: list[Draft], model, knobs, rng) -> Trace:
         taken.arrival[:1] = 0.0  # a trace begins with its first request
     span_ms = model.duration_ms if knobs.step_rates is None else float(taken.arrival[-1])
     rows = model.rows * len(parts) if knobs.step_rates is None else len(taken)
-    columns = _final(taken, model, knobs, first_ms=float(taken.arrival[0]), unit=_unit(span_ms / rows, knobs))
-    return Trace.from_columns(columns, block_size=model.block_size, tail=_tail(model))
+    return _final(taken, model, knobs, first_ms=float(taken.arrival[0]), unit=_unit(span_ms / rows, knobs))
 
 
 def _columns(model, drafts: Iterator[Draft], knobs) -> Iterator[Columns]:
@@ -207,7 +211,8 @@ def _final(draft: Draft, model, knobs, first_ms, unit) -> Columns:
         offsets, ids = _without_tails(draft, model.block_size)
     has_sessions = bool((draft.session >= 0).any())
     return Columns(
-        np.round(times / unit) * unit, tokens, knobs.outputs(draft.output_length), ids.astype(np.int64), offsets,
+        np.round(times / unit) * unit, tokens, knobs.outputs(draft.output_length),
+        ids.astype(np.int64, copy=False), offsets,
         session=draft.session if has_sessions else None, parent=draft.parent if has_sessions else None,
         extra=dict(draft.extra),
     )  # fmt: skip
