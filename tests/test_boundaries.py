@@ -52,7 +52,8 @@ def own(names):
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_nothing_that_takes_a_trace_sees_text(name):
     if name.split("/")[0] not in MAY_SEE_TEXT | {"__init__"}:
-        assert not own(imports(FILES[name])) & TEXT_SIDE
+        may = {"tokenizers"} if name.startswith("replay/") else set()  # ids to made-up text
+        assert not own(imports(FILES[name])) & TEXT_SIDE - may
 
 
 def test_the_trace_imports_numpy_and_nothing_else():

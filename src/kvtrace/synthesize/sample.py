@@ -84,7 +84,7 @@ def _sampled(model, n, seed, scale, knobs, workers) -> Columns:
     """The columns of a sample, which hold all that a Trace asks of them."""
     seeds = _seeds(model, n, seed, scale, knobs)
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # the kernels let go of the interpreter's lock
-        parts = list(pool.map(lambda part: _whole(model, *part, knobs), _streams(model, n, seeds, scale)))
+        parts = list(pool.map(lambda part: _whole(model, part[0], part[1], knobs), _streams(model, n, seeds, scale)))
     return _merged(parts, model, knobs, np.random.default_rng(seeds[0]))
 
 
@@ -154,18 +154,20 @@ def joined(drafts: list[Draft]) -> Draft:
         return drafts[0]
     starts = np.cumsum([0] + [len(draft.blocks) for draft in drafts])
     offsets = [draft.offsets[1:] + start for draft, start in zip(drafts, starts, strict=False)]
-    columns = [
-        np.concatenate([getattr(draft, name) for draft in drafts])
-        for name in ("blocks", "tail", "output_length", "session", "parent")
-    ]
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(draft, name) for draft in drafts])
+        for name in ("arrival", "blocks", "tail", "output_length", "session", "parent")
+    }
     extra = {name: np.concatenate([draft.extra[name] for draft in drafts]) for name in drafts[0].extra}
-    return Draft(np.concatenate([draft.arrival for draft in drafts]), np.concatenate([[0], *offsets]), *columns, extra)
+    return Draft(**columns, offsets=np.concatenate([[0], *offsets]), extra=extra)
 
 
 def _merged(parts: list[Draft], model, knobs, rng) -> Columns:
     """Streams side by side as one."""
     rows, blocks = (np.cumsum([0, *sizes]) for sizes in ([len(part) for part in parts], [_numbers(p) for p in parts]))
     sessions = np.cumsum([0] + [int(part.session.max(initial=-1)) + 1 for part in parts])
+    if blocks[-1] >= 1 << 31:
+        raise UsageError("a sample of that size has more blocks than it can number. Try fewer requests.")
     merged = joined([
         Draft(
             part.arrival, part.offsets, part.blocks + np.int32(first), part.tail, part.output_length,
@@ -174,8 +176,6 @@ def _merged(parts: list[Draft], model, knobs, rng) -> Columns:
         )
         for part, first, session, row in zip(parts, blocks, sessions, rows, strict=False)
     ])  # fmt: skip
-    if blocks[-1] >= 1 << 31:
-        raise UsageError("a sample of that size has more blocks than it can number. Try fewer requests.")
     order = np.argsort(merged.arrival, kind="stable")
     ids, _ = number_rows(merged.blocks, merged.offsets, order)
     place = np.empty_like(order)  # row of the streams -> row of the trace
@@ -192,8 +192,8 @@ def _merged(parts: list[Draft], model, knobs, rng) -> Columns:
         taken.arrival = profile(knobs.step_rates, rng, len(taken))
         taken.arrival[:1] = 0.0  # a trace begins with its first request
     span_ms = model.duration_ms if knobs.step_rates is None else float(taken.arrival[-1])
-    rows = model.rows * len(parts) if knobs.step_rates is None else len(taken)
-    return _final(taken, model, knobs, first_ms=float(taken.arrival[0]), unit=_unit(span_ms / rows, knobs))
+    in_span = model.rows * len(parts) if knobs.step_rates is None else len(taken)
+    return _final(taken, model, knobs, first_ms=float(taken.arrival[0]), unit=_unit(span_ms / in_span, knobs))
 
 
 def _columns(model, drafts: Iterator[Draft], knobs) -> Iterator[Columns]:
