@@ -85,6 +85,11 @@ class Tokenizer:
         return {"name": self.name, "sha256": self.sha256, "backend": self.backend, "why": self.why}
 
     @property
+    def special_tokens(self) -> dict[str, str]:
+        """Special tokens by their role, as the tokenizer's files name them: bos_token, eos_token."""
+        return self._files.special_tokens
+
+    @property
     def can_fork(self) -> bool:
         """False once this process has encoded with a library whose threads a forked child would wait for."""
         return self._library.can_fork()

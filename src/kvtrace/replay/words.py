@@ -113,7 +113,7 @@ def _separator(tokenizer, name) -> str:
     if name == "none":
         return ""
     for key in SEPARATORS[name]:
-        text = tokenizer._files.special_tokens.get(key)
+        text = tokenizer.special_tokens.get(key)
         if text and len(tokenizer.encode(text)) == 1:
             return text
     raise UsageError(f"{tokenizer.name} names no BOS or EOS token that is one token. Try --separator none.")
