@@ -129,10 +129,18 @@ def simulate(
     """
     given = {"capacity_counts": capacity_counts, "pool": pool, "free_order": free_order, "watermark": watermark}
     setting = Setting(
-        capacity, policy, engine, mode, parse_schedule(schedule),
-        tuple((name, value) for name, value in given.items() if value != DEFAULTS[name]),
+        capacity, policy, engine, mode, parse_schedule(schedule), switched(given),
     )  # fmt: skip
     return replace(run(setting, trace), warm_up=warm_up)
+
+
+def switched(given: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """The switches that are not as DEFAULTS has them, for a Setting.
+
+    >>> switched({"pool": "leaf-first", "watermark": "off"})
+    (('pool', 'leaf-first'),)
+    """
+    return tuple((name, value) for name, value in given.items() if value != DEFAULTS[name])
 
 
 def run(

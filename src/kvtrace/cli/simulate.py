@@ -101,7 +101,7 @@ def _policies_of_the_user():
 def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, threads, **switches):
     """The simulations that were asked for, and the offline optimum at each of their capacities."""
     from ..cache.schedule import parse_schedule
-    from ..cache.simulate import DEFAULTS
+    from ..cache.simulate import switched
     from ..cache.sweep import optimum_of, settings_of, sweep
     from ..cache.tiers import parse_tiers, simulate_tiers
     from ..capacity import parse_capacities
@@ -110,7 +110,7 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
     common = {
         "mode": mode,
         "schedule": parse_schedule(schedule),
-        "switches": tuple((name, value) for name, value in switches.items() if value != DEFAULTS[name]),
+        "switches": switched(switches),
     }
     wanted, engines = names(policies), names(engine_names)
     if tiers:

@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..trace import Trace
 from .arrivals import Pace, spread
 from .bins import Bins
-from .model import COLUMNS, FULL_KINDS, Model
+from .model import COLUMNS, Model
 
 WINDOW = 100  # requests whose records are drawn together: what drifts over more is kept
 MOST_RECORDS = 100_000
@@ -52,7 +52,7 @@ def _values(trace, length):
     hits, age, kind, continues = attach.walk(trace.hash_ids, trace.offsets, unseen, _parents(trace), trace.distinct)
     partial = length % size > 0
     at_tail = (hits == blocks) & partial  # the partial block was seen, too: its kind is one of three
-    kind = np.where(at_tail, FULL_KINDS + kind % 3, kind)
+    kind = np.where(at_tail, attach.FULL_KINDS + kind % 3, kind)
     types, which = _types(trace)
     return {
         "hits": hits, "new": blocks - hits, "age": age, "kind": kind.astype(np.int64),

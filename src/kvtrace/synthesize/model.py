@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .._kernels.attach import KINDS
 from ..errors import InputError
 from ..files import name_of, open_read, write_atomically
 from .arrivals import Pace
@@ -24,7 +25,6 @@ SCHEMA, KIND = 1, "kvtrace attach model"
 COLUMNS = ("hits", "new", "age", "kind", "tail", "continues", "type")
 BINNED = ("hits", "new", "age", "tail", "output")
 TAILS = ("kept", "unique", "dropped")
-KINDS, FULL_KINDS = 18, 15  # as in _kernels/attach.py
 
 
 @dataclass(frozen=True, eq=False, repr=False)
