@@ -1,6 +1,6 @@
 """Raw logs become a Trace: pieces are encoded by workers, and their digests numbered by first appearance in time order.
 
-    logs -> pieces -> (workers: parse, render, tokenise, hash) -> digests -> ids -> sort -> Trace
+    logs -> pieces -> (workers: parse, render, tokenise, hash) -> digests -> ids -> sort -> release profile -> Trace
 
 The text of a log is in memory only a few pieces at a time; of a block there stay 4 bytes a reference and about 40 for
 each distinct one, and 8 more a reference at the end.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,14 @@ from .errors import InputError, RowError, UsageError
 from .files import name_of
 from .hits import count_hits, unlimited_hits
 from .keys import Key
+from .logs.arrival_model import ArrivalModel
+from .privacy import profiles
+from .privacy.profiles import TAILS, Profile
+from .privacy.release import Released, release
+from .privacy.steps import tails_of
 from .trace import Columns, Trace
 from .workers import cores, ordered_map
 
-PROFILES = ("exact",)  # `standard` and `strict` take their places here
-TAILS = {"shared": "kept", "unique": "unique", "drop": "dropped"}  # option -> what a Trace calls it
 NS_PER_MS = 1_000_000
 MOST = 1 << 24  # tokens a block
 SMALL = 4 << 20  # bytes of log that one process encodes sooner than several would
@@ -44,12 +47,18 @@ class Progress:
 
 @dataclass
 class Counts:
-    """What happened to the rows of a log: rows = requests + filtered + rejected."""
+    """What happened to the rows of a log: rows = requests + filtered + rejected.
+
+    A row that holds several requests, a whole conversation say, counts as so many.
+    """
 
     rows: int = 0
     requests: int = 0
-    filtered: int = 0  # rows with an empty prompt, left out
+    filtered: int = 0  # left out: empty prompts, and rows that are no requests
     rejected: int = 0
+    others: int = 0  # of those filtered, the ones that are no requests
+    lengths_only: int = 0  # requests of which the log holds lengths only: what they share is not known
+    unsampled: int = 0  # requests that a sample of the sessions left out, after all were read
     cut: int = 0  # requests whose text the logger cut, taken because --allow-truncated said so
     with_logged_tokens: int = 0  # requests whose log says how many tokens the prompt has
     equal_to_logged: int = 0  # ... and where our count is the same
@@ -67,6 +76,8 @@ class Rows:
     tail: str
     meta: dict[str, Any]
     counts: Counts
+    users: np.ndarray | None = None  # request -> user, -1 = unknown; never written
+    released: Released | None = None  # what the profile did; None where rows keep the log's order
 
     def trace(self) -> Trace:
         """The rows as a verified Trace; rows that were kept in input order are put in time order first."""
@@ -95,10 +106,13 @@ def anonymize_rows(
     chat_template: str | Path | None = None,
     use_template: bool = True,
     generation_prompt: str | None = None,
-    block_size: int = 512,
-    tail: str = "shared",
+    block_size: int | None = None,
     outputs: bool = False,
-    profile: str = "exact",
+    profile: Profile | str = "standard",
+    sample_sessions: float = 1.0,
+    tenant_field: str | None = None,
+    isolate_tenants: bool = False,
+    arrivals: str | None = None,
     key: Key | None = None,
     keep_order: bool = False,
     workers: int | None = None,
@@ -109,30 +123,36 @@ def anonymize_rows(
 ) -> Rows:
     """Anonymise raw logs; docs/cli.md says what each option means.
 
-    `max_errors` rows may be bad (-1 = any number) and are handed to `on_reject`; one more ends the run with its error.
+    `block_size` is 512 unless the log holds an engine's hashes, whose blocks have theirs. `max_errors` rows may be bad (-1 = any number) and are handed to `on_reject`; one more ends the run with its error.
     """
     from . import logs
     from .logs import sources
 
-    _check_options(block_size, tail, profile)
+    chosen = profiles.profile(profile) if isinstance(profile, str) else profile
+    model = None if arrivals is None else ArrivalModel.parse(arrivals)
+    _check_options(block_size, chosen, keep_order, outputs)
     files = sources.find(inputs)
     try:
         reader = logs.open_reader(
-            log_format, sources.sample(files), field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated
-        )
+            log_format, sources.sample(files), field_map=_with_tenant(field_map, tenant_field), time_unit=time_unit,
+            allow_truncated=allow_truncated, untimed=model is not None,
+        )  # fmt: skip
     except RowError as error:
         raise InputError(f"{name_of(files[0].path)}: {error}") from None
+    key = key or Key.random()
     recipe = Recipe(
         reader=reader, tokenizer=tokenizer, chat_template=None if chat_template is None else str(chat_template),
-        use_template=use_template, generation_prompt=generation_prompt, key=key or Key.random(), block_size=block_size,
-        tail=TAILS[tail], outputs=outputs, stop_at_error=max_errors == 0,
+        use_template=use_template, generation_prompt=generation_prompt, key=key,
+        block_size=_block_size(block_size, reader, outputs), tail="dropped" if chosen.tail == "drop" else "kept",
+        outputs=outputs, stop_at_error=max_errors == 0, isolate_tenants=isolate_tenants,
+        by_tenant=tenant_field is not None and not isolate_tenants,
     )  # fmt: skip
     encoder = Encoder(recipe)
-    meta = _provenance(recipe, encoder, profile)
+    meta = _provenance(recipe, encoder, model)
     if on_start:
         on_start(meta)
     total = sources.total(files)
-    collector = Collector(recipe, max_errors, on_reject)
+    collector = Collector(recipe, max_errors, on_reject, model)
     pieces = _noted(sources.pieces(files), collector)
     processes = 1 if 0 < total < SMALL or not encoder.can_fork else workers or cores()
     for batch in ordered_map(encoder, pieces, processes):
@@ -141,18 +161,65 @@ def anonymize_rows(
             on_progress(Progress(done, total, collector.counts.requests, collector.tokens))
     if not collector.counts.requests:
         raise _nothing_read(files, collector.counts)
-    return collector.finish(meta, keep_order=keep_order)
+    rows = collector.finish(meta, keep_order=keep_order)
+    if keep_order:
+        return _in_order(rows, chosen)
+    return _released(rows, chosen, sample_sessions, isolate_tenants, np.random.default_rng(key.number("sample")))
 
 
-def _check_options(block_size, tail, profile):
+def _check_options(block_size, profile, keep_order, outputs):
+    if block_size is not None:
+        _check_block_size(block_size)
+    if keep_order and replace(profile, tail="shared").coarsens:
+        raise UsageError("rows in the log's order are for use inside the house: --keep-order goes with --profile exact.")
+    if outputs and (profile.round_input, profile.round_output) != ("exact", "exact"):
+        raise UsageError("blocks of outputs would show the lengths that are rounded: --outputs goes with exact lengths.")
+
+
+def _block_size(given, reader, outputs):
+    """Tokens a block: those of the log's own blocks where it holds hashes."""
+    logged = reader.block_size
+    if logged is None:
+        return 512 if given is None else given
+    if given not in (None, logged):
+        hint = f"Leave --block-size out; kvtrace convert --fold {given // logged} makes larger blocks." if given > logged else ""
+        raise UsageError(f"the log holds hashes of blocks of {logged:,} tokens, not {given:,}. {hint}".rstrip())
+    if outputs:
+        raise UsageError("the log holds hashes of its prompts only: there are no outputs for --outputs.")
+    _check_block_size(logged)
+    return logged
+
+
+def _with_tenant(field_map, tenant_field):
+    return field_map if tenant_field is None else {**(field_map or {}), "tenant": tenant_field}
+
+
+def _check_block_size(block_size):
     if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
         raise UsageError(f"block size is {block_size!r}; it is a whole number of tokens, 1 or more.")
     if block_size > MOST:
         raise UsageError(f"block size is {block_size}; no engine has blocks of more than {MOST:,} tokens.")
-    if tail not in TAILS:
-        raise UsageError(f"tail is {tail!r}; it is one of {', '.join(TAILS)}.")
-    if profile not in PROFILES:
-        raise UsageError(f"profile is {profile!r}; it is one of {', '.join(PROFILES)}.")
+
+
+def _released(rows: Rows, profile: Profile, session_share: float, isolated: bool, rng) -> Rows:
+    """The rows as their profile lets others see them; counts of a sample's whole are not written."""
+    rows.columns, whole = Columns(np.empty(0), [], [], [], [0]), rows.trace()
+    done = release(whole, profile, users=rows.users, session_share=session_share, rng=rng)
+    done.isolated = isolated
+    rows.counts.unsampled = len(whole) - len(done.trace)
+    counts = {} if done.sampled else {"counts": _plain(rows.counts)}
+    rows.columns, rows.tail, rows.released = done.trace, done.trace.tail, done
+    rows.meta = rows.meta | done.meta | counts
+    return rows
+
+
+def _in_order(rows: Rows, profile: Profile) -> Rows:
+    """The rows in the log's order: no Trace, so that no step but that of the tails is taken."""
+    tail = TAILS[profile.tail]
+    rows.columns, rows.tail = tails_of(rows.columns, rows.tail, tail, rows.block_size), tail
+    settings = {"settings": profile.settings(), "sampled": False}
+    rows.meta = rows.meta | {"profile": profile.name, "release": settings, "counts": _plain(rows.counts)}
+    return rows
 
 
 def _nothing_read(files, counts: Counts) -> InputError:
@@ -173,11 +240,10 @@ def _noted(pieces, collector):
         yield piece
 
 
-def _provenance(recipe: Recipe, encoder: Encoder, profile: str) -> dict[str, Any]:
+def _provenance(recipe: Recipe, encoder: Encoder, model: ArrivalModel | None) -> dict[str, Any]:
     """What the sidecar says of a trace's making; no key, host, path or user is in it."""
     return {
-        "profile": profile,
-        "log": recipe.reader.describe(),
+        "log": recipe.reader.describe() | ({} if model is None else {"arrivals": model.describe()}),
         "tokenizer": encoder.tokenizer and encoder.tokenizer.describe(),
         "chat_template": encoder.template and encoder.template.describe(),
         "hash": "SipHash-2-4-128, keyed, chained",
@@ -188,14 +254,15 @@ def _provenance(recipe: Recipe, encoder: Encoder, profile: str) -> dict[str, Any
 class Collector:
     """Gathers batches in input order, numbering digests as they come, and puts the rows in their final order."""
 
-    def __init__(self, recipe: Recipe, max_errors: int, on_reject):
+    def __init__(self, recipe: Recipe, max_errors: int, on_reject, arrivals: ArrivalModel | None = None):
         self.block_size, self.tail, self.outputs = recipe.block_size, recipe.tail, recipe.outputs
+        self._arrivals = arrivals
         self.counts, self.tokens = Counts(), 0
         self._max_errors, self._on_reject = max_errors, on_reject
         self._expected: list = []  # pieces whose batches are still to come
         self._line = 1  # line of the current file that the next piece begins with
         self._path = None
-        self._index, self._sessions = DigestIndex(), DigestIndex()
+        self._index, self._sessions, self._users = DigestIndex(), DigestIndex(), DigestIndex()
         self._found, self._output_found = bytearray(), bytearray()  # provisional numbers, int32
         self._columns: dict[str, list[np.ndarray]] = {}  # name -> one array a batch
         self._types: list[str | None] = []
@@ -208,20 +275,22 @@ class Collector:
         piece = self._expected.pop(0)
         self._reject(batch, piece)
         self.counts.requests += len(batch)
-        self.counts.rows += len(batch) + batch.empty + len(batch.rejects)
-        self.counts.filtered += batch.empty
+        self.counts.rows += len(batch) + batch.empty + batch.others + len(batch.rejects)
+        self.counts.filtered += batch.empty + batch.others
+        self.counts.others += batch.others
+        self.counts.lengths_only += batch.lengths_only
         self.counts.cut += batch.cut
         self.tokens += int(batch.input_length.sum())
         self._compare(batch)
-        blocks = self._number(self._found, batch.digests, batch.offsets, batch.input_length)
+        blocks = self._number(self._found, batch.digests, batch.offsets)
         lengths = {"input_length": batch.input_length, "output_length": batch.output_length}
         self._keep(time=batch.time_ns, blocks=blocks, **lengths)
         if batch.output_known is not None:
-            both = np.where(batch.output_known, batch.input_length + batch.output_length, 0)
-            output_blocks = self._number(self._output_found, batch.output_digests, batch.output_offsets, both)
+            output_blocks = self._number(self._output_found, batch.output_digests, batch.output_offsets)
             self._keep(output_blocks=output_blocks)
             self.counts.without_output_blocks += int((~batch.output_known).sum())
-        self._keep(session=self._session_numbers(batch))
+        self._keep(session=_numbers(self._sessions, batch.session, len(batch)))
+        self._keep(user=_numbers(self._users, batch.user, len(batch)))
         self._types.extend(batch.type)
         return piece.done
 
@@ -250,22 +319,10 @@ class Collector:
         self.counts.equal_to_logged += int((difference == 0).sum())
         self.counts.logged_difference += int(difference.sum())
 
-    def _number(self, found: bytearray, digests, offsets, tokens) -> np.ndarray:
-        """Append the numbers of each row's blocks; returns blocks by row. A unique tail gets a number of its own."""
-        numbers, blocks = self._index.add(digests), np.diff(offsets)
-        if self.tail == "unique":
-            has_tail = tokens % self.block_size != 0
-            numbers = np.insert(numbers, offsets[1:][has_tail], self._index.fresh(int(has_tail.sum())))
-            blocks = blocks + has_tail
-        found += numbers.data
-        return blocks
-
-    def _session_numbers(self, batch):
-        numbers = np.full(len(batch), -1, dtype=np.int64)
-        if batch.session is not None:
-            known = batch.session.any(axis=1)
-            numbers[known] = self._sessions.add(batch.session[known])
-        return numbers
+    def _number(self, found: bytearray, digests, offsets) -> np.ndarray:
+        """Append the numbers of each row's blocks; returns blocks by row."""
+        found += self._index.add(digests).data
+        return np.diff(offsets)
 
     def _keep(self, **columns):
         for name, values in columns.items():
@@ -274,6 +331,8 @@ class Collector:
     def finish(self, meta: dict, *, keep_order: bool) -> Rows:
         """All rows by time (stable), or as they came, with ids numbered in that order."""
         column = {name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)}
+        if self._arrivals is not None:
+            column["time"] = self._arrivals.times_ns(column["time"], column["session"])
         by_time = np.argsort(column["time"], kind="stable")
         order = np.arange(len(by_time)) if keep_order else by_time
         hash_ids, output_ids = number_rows(
@@ -289,13 +348,24 @@ class Collector:
         )  # fmt: skip
         if self._sessions.distinct:
             _link_sessions(columns, column["session"], by_time, order)
-        meta = meta | {"counts": _plain(self.counts)}
-        return Rows(columns, self.block_size, self.tail, meta, self.counts)
+        users = column["user"][order] if self._users.distinct else None
+        if self.counts.lengths_only:
+            meta = meta | {"prefixes": "unknown: the log holds lengths only, so no block is shared"}
+        return Rows(columns, self.block_size, self.tail, meta, self.counts, users)
 
     def _extra(self, order):
         if all(kind is None for kind in self._types):
             return {}
         return {"type": np.array([kind or "text" for kind in self._types], dtype=object)[order]}
+
+
+def _numbers(index: DigestIndex, digests, rows) -> np.ndarray:
+    """The number of each row's digest, -1 where it has none."""
+    numbers = np.full(rows, -1, dtype=np.int64)
+    if digests is not None:
+        known = digests.any(axis=1)
+        numbers[known] = index.add(digests[known])
+    return numbers
 
 
 def _offsets(lengths) -> np.ndarray:

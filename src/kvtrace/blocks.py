@@ -34,9 +34,11 @@ class BlockHasher:
         self.block_size = block_size
         self._digest_tails = tail == "kept"  # a unique tail needs no digest: it is numbered afresh
         self._block_key = key.subkey("blocks")
-        root_key, session_key = key.subkey("roots"), key.subkey("sessions")
+        root_key, session_key, user_key = key.subkey("roots"), key.subkey("sessions"), key.subkey("users")
+        self._engine_key = key.subkey("engine hashes")
         self._root = lru_cache(maxsize=4096)(lambda context: _digest(root_key, context))
         self._session = lru_cache(maxsize=4096)(lambda session: _digest(session_key, session))
+        self._user = lru_cache(maxsize=4096)(lambda user: _digest(user_key, user))
 
     def roots(self, contexts: list[str]) -> np.ndarray:
         """One root a request, from the words that name what else its KV cache depends on (see `context`)."""
@@ -62,10 +64,20 @@ class BlockHasher:
         joined, joined_offsets = _join((tokens, starts, offsets[1:]), outputs, has_output)
         return siphash.chain(self._block_key, joined, joined_offsets, roots, self.block_size, self._digest_tails)
 
+    def engine_hashes(self, hashes: Ragged, roots: np.ndarray) -> np.ndarray:
+        """Keyed digests of an engine's own hashes (uint64), which tell a block with its prefix already."""
+        values, offsets = hashes
+        words = np.ascontiguousarray(values, dtype="<u8").view("<u4")
+        each = np.repeat(roots, np.diff(offsets), axis=0)  # every hash is a chain of one block
+        return siphash.chain(self._engine_key, words, np.arange(0, len(words) + 1, 2), each, 2, False)[0]
+
     def sessions(self, keys: list[str | None]) -> np.ndarray:
         """Keyed digests of session keys; two zeros where a request has none."""
-        digests = [NO_DIGEST if key is None else self._session(key) for key in keys]
-        return np.array(digests, dtype=np.uint64).reshape(-1, 2)
+        return _digests(self._session, keys)
+
+    def users(self, keys: list[str | None]) -> np.ndarray:
+        """Keyed digests of what names users or tenants; two zeros where a request has none."""
+        return _digests(self._user, keys)
 
 
 def context(**parts) -> str:
@@ -75,6 +87,11 @@ def context(**parts) -> str:
     '{"model": "a"}'
     """
     return json.dumps({name: part for name, part in parts.items() if part}, sort_keys=True)
+
+
+def _digests(digest, keys) -> np.ndarray:
+    found = [NO_DIGEST if key is None else digest(key) for key in keys]
+    return np.array(found, dtype=np.uint64).reshape(-1, 2)
 
 
 def _digest(key: bytes, words: str) -> np.ndarray:

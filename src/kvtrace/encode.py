@@ -6,6 +6,7 @@ This is what a worker does: parse, render, tokenise, hash. The text of a piece l
 from __future__ import annotations
 
 import hashlib
+from array import array
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .blocks import BlockHasher, context
-from .errors import EmptyPrompt, RowError
+from .errors import EmptyPrompt, LeftOut, RowError
 from .keys import Key
 from .logs.record import Record
 
@@ -33,6 +34,8 @@ class Recipe:
     tail: str
     outputs: bool  # also digests of the output's blocks
     stop_at_error: bool
+    isolate_tenants: bool = False  # tenants share no blocks, as in engines that salt their caches
+    by_tenant: bool = False  # tenants, not users, are who k-sharing counts
 
 
 @dataclass
@@ -49,10 +52,13 @@ class Batch:
     output_offsets: np.ndarray | None = None
     output_known: np.ndarray | None = None  # request -> True where the output has blocks
     session: np.ndarray | None = None  # request -> digest of its session key, zeros = none
+    user: np.ndarray | None = None  # request -> digest of its user (or tenant), zeros = none
     type: list[str | None] = field(default_factory=list)
     logged_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # -1 = the log does not say
     cut: int = 0  # requests whose text the logger cut, taken all the same
     empty: int = 0  # rows left out because their prompt is empty
+    others: int = 0  # rows left out because they are no requests
+    lengths_only: int = 0  # requests of which the log holds lengths, and no word of the prompt
     rejects: list[Reject] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -97,7 +103,9 @@ class Encoder:
             "template": self.template and self.template.sha256,
         }
         self._context_of = lru_cache(maxsize=4096)(
-            lambda model, adapter, *media: context(**self._root, model=model, adapter=adapter, media=list(media))
+            lambda model, adapter, tenant, *media: context(
+                **self._root, model=model, adapter=adapter, tenant=tenant, media=list(media)
+            )
         )
 
     def __reduce__(self):  # where workers are not forked, each loads tokenizer and template anew
@@ -124,25 +132,37 @@ class Encoder:
             if stripped := line.strip():
                 place = Place(batch.lines, offset, len(line))
                 try:
-                    record = self.reader.read(stripped)
-                    time_ns = self.reader.time_ns(record)
-                    requests.append(self._rendered(record, time_ns))
-                except EmptyPrompt:
-                    batch.empty += 1
+                    found = self._found(stripped, f"{piece.path}:{piece.start + offset}")
+                except LeftOut as reason:
+                    batch.empty += isinstance(reason, EmptyPrompt)
+                    batch.others += not isinstance(reason, EmptyPrompt)
                 except (RowError, RecursionError) as error:
                     known = error if isinstance(error, RowError) else RowError("is nested too deeply.")
                     batch.rejects.append(Reject(place, known.with_traceback(None)))
                     if self.recipe.stop_at_error:
                         break
                 else:
-                    times.append(time_ns)
-                    places.append(place)
+                    requests += [record for record, _ in found]
+                    times += [time_ns for _, time_ns in found]
+                    places += [place] * len(found)
             batch.lines += 1
             offset += len(line) + 1
         batch.lines -= 1  # what follows the last newline is no line
-        batch.cut = sum(record.cut is not None for record in requests)
+        batch.cut = sum(record.cut is not None or record.lacks is not None for record in requests)
+        batch.lengths_only = sum(record.input_length is not None and record.hashes is None for record in requests)
         batch.time_ns = np.array(times, dtype=np.int64)
         return requests, places
+
+    def _found(self, line: bytes, place: str) -> list[tuple[Record, int]]:
+        """The requests that one line holds, ready to be tokenised, and their times."""
+        records = self.reader.records(line)
+        found = []
+        for record in records:
+            if len(records) > 1 and record.session is None:
+                record.session = place  # a line that holds several requests is one conversation
+            time_ns = self.reader.time_ns(record)
+            found.append((self._rendered(record, time_ns, place), time_ns))
+        return found
 
     def _tokenised(self, requests, places, batch: Batch):
         """Tokens of prompts and outputs; a request that the tokenizer refuses goes to the rejects, the rest again."""
@@ -160,11 +180,18 @@ class Encoder:
                 batch.time_ns = np.delete(batch.time_ns, row)
                 del requests[row]
 
-    def _rendered(self, record: Record, time_ns: int) -> Record:
+    def _rendered(self, record: Record, time_ns: int, place: str) -> Record:
+        if record.hashes is not None:
+            if record.block_size != self.recipe.block_size:
+                raise RowError(f"its blocks are not of {self.recipe.block_size:,} tokens, as the others' are.")
+            return record
+        if record.input_length:  # all that is known: tokens that no other prompt begins with
+            record.token_ids, record.media = array("I", bytes(4 * record.input_length)), [place.encode()]
+            return record
         if record.messages is not None:
             if self.template is None:
                 raise RowError("the prompt is chat messages, and there is no chat template.", hint=NO_TEMPLATE)
-            record.text = self.template.render(record.messages, record.tools, time=time_ns / 1e9)
+            record.text = self.template.render(record.messages, record.tools, time=max(0, time_ns) / 1e9)
             record.messages = record.tools = None
         if not record.text and not record.token_ids:
             raise EmptyPrompt("the prompt is empty.")
@@ -196,14 +223,22 @@ class Encoder:
         counted = np.diff(outputs[1])
         logged = np.array([-1 if r.output_length is None else r.output_length for r in requests], dtype=np.int64)
         batch.input_length = np.diff(prompts[1])
+        if self.reader.block_size is not None:
+            batch.input_length = np.array([r.input_length for r in requests], dtype=np.int64)
         batch.output_length = np.where(logged < 0, counted, logged)
         batch.logged_tokens = np.array([-1 if r.prompt_tokens is None else r.prompt_tokens for r in requests], np.int64)
         batch.type = [r.type for r in requests]
         if any(r.session is not None for r in requests):
             batch.session = self.hasher.sessions([r.session for r in requests])
+        users = [self._user(r) for r in requests]
+        if any(user is not None for user in users):
+            batch.user = self.hasher.users(users)
 
     def _hash(self, requests, prompts, outputs, batch: Batch):
         roots = self.hasher.roots([self._context(r) for r in requests])
+        if self.reader.block_size is not None:
+            batch.digests, batch.offsets = self._engine_digests(requests, roots)
+            return
         batch.digests, batch.offsets = self.hasher.prompts(prompts, roots)
         if self.recipe.outputs:
             # where the log counts other tokens than its text has (hidden reasoning, say), the blocks are not known
@@ -214,10 +249,24 @@ class Encoder:
             )
             batch.output_known = known
 
+    def _engine_digests(self, requests, roots):
+        """Digests of the hashes that an engine logged in place of the prompts' blocks."""
+        rows = [self._kept(np.frombuffer(r.hashes, dtype=np.uint64), r.input_length) for r in requests]
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        values = np.concatenate(rows) if rows else np.empty(0, np.uint64)
+        return self.hasher.engine_hashes((values, offsets), roots), offsets
+
+    def _kept(self, hashes, input_length):
+        return hashes[: input_length // self.recipe.block_size] if self.recipe.tail == "dropped" else hashes
+
+    def _user(self, record: Record) -> str | None:
+        """Who k-sharing counts: tenants where they were asked for, else users, else the tenants that the log has."""
+        return record.tenant if self.recipe.by_tenant or record.user is None else record.user
+
     def _context(self, record: Record) -> str:
-        return self._context_of(
-            record.model, record.adapter, *(hashlib.sha256(part).hexdigest() for part in record.media)
-        )
+        tenant = record.tenant if self.recipe.isolate_tenants else None
+        media = (hashlib.sha256(part).hexdigest() for part in record.media)
+        return self._context_of(record.model, record.adapter, tenant, *media)
 
 
 NO_TEMPLATE = "Try --chat-template FILE, or log the templated text."

@@ -23,6 +23,12 @@ class InputError(KvtraceError):
     status = 3
 
 
+class AuditError(KvtraceError):
+    """A trace shows more than its profile allows; nothing was written."""
+
+    status = 4
+
+
 class StoppedError(KvtraceError):
     """The run ended early through no fault of its input, and can be run again."""
 
@@ -55,5 +61,13 @@ class RowError(InputError):
         return f"{where}{field}{self.reason}{hint}"
 
 
-class EmptyPrompt(RowError):
-    """A row whose prompt is empty: no fault of the log, but no request that has blocks; it is left out and counted."""
+class LeftOut(RowError):
+    """A row that is no request with blocks, though nothing is wrong with it; it is left out and counted."""
+
+
+class EmptyPrompt(LeftOut):
+    """A request whose prompt is empty."""
+
+
+class NotARequest(LeftOut):
+    """A row that tells something else: another event, a span of another kind; `reason` says what."""

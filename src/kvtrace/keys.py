@@ -31,6 +31,10 @@ class Key:
         """A key of its own for one purpose: digests made for one say nothing about another's."""
         return siphash128(self._secret, purpose.encode())
 
+    def number(self, purpose: str) -> int:
+        """A number for one purpose, to seed a generator with: as hard to guess as the key."""
+        return int.from_bytes(self.subkey(purpose), "little")
+
     def __repr__(self):
         return "Key(secret)"
 

@@ -202,7 +202,7 @@ class Trace(Columns):
         part = self.take(rows)
         part.timestamp = part.timestamp - part.timestamp[0] if len(part) else part.timestamp
         part.session = None if part.session is None else _by_first_appearance(part.session)
-        _renumber(part)
+        renumber(part)
         return Trace(**_fields(part), block_size=self.block_size, tail=self.tail, meta=self.meta)
 
     def window(self, start_ms: float, stop_ms: float) -> Trace:
@@ -421,7 +421,7 @@ def mend(columns: Columns) -> tuple[Columns, Repairs]:
         columns.parent = np.where(dangling, -1, columns.parent)
     if columns.session is not None:
         columns.session = _by_first_appearance(columns.session)
-    repairs.renumbered = _renumber(columns)
+    repairs.renumbered = renumber(columns)
     return columns, repairs
 
 
@@ -480,7 +480,7 @@ def _by_first_appearance(session: np.ndarray) -> np.ndarray:
     return numbered
 
 
-def _renumber(columns: Columns) -> bool:
+def renumber(columns: Columns) -> bool:
     """Renumber the ids by first appearance, each row's prompt before its output; True if any changed."""
     from ._kernels import ids
 

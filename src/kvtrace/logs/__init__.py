@@ -1,8 +1,9 @@
 """Raw logs, read: sources are cut into pieces, lines become Records, and times nanoseconds.
 
-A log reader is one file here and one row in READERS: a module with `read(row)`, which gives a Record, `matches(row)`,
-and `small_unit(row)`, the unit of a time that is too small for an epoch. Here rows still hold text: errors name the
-place and the reason, and never what a row holds.
+A log reader is one file here and one row in READERS: a module with `read(row)`, which gives a Record, or `read_all(row)`,
+which gives several, since some rows hold a whole conversation or many spans; `matches(row)`; and `small_unit(row)`, the
+unit of a time that is too small for an epoch. A row that is no request raises NotARequest. Here rows still hold text:
+errors name the place and the reason, and never what a row holds.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any
 import orjson
 
 from ..errors import RowError, UsageError
-from . import block_hash, openai, times, tokens
+from . import block_hash, openai, tables, times, tokens
 from .fieldmap import FieldMap
 from .record import Record
-from .times import Unit
+from .times import NO_TIME, Unit
 
 READERS = {"tokens": tokens, "block-hash": block_hash, "openai": openai}  # in the order that detection tries them
 
@@ -30,8 +31,11 @@ def open_reader(
     field_map: Mapping[str, str] | None = None,
     time_unit: str = "auto",
     allow_truncated: bool = False,
+    untimed: bool = False,
 ) -> LogReader:
-    """The reader of that name, or for `auto` the one that the sample's rows (lines of JSON) fit; its times likewise.
+    """The reader of that name, or for `auto` the one that the sample's rows fit; its times likewise.
+
+    Rows are lines of JSON, or of a table whose heading comes first. With `untimed`, requests need no time.
 
     UsageError where an argument names nothing; RowError where the sample fits no reader or no unit of time.
 
@@ -43,12 +47,15 @@ def open_reader(
         raise UsageError(f"there is no log reader {name!r}; it is one of auto, {', '.join(READERS)}.")
     stated = None if time_unit == "auto" else times.stated(time_unit)
     fields = FieldMap.of(field_map)
-    rows = [fields.overlay(row) for row in map(_row_or_none, sample_rows) if row is not None]
+    lines = list(sample_rows)
+    columns = tables.heading(lines[0]) if lines and _row_or_none(lines[0]) is None else None
+    rows = [fields.overlay(row) for line in lines if (row := _row_or_none(line, columns)) is not None]
     chosen = name if name != "auto" else "block-hash" if "input" in fields else detect(rows)
     reader = LogReader(
-        chosen, stated, fields, allow_truncated, name_detected=name == "auto", unit_detected=time_unit == "auto"
-    )
-    return reader if stated else reader.with_unit_of(rows)
+        chosen, stated, fields, allow_truncated, untimed, columns,
+        name_detected=name == "auto", unit_detected=time_unit == "auto",
+    )  # fmt: skip
+    return reader.informed_by(rows)
 
 
 def detect(rows: Iterable[dict]) -> str:
@@ -73,24 +80,46 @@ class LogReader:
     unit: Unit | None  # None where the sample held no time
     fields: FieldMap
     allow_truncated: bool = False
+    untimed: bool = False  # requests without a time are taken: an arrival model gives them theirs
+    columns: tuple[str, ...] | None = None  # of a table; None where rows are JSON
+    block_size: int | None = None  # tokens a block, where the log holds an engine's hashes in place of prompts
     name_detected: bool = False
     unit_detected: bool = False
 
     def read(self, line: bytes) -> Record:
-        """The Record of one line; RowError, with JSON path and without content, where it is not a good one."""
+        """The Record of a line that holds one; RowError, with JSON path and without content, where it is not good."""
+        (record,) = self.records(line)
+        return record
+
+    def records(self, line: bytes) -> list[Record]:
+        """The Records of one line, in order; none of a table's heading. RowError where one of them is not good."""
         row = self._row(line)
+        if row is None:
+            return []
         try:
-            record = READERS[self.name].read(row)
+            records = records_of(READERS[self.name], row)
         except RowError as error:
             error.field = self.fields.source(error.field)
             raise
-        if record.cut and not self.allow_truncated:
+        if not self.allow_truncated:
+            for record in records:
+                self._require_whole(record)
+        return records
+
+    def _require_whole(self, record):
+        if record.cut:
             hint = "Log whole texts, or take them as they are with --allow-truncated."
             raise RowError("was cut by the logger.", field=self.fields.source(record.cut), hint=hint)
-        return record
+        if record.lacks:
+            hint = "Log whole prompts, or take them as they are with --allow-truncated."
+            raise RowError(f"the prompt lacks {record.lacks}.", hint=hint)
 
     def time_ns(self, record: Record) -> int:
-        """The record's time in nanoseconds; RowError where it does not fit the log's unit."""
+        """The record's time in nanoseconds, NO_TIME where it has none; RowError where it does not fit the log's unit."""
+        if record.time is None:
+            if self.untimed:
+                return NO_TIME
+            raise RowError("the log has no times; a trace needs one a request.", hint="Try --arrivals rate=1/s.")
         if self.unit is None:
             raise RowError("the unit of times is not known: the first rows held none.", hint="Try --time-unit.")
         return self.unit.parse(record.time)
@@ -100,21 +129,26 @@ class LogReader:
         unit = "none found in the first rows" if self.unit is None else _how(str(self.unit), self.unit_detected)
         return {"reader": _how(self.name, self.name_detected), "time": unit}
 
-    def with_unit_of(self, rows: list[dict]) -> LogReader:
-        """The same reader with the unit that the times of these rows fit."""
+    def informed_by(self, rows: list[dict]) -> LogReader:
+        """The same reader, with the unit that the times of these rows fit and the size of their blocks."""
         reader = READERS[self.name]
-        found: list[Any] = []
+        records: list[Record] = []
         small: Counter[str | None] = Counter()
         for row in rows:
             try:
-                found.append(reader.read(row).time)
+                records += records_of(reader, row)
             except RowError:
                 continue
             small[reader.small_unit(row)] += 1
         default = max(small, key=small.__getitem__, default=None)
-        return replace(self, unit=times.detect(found, default))
+        unit = self.unit or times.detect([record.time for record in records], default)
+        sizes = (record.block_size for record in records if record.block_size is not None)
+        return replace(self, unit=unit, block_size=next(sizes, None))
 
-    def _row(self, line: bytes) -> dict[str, Any]:
+    def _row(self, line: bytes) -> dict[str, Any] | None:
+        if self.columns is not None:
+            cells = tables.row(line, self.columns)
+            return self.fields.overlay(cells) if cells and self.fields else cells
         fault = None
         try:
             row = orjson.loads(line)
@@ -127,10 +161,17 @@ class LogReader:
         return self.fields.overlay(row) if self.fields else row
 
 
-def _row_or_none(line):
+def records_of(reader, row: dict) -> list[Record]:
+    """What a reader's module makes of one row."""
+    return reader.read_all(row) if hasattr(reader, "read_all") else [reader.read(row)]
+
+
+def _row_or_none(line, columns=None):
     try:
+        if columns is not None:
+            return tables.row(line, columns)
         row = orjson.loads(line)
-    except orjson.JSONDecodeError:
+    except (orjson.JSONDecodeError, RowError):
         return None
     return row if type(row) is dict else None
 

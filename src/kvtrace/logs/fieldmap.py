@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import UsageError
 
 TARGETS = (
-    "timestamp", "input", "output", "session", "user", "type", "model", "adapter", "tools", "output_length",
+    "timestamp", "input", "output", "session", "user", "tenant", "type", "model", "adapter", "tools", "output_length",
     "prompt_tokens", "id",
 )  # fmt: skip
 

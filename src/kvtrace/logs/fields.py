@@ -11,13 +11,15 @@ from typing import Any
 import orjson
 
 from ..errors import EmptyPrompt, RowError
+from ..privacy.allowed import TYPES
 from .fieldmap import MISSING
 from .record import Record
 
 Places = list[tuple[str, dict]]
 
 SESSION = ("session", "session_id", "conversation_id")
-USER = ("user", "user_id", "safety_identifier", "tenant")
+USER = ("user", "user_id", "safety_identifier")
+TENANT = ("tenant", "tenant_id")
 ID = ("id", "request_id", "custom_id")
 
 TEXT_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "reasoning"))
@@ -28,7 +30,7 @@ MEDIA_PARTS = {
     "video_url": "video", "input_video": "video", "video": "video",
 }  # fmt: skip
 
-TYPES = ("text", "search", "image", "file", "audio", "video", "thinking", "coder", "other")
+
 
 CUT_MARK = "(litellm_truncated"  # what LiteLLM leaves where it took text out
 CUT_LENGTHS = (2048, 2048 + len("..."))  # where LiteLLM and SGLang cut unless told otherwise
@@ -62,6 +64,7 @@ def common(places: Places, time: Any, time_path: str = "timestamp") -> Record:
         output_length=count(*find(row, "output_length")),
         session=_key(*find(places, *SESSION)),
         user=_key(*find(places, *USER)),
+        tenant=_key(*find(places, *TENANT)),
         type=_type(*find(row, "type")),
         model=_key(*find(places, "model")),
         adapter=_key(*find(places, "adapter")),

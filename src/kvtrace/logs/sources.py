@@ -21,7 +21,7 @@ from ..errors import InputError, UsageError
 from ..files import name_of
 
 STDIN = "-"
-NAMES = (".jsonl", ".ndjson", ".json")  # what a directory is searched for, each also with one of SUFFIXES
+NAMES = (".jsonl", ".ndjson", ".json", ".csv")  # what a directory is searched for, each also with one of SUFFIXES
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
 SIDECAR = ".meta.json"  # beside a trace of ours; not a log
 PIECE_BYTES = 4 << 20

@@ -21,6 +21,7 @@ CHOICES = ("auto", *POWERS, "iso")  # what --time-unit takes
 WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 FIRST_EPOCH_NS = 10**18  # September 2001; a smaller time counts from the log's start
+NO_TIME = -1  # of a request whose log has no times
 END_NS = 2**63  # the year 2262, where 64 bits end
 SPANS = {"epoch": (FIRST_EPOCH_NS, END_NS), "start": (0, FIRST_EPOCH_NS), "any": (0, END_NS)}
 

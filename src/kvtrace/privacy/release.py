@@ -1,0 +1,136 @@
+"""Releasing a trace: the steps of its profile, one after the other, and what each costs in hits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..hits import Hits, count_hits, unlimited_hits
+from ..trace import Trace
+from .holders import Holders, holders, inferred
+from .profiles import TAILS, Profile
+from .sharing import share_by_k
+from .steps import drop_sessions, keep_allowed, round_lengths, step_times, with_tail
+
+APART = 2**31 - 1  # a k that no number of holders reaches: everything is split
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a release, and the hits of a cache that never evicts after it."""
+
+    name: str
+    hits: Hits
+
+    def to_dict(self) -> dict[str, Any]:
+        """Name, hit blocks, blocks and the block hit rate."""
+        return {"step": self.name, "hit_blocks": self.hits.hit_blocks, "blocks": self.hits.blocks,
+                "block_hit_rate": self.hits.block_hit_rate}  # fmt: skip
+
+
+@dataclass
+class Released:
+    """A trace that was released: what it is now, who was counted, what it cost, and what there is to say."""
+
+    trace: Trace
+    profile: Profile
+    holders: Holders | None  # None where nothing was split
+    steps: list[Step] = field(default_factory=list)
+    sampled: bool = False
+    isolated: bool = False
+    notes: list[str] = field(default_factory=list)  # what was left out, what is weaker than it could be
+
+    def describe(self) -> dict[str, Any]:
+        """What a sidecar says: settings, who was counted, and the costs; not how large a sample was taken."""
+        return {
+            "settings": self.profile.settings(),
+            "k_counted": None if self.holders is None else self.holders.kind,
+            "sampled": self.sampled,
+            "tenants_isolated": self.isolated,
+            "costs": [step.to_dict() for step in self.steps],
+        }
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The two keys of a sidecar that declare a profile."""
+        return {"profile": self.profile.name, "release": self.describe()}
+
+
+def release(
+    trace: Trace,
+    profile: Profile,
+    *,
+    users: np.ndarray | None = None,
+    session_share: float = 1.0,
+    isolate: bool = False,
+    rng: np.random.Generator | None = None,
+) -> Released:
+    """The trace as its profile lets others see it.
+
+    `users` are numbers, request -> user or tenant, -1 = unknown; k counts them where they are given. `session_share` of
+    the sessions (or users, or inferred conversations) are drawn by `rng`; with `isolate` users share no block.
+
+    >>> from kvtrace.trace import toy
+    >>> from kvtrace.privacy.profiles import PROFILES
+    >>> done = release(toy("0 1", "0 1", "0 2"), PROFILES["standard"], users=np.array([0, 1, 2]))
+    >>> done.trace.hash_ids, [step.name for step in done.steps]
+    (array([0, 1, 0, 2, 0, 3]), ['as it was', 'k-sharing'])
+    """
+    done = Released(trace, profile, None)
+    _note(done, "as it was", trace)
+    if not trace.is_chained and profile.coarsens:
+        _note(done, "chained", trace.chained())
+    if session_share != 1:
+        rows = _drawn(done.trace, users, session_share, rng or np.random.default_rng())
+        users = None if users is None else users[rows]
+        done.sampled = True
+        _note(done, "sampled", done.trace[rows])
+    if (tailed := with_tail(done.trace, TAILS[profile.tail])) is not done.trace:
+        _note(done, f"tails {tailed.tail}", tailed)
+    if isolate:
+        if users is None:
+            raise UsageError("tenants can't be kept apart without knowing them. Try --users FILE.")
+        done.isolated, done.holders = True, holders(done.trace, users)
+        _note(done, "tenants apart", share_by_k(done.trace, APART, lambda part: holders(part, users))[0])
+    if profile.k > 1:
+        shared, done.holders = share_by_k(done.trace, profile.k, lambda part: holders(part, users, profile.k_counts))
+        _note(done, "k-sharing", shared)
+    _coarsen(done, profile)
+    if done.holders is not None and done.holders.warning:
+        done.notes.append(f"{done.holders.warning}.")
+    return done
+
+
+def _coarsen(done: Released, profile: Profile) -> None:
+    """What costs no hits: lengths, times, links, fields."""
+    if done.trace.output_ids is not None and (profile.round_input, profile.round_output) != ("exact", "exact"):
+        done.notes.append("blocks of outputs were left out: they would show the lengths that are rounded.")
+    done.trace = step_times(round_lengths(done.trace, profile.round_input, profile.round_output), profile.time_step_ms)
+    if profile.drop_sessions:
+        done.trace = drop_sessions(done.trace)
+    if profile.coarsens:
+        done.trace, left = keep_allowed(done.trace)
+        if left:
+            done.notes.append(f"{len(left)} extra {'columns were' if len(left) > 1 else 'column was'} left out.")
+
+
+def _note(done: Released, name: str, trace: Trace) -> None:
+    done.trace = trace
+    done.steps.append(Step(name, count_hits(trace, unlimited_hits(trace))))
+
+
+def _drawn(trace, users, share, rng):
+    """Rows of the sessions that are drawn, each whole; of users or inferred conversations where there are none."""
+    if not 0 < share <= 1:
+        raise UsageError(f"the share of sessions is {share:g}; it is more than 0 and at most 1.")
+    if trace.session is not None and (trace.session >= 0).any():
+        unit = holders(trace, counts="sessions").holder
+    else:
+        unit = inferred(trace.chained()) if users is None else holders(trace, users).holder
+    rows = np.flatnonzero((rng.random(int(unit.max(initial=-1)) + 1) < share)[unit])
+    if not len(rows):
+        raise UsageError(f"the sample holds none of the {len(trace):,} requests. Try a larger share.")
+    return rows

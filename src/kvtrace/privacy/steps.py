@@ -1,0 +1,143 @@
+"""The steps of a release, each from a Trace to a Trace that shows less; docs/privacy.md says what each is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from ..trace import Columns, Trace, renumber, replace_columns
+from .allowed import EXTRA, TYPES
+
+
+ORDER = ("kept", "unique", "dropped")  # each shows less than the one before
+
+
+def with_tail(trace: Trace, tail: str) -> Trace:
+    """The trace with its tail blocks kept, unique or dropped; what shows less already stays as it is.
+
+    >>> from kvtrace.trace import Columns
+    >>> columns = Columns([0, 0], [3, 3], [1, 1], [0, 1, 0, 1], [0, 2, 4])
+    >>> with_tail(Trace.from_columns(columns, block_size=2), "unique").hash_ids
+    array([0, 1, 0, 2])
+    """
+    if ORDER.index(tail) <= ORDER.index(trace.tail):
+        return trace
+    columns = tails_of(trace, trace.tail, tail, trace.block_size)
+    return Trace.from_columns(columns, block_size=trace.block_size, tail=tail, meta=trace.meta)
+
+
+def tails_of(columns: Columns, tail: str, wanted: str, block_size: int) -> Columns:
+    """Columns in any order, numbered anew, after their tails were made unique or left out."""
+    if ORDER.index(wanted) <= ORDER.index(tail):
+        return columns
+    both = columns.input_length + columns.output_length
+    parts = [_part(columns.hash_ids, columns.offsets, columns.input_length % block_size)]
+    if columns.output_ids is not None:
+        parts.append(_part(columns.output_ids, columns.output_offsets, both % block_size))
+    change = _drop if wanted == "dropped" else _number_apart
+    parts = change(parts, 1 + max((int(ids.max(initial=-1)) for ids, _, _ in parts), default=-1))
+    changed: dict[str, Any] = dict(hash_ids=parts[0][0], offsets=parts[0][1])
+    if len(parts) > 1:
+        changed |= dict(output_ids=parts[1][0], output_offsets=parts[1][1])
+    changed_columns = replace_columns(columns, **changed)
+    renumber(changed_columns)
+    return changed_columns
+
+
+def round_lengths(trace: Trace, round_input: str | int, round_output: str | int) -> Trace:
+    """The trace with lengths rounded as a profile says; blocks of outputs, which would show them, are left out.
+
+    >>> from kvtrace.trace import toy
+    >>> round_lengths(toy("0 1"), "exact", 8).output_length
+    array([8])
+    """
+    if (round_input, round_output) == ("exact", "exact"):
+        return trace
+    return _trace(
+        trace,
+        input_length=_rounded_input(trace, round_input),
+        output_length=_rounded_output(trace.output_length, round_output),
+        output_ids=None,
+        output_offsets=None,
+    )
+
+
+def step_times(trace: Trace, step_ms: int) -> Trace:
+    """The trace with times rounded down to whole steps: who came when is told to the step, who came first to the row.
+
+    >>> from kvtrace.trace import toy
+    >>> step_times(toy("0", "1", "2", gap_ms=700.0), 1000).timestamp
+    array([   0.,    0., 1000.])
+    """
+    return trace if step_ms <= 1 else _trace(trace, timestamp=trace.timestamp // step_ms * step_ms)
+
+
+def drop_sessions(trace: Trace) -> Trace:
+    """The trace without anything that links the requests of a conversation, other than their blocks."""
+    extra = {name: values for name, values in trace.extra.items() if name != "turn"}
+    return _trace(trace, session=None, parent=None, extra=extra)
+
+
+def keep_allowed(trace: Trace) -> tuple[Trace, list[str]]:
+    """The trace with no extra columns but those of a closed list, and the names of those left out."""
+    extra = {name: values for name, values in trace.extra.items() if name in EXTRA}
+    if "type" in extra:
+        known = np.isin(extra["type"].astype(str), TYPES)
+        extra["type"] = np.where(known, extra["type"], "other").astype(object)
+    if "turn" in extra and extra["turn"].dtype.kind not in "iu":
+        del extra["turn"]
+    return _trace(trace, extra=extra), [name for name in trace.extra if name not in extra]
+
+
+def _trace(trace: Trace, tail: str | None = None, **changed) -> Trace:
+    columns = replace_columns(trace, **changed)
+    return Trace.from_columns(columns, block_size=trace.block_size, tail=tail or trace.tail, meta=trace.meta)
+
+
+def _part(ids, offsets, over):
+    """Ids, their offsets, and where among them partial blocks are."""
+    held = np.flatnonzero((over > 0) & (np.diff(offsets) > 0))
+    return ids, offsets, offsets[1:][held] - 1
+
+
+def _number_apart(parts, distinct):
+    done = []
+    for ids, offsets, tails in parts:
+        ids = ids.copy()
+        ids[tails] = distinct + np.arange(len(tails))
+        done.append((ids, offsets))
+        distinct += len(tails)
+    return done
+
+
+def _drop(parts, _):
+    done = []
+    for ids, offsets, tails in parts:
+        kept = np.ones(len(ids), dtype=bool)
+        kept[tails] = False
+        done.append((ids[kept], np.concatenate([[0], np.cumsum(kept)])[offsets]))
+    return done
+
+
+def _rounded_input(trace, to):
+    if to == "exact":
+        return trace.input_length
+    step = trace.block_size if to == "block" else int(to)
+    if trace.block_size % step:
+        raise UsageError(
+            f"input lengths can't be rounded to {step:,} tokens: prompts would not have the blocks they have. It is "
+            f"`block`, or divides the block size of {trace.block_size:,}."
+        )
+    if trace.tail == "dropped":  # up to a block would be one more
+        return np.maximum(trace.input_length // step * step, np.minimum(1, trace.input_length))
+    return -(-trace.input_length // step) * step
+
+
+def _rounded_output(length, to):
+    if to == "exact":
+        return length
+    if to != "pow2":
+        return -(-length // int(to)) * int(to)
+    return np.where(length > 0, 2 ** np.round(np.log2(np.maximum(length, 1))).astype(np.int64), 0)
