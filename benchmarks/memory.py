@@ -26,10 +26,11 @@ def claims(folder: str, megabytes: float) -> list[Claim]:
 
 def peak(log: str, block_size: int) -> dict[str, int]:
     """The largest resident memory of any process (bytes), and what the result itself has to keep."""
-    from kvtrace.anonymize import anonymize_rows, summary
+    from kvtrace.anonymize import anonymize_rows
+    from kvtrace.figures import figures as figures_of
 
     rows = anonymize_rows(log, tokenizer="deepseek-r1" if block_size == 512 else None, block_size=block_size)
-    figures = summary(rows)
+    figures = figures_of(rows.trace())
     used = [resource.getrusage(who).ru_maxrss * 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     references, distinct, requests = figures["blocks"], figures["distinct_blocks"], figures["requests"]
     os.remove(log)

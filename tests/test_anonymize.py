@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import kvtrace
-from kvtrace.anonymize import anonymize_rows, summary
+from kvtrace.anonymize import anonymize_rows
 from kvtrace.errors import InputError, RowError, UsageError
+from kvtrace.figures import figures
 from kvtrace.keys import Key
 from kvtrace.logs import sources
 
@@ -38,7 +39,7 @@ def token_log(path, prompts, *, times=None, **columns):
 
 
 def anonymized(path, **options):
-    return kvtrace.anonymize(path, **({"tokenizer": None, "block_size": 2} | options))
+    return kvtrace.anonymize(path, **({"tokenizer": None, "block_size": 2, "profile": "exact"} | options))
 
 
 # -- ids ---------------------------------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ def test_rows_are_numbered_in_time_order_or_as_they_come(tmp_path):
     log = token_log(tmp_path / "log.jsonl", [[5, 6], [7, 8], [5, 6, 9]], times=[200, 0, 100])
     trace = anonymized(log)
     assert trace.timestamp.tolist() == [0, 100, 200] and trace.hash_ids.tolist() == [0, 1, 2, 1]
-    rows = anonymize_rows(log, tokenizer=None, block_size=2, keep_order=True).columns
+    rows = anonymize_rows(log, tokenizer=None, profile="exact", block_size=2, keep_order=True).columns
     assert rows.timestamp.tolist() == [200, 0, 100] and rows.hash_ids.tolist() == [0, 1, 0, 2]
 
 
@@ -101,7 +102,7 @@ def test_output_blocks_continue_the_prompts_chain(tmp_path):
 
 def test_an_output_counted_otherwise_by_the_log_has_no_blocks(tmp_path):
     log = write_log(tmp_path / "log.jsonl", [{"timestamp": 0, "input": [1, 2], "output": [7, 8], "output_length": 90}])
-    rows = anonymize_rows(log, tokenizer=None, block_size=2, outputs=True)
+    rows = anonymize_rows(log, tokenizer=None, profile="exact", block_size=2, outputs=True)
     assert rows.trace().output_length.tolist() == [90] and rows.trace().output_offsets.tolist() == [0, 0]
     assert rows.counts.without_output_blocks == 1
 
@@ -168,7 +169,9 @@ def test_the_same_bytes_for_any_number_of_workers(tmp_path, monkeypatch, tail):
     monkeypatch.setattr(sources, "PIECE_BYTES", 50_000)
     log, written = long_log(tmp_path / "log.jsonl"), set()
     for workers in (1, 2, 8):
-        rows = anonymize_rows(log, tokenizer=None, block_size=4, tail=tail, workers=workers, key=Key.random())
+        rows = anonymize_rows(
+            log, tokenizer=None, profile="exact", block_size=4, tail=tail, workers=workers, key=Key.random()
+        )
         kvtrace.write(rows.trace(), tmp_path / "out.jsonl", format="bailian")
         written.add((tmp_path / "out.jsonl").read_bytes())
     assert len(written) == 1
@@ -207,7 +210,12 @@ def test_the_first_bad_row_stops_the_run(tmp_path):
 def test_bad_rows_can_be_skipped_and_are_noted(tmp_path):
     noted = []
     rows = anonymize_rows(
-        bad_log(tmp_path / "log.jsonl"), tokenizer=None, block_size=2, max_errors=-1, on_reject=noted.append
+        bad_log(tmp_path / "log.jsonl"),
+        tokenizer=None,
+        profile="exact",
+        block_size=2,
+        max_errors=-1,
+        on_reject=noted.append,
     )
     assert len(rows.trace()) == 2 and [error.line for error in noted] == [2, 3, 5]
     assert (rows.counts.rows, rows.counts.requests, rows.counts.rejected) == (5, 2, 3)
@@ -229,7 +237,7 @@ def test_a_log_of_bad_rows_alone_gives_nothing(tmp_path):
 def test_rows_with_an_empty_prompt_are_left_out_and_counted(tmp_path):
     #  agent logs have such rows; an engine would refuse them, and so do the clients that replay traces
     rows = [{"timestamp": t, "input": prompt, "output": 1} for t, prompt in enumerate([[1], "", [], [2]])]
-    rows = anonymize_rows(write_log(tmp_path / "log.jsonl", rows), tokenizer=None, block_size=2)
+    rows = anonymize_rows(write_log(tmp_path / "log.jsonl", rows), tokenizer=None, profile="exact", block_size=2)
     assert len(rows.trace()) == 2 and rows.counts.rows == 4 and rows.counts.filtered == 2
 
 
@@ -247,16 +255,16 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path, options):
 
 def test_the_log_s_own_token_counts_are_compared(tmp_path):
     log = token_log(tmp_path / "log.jsonl", [[1, 2], [1, 2], [1]], prompt_tokens=[2, 5, None])
-    counts = anonymize_rows(log, tokenizer=None, block_size=2).counts
+    counts = anonymize_rows(log, tokenizer=None, profile="exact", block_size=2).counts
     assert (counts.with_logged_tokens, counts.equal_to_logged, counts.logged_difference) == (2, 1, 3)
 
 
 def test_the_summary_counts_tokens_blocks_and_three_hit_rates(tmp_path):
     log = token_log(tmp_path / "log.jsonl", [[1, 2, 3, 4], [1, 2]], session=["a", "a"])
-    figures = summary(anonymize_rows(log, tokenizer=None, block_size=2))
-    assert (figures["requests"], figures["tokens"], figures["blocks"], figures["distinct_blocks"]) == (2, 6, 3, 2)
-    assert figures["sessions"] == 1
-    assert [figures["hits"][f"{kind}_hit_rate"] for kind in ("block", "token", "request")] == [1 / 3, 1 / 3, 1 / 2]
+    found = figures(anonymize_rows(log, tokenizer=None, profile="exact", block_size=2).trace())
+    assert (found["requests"], found["tokens"], found["blocks"], found["distinct_blocks"]) == (2, 6, 3, 2)
+    assert found["sessions"] == 1
+    assert [found["hits"][f"{kind}_hit_rate"] for kind in ("block", "token", "request")] == [1 / 3, 1 / 3, 1 / 2]
 
 
 def test_types_come_from_the_log_or_from_its_parts(tmp_path):
@@ -274,6 +282,72 @@ def test_types_come_from_the_log_or_from_its_parts(tmp_path):
 )  # fmt: skip
 def test_agent_logs_as_measured_elsewhere(shared, name, rows, block_size, rate):
     log = shared / f"data/agent_logs/{name}.jsonl"
-    trace = kvtrace.anonymize(log, use_template=False, block_size=block_size)
+    trace = kvtrace.anonymize(log, profile="exact", use_template=False, block_size=block_size)
     hits = kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace))
     assert len(trace) == rows and round(hits.block_hit_rate, 3) == rate
+
+
+# -- users, tenants, profiles ------------------------------------------------------------------------------------
+
+
+def test_the_default_profile_is_standard_and_counts_the_users_of_the_log(tmp_path):
+    #  two users, four requests: what they share is split, what one of them says again is not
+    log = token_log(tmp_path / "log.jsonl", [[1, 2], [1, 2], [1, 2], [5, 6]], user=["a", "b", "a", "c"])
+    rows = anonymize_rows(log, tokenizer=None, block_size=2)
+    assert rows.trace().hash_ids.tolist() == [0, 1, 0, 2] and rows.trace().tail == "unique"
+    assert rows.meta["profile"] == "standard" and rows.meta["release"]["k_counted"] == "users"
+    assert [step["hit_blocks"] for step in rows.meta["release"]["costs"]] == [2, 2, 1]
+    assert not {"a", "b", "c"} & set(json.dumps(rows.meta)[1:-1].split('"'))
+
+
+def test_users_of_a_log_are_found_under_any_name_and_tenants_where_they_are_asked_for(tmp_path):
+    rows = [{"timestamp": 0, "input": [1, 2], "output": 1, "user": name, "org": {"id": org}}
+            for name, org in (("a", "x"), ("b", "x"), ("c", "x"), ("d", "y"))]  # fmt: skip
+    log = write_log(tmp_path / "log.jsonl", rows)
+    assert anonymized(log, profile="standard").hash_ids.tolist() == [0, 0, 0, 0]  # four users
+    assert anonymized(log, profile="standard", tenant_field="org.id").hash_ids.tolist() == [0, 0, 0, 1]  # two tenants
+
+
+def test_isolated_tenants_share_no_block_whoever_their_users_are(tmp_path):
+    log = token_log(tmp_path / "log.jsonl", [[1, 2], [1, 2], [1, 2]], tenant=["x", "y", "x"])
+    assert anonymized(log).hash_ids.tolist() == [0, 0, 0]
+    assert anonymized(log, isolate_tenants=True).hash_ids.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("profile", ["exact", "standard", "strict"])
+def test_what_goes_in_is_written_left_out_or_rejected_under_every_profile(tmp_path, profile):
+    prompts = [[1, 2, 3], [], [1, 2], "text without a tokenizer", [4]]
+    rows = [{"timestamp": t, "input": p, "output": 3, "session": t % 50} for t, p in enumerate(prompts * 40)]
+    log = write_log(tmp_path / "log.jsonl", rows)
+    options = dict(tokenizer=None, block_size=2, profile=profile, max_errors=-1)
+    counts = anonymize_rows(log, **options).counts
+    assert counts.rows == 200 == counts.requests + counts.filtered + counts.rejected
+    sampled = anonymize_rows(log, sample_sessions=0.5, key=Key(bytes(range(16))), **options)
+    assert counts.requests == len(sampled.trace()) + sampled.counts.unsampled
+    assert "counts" not in sampled.meta  # they would tell how large the whole is
+
+
+def test_a_sample_is_drawn_by_the_key(tmp_path):
+    log = token_log(tmp_path / "log.jsonl", [[i] for i in range(200)], session=[f"s{i}" for i in range(200)])
+    one, two = Key(bytes(16)), Key(bytes(range(16)))
+    drawn = [anonymized(log, sample_sessions=0.5, key=key).input_length.sum() for key in (one, one, two)]
+    times = [anonymized(log, sample_sessions=0.5, key=key).timestamp.tolist() for key in (one, one, two)]
+    assert times[0] == times[1] != times[2] and 60 < drawn[0] < 140
+
+
+@pytest.mark.parametrize("options", [{"profile": "standard"}, {"k": 3}, {"time_step_ms": 1000}])
+def test_rows_in_the_logs_order_are_for_use_inside_the_house(tmp_path, options):
+    with pytest.raises(UsageError, match="--keep-order goes with --profile exact"):
+        anonymized(token_log(tmp_path / "log.jsonl", [[1]]), keep_order=True, **options)
+
+
+@pytest.mark.parametrize(("tail", "ids"), [("shared", [0, 1, 0, 1]), ("unique", [0, 1, 0, 2]), ("drop", [0, 0])])
+def test_tails_are_shared_unique_or_dropped_in_the_logs_order_too(tmp_path, tail, ids):
+    log = token_log(tmp_path / "log.jsonl", [[1, 2, 3], [1, 2, 3]], times=[5, 0])
+    rows = anonymize_rows(log, tokenizer=None, profile="exact", tail=tail, block_size=2, keep_order=True)
+    assert rows.columns.hash_ids.tolist() == ids and rows.columns.timestamp.tolist() == [5, 0]
+
+
+def test_blocks_of_outputs_do_not_go_with_rounded_lengths(tmp_path):
+    with pytest.raises(UsageError, match="--outputs goes with exact lengths"):
+        anonymized(token_log(tmp_path / "log.jsonl", [[1]]), profile="strict", outputs=True)

@@ -1,58 +1,35 @@
-"""No word of a log gets out: a canary in 10,000 broken rows appears in no output, message, reject or exception.
+"""No word of a log gets out: a canary in 100,000 broken rows appears in no output, message, reject or exception.
 
 It is planted wherever a row has room (texts, keys, roles, types, arguments, parts, times, ids, names), the rows are
-broken in every way that readers know, and all that a run leaves is searched for it, plain and in disguise.
+broken in every way that readers know, and all that a run leaves is searched for it, plain and in disguise. Rows are
+made for the forms that we know best, and from the example files for every reader.
 """
 
 import base64
 import json
+import os
 import random
-import traceback
 import warnings
 from pathlib import Path
 
 import pytest
 
 import kvtrace
+from kvtrace import logs
 from kvtrace.anonymize import anonymize_rows
 from kvtrace.check import check
 from kvtrace.cli import run
 from kvtrace.errors import KvtraceError
+from tests.attacks import examples
+from tests.attacks.canary import CANARY, NUMBER, all_of, locals_of, require_none
 
 HERE = Path(__file__).resolve().parent
 TINY = HERE / "data/tokenizers/tiny"
 TEMPLATES = HERE / "data/tokenizers/templates"
-CANARY = "CanaryQz7xKw"
-NUMBER = 7361904528173  # as a time, an id, a count
 RAISING = (
     "{% for m in messages %}{{ raise_exception(m.content ~ m.role) if loop.last else m.nope[m.content] }}{% endfor %}"
 )
-ROWS = 2000  # of one run
-
-FORMS = [
-    CANARY, CANARY[::-1], CANARY.upper(), CANARY.lower(), CANARY.encode().hex(), CANARY.encode("utf-16-le").hex(),
-    "".join(f"\\u{ord(letter):04x}" for letter in CANARY), str(NUMBER), f"{NUMBER:,}", f"{NUMBER:x}",
-]  # fmt: skip
-for before in range(3):  # base64 of a text with the canary in it holds one of three runs of letters, by its place
-    letters = base64.b64encode(b"-" * before + CANARY.encode()).decode().rstrip("=")
-    FORMS.append(letters[4 * ((before + 2) // 3) : -2])
-
-
-def require_none(text, *, where):
-    for form in FORMS:
-        assert form not in text, f"the canary is in {where}"
-
-
-def all_of(error):
-    """An exception and all that hangs on it, in every way that it can be shown."""
-    seen, todo = [], [error]
-    while todo:
-        if (one := todo.pop()) is None or any(one is other for other in seen):
-            continue
-        seen.append(one)
-        todo += [one.__cause__, one.__context__]
-    told = [f"{one} {one!r} {one.args!r} {vars(one)!r} {getattr(one, '__notes__', '')}" for one in seen]
-    return "\n".join([*told, *traceback.format_exception(error)])
+ALL_ROWS = int(os.environ.get("KVTRACE_CANARY_ROWS", 100_000))  # of all runs together; `make fuzz` asks for more
 
 
 @pytest.mark.parametrize("before", range(5))
@@ -129,6 +106,25 @@ def tokens(draw):
     return {"timestamp": draw.randrange(10**6), "prompt_token_ids": ids, "token_ids": output} | extras(draw)
 
 
+def planted(draw, value):
+    """The value with the canary in some of its texts and numbers."""
+    if isinstance(value, dict):
+        return {CANARY if draw.random() < 0.01 else key: planted(draw, inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [planted(draw, inner) for inner in value]
+    if isinstance(value, str) and draw.random() < 0.4:
+        return words(draw) if draw.random() < 0.7 else f"{value} {CANARY}"
+    if type(value) in (int, float) and draw.random() < 0.1:
+        return draw.choice([NUMBER, CANARY, -NUMBER])
+    return value
+
+
+def from_example(path):
+    """Makes rows from those of an example file."""
+    found = list(examples.rows(path))
+    return lambda draw: planted(draw, draw.choice(found))
+
+
 def wrong(draw):
     return draw.choice(
         [CANARY, NUMBER, -NUMBER, 1.5, True, None, [], {}, [CANARY], {CANARY: CANARY}, 10**400, "NaN", ""]
@@ -144,8 +140,8 @@ def places(value, found=None):
     return found
 
 
-def broken(draw, row):
-    """One line of the row, as it is or with something wrong."""
+def broken(draw, row, timed=True):
+    """One line of the row, as it is or with something wrong; in a log without times no row gets one."""
     way = draw.randrange(12)
     row = json.loads(json.dumps(row))
     container, key = draw.choice(places(row))
@@ -155,7 +151,7 @@ def broken(draw, row):
         del container[key]
     elif way == 2 and isinstance(container, dict):
         container[CANARY] = container.pop(key)
-    elif way == 3:
+    elif way == 3 and timed:
         row["timestamp"] = draw.choice(
             [CANARY, NUMBER * 10**9, -NUMBER, f"2031-99-{CANARY}", f"{NUMBER}", [CANARY], 1e300]
         )
@@ -185,11 +181,34 @@ def broken(draw, row):
     return line
 
 
-def log(path, make, seed, rows=ROWS):
-    draw = random.Random(seed)
-    whole = [json.dumps(make(draw)).encode() for _ in range(50)]  # for what is detected in the first rows
-    path.write_bytes(b"\n".join(whole + [broken(draw, make(draw)) for _ in range(rows - 50)]) + b"\n")
+def log(path, lines):
+    path.write_bytes(b"\n".join(lines) + b"\n")
     return path
+
+
+def whole_and_broken(make, seed, rows, timed=True):
+    """Lines of rows, the first 50 of them whole, for what is detected in the first rows."""
+    draw = random.Random(seed)
+    whole = [json.dumps(make(draw)).encode() for _ in range(50)]
+    return whole + [broken(draw, make(draw), timed) for _ in range(rows - 50)]
+
+
+def broken_table(path, seed, rows):
+    """A table's heading, a few of its lines, and lines with the canary in a cell and something wrong."""
+    draw = random.Random(seed)
+    heading, *given = examples.lines(path)
+    found = [heading, *given[:50]]
+    while len(found) < rows:
+        cells = draw.choice(given).split(b",")
+        for _ in range(draw.choice([0, 1, 2])):
+            cells[draw.randrange(len(cells))] = words(draw).replace("\n", " ").encode()
+        line = b",".join(cells)
+        at = draw.randrange(len(line) + 1)
+        found.append(draw.choice([
+            line, line, line[:at], line + b"," + CANARY.encode(), line[:at] + b'"' + line[at:],
+            line[:at] + b"\xff" + line[at:], line[:at] + str(NUMBER).encode() + line[at:],
+        ]))  # fmt: skip
+    return found
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -207,43 +226,89 @@ def raising(tmp_path_factory):
     return path
 
 
-RUNS = [
+MADE = [
     ("block-hash", block_hash, "", "bailian"),
     ("block-hash", block_hash, "strict", "parquet"),
     ("block-hash", block_hash, "raising", "mooncake"),
     ("openai", openai, "", "bailian"),
     ("openai", openai, "objects", "mooncake"),
     ("tokens", tokens, "", "bailian"),
-]  # 12,000 rows
+]
+RUNS = [*MADE, *((path, None, "", "mooncake") for path in examples.files())]
+ROWS = max(100, ALL_ROWS // len(RUNS))  # of one run
 
 
-@pytest.mark.parametrize(("name", "make", "template", "to"), RUNS)
+def test_every_reader_has_an_example_that_it_reads():
+    assert {name for name, paths in examples.by_reader().items() if not paths} == set()
+
+
+def test_every_example_is_read_by_some_reader():
+    assert [path.name for path in examples.files() if examples.reader_of(path) is None] == []
+
+
+def lines_and_options(name, make, template):
+    """Lines of a run, and what reads them."""
+    if make:
+        options = ["--log-format", name, "--time-unit", "s" if name == "openai" else "ms"]
+        return whole_and_broken(make, f"{name} {template}", ROWS), [*options, "--block-size", "4", "--outputs"]
+    maps = examples.MAPS.get(name.name, {})
+    given = examples.lines(name)
+    reader = logs.open_reader("auto", given, field_map=maps, allow_truncated=True, untimed=True)
+    options = ["--log-format", reader.name, *(part for pair in maps.items() for part in ("--map", "=".join(pair)))]
+    options += [] if reader.block_size else ["--block-size", "4", "--outputs"]
+    options += ["--arrivals", "rate=1/s,seed=1"] if reader.unit is None else []
+    if reader.columns is not None:
+        return broken_table(name, name.name, ROWS), options
+    return whole_and_broken(from_example(name), name.name, ROWS, timed=reader.unit is not None), options
+
+
+@pytest.mark.parametrize(("name", "make", "template", "to"), RUNS, ids=lambda value: getattr(value, "name", None))
 def test_the_canary_is_in_nothing_that_a_run_leaves(name, make, template, to, tmp_path, capfd, monkeypatch, raising):
     monkeypatch.setenv("KVTRACE_DEBUG", "1")
-    source = log(tmp_path / "log.jsonl", make, seed=f"{name} {template}")
-    assert source.read_bytes().count(CANARY.encode()) > ROWS
+    lines, options = lines_and_options(name, make, template)
+    source = log(tmp_path / "log.jsonl", lines)
+    assert source.read_bytes().count(CANARY.encode()) > ROWS // 3
     (tmp_path / "out").mkdir()
     trace, rejects = tmp_path / "out/trace", tmp_path / "out/rejects"
     chosen = raising if template == "raising" else TEMPLATES / f"{template}.jinja" if template else None
-    options = ["--chat-template", str(chosen)] if chosen else []
-    unit = "s" if name == "openai" else "ms"
+    options += ["--chat-template", str(chosen)] if chosen else []
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         status = run([
-            "anonymize", str(source), "-o", str(trace), "--format", to, "--log-format", name, "--time-unit", unit,
-            "--tokenizer", str(TINY), "--block-size", "4", "--outputs", "--allow-truncated",
+            "anonymize", str(source), "-o", str(trace), "--format", to, "--tokenizer", str(TINY), "--allow-truncated",
             "--on-error", "skip", "--rejects", str(rejects), *options,
         ])  # fmt: skip
     shown = capfd.readouterr()
     assert status == 0, shown.err
     require_none(shown.out + shown.err, where="what was said")
     require_none("".join(str(warning.message) for warning in warned), where="a warning")
-    for path in (tmp_path / "out").iterdir():
-        require_none(path.read_bytes().decode("latin-1"), where=path.name)
+    left = {path.name: path.read_bytes().decode("latin-1") for path in (tmp_path / "out").iterdir()}
+    assert {"trace", "trace.meta.json", "rejects"} <= set(left)
+    for file, text in left.items():
+        require_none(text, where=file)
     require_none(str(kvtrace.read(trace).extra) + str(kvtrace.read(trace).meta), where="the trace")
     counts = kvtrace.read(trace).meta["counts"]
-    assert counts["rejected"] == len(rejects.read_text().splitlines()) > ROWS // 10
-    assert counts["rows"] == counts["requests"] + counts["filtered"] + counts["rejected"]
+    assert counts["rejected"] == len(rejects.read_text().splitlines()) > ROWS // 20
+    assert counts["requests"] > 0
+
+
+@pytest.mark.parametrize("example", examples.files(), ids=lambda path: path.name)
+def test_the_canary_is_in_no_local_variable_of_an_error_that_a_caller_gets(example, tmp_path):
+    """Error trackers show the local variables of every frame: ours hold no row when a row's error comes out."""
+    draw, make, raised = random.Random(example.name), from_example(example), 0
+    path = tmp_path / "one.jsonl"
+    for number in range(60):
+        log(path, [*(json.dumps(make(draw)).encode() for _ in range(3)), broken(draw, make(draw)), b"[1]"])
+        try:
+            kvtrace.anonymize(
+                path, log_format=draw.choice(["auto", examples.reader_of(example)]), workers=1, arrivals="rate=1/s",
+                tokenizer=str(TINY) if number % 3 else None, allow_truncated=True, outputs=number % 2 == 0,
+            )  # fmt: skip
+        except KvtraceError as error:
+            raised += 1
+            require_none(all_of(error), where="an exception")
+            require_none(locals_of(error), where="a local variable")
+    assert raised > 30
 
 
 @pytest.mark.parametrize(("name", "make"), [("block-hash", block_hash), ("openai", openai), ("tokens", tokens)])
@@ -280,7 +345,7 @@ def test_a_bug_that_meets_the_canary_shows_its_place_only(tmp_path, capfd, debug
         raise ValueError(f"a bug, with {row}")
 
     monkeypatch.setattr("kvtrace.logs.LogReader._row", fail)
-    path = log(tmp_path / "log.jsonl", block_hash, seed=1, rows=60)
+    path = log(tmp_path / "log.jsonl", whole_and_broken(block_hash, seed=1, rows=60))
     command = ["anonymize", str(path), "-o", str(tmp_path / "trace"), "--tokenizer", str(TINY), "--time-unit", "ms"]
     assert run(command) == 1
     shown = capfd.readouterr()

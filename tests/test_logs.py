@@ -130,7 +130,7 @@ def test_a_logged_length_wins_over_what_the_output_holds():
 
 def test_optional_fields_are_read_under_any_of_their_names():
     record = records_of("block_hash_messages")[1][3]
-    assert (record.session, record.user, record.type, record.model) == ("7", "north", "search", "desk-large")
+    assert (record.session, record.tenant, record.type, record.model) == ("7", "north", "search", "desk-large")
     assert (record.adapter, record.output_length, record.prompt_tokens, record.id) == ("maps", 42, 31, "r-4")
     assert record.tools[0]["function"]["name"] == "find"
     for name in fields.SESSION:

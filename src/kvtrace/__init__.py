@@ -7,6 +7,7 @@ from types import ModuleType as _ModuleType
 __version__ = "0.1.0.dev0"
 
 _HOMES = {  # public name -> the module it lives in, imported when the name is first used
+    "Audit": "privacy.audit",
     "Columns": "trace",
     "Forest": "forest",
     "Hits": "hits",
@@ -17,6 +18,7 @@ _HOMES = {  # public name -> the module it lives in, imported when the name is f
     "UsageError": "errors",
     "analyze": "analyze",
     "anonymize": "anonymize",
+    "audit": "privacy.audit",
     "basics": "analyze",
     "by_block_size": "analyze",
     "check": "check",

@@ -9,10 +9,11 @@ each distinct one, and 8 more a reference at the end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from ._kernels.ids import DigestIndex, number_rows
 from .encode import Batch, Encoder, Recipe
 from .errors import InputError, RowError, UsageError
 from .files import name_of
-from .hits import count_hits, unlimited_hits
 from .keys import Key
 from .logs.arrival_model import ArrivalModel
 from .privacy import profiles
@@ -29,6 +29,9 @@ from .privacy.release import Released, release
 from .privacy.steps import tails_of
 from .trace import Columns, Trace
 from .workers import cores, ordered_map
+
+if TYPE_CHECKING:
+    from .spool import Spool
 
 NS_PER_MS = 1_000_000
 MOST = 1 << 24  # tokens a block
@@ -114,31 +117,39 @@ def anonymize_rows(
     isolate_tenants: bool = False,
     arrivals: str | None = None,
     key: Key | None = None,
+    spool: Spool | None = None,
     keep_order: bool = False,
     workers: int | None = None,
     max_errors: int = 0,
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[dict], None] | None = None,
+    **settings,
 ) -> Rows:
     """Anonymise raw logs; docs/cli.md says what each option means.
 
-    `block_size` is 512 unless the log holds an engine's hashes, whose blocks have theirs. `max_errors` rows may be bad (-1 = any number) and are handed to `on_reject`; one more ends the run with its error.
+    `settings` stand over the profile's own: k, tail, time_step_ms and what else privacy.Profile has. `block_size` is 512 unless the log holds an engine's hashes, whose blocks have theirs. `max_errors` rows may be bad (-1 = any number) and are handed to `on_reject`; one more ends the run with its error.
+    With a `spool` and a key, what is done is kept until its block ends well.
     """
     from . import logs
     from .logs import sources
 
-    chosen = profiles.profile(profile) if isinstance(profile, str) else profile
+    chosen = profiles.profile(profile, **settings) if isinstance(profile, str) else replace(profile, **settings)
     model = None if arrivals is None else ArrivalModel.parse(arrivals)
     _check_options(block_size, chosen, keep_order, outputs)
     files = sources.find(inputs)
+    unread = None
     try:
         reader = logs.open_reader(
             log_format, sources.sample(files), field_map=_with_tenant(field_map, tenant_field), time_unit=time_unit,
             allow_truncated=allow_truncated, untimed=model is not None,
         )  # fmt: skip
     except RowError as error:
-        raise InputError(f"{name_of(files[0].path)}: {error}") from None
+        unread = InputError(f"{name_of(files[0].path)}: {error}")
+    if unread is not None:  # raised out here, so that no frame of the reader's, which holds rows, hangs on it
+        raise unread
+    if spool is not None and key is None:
+        raise UsageError("a run that can be resumed needs the same key again: pass key=load_key(path).")
     key = key or Key.random()
     recipe = Recipe(
         reader=reader, tokenizer=tokenizer, chat_template=None if chat_template is None else str(chat_template),
@@ -155,10 +166,13 @@ def anonymize_rows(
     collector = Collector(recipe, max_errors, on_reject, model)
     pieces = _noted(sources.pieces(files), collector)
     processes = 1 if 0 < total < SMALL or not encoder.can_fork else workers or cores()
-    for batch in ordered_map(encoder, pieces, processes):
-        done = collector.add(batch)
-        if on_progress:
-            on_progress(Progress(done, total, collector.counts.requests, collector.tokens))
+    if spool is not None:
+        spool.begin(encoder, files)
+    with closing(_batches(encoder, pieces, processes, spool)) as batches:
+        for batch in batches:
+            done = collector.add(batch)
+            if on_progress:
+                on_progress(Progress(done, total, collector.counts.requests, collector.tokens))
     if not collector.counts.requests:
         raise _nothing_read(files, collector.counts)
     rows = collector.finish(meta, keep_order=keep_order)
@@ -171,9 +185,13 @@ def _check_options(block_size, profile, keep_order, outputs):
     if block_size is not None:
         _check_block_size(block_size)
     if keep_order and replace(profile, tail="shared").coarsens:
-        raise UsageError("rows in the log's order are for use inside the house: --keep-order goes with --profile exact.")
+        raise UsageError(
+            "rows in the log's order are for use inside the house: --keep-order goes with --profile exact."
+        )
     if outputs and (profile.round_input, profile.round_output) != ("exact", "exact"):
-        raise UsageError("blocks of outputs would show the lengths that are rounded: --outputs goes with exact lengths.")
+        raise UsageError(
+            "blocks of outputs would show the lengths that are rounded: --outputs goes with exact lengths."
+        )
 
 
 def _block_size(given, reader, outputs):
@@ -182,7 +200,11 @@ def _block_size(given, reader, outputs):
     if logged is None:
         return 512 if given is None else given
     if given not in (None, logged):
-        hint = f"Leave --block-size out; kvtrace convert --fold {given // logged} makes larger blocks." if given > logged else ""
+        hint = (
+            f"Leave --block-size out; kvtrace convert --fold {given // logged} makes larger blocks."
+            if given > logged
+            else ""
+        )
         raise UsageError(f"the log holds hashes of blocks of {logged:,} tokens, not {given:,}. {hint}".rstrip())
     if outputs:
         raise UsageError("the log holds hashes of its prompts only: there are no outputs for --outputs.")
@@ -238,6 +260,19 @@ def _noted(pieces, collector):
     for piece in pieces:
         collector.expect(piece)
         yield piece
+
+
+def _batches(encoder, pieces, processes, spool: Spool | None) -> Iterator[Batch]:
+    """The batches of all pieces, in order: those that the spool holds, then new ones, which it is given."""
+    if spool is not None:
+        for batch in spool.kept():
+            if next(pieces, None) is None:
+                raise InputError("the inputs have become shorter since the run that is to be resumed began.")
+            yield batch
+    for batch in ordered_map(encoder, pieces, processes):
+        yield batch
+        if spool is not None:  # once it was taken in: a batch with a bad row that ends the run is not kept
+            spool.append(batch)
 
 
 def _provenance(recipe: Recipe, encoder: Encoder, model: ArrivalModel | None) -> dict[str, Any]:
@@ -394,21 +429,3 @@ def _link_sessions(columns: Columns, session, by_time, order) -> None:
 
 def _plain(counts: Counts) -> dict:
     return {name: value for name, value in asdict(counts).items() if name != "reasons"}
-
-
-def summary(rows: Rows) -> dict[str, Any]:
-    """The figures of a trace that was made: its size, and the hit rates of a cache that never evicts."""
-    trace = rows.trace()
-    figures: dict[str, Any] = {
-        "requests": len(trace),
-        "tokens": int(trace.input_length.sum()),
-        "output_tokens": int(trace.output_length.sum()),
-        "blocks": len(trace.hash_ids),
-        "distinct_blocks": trace.distinct,
-        "sessions": 0 if trace.session is None else int(trace.session.max()) + 1,
-        "duration_ms": float(trace.timestamp[-1]),
-        "hits": count_hits(trace, unlimited_hits(trace)).to_dict(),
-    }
-    if trace.output_ids is not None:
-        figures["hits_with_outputs"] = count_hits(trace, unlimited_hits(trace, outputs=True)).to_dict()
-    return figures

@@ -121,6 +121,8 @@ def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0) -> dict:
         "part": True if len(trace) != len(whole) else None,
     }
     made = {key: value for key, value in whole.meta.items() if key not in STALE}
+    if isinstance(release := made.get("release"), dict):  # its costs count the whole's blocks
+        made["release"] = {key: value for key, value in release.items() if key != "costs"}
     return made | {"converted": {key: value for key, value in done.items() if value is not None}}
 
 

@@ -158,8 +158,8 @@ class Encoder:
         records = self.reader.records(line)
         found = []
         for record in records:
-            if len(records) > 1 and record.session is None:
-                record.session = place  # a line that holds several requests is one conversation
+            if len(records) > 1 and record.session is None and self.reader.is_conversation:
+                record.session = place  # the requests of this line are the turns of one conversation
             time_ns = self.reader.time_ns(record)
             found.append((self._rendered(record, time_ns, place), time_ns))
         return found

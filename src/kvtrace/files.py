@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import io
 import os
+import re
 import secrets
 import stat
 import sys
@@ -15,12 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import InputError, KvtraceError
+from .errors import InputError, KvtraceError, StoppedError
 
 MAGIC = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
 CHUNK = 1 << 16  # packed bytes that are unpacked at a time
 BUFFER = 1 << 20
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room: for anybody, for this user, for this file
 
 
 def open_read(path: str | Path) -> io.BufferedReader:
@@ -70,11 +73,18 @@ def write_atomically(path: str | Path) -> Iterator[BinaryIO]:
 @contextmanager
 def write_together(*paths: str | Path) -> Iterator[list[BinaryIO]]:
     """Streams of files that belong together: all get their names when the block ends well, the first path first."""
-    outputs: list[_Output] = []
+    with outputs_together(*paths) as outputs:
+        yield [output.stream for output in outputs]
+
+
+@contextmanager
+def outputs_together(*paths: str | Path) -> Iterator[list[Output]]:
+    """Outputs of files that belong together, where one is to be read again before it gets its name."""
+    outputs: list[Output] = []
     try:
         for path in paths:
-            outputs.append(_Output(path))
-        yield [output.stream for output in outputs]
+            outputs.append(Output(path))
+        yield outputs
         for output in outputs:
             output.finish()
         for output in outputs:
@@ -98,6 +108,30 @@ def is_regular(path: str | Path) -> bool:
         return stat.S_ISREG(os.stat(path).st_mode)
     except OSError:
         return True
+
+
+def unwritable(path: str | Path, error: OSError, rest: str = "") -> KvtraceError:
+    """What to raise where a file can't be written; StoppedError where there is no room, since room can be made.
+
+    >>> raise unwritable("day.jsonl", OSError(errno.ENOSPC, "No space left on device"))
+    Traceback (most recent call last):
+    kvtrace.errors.StoppedError: day.jsonl: cannot be written (No space left on device).
+    """
+    kind = StoppedError if error.errno in FULL else KvtraceError
+    return kind(f"{path}: cannot be written ({error.strerror or type(error).__name__}).{rest}")
+
+
+def remove_stale(path: str | Path) -> None:
+    """Remove what killed runs left of a file under temporary names; no other run may be writing it now."""
+    if not is_regular(path):
+        return
+    folder, base = os.path.split(os.path.realpath(path))
+    before, _, after = _part_of(base, "NUMBER").rpartition("NUMBER")
+    temporary = re.compile(re.escape(before) + "[0-9a-f]{12}" + re.escape(after))
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if temporary.fullmatch(name):
+                os.unlink(os.path.join(folder, name))
 
 
 def name_of(path: str | Path) -> str:
@@ -234,13 +268,13 @@ def _unpacker(form) -> tuple[Any, Any]:
 # -- writing -----------------------------------------------------------------------------------------------------
 
 
-class _Output:
+class Output:
     """A file on its way to its name; stdout, pipes and devices have theirs already and are written directly."""
 
     def __init__(self, path):
         self.name = "stdout" if is_std(path) else str(path)
         self._owned = not is_std(path)  # stdout is not ours to close
-        self._part, self._is_std = None, is_std(path)
+        self._part, self._is_std, self._finished = None, is_std(path), False
         with self._named_errors():
             self._open(path)
         self._packed = _packed(self._file, path)
@@ -257,12 +291,15 @@ class _Output:
         else:
             self._final = os.path.realpath(path)  # through a link, to what it leads to
             folder, base = os.path.split(self._final)
-            self._part = os.path.join(folder, f".{base[:100]}.{secrets.token_hex(6)}.part")
+            self._part = os.path.join(folder, _part_of(base, secrets.token_hex(6)))
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
             self._file = os.fdopen(os.open(self._part, flags, 0o666), "wb")
 
-    def finish(self):
-        """All bytes are on the disk, under the temporary name."""
+    def finish(self) -> str | None:
+        """All bytes are on the disk, under the temporary name, which is returned; None for what has no such name."""
+        if self._finished:
+            return self._part
+        self._finished = True
         with self._named_errors():
             self.stream.flush()
             if self._packed is not self._file:
@@ -272,6 +309,7 @@ class _Output:
                 os.fsync(self._file.fileno())
             if self._owned:
                 self._file.close()
+        return self._part
 
     def appear(self):
         """The file gets its name, and the folder is told to keep it."""
@@ -306,8 +344,13 @@ class _Output:
         except BrokenPipeError:
             raise  # whoever reads stdout has had enough; the command line ends quietly
         except OSError as error:
-            reason, rest = error.strerror or type(error).__name__, " No file was written." if self._part else ""
-            raise KvtraceError(f"{self.name}: cannot be written ({reason}).{rest}") from None
+            raise unwritable(self.name, error, " No file was written." if self._part else "") from None
+
+
+def _part_of(base: str, number: str) -> str:
+    """The temporary name of a file: that of no other file, and not too long."""
+    short = base if len(base) <= 100 else f"{base[:90]}~{zlib.crc32(os.fsencode(base)):08x}"
+    return f".{short}.{number}.part"
 
 
 class _Sink(io.RawIOBase):

@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ._kernels.siphash import siphash128
-from .errors import KvtraceError, UsageError
+from .errors import UsageError
+from .files import unwritable
 
 
 class Key:
@@ -61,10 +62,17 @@ def load_key(path) -> Key:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}).") from None
     # raised out here, so that no error that holds the file's text hangs on ours
-    raise UsageError(f"{path}: a key file holds 32 hexadecimal digits and nothing else.")
+    empty = " This one is empty, as a run leaves it that was killed while it made it: remove it, and one is made."
+    raise UsageError(
+        f"{path}: a key file holds 32 hexadecimal digits and nothing else.{'' if path.stat().st_size else empty}"
+    )
 
 
 def _make(path: Path) -> Key:
+    """A new key in a new file, on the disk before anything is hashed with it: what is hashed may be kept.
+
+    It is written under its name and no other, so that no copy of it can stay behind.
+    """
     secret = secrets.token_bytes(16)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -73,7 +81,9 @@ def _make(path: Path) -> Key:
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
             file.write(secret.hex() + "\n")
+            file.flush()
+            os.fsync(handle)
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise KvtraceError(f"{path}: cannot be written ({error.strerror}).") from None
+        raise unwritable(path, error) from None
     return Key(secret)

@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import KvtraceError
+from .errors import KvtraceError, StoppedError
 
 
 def cores() -> int:
@@ -26,7 +26,8 @@ def ordered_map(function: Callable, items: Iterable, workers: int) -> Iterator:
 
     Forked workers share what the function holds already; elsewhere it is pickled once for each worker. At most a few
     items a worker are under way, so that memory stays bounded. A function that raises anything but a KvtraceError ends
-    the run with the place of the fault and no more: its message could hold content.
+    the run with the place of the fault and no more: its message could hold content. A worker that the system kills, for
+    want of memory say, is a StoppedError.
     """
     if workers <= 1:
         for item in items:
@@ -44,7 +45,7 @@ def ordered_map(function: Callable, items: Iterable, workers: int) -> Iterator:
             while waiting:
                 yield waiting.popleft().result().value()
         except BrokenProcessPool:
-            raise KvtraceError(
+            raise StoppedError(
                 "a worker process was killed, perhaps for want of memory; nothing was written. Try fewer --workers."
             ) from None
         finally:
@@ -73,7 +74,7 @@ def _guarded(function, item) -> _Result:
     except KvtraceError as error:
         return _Result(error=error.with_traceback(None))
     except MemoryError:
-        return _Result(error=KvtraceError("out of memory; no output file was written. Try fewer --workers."))
+        return _Result(error=StoppedError("out of memory; no output file was written. Try fewer --workers."))
     except Exception as error:
         return _Result(fault=place_of(error))
 
@@ -98,7 +99,8 @@ _function: Any = None  # this worker's function
 
 def _start(function, parent):
     global _function
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    for stop in (number for number in signal.Signals if number.name in ("SIGINT", "SIGHUP")):
+        signal.signal(stop, signal.SIG_IGN)  # the parent decides when to stop
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the parent's way to end, which a fork passes on
     _die_with(parent)
     _function = function

@@ -63,6 +63,8 @@ def infer(hash_ids, offsets, full_blocks, distinct):
 
 def _by_holder(holder):
     holder = np.ascontiguousarray(holder, dtype=np.int64)
+    if len(holder) and holder.min() < 0:
+        raise ValueError("a request has no holder")
     return holder, np.argsort(holder, kind="stable")
 
 

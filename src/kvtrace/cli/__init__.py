@@ -16,11 +16,13 @@ import click
 from .. import __version__
 from .analyze import analyze
 from .anonymize import anonymize
+from .audit import audit
 from .check import check
 from .compare import compare
 from .convert import convert
 from .curve import curve
 from .experiment import experiment
+from .release import release
 from .report import report
 from .simulate import simulate
 from .synthesize import synthesize
@@ -64,28 +66,43 @@ def run(arguments: list[str], command: click.Command | None = None, name: str = 
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except KvtraceError as error:
-        return _fail(str(error), error.status)
-    except (KeyboardInterrupt, click.Abort):
-        return _fail("stopped by the keyboard; no output file was written.", 130)
+        return _fail(_with_notes(str(error), error), error.status)
+    except (KeyboardInterrupt, click.Abort) as stop:
+        return _stopped("the keyboard", stop.__cause__ or stop, 130)
     except _Signal as stop:
         number = stop.args[0]
-        return _fail(f"stopped by {signal.Signals(number).name}; no output file was written.", 128 + number)
+        return _stopped(signal.Signals(number).name, stop, 128 + number)
     except BrokenPipeError:
         _forget_stdout()
         return 1
     except OSError as error:  # what no reader or writer expected: no more processes, a stdout that takes no help text
         _forget_stdout()
         return _system(error)
-    except MemoryError:
-        return _fail("out of memory; no output file was written.", 1)
+    except MemoryError as error:
+        return _fail(_with_notes("out of memory; no output file was written.", error), 5)
     except Exception as error:  # a fault of ours: its message could hold content, its place cannot
         return _internal(error)
+
+
+def _stopped(by: str, stop: BaseException, status: int) -> int:
+    """The end of a run that somebody stopped: status 5 where it can be resumed, else the shell's own."""
+    kept = _notes(stop)
+    return _fail(f"stopped by {by}; {' '.join(kept) or 'no output file was written.'}", 5 if kept else status)
+
+
+def _with_notes(message: str, error: BaseException) -> str:
+    return " ".join([message, *(note[:1].upper() + note[1:] for note in _notes(error))])
+
+
+def _notes(error: BaseException) -> list[str]:
+    """What was added to an exception on its way here: that what was done is kept."""
+    return getattr(error, "__notes__", [])
 
 
 def _fail(message: str, status: int) -> int:
     with contextlib.suppress(OSError):  # nobody listens: the status must do
         click.echo(f"kvtrace: {' '.join(message.splitlines())}", err=True)  # a file's name may hold a newline
-    if status == 1:
+    if status in (1, 5):
         _forget_stdout()
     return status
 
@@ -102,9 +119,11 @@ def _forget_stdout() -> None:
 
 
 def _system(error: OSError) -> int:
+    from ..files import FULL
     from ..workers import place_of
 
-    return _fail(f"{error.strerror or 'the system failed'} ({place_of(error)}); no output file was written.", 1)
+    told = f"{error.strerror or 'the system failed'} ({place_of(error)}); no output file was written."
+    return _fail(_with_notes(told, error), 5 if error.errno in FULL else 1)
 
 
 def _internal(error: Exception) -> int:
@@ -114,11 +133,11 @@ def _internal(error: Exception) -> int:
         import traceback
 
         click.echo("".join(traceback.format_tb(error.__traceback__)), err=True, nl=False)
-    return _fail(
+    told = (
         f"internal error: {place_of(error)}; no output file was written. Please report it (KVTRACE_DEBUG=1 shows where, "
-        "without content).",
-        1,
+        "without content)."
     )
+    return _fail(_with_notes(told, error), 1)
 
 
 @click.group(context_settings=CONTEXT)
@@ -127,5 +146,5 @@ def commands() -> None:
     """Turn raw LLM logs into prefix-cache traces that can be shared, and make those traces useful."""
 
 
-for command in (anonymize, check, analyze, curve, convert, report, simulate, experiment, synthesize, compare, texts):
+for command in (anonymize, audit, release, check, analyze, curve, convert, report, simulate, experiment, synthesize, compare, texts):
     commands.add_command(command)

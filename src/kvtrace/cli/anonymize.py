@@ -2,53 +2,63 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import click
 
 from .output import console
+from .release_options import chosen_profile, release_options
 
 
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, metavar="LOG...")
 @click.option("-o", "--output", required=True, metavar="TRACE", help="File to write; - is stdout. .gz, .zst, .parquet by name.")
 @click.option("--format", "to", metavar="NAME", help="mooncake, bailian or parquet.  [default: by the file's name, else mooncake]")
-@click.option("--log-format", default="auto", metavar="NAME", help="block-hash, openai, tokens; auto looks at the first rows.")
+@click.option("--log-format", default="auto", metavar="NAME", help="A reader of docs/logs.md; auto looks at the first rows.")
 @click.option("--map", "maps", multiple=True, metavar="FIELD=PATH", help="Where a field is, as in session=meta.conversation.")
 @click.option("--time-unit", default="auto", metavar="UNIT", help="s, ms, us, ns or iso; auto looks at the first rows.")
 @click.option("--tokenizer", default="deepseek-r1", metavar="NAME", help="A built-in name, a tokenizer.json or its folder, or a Hugging Face id.")
 @click.option("--chat-template", metavar="FILE", help="A jinja file in place of the tokenizer's own template.")
 @click.option("--no-chat-template", is_flag=True, help="Prompts are templated text already.")
 @click.option("--generation-prompt", metavar="TEXT", help=r"What ends each prompt in place of the template's own; \n is a newline.")
-@click.option("--block-size", default=512, metavar="TOKENS", help="Tokens a block.")
+@click.option("--block-size", type=int, metavar="TOKENS", help="Tokens a block.  [default: 512, or that of the hashes in the log]")
 @click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="The first id that is written.")
-@click.option("--tail", default=None, metavar="RULE", help="The last, partial block: shared, unique or drop.  [default: the profile's]")
 @click.option("--outputs", is_flag=True, help="Also write ids for the blocks of the outputs.")
-@click.option("--profile", default="exact", metavar="NAME", help="Release profile. exact: nothing coarsened, for use inside the house.")
-@click.option("--keep-order", is_flag=True, help="Number and write the rows as they come, not by time.")
-@click.option("--allow-truncated", is_flag=True, help="Take prompts that the logger cut short.")
+@release_options
+@click.option("--tenant-field", metavar="PATH", help="Where a row names the tenant: k then counts tenants.")
+@click.option("--isolate-tenants", is_flag=True, help="Tenants share no blocks, as in engines that keep their caches apart.")
+@click.option("--arrivals", metavar="MODEL", help="Times for a log that has none, as in rate=2/s,think=30s,seed=1.")
+@click.option("--against", metavar="TRACE", help="An earlier release, which must not be found again in this one.")
+@click.option("--keep-order", is_flag=True, help="With --profile exact: number and write the rows as they come, not by time.")
+@click.option("--allow-truncated", is_flag=True, help="Take prompts that the logger cut short, or that lack their beginning.")
 @click.option("--key-file", metavar="FILE", help="A key to hash with, mode 0600; made if missing.  [default: random, never stored]")
+@click.option("--resume", is_flag=True, help="With --key-file: go on with a run of this command that was stopped.")
 @click.option("--on-error", default="stop", type=click.Choice(["stop", "skip"]), help="What a bad row does.")
 @click.option("--max-errors", type=click.IntRange(0), metavar="N", help="With --on-error skip: stop after so many.  [default: no limit]")
 @click.option("--rejects", metavar="FILE", help="With --on-error skip: where and why, a JSON object a bad row.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes.  [default: one a core]")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
-def anonymize(inputs, output, to, maps, key_file, no_chat_template, on_error, max_errors, rejects, quiet, first_id, **options):
+def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_error, max_errors, rejects, against, quiet, first_id, **options):
     """Turn raw logs into a trace: text replaced by chained, keyed, renumbered block ids.
 
-    A LOG is a file, a directory or a glob; .gz and .zst are read; - is stdin. Written beside the trace is
-    TRACE.meta.json, which says how it was made.
+    A LOG is a file, a directory or a glob; .gz and .zst are read; - is stdin. The trace is coarsened as its release
+    profile says, and audited before it gets its name. Written beside it are TRACE.meta.json, which says how it was made,
+    and TRACE.card.md, which says so to people.
     """
     from .. import preload
 
     if any(map(os.path.exists, inputs)):  # else an error is near, and nobody should wait for it
         preload.begin(options["tokenizer"])
     from .. import formats
-    from ..anonymize import anonymize_rows, summary
+    from ..anonymize import anonymize_rows
     from ..errors import UsageError
+    from ..figures import figures
     from ..keys import load_key
     from ..logs.fieldmap import parse_map
+    from ..privacy.publish import publish
     from ..rejects import RejectsFile
+    from ..report import release as told
     from ..report import summary as said
     from ..report.progress import Bar
 
@@ -57,33 +67,55 @@ def anonymize(inputs, output, to, maps, key_file, no_chat_template, on_error, ma
     formats.check_output(output, to)
     if rejects is not None:
         formats.check_output(rejects)
-    _require_apart(inputs, output, rejects, key_file)
+    spool = _spool(inputs, output, rejects, key_file, resume)
+    _require_apart(inputs, output, rejects, key_file, spool and spool.path)
+    options["profile"] = chosen_profile(options)
     screen = console()
 
     def start(meta):
         if not quiet:
             screen.print("\n".join(said.opening(meta)), highlight=False, markup=False)
 
-    with RejectsFile(rejects) as bad_rows, Bar(screen, quiet) as bar:
+    with spool or contextlib.nullcontext(), RejectsFile(rejects) as bad_rows, Bar(screen, quiet) as bar:
         rows = anonymize_rows(
             inputs,
             field_map=parse_map(maps),
             use_template=not no_chat_template,
             key=load_key(key_file) if key_file else None,
+            spool=spool,
             max_errors=0 if on_error == "stop" else -1 if max_errors is None else max_errors,
             on_reject=bad_rows.add,
             on_start=start,
             on_progress=bar.update,
             **{name: value for name, value in options.items() if value is not None},
         )
-        figures = summary(rows)
-        written = formats.write(
+        found, released = figures(rows.trace()), rows.released
+        written = publish(
             rows.columns, output, format=to, first_id=first_id, block_size=rows.block_size, tail=rows.tail,
-            meta=rows.meta | {"figures": figures},
+            meta=rows.meta | {"figures": found}, holders=released and released.holders, against=against,
         )  # fmt: skip
-    if not quiet:
-        screen.print(said.closing(figures, rows.counts))
-        screen.print(f"wrote       {' and '.join(map(str, written))}", highlight=False, markup=False)
+    if quiet:
+        return
+    screen.print(said.closing(found, rows.counts))
+    if released and len(released.steps) > 1:
+        screen.print(told.costs(released))
+    for line in (*(told.notes(released) if released else ()), *told.audited(written)):
+        screen.print(line, highlight=False, markup=False)
+
+
+def _spool(inputs, output, rejects, key_file, resume):
+    """What keeps the run's work until it is done; None where it can't be resumed, an error if --resume asks for it."""
+    from .. import formats
+    from ..errors import UsageError
+    from ..spool import Spool, path_beside, why_not
+
+    reason = why_not(inputs, output, key_file)
+    if reason is None:
+        files = (output, formats.sidecar_path(output), formats.card_path(output), *([] if rejects is None else [rejects]))
+        return Spool(path_beside(output), resume=resume, outputs=files)
+    if resume:
+        raise UsageError(reason)
+    return None
 
 
 def _require_apart(inputs, *outputs):

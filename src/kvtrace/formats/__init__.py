@@ -6,15 +6,18 @@ Each format is a file here and a row in FORMATS. Reading looks at the content, n
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
 from ..errors import InputError, KvtraceError, RowError, UsageError
-from ..files import SUFFIXES, is_regular, is_std, name_of, open_read, write_together
+from ..files import SUFFIXES, is_regular, is_std, name_of, open_read, outputs_together, write_atomically, write_together
 from ..trace import Columns, Trace, expected_blocks, replace_columns
 from . import bailian, mooncake, parquet
 from .block_size import settle
@@ -24,6 +27,7 @@ from .sidecar import Sidecar, describe, dump, read_sidecar, sidecar_path
 
 FORMATS: dict[str, ModuleType] = {"mooncake": mooncake, "bailian": bailian, "parquet": parquet}
 EXTRA = ("keep", "ignore")
+Inspect = Callable[..., str]  # (path, description=sidecar) -> the text of a data card
 
 
 def read(
@@ -34,25 +38,29 @@ def read(
     tail: str | None = None,
     extra: str = "keep",
     threads: int | None = None,
+    add_columns: Callable[[int], dict[str, np.ndarray]] | None = None,
 ) -> Trace:
     """The Trace in a file, mended where need be: rows in time order, times from 0, ids 0, 1, 2, ... (see `repairs`).
 
     `path` may be `-` for stdin and may be packed (gzip, zstd). The format is told by the content; block size and tail
     come from the sidecar, or from the prompts themselves if only one size fits them. `extra` says what happens to keys
-    that a trace does not need: keep, as columns, or ignore. InputError names the line that can't be taken.
+    that a trace does not need: keep, as columns, or ignore. `add_columns` gives more of them, for so many rows in the file's
+    order. InputError names the line that can't be taken.
     """
     found = read_columns(path, format=format, extra=extra, threads=threads)
-    columns, said = found.columns, _sidecar(found, block_size, tail)
-    if not len(columns):
+    rows, said = found.columns, _sidecar(found, block_size, tail)
+    if not len(rows):
         raise InputError(f"{found.path}: holds no requests.")
+    if add_columns is not None:
+        rows.extra |= add_columns(len(rows))
     block_size = said.block_size if block_size is None else block_size
     with _blaming(said if found.sidecar and found.sidecar.block_size else None):
         block_size, tail = settle(found, block_size, said.tail if tail is None else tail)
     _require_lengths(found, block_size, tail)
     if said.first_id:
-        columns = _shifted(columns, -said.first_id)
+        rows = _shifted(rows, -said.first_id)
     with _in_file(found):
-        trace = Trace.from_columns(columns, block_size=block_size, tail=tail, meta=said.meta)
+        trace = Trace.from_columns(rows, block_size=block_size, tail=tail, meta=said.meta)
     trace.repairs.dangling_parents += len(found.lost_parents)
     return trace
 
@@ -95,12 +103,14 @@ def write(
     meta: Mapping | None = None,
     block_size: int | None = None,
     tail: str | None = None,
+    inspect: Inspect | None = None,
 ) -> list[str]:
     """Write a Trace, or plain columns and their block size and tail; returns the names of the files written.
 
     `-` is stdout. The format is told by the name if it is not given: .parquet, else mooncake; .gz and .zst are packed.
     Beside a file its sidecar is written, with `meta` in it; both appear whole or not at all. `first_id` is added to
-    each id; `extra` adds sessions and extra columns to formats that do not have them anyway.
+    each id; `extra` adds sessions and extra columns to formats that do not have them anyway. `inspect` sees the file before
+    it has its name, and may raise, so that nothing is written; the text it gives becomes `<path>.card.md`.
     """
     format = check_output(path, format)
     if isinstance(columns, Trace):
@@ -112,12 +122,43 @@ def write(
     description = describe(
         columns, block_size=block_size, tail=tail or "kept", first_id=first_id, format=format, meta=meta
     )
-    beside = [sidecar_path(path)] if is_regular(path) else []
-    with write_together(*beside, path) as streams:
-        FORMATS[format].write(streams[-1], columns, first_id=first_id, extra=extra, description=description)
-        if beside:
-            streams[0].write(dump(description))
+    def write_rows(stream):
+        FORMATS[format].write(stream, columns, first_id=first_id, extra=extra, description=description)
+
+    if not is_regular(path):
+        if inspect is None:
+            with write_together(path) as (stream,):
+                write_rows(stream)
+        else:
+            _write_inspected(path, write_rows, partial(inspect, description=description))
+        return [name_of_output(path)]
+    beside = [sidecar_path(path)] + ([card_path(path)] if inspect else [])
+    with outputs_together(*beside, path) as outputs:
+        write_rows(outputs[-1].stream)
+        outputs[0].stream.write(dump(description))
+        if inspect:
+            outputs[1].stream.write(inspect(outputs[-1].finish(), description=description).encode())
     return [name_of_output(path), *beside]
+
+
+def card_path(path: str | Path) -> str:
+    """Where the data card of a trace file is.
+
+    >>> card_path("day.jsonl")
+    'day.jsonl.card.md'
+    """
+    return f"{path}.card.md"
+
+
+def _write_inspected(path, write_rows, inspect) -> None:
+    """Write to stdout, a pipe or a device what was inspected in a file of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        whole = os.path.join(folder, "trace")
+        with write_atomically(whole) as stream:
+            write_rows(stream)
+        inspect(whole)
+        with open(whole, "rb") as copy, write_atomically(path) as stream:
+            shutil.copyfileobj(copy, stream)
 
 
 def write_chunks(

@@ -16,12 +16,40 @@ from typing import Any
 import orjson
 
 from ..errors import RowError, UsageError
-from . import block_hash, openai, tables, times, tokens
+from . import (
+    anthropic,
+    azure,
+    block_hash,
+    burstgpt,
+    conversations,
+    dynamo,
+    litellm,
+    openai,
+    otel,
+    responses,
+    sglang,
+    tables,
+    times,
+    tokens,
+)  # fmt: skip
 from .fieldmap import FieldMap
 from .record import Record
 from .times import NO_TIME, Unit
 
-READERS = {"tokens": tokens, "block-hash": block_hash, "openai": openai}  # in the order that detection tries them
+READERS = {  # in the order that detection tries them
+    "litellm": litellm,
+    "otel": otel,
+    "sglang": sglang,
+    "tokens": tokens,
+    "dynamo": dynamo,
+    "azure": azure,
+    "burstgpt": burstgpt,
+    "conversations": conversations,
+    "responses": responses,
+    "anthropic": anthropic,
+    "block-hash": block_hash,
+    "openai": openai,
+}
 
 
 def open_reader(
@@ -114,6 +142,11 @@ class LogReader:
             hint = "Log whole prompts, or take them as they are with --allow-truncated."
             raise RowError(f"the prompt lacks {record.lacks}.", hint=hint)
 
+    @property
+    def is_conversation(self) -> bool:
+        """Whether the requests that one line holds are turns of one conversation, as long as they name no session."""
+        return getattr(READERS[self.name], "CONVERSATION", True)
+
     def time_ns(self, record: Record) -> int:
         """The record's time in nanoseconds, NO_TIME where it has none; RowError where it does not fit the log's unit."""
         if record.time is None:
@@ -157,7 +190,8 @@ class LogReader:
         if fault is not None:  # raised out here, so that orjson's error, which holds the line, does not hang on ours
             raise _not_json(line, fault)
         if type(row) is not dict:
-            raise RowError("is JSON, but not an object.", hint="A row is one object a line.")
+            hint = ARRAY if _is_array(line) else "A row is one object a line."
+            raise RowError("is JSON, but not an object.", hint=hint)
         return self.fields.overlay(row) if self.fields else row
 
 
@@ -186,6 +220,17 @@ def _not_json(line, column):
     except UnicodeDecodeError as error:
         return RowError(f"not UTF-8 at byte {error.start}.")
     hint = None
-    if line.strip() in (b"{", b"["):
+    if _is_array(line):
+        hint = ARRAY
+    elif line.strip() == b"{":
         hint = "A row is one object a line: try jq -c to make lines of one JSON text."
     return RowError(f"not valid JSON at column {column}.", hint=hint)
+
+
+ARRAY = "A row is one object a line, and this begins an array: try jq -c '.[]' to make lines of it."
+
+
+def _is_array(line):
+    """Whether the line is, or begins, an array of objects, as ShareGPT is published: one JSON text in all."""
+    text = line.strip()
+    return text[:1] == b"[" and text[1:].lstrip()[:1] in (b"", b"{")

@@ -57,20 +57,44 @@ def common(places: Places, time: Any, time_path: str = "timestamp") -> Record:
     if time is None:
         reason = "is missing; a trace needs the time of each request."
         raise RowError(reason, field=time_path, hint="Try --map timestamp=FIELD.")
+    return described(places, time)
+
+
+def described(places: Places, time: Any = None) -> Record:
+    """A Record with all that describes the request, its time where it has one, but neither prompt nor output; RowError."""
     row = places[:1]  # nested objects have lengths and types of their own, which mean something else
     return Record(
         time=time,
         tools=_tools(places),
         output_length=count(*find(row, "output_length")),
-        session=_key(*find(places, *SESSION)),
-        user=_key(*find(places, *USER)),
-        tenant=_key(*find(places, *TENANT)),
+        session=key_of(*find(places, *SESSION)),
+        user=key_of(*find(places, *USER)),
+        tenant=key_of(*find(places, *TENANT)),
         type=_type(*find(row, "type")),
-        model=_key(*find(places, "model")),
-        adapter=_key(*find(places, "adapter")),
+        model=key_of(*find(places, "model")),
+        adapter=key_of(*find(places, "adapter")),
         prompt_tokens=count(*find(row, "prompt_tokens")),
-        id=_key(*find(places, *ID)),
+        id=key_of(*find(places, *ID)),
     )
+
+
+def fill(record: Record, row: dict, places: Places, **names: tuple[str, ...]) -> None:
+    """Set the keys that the row itself does not tell from other names: `fill(record, row, places, user=("end_user",))`.
+
+    The first name that is set in some place counts; a field that a map says is missing stays empty.
+    """
+    for field, others in names.items():
+        if getattr(record, field) is None and row.get(field) is not MISSING:
+            keys = (key_of(*find(places, name)) for name in others)
+            setattr(record, field, next((key for key in keys if key is not None), None))
+
+
+def put_media(record: Record, kind: str | None, item: Any, path: str) -> None:
+    """Note what identifies a medium that stands beside the prompt, and what kind of request that makes; RowError."""
+    if type(item) is str:
+        _note_if_cut(record, item, path)
+    record.media.append(_json(item, path))
+    record.type = record.type or kind
 
 
 def put_prompt(record: Record, value: Any, path: str) -> None:
@@ -86,35 +110,40 @@ def put_prompt(record: Record, value: Any, path: str) -> None:
         elif type(value[0]) is int:
             record.token_ids = token_ids(value, path)
         else:
-            raise _wrong(value[0], f"{path}[0]", "a message or a token id")
+            raise wrong(value[0], f"{path}[0]", "a message or a token id")
     elif value in ("", []):
         raise EmptyPrompt("the prompt is empty.", field=path)
     else:
-        raise _wrong(value, path, "messages, text or token ids")
+        raise wrong(value, path, "messages, text or token ids")
     record.type = record.type or "text"
 
 
 def put_messages(record: Record, messages: Any, path: str) -> None:
     """Put chat messages into the record, with what identifies their images, files and sounds; RowError."""
     if type(messages) is not list:
-        raise _wrong(messages, path, "a list of messages")
+        raise wrong(messages, path, "a list of messages")
     if not messages:
         raise EmptyPrompt("the prompt is empty.", field=path)
     for i, message in enumerate(messages):
-        if type(message) is not dict:
-            raise _wrong(message, f"{path}[{i}]", "a message")
-        if type(message.get("role")) is not str:
-            raise _wrong(message.get("role"), f"{path}[{i}].role", "a string")
-        content = message.get("content")
-        if type(content) is str:
-            if is_cut(content):
-                _note_cut(record, f"{path}[{i}].content")
-        elif content is not None:
-            _put_parts(record, content, f"{path}[{i}].content")
-        if message.get("tool_calls") is not None:
-            for text in _arguments(message["tool_calls"], f"{path}[{i}].tool_calls"):
-                _note_if_cut(record, text, f"{path}[{i}].tool_calls")
+        put_message(record, message, f"{path}[{i}]")
     record.messages = messages
+
+
+def put_message(record: Record, message: Any, path: str) -> None:
+    """Note in the record what one message of its prompt holds: images, files, sounds and cut texts; RowError."""
+    if type(message) is not dict:
+        raise wrong(message, path, "a message")
+    if type(message.get("role")) is not str:
+        raise wrong(message.get("role"), f"{path}.role", "a string")
+    content = message.get("content")
+    if type(content) is str:
+        if is_cut(content):
+            _note_cut(record, f"{path}.content")
+    elif content is not None:
+        _put_parts(record, content, f"{path}.content")
+    if message.get("tool_calls") is not None:
+        for text in _arguments(message["tool_calls"], f"{path}.tool_calls"):
+            _note_if_cut(record, text, f"{path}.tool_calls")
 
 
 def put_output(record: Record, value: Any, path: str) -> None:
@@ -136,17 +165,23 @@ def put_output(record: Record, value: Any, path: str) -> None:
             record.output_length = len(value)
     elif value is not None:
         if type(value) not in (int, float):
-            raise _wrong(value, path, "text, token ids or a length")
+            raise wrong(value, path, "text, token ids or a length")
         stated = count(value, path)
         record.output_length = stated if record.output_length is None else record.output_length
     elif record.output_length is None:
         raise RowError("is missing, and no length is logged.", field=path, hint="Try --map output_length=FIELD.")
 
 
+def put_spoken(record: Record, messages: list[dict], path: str) -> None:
+    """Put what the assistant's messages say, end to end, into the record as its output; without any there is none."""
+    spoken = [_message_text(message, path) for message in messages if message["role"] == "assistant"]
+    put_output(record, "".join(spoken) if spoken else None, path)
+
+
 def token_ids(value: Any, path: str) -> array[int]:
     """The ids as an array of uint32; RowError where one is not a whole number from 0 to 2^32 - 1."""
     if type(value) is not list:
-        raise _wrong(value, path, "a list of token ids")
+        raise wrong(value, path, "a list of token ids")
     if list(map(type, value)).count(int) == len(value):  # an array would take True for 1
         try:
             return array("I", value)
@@ -163,7 +198,12 @@ def count(value: Any, path: str) -> int | None:
         return value
     if type(value) is int:
         raise RowError("is negative." if value < 0 else "is beyond 2^31 tokens.", field=path)
-    raise _wrong(value, path, "a whole number of tokens")
+    raise wrong(value, path, "a whole number of tokens")
+
+
+def as_text(value: Any, path: str) -> str:
+    """A text as it is, anything else as JSON; RowError where it nests too deeply."""
+    return value if type(value) is str else _json(value, path).decode()
 
 
 def is_cut(text: str) -> bool:
@@ -172,23 +212,25 @@ def is_cut(text: str) -> bool:
     >>> is_cut("x" * 2048 + "..."), is_cut("x" * 2048), is_cut("... (litellm_truncated 52 chars)")
     (True, False, True)
     """
-    return (len(text) in CUT_LENGTHS and text.endswith("...")) or CUT_MARK in text
+    if len(text) not in CUT_LENGTHS:
+        return CUT_MARK in text
+    return text.endswith("...") or text[1024:-1024] == "..." or CUT_MARK in text  # SGLang keeps both ends
 
 
 def _type(value, path):
     """A request type of TYPES: any other word is `other`, for it goes into the trace and may be anything."""
     if value is None or type(value) is str:
         return value if value in (None, *TYPES) else "other"
-    raise _wrong(value, path, "a string")
+    raise wrong(value, path, "a string")
 
 
-def _key(value, path):
+def key_of(value, path):
     """What names a session, user, model or request: a string; numbers count as theirs, an empty one as none."""
     if value is None or type(value) is str:
         return value or None
     if type(value) is int:
         return str(value)
-    raise _wrong(value, path, "a string or a whole number")
+    raise wrong(value, path, "a string or a whole number")
 
 
 def _tools(places):
@@ -196,7 +238,7 @@ def _tools(places):
     if tools is None:
         return None
     if type(tools) is not list or not all(type(tool) is dict for tool in tools):
-        raise _wrong(tools, path, "a list of tool definitions")
+        raise wrong(tools, path, "a list of tool definitions")
     if path.endswith("functions"):  # OpenAI's older name and shape
         tools = [{"type": "function", "function": function} for function in tools]
     return tools or None
@@ -205,16 +247,16 @@ def _tools(places):
 def _put_parts(record, parts, path):
     """Note what identifies each part that is not text, and what kind of request that makes."""
     if type(parts) is not list:
-        raise _wrong(parts, path, "text, a list of parts or null")
+        raise wrong(parts, path, "text, a list of parts or null")
     for i, part in enumerate(parts):
         if type(part) is str:
             _note_if_cut(record, part, f"{path}[{i}]")
             continue
         if type(part) is not dict:
-            raise _wrong(part, f"{path}[{i}]", "a part of a message")
+            raise wrong(part, f"{path}[{i}]", "a part of a message")
         kind = part.get("type", "text")
         if type(kind) is not str:
-            raise _wrong(kind, f"{path}[{i}].type", "a string")
+            raise wrong(kind, f"{path}[{i}].type", "a string")
         if kind in TEXT_PARTS:
             if type(text := part.get(kind, part.get("text"))) is str:
                 _note_if_cut(record, text, f"{path}[{i}]")
@@ -238,7 +280,7 @@ def _message_text(message, path):
     elif content is None or type(content) is str:
         texts.append(content)
     else:
-        raise _wrong(content, f"{path}.content", "text, a list of parts or null")
+        raise wrong(content, f"{path}.content", "text, a list of parts or null")
     if message.get("tool_calls") is not None:
         texts += _arguments(message["tool_calls"], f"{path}.tool_calls")
     return "".join(text for text in texts if type(text) is str)
@@ -247,14 +289,14 @@ def _message_text(message, path):
 def _arguments(calls, path):
     """The arguments of each tool call, as text."""
     if type(calls) is not list:
-        raise _wrong(calls, path, "a list of tool calls")
+        raise wrong(calls, path, "a list of tool calls")
     for i, call in enumerate(calls):
         function = call.get("function") if type(call) is dict else None
         if type(function) is dict:
             arguments = function.get("arguments", "")
             yield arguments if type(arguments) is str else _json(arguments, f"{path}[{i}].function.arguments").decode()
         elif type(call) is not dict:
-            raise _wrong(call, f"{path}[{i}]", "a tool call")
+            raise wrong(call, f"{path}[{i}]", "a tool call")
 
 
 def _json(value, path):
@@ -279,5 +321,5 @@ _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or fal
           int: "a number", type(None): "missing"}  # fmt: skip
 
 
-def _wrong(value, path, expected):
+def wrong(value, path, expected):
     return RowError(f"is {_KINDS[type(value)]}; expected was {expected}.", field=path)

@@ -57,6 +57,26 @@ def usage(responses: Places) -> Places:
     return [(f"{path}.", found)] if type(found) is dict else []
 
 
+def unpacked(value: Any) -> dict | list | None:
+    """The object or list that a value is, or that it holds as JSON text; None where it is and holds neither.
+
+    >>> unpacked('[{"role": "user"}]'), unpacked("[broken")
+    ([{'role': 'user'}], None)
+    """
+    if type(value) is str and value.startswith(("{", "[")):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            return None  # then it is text that only begins like JSON, or JSON that was cut
+    return value if type(value) in (dict, list) else None
+
+
+def inside(row: dict, name: str) -> Places:
+    """The object of that name in the row, JSON in a string or not, and where it is: a list of one or none."""
+    value = _object(row.get(name))
+    return [] if value is None else [(f"{name}.", value)]
+
+
 def _inside(row, name):
     """The object of that name in the row and the `body` in it, whichever holds the fields: a list of one or none."""
     value, path = _object(row.get(name)), f"{name}."
@@ -67,9 +87,5 @@ def _inside(row, name):
 
 
 def _object(value):
-    if type(value) is str and value.startswith("{"):
-        try:
-            value = orjson.loads(value)
-        except orjson.JSONDecodeError:
-            return None  # then it is text that only begins like an object
+    value = unpacked(value)
     return value if type(value) is dict else None

@@ -25,10 +25,10 @@ class Step:
     name: str
     hits: Hits
 
-    def to_dict(self) -> dict[str, Any]:
-        """Name, hit blocks, blocks and the block hit rate."""
-        return {"step": self.name, "hit_blocks": self.hits.hit_blocks, "blocks": self.hits.blocks,
-                "block_hit_rate": self.hits.block_hit_rate}  # fmt: skip
+    def to_dict(self, *, counts: bool = True) -> dict[str, Any]:
+        """Name and block hit rate; with `counts`, hit blocks and blocks, too."""
+        counted = {"hit_blocks": self.hits.hit_blocks, "blocks": self.hits.blocks} if counts else {}
+        return {"step": self.name, **counted, "block_hit_rate": self.hits.block_hit_rate}
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Released:
             "k_counted": None if self.holders is None else self.holders.kind,
             "sampled": self.sampled,
             "tenants_isolated": self.isolated,
-            "costs": [step.to_dict() for step in self.steps],
+            "costs": [step.to_dict(counts=not self.sampled) for step in self.steps],  # of a sample's whole: no counts
         }
 
     @property

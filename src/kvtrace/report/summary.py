@@ -46,6 +46,9 @@ def _size(figures):
 
 
 def _rates(figures):
+    if "hits" not in figures:
+        yield "hit rates", "unknown", "the log holds lengths only"
+        return
     for kind, note in RATES.items():
         yield f"{kind} hit rate", f"{figures['hits'][f'{kind}_hit_rate']:.3f}", f"{note}, without eviction"
     if outputs := figures.get("hits_with_outputs"):
@@ -63,9 +66,13 @@ def _left_out(counts):
             f"of {logged:,} prompt token counts; {mean:.1f} off on average",
         )
     if counts.cut:
-        yield "cut short", f"{counts.cut:,}", "requests whose text the logger cut: their prefixes are wrong"
-    if counts.filtered:
-        yield "left out", f"{counts.filtered:,}", "rows with an empty prompt"
+        yield "cut short", f"{counts.cut:,}", "requests whose text was cut, or lacks its beginning: their prefixes are wrong"
+    if counts.filtered > counts.others:
+        yield "left out", f"{counts.filtered - counts.others:,}", "requests with an empty prompt"
+    if counts.others:
+        yield "left out", f"{counts.others:,}", "rows that are no requests"
+    if counts.unsampled:
+        yield "left out", f"{counts.unsampled:,}", "requests that were not drawn"
     yield "rejected", f"{counts.rejected:,}", "rows"
     for reason, count in counts.reasons.most_common():
         yield "", f"{count:,}", reason

@@ -1,0 +1,45 @@
+"""What fuzzers begin with: the example logs and the smallest traces of the tests."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent / "tests"
+LOGS = HERE / "data/logs"
+ROW = b'{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [7, 8]}'
+ROWS = [
+    ROW, ROW.replace(b"0,", b"61.114,", 1), ROW.replace(b", ", b" ,\t").replace(b"{", b" { "), ROW + b"\n" + ROW,
+    ROW[:-1] + b', "turn": 2, "type": "text", "x": null, "y": -1.5e3, "z": true}',
+    ROW[:-1] + b', "output_hash_ids": [9, 10], "session_id": 3}\n \n' + ROW + b"\r\n",
+    ROW.replace(b"[7, 8]", b"[18446744073709551615, 9223372036854775808, -1, 0]"),
+    ROW.replace(b"[7, 8]", b"[" + b",".join(b"%d" % n for n in range(300)) + b"]"),
+    ROW[:-1] + b"".join(b', "k%d": %d' % (n, n) for n in range(70)) + b"}",
+]  # fmt: skip
+
+
+@cache
+def trace_files() -> tuple[bytes, ...]:
+    """Trace files of a few rows: our own, and every text in the vectors of formats and faults that is one."""
+    found = list(ROWS)
+    for name in ("formats.json", "faults.json"):
+        found += [text.encode() for text in _texts(json.loads((HERE / "vectors" / name).read_text()))]
+    found += [path.read_bytes() for path in sorted((HERE / "vectors/faults").rglob("*")) if path.suffix == ".jsonl"]
+    return tuple(found)
+
+
+@cache
+def log_lines() -> tuple[bytes, ...]:
+    """All lines of the example logs."""
+    files = sorted(path for path in LOGS.iterdir() if path.is_file())
+    return tuple(line for path in files for line in path.read_bytes().splitlines() if line.strip())
+
+
+def _texts(value):
+    if isinstance(value, str):
+        if "hash_ids" in value:
+            yield value
+    elif isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)

@@ -1,0 +1,60 @@
+"""`kvtrace audit`: what a trace shows, before others may see it."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from .output import print_json, print_tables
+
+
+@click.command()
+@click.argument("trace", metavar="TRACE")
+@click.option("--against", metavar="PREVIOUS", help="An earlier release, to look for rows that are in both.")
+@click.option("--users", metavar="FILE", help="One user a line for each row, to count who shares a block; never written.")
+@click.option("--profile", metavar="NAME", help="Grade against exact, standard or strict.  [default: as declared, else standard]")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
+@click.option("--format", "given", metavar="NAME", help="mooncake, bailian or parquet.  [default: by the content]")
+@click.option("--card", "card_file", metavar="FILE", help="Also write a data card: Markdown to publish beside the trace.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/audit.md lists its keys.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
+def audit(trace, against, users, profile, block_size, given, card_file, as_json, quiet):
+    """Audit a trace file: fifteen checks, PASS, WARN or FAIL; exit status 4 if one fails."""
+    from ..errors import UsageError
+    from ..files import name_of
+    from ..privacy.audit import audit as audited
+    from ..report.audit import table
+
+    if as_json and quiet:
+        raise UsageError("--json and --quiet exclude each other. Give one of them.")
+    if card_file is not None and (trace == "-" or card_file == "-"):
+        raise UsageError("a data card needs files: the trace is read twice, and stdout has the findings.")
+    options = {"block_size": block_size, "format": given}
+    found = audited(trace, against=against, users=users, profile=profile, **options)
+    if card_file is not None:
+        _write_card(found, trace, card_file, options)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        if not quiet:
+            print_tables([table(found, os.path.basename(name_of(trace)))])
+        click.echo(found.verdict)
+    return found.status
+
+
+def _write_card(found, path, card_file, options):
+    import orjson
+
+    from .. import formats
+    from ..files import write_atomically
+    from ..formats.sidecar import sidecar_path
+    from ..privacy.card import card
+
+    read = formats.read(path, extra="ignore", **options)
+    made = read.meta
+    if os.path.exists(sidecar_path(path)):  # beyond what a trace keeps of it: which version wrote it
+        with open(sidecar_path(path), "rb") as file:
+            made = orjson.loads(file.read())
+    with write_atomically(card_file) as stream:
+        stream.write(card(found, read, made).encode())

@@ -1,0 +1,177 @@
+"""A dictionary attack on raw digests: what anybody can hash with an engine's public function, looked up among ids.
+
+It holds every block of one token, and the openings of common chat templates at common block sizes. It is small on
+purpose: whatever it inverts, a larger one inverts much more of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from .xxh3 import xxh3_64, xxh3_64_of_words
+
+TOKENS = 1 << 17  # the ids of most vocabularies
+BLOCK_SIZES = (1, 16, 64, 512)
+SEED = 1337  # Dynamo's
+M64 = (1 << 64) - 1
+FNV_BASIS, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
+OPENINGS = (  # token ids of what common prompts begin with
+    (151644, 872, 198),  # Qwen: user, and a newline
+    (151644, 8948, 198, 2610, 525, 264, 10950, 17847, 13, 151645, 198, 151644, 872, 198),  # a helpful assistant
+    (151644, 8948, 198, 2610, 525, 1207, 16948, 11, 3465, 553, 54364, 14817, 13, 1446, 525, 264, 10950, 17847, 13,
+     151645, 198, 151644, 872, 198),  # You are Qwen, created by Alibaba Cloud. You are a helpful assistant.
+    (2610, 525, 264, 10950, 17847, 13),  # the sentence alone
+    (2610, 525, 12853, 38, 2828, 11, 264, 3460, 4128, 1614, 16176, 553, 5264, 15469, 13),  # You are ChatGPT, ...
+    (0, 128803),  # DeepSeek-R1: its first token, and user
+    (0, 3476, 477, 260, 11502, 22896, 16, 128803),  # You are a helpful assistant.
+    (3476, 477, 260, 11502, 22896, 16),  # the sentence alone
+    (3476, 477, 51744, 14, 260, 3226, 4063, 2645, 17024, 513, 86050, 16),  # You are ChatGPT, ...
+)  # fmt: skip
+
+
+def inverted(ids: np.ndarray) -> dict[str, int]:
+    """How many of the ids (int64, the bits of a digest) each engine's dictionary inverts; engines that have some only.
+
+    >>> inverted(np.array([dynamo_local([[7]])[0], 5], dtype=np.uint64).view(np.int64))
+    {'dynamo': 1}
+    """
+    wanted = np.unique(ids).view(np.uint64)
+    found = {name: int(np.isin(wanted, digests).sum()) for name, digests in dictionaries()}
+    return {name: count for name, count in found.items() if count}
+
+
+def dictionaries() -> Iterator[tuple[str, np.ndarray]]:
+    """The digests (uint64) of the dictionary, an engine at a time."""
+    blocks = list(_openings())
+    singles = [[token] for token in range(TOKENS)]
+    for name, functions in ENGINES.items():
+        digests = [digest for function in functions for prompt in blocks for digest in function(prompt)]
+        of_one = [np.array(digests, dtype=np.uint64)]
+        if name == "dynamo":
+            of_one.append(xxh3_64_of_words(np.arange(TOKENS), SEED))
+        else:
+            of_one.append(
+                np.array([one for function in functions for block in singles for one in function([block])], np.uint64)
+            )
+        yield name, np.unique(np.concatenate(of_one))
+
+
+def _openings() -> Iterator[list[Sequence[int]]]:
+    """Each opening in blocks, the last of which may be partial."""
+    for tokens in OPENINGS:
+        for size in BLOCK_SIZES:
+            yield [tokens[at : at + size] for at in range(0, len(tokens), size)]
+
+
+# -- the public functions: blocks of tokens, root first, to a digest each -------------------------------------------
+
+
+def dynamo_local(blocks) -> list[int]:
+    """Dynamo's hash of each block by itself: XXH3-64 over little-endian u32."""
+    return [xxh3_64(_words(block), SEED) for block in blocks]
+
+
+def dynamo_sequence(blocks) -> list[int]:
+    """Dynamo's hash of each block and what is before it: the first is its local one."""
+    found: list[int] = []
+    for local in dynamo_local(blocks):
+        found.append(xxh3_64(struct.pack("<2Q", found[-1], local), SEED) if found else local)
+    return found
+
+
+def sglang(blocks) -> list[int]:
+    """SGLang's: SHA-256 over the parent's digest and the tokens; events show its first 64 bits."""
+    found, parent = [], b""
+    for block in blocks:
+        parent = hashlib.sha256(parent + _words(block)).digest()
+        found.append(int.from_bytes(parent[:8], "big"))
+    return found
+
+
+def vllm(blocks) -> list[int]:
+    """vLLM's sha256_cbor where PYTHONHASHSEED is 0; events show the last 64 bits."""
+    found, parent = [], hashlib.sha256(cbor("0")).digest()
+    for block in blocks:
+        parent = hashlib.sha256(cbor([parent, list(block), None])).digest()
+        found.append(int.from_bytes(parent[-8:], "big"))
+    return found
+
+
+def vllm_64(blocks) -> list[int]:
+    """vLLM's former sha256_cbor_64bit, which llm-d used too: the parent is a number; for an empty seed and for "0"."""
+    return [one for seed in ("0", "") for one in _numbered_chain(blocks, _low_sha256, _low_sha256(cbor(seed)))]
+
+
+def llm_d(blocks) -> list[int]:
+    """llm-d's: FNV-1a-64 over the CBOR of parent, tokens and null; the root is the hash of an empty seed."""
+    return _numbered_chain(blocks, fnv1a_64, FNV_BASIS)
+
+
+def python_hash(blocks) -> list[int]:
+    """Python's hash of tuples of whole numbers, which no seed changes: of each block, and chained from 0."""
+    found, parent = [], 0
+    for block in blocks:
+        parent = hash((parent, tuple(block)))
+        found += [hash(tuple(block)) & M64, parent & M64]
+    return found
+
+
+ENGINES: dict[str, tuple[Callable[..., list[int]], ...]] = {
+    "dynamo": (dynamo_local, dynamo_sequence), "sglang": (sglang,), "vllm": (vllm,), "vllm 64 bit": (vllm_64,),
+    "llm-d": (llm_d,), "python hash": (python_hash,),
+}  # fmt: skip
+
+
+def fnv1a_64(data: bytes) -> int:
+    """FNV-1a over bytes.
+
+    >>> f"{fnv1a_64(b'a'):x}"
+    'af63dc4c8601ec8c'
+    """
+    state = FNV_BASIS
+    for byte in data:
+        state = (state ^ byte) * FNV_PRIME & M64
+    return state
+
+
+def cbor(value) -> bytes:
+    """Canonical CBOR (RFC 8949) of whole numbers, bytes, text, lists and None.
+
+    >>> cbor([1, [500], None]).hex()
+    '8301811901f4f6'
+    """
+    if value is None:
+        return b"\xf6"
+    if isinstance(value, int):
+        return _head(0, value)
+    if isinstance(value, (bytes, str)):
+        data = value.encode() if isinstance(value, str) else value
+        return _head(3 if isinstance(value, str) else 2, len(data)) + data
+    return _head(4, len(value)) + b"".join(map(cbor, value))
+
+
+def _head(major, number) -> bytes:
+    if number < 24:
+        return bytes([major << 5 | number])
+    size = next(size for size in range(4) if number < 1 << (8 << size))
+    return bytes([major << 5 | 24 + size]) + number.to_bytes(1 << size, "big")
+
+
+def _words(block) -> bytes:
+    return struct.pack(f"<{len(block)}I", *block)
+
+
+def _numbered_chain(blocks, digest, parent) -> list[int]:
+    found = []
+    for block in blocks:
+        parent = digest(cbor([parent, list(block), None]))
+        found.append(parent)
+    return found
+
+
+def _low_sha256(data) -> int:
+    return int.from_bytes(hashlib.sha256(data).digest()[-8:], "big")

@@ -1,0 +1,117 @@
+"""Check 12: two releases of the same requests can be laid side by side, and what each hides is then seen.
+
+Rows are the same where lengths are equal and their times differ by one and the same offset. Both traces are rounded as
+the coarser of the two was; pairs of rows with equal lengths are counted by the difference of their times, and the
+commonest difference against those beside it, which is what chance gives. Equal lists of ids are a key used twice, or
+numbering that was not done anew.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..profiles import declared
+from .anonymity import mix
+from .evidence import Evidence
+from .finding import Finding, failed, not_made, passed
+
+MOST = 0.05  # share of rows found again, beyond chance, from which on the check fails
+SIGMAS = 10.0  # how far beyond chance, in its standard deviations
+LEAST = 5  # rows
+LONG = 4  # blocks: shorter lists of ids are equal by chance
+NEIGHBOURS = 5  # differences on either side that tell what chance gives
+ROWS = 20_000  # of the trace that are looked for
+PAIRS = 64  # rows with equal lengths that one row is compared with
+
+
+def check(there: Evidence) -> Finding:
+    """Rows of the earlier release that are in this one."""
+    old, new = there.previous, there.trace
+    if old is None:
+        return passed({"compared": False}, "nothing was compared: no earlier release was given (--against).")
+    if new is None:
+        return not_made("its rows make no trace")
+    rules = [
+        (profile, trace.block_size) for profile, trace in ((there.profile, new), (_declared(old.meta), old)) if profile
+    ]
+    found, chance, rows = found_again(old, new, rules)
+    equal, long = equal_lists(old, new)
+    figure = {
+        "compared": True, "rows": rows, "found_again": found, "by_chance": chance, "threshold": MOST,
+        "equal_id_lists": equal, "id_lists": long,
+    }  # fmt: skip
+    beyond = found - chance
+    again = beyond >= max(LEAST, MOST * rows) and beyond > SIGMAS * np.sqrt(chance)
+    if again or equal >= max(LEAST, MOST * long):
+        return failed(
+            figure, f"{found:,} of {rows:,} rows are found again in the earlier release by lengths and time ({chance:,.0f} "
+            f"by chance), {equal:,} by equal lists of ids: the two can be laid side by side.",
+            "Release requests once; other hours of the log, under another key, are another release.",
+        )  # fmt: skip
+    return passed(
+        figure, f"{found:,} of {rows:,} rows are found again in the earlier release, about what chance gives."
+    )
+
+
+def found_again(old, new, rules) -> tuple[int, float, int]:
+    """Rows of `new` with one of `old` at the commonest offset, how many chance gives, and how many were looked for."""
+    step = max([1000, *(profile.time_step_ms for profile, _ in rules)])
+    keys = [_coarse(trace, rules) for trace in (old, new)]
+    order = np.lexsort((old.timestamp, keys[0]))
+    sorted_keys, times = keys[0][order], old.timestamp[order]
+    rows = np.unique(np.linspace(0, len(new) - 1, min(len(new), ROWS)).astype(np.int64))
+    first = np.searchsorted(sorted_keys, keys[1][rows], "left")
+    count = np.minimum(np.searchsorted(sorted_keys, keys[1][rows], "right") - first, PAIRS)
+    row = np.repeat(rows, count)
+    place = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    offset = np.round((new.timestamp[row] - times[np.repeat(first, count) + place]) / step).astype(np.int64)
+    if not len(offset):
+        return 0, 0.0, len(rows)
+    pairs = np.unique(np.stack([offset, row]), axis=1)[0]  # a row counts once an offset
+    offsets, hits = np.unique(pairs, return_counts=True)
+    best = int(np.argmax(hits))
+    return int(hits[best]), _beside(offsets, hits, best), len(rows)
+
+
+def equal_lists(old, new) -> tuple[int, int]:
+    """How many prompts of `new` have the very ids of a prompt of `old`, and how many could have.
+
+    Of LONG blocks or more, and not mere runs of new numbers, which are equal wherever lengths are.
+    """
+    theirs, mine = _lists(old), _lists(new)
+    return int(np.isin(mine, theirs).sum()), len(mine)
+
+
+def _lists(trace) -> np.ndarray:
+    """A number for each list of ids that is long and no run."""
+    place = np.arange(len(trace.hash_ids)) - np.repeat(trace.offsets[:-1], trace.prompt_blocks)
+    mixed = mix(mix(place.astype(np.uint64) + np.uint64(1)) + trace.hash_ids.astype(np.uint64))
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
+    rows = np.flatnonzero(trace.prompt_blocks >= LONG)
+    first, last = trace.hash_ids[trace.offsets[rows]], trace.hash_ids[trace.offsets[rows + 1] - 1]
+    rows = rows[last - first + 1 != trace.prompt_blocks[rows]]
+    return sums[trace.offsets[rows + 1]] - sums[trace.offsets[rows]]
+
+
+def _coarse(trace, rules) -> np.ndarray:
+    """A number for each row's lengths, rounded as all rules say."""
+    lengths, outputs = trace.input_length, trace.output_length
+    for profile, block_size in rules:
+        step = {"exact": 1, "block": block_size}.get(profile.round_input, profile.round_input)
+        lengths = -(-lengths // step) * step
+        if profile.round_output == "pow2":
+            outputs = np.where(outputs > 0, 2 ** np.round(np.log2(np.maximum(outputs, 1))).astype(np.int64), 0)
+        elif profile.round_output != "exact":
+            outputs = -(-outputs // profile.round_output) * profile.round_output
+    return lengths * (1 << 31) + outputs
+
+
+def _beside(offsets, hits, best) -> float:
+    """Rows found at the differences on either side of the commonest, on average."""
+    near = np.abs(offsets - offsets[best])
+    beside = (near > 1) & (near <= NEIGHBOURS + 1)  # the next one holds rows whose times were rounded another way
+    return float(hits[beside].sum() / (2 * NEIGHBOURS))
+
+
+def _declared(meta):
+    return declared(meta) if isinstance(meta.get("profile"), str) else None

@@ -1,0 +1,47 @@
+"""Who shares which block, by sets: holders counted, blocks split, conversations inferred request by request."""
+
+
+def count_holders(rows, holder, distinct):
+    """Different holders of each block; `rows` are all ids of each request."""
+    users = [set() for _ in range(distinct)]
+    for row, ids in enumerate(rows):
+        for block in ids:
+            users[block].add(holder[row])
+    return [len(found) for found in users]
+
+
+def split(rows, holder, is_split):
+    """Each request's ids, named so that a block that is split is another one for each holder."""
+    return [
+        [(block, holder[row]) if is_split[block] else (block, None) for block in ids] for row, ids in enumerate(rows)
+    ]
+
+
+def infer(prompts, full_blocks, several=3):
+    """The conversation of each request: that of the last request that used its deepest block seen before."""
+    last, users, found = {}, {}, []
+    for row, prompt in enumerate(prompts):
+        depth = 0
+        while depth < len(prompt) and prompt[depth] in last:
+            depth += 1
+        session = max(found, default=-1) + 1
+        if depth:
+            before = last[prompt[depth - 1]]
+            if depth >= full_blocks[before] and len(users[prompt[depth - 1]]) < several:
+                session = found[before]
+        found.append(session)
+        for block in prompt:
+            last[block] = row
+            users.setdefault(block, set()).add(session)
+    return found
+
+
+def release_by_k(trace, holder, k):
+    """Prompts and outputs, one list a request, after blocks of 2 to k - 1 holders were split; ids by first appearance."""
+    rows = [trace.prompt(row).tolist() for row in range(len(trace))]
+    if trace.output_ids is not None:
+        for row, ids in enumerate(rows):
+            ids += trace.output_ids[trace.output_offsets[row] : trace.output_offsets[row + 1]].tolist()
+    count = count_holders(rows, holder, trace.distinct)
+    named, number = split(rows, holder, [1 < users < k for users in count]), {}
+    return [[number.setdefault(name, len(number)) for name in ids] for ids in named]
