@@ -2,9 +2,11 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+FUZZ_SHORT ?= 20
+FUZZ_SECONDS ?= 3600
 PY := $(VENV)/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types wheel debug docs vectors bench clean
+.PHONY: help demo test check lint types wheel debug fuzz-short fuzz docs vectors bench clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -15,7 +17,7 @@ demo: $(VENV)/demo  ## set up, then turn a raw log of our own into a trace and c
 test: $(VENV)/dev  ## run the tests
 	$(PY) -m pytest
 
-check: $(VENV)/engine lint types test debug wheel  ## all that CI runs, PyTorch's tests among it
+check: $(VENV)/engine lint types test debug fuzz-short wheel  ## all that CI runs, PyTorch's tests among it
 
 lint: $(VENV)/dev  ## ruff: style and formatting of the code
 	$(PY) -m ruff check .
@@ -26,6 +28,18 @@ types: $(VENV)/dev  ## mypy over the package
 
 debug: $(VENV)/dev  ## the kernels' tests against a build with bounds checks
 	sh tests/debug_build.sh $(PY)
+
+fuzz-short: $(VENV)/dev  ## fuzzers for FUZZ_SHORT seconds each, the kernels' with AddressSanitizer; 100,000 canaries
+	$(PY) -m fuzz.readers --seconds $(FUZZ_SHORT)
+	$(PY) -m fuzz.scanner --seconds $(FUZZ_SHORT)
+	sh tests/asan_build.sh $(PY) $(FUZZ_SHORT)
+	KVTRACE_CANARY_ROWS=100000 $(PY) -m pytest tests/test_canary.py -k nothing_that_a_run_leaves
+
+fuzz: $(VENV)/dev  ## fuzzers for FUZZ_SECONDS each (an hour), what they find kept in build/fuzz; a million canaries
+	$(PY) -m fuzz.readers --seconds $(FUZZ_SECONDS) build/fuzz/readers
+	$(PY) -m fuzz.scanner --seconds $(FUZZ_SECONDS) build/fuzz/scanner
+	sh tests/asan_build.sh $(PY) $(FUZZ_SECONDS)
+	KVTRACE_CANARY_ROWS=1000000 $(PY) -m pytest tests/test_canary.py -k nothing_that_a_run_leaves
 
 wheel: $(VENV)/dev  ## build a wheel and try it in a bare environment
 	sh tests/smoke_wheel.sh $(PY)

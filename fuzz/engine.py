@@ -12,8 +12,11 @@ from pathlib import Path
 import atheris
 
 
+CRASHES = Path("build/fuzz/crashes")
+
+
 def fuzz(one: Callable[[bytes], None], seeds: Iterable[bytes], *, words: Iterable[bytes] = ()) -> int:
-    """Run the function on bytes until the time is over or it raises; what made it raise is written as crash-*."""
+    """Run the function on bytes until the time is over or it raises; what made it raise is kept in build/fuzz/crashes."""
     parser = argparse.ArgumentParser(prog=f"python -m fuzz.{Path(sys.argv[0]).stem}", description=__doc__)
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--longest", type=int, default=4096, help="bytes of one input")
@@ -24,6 +27,7 @@ def fuzz(one: Callable[[bytes], None], seeds: Iterable[bytes], *, words: Iterabl
     if chosen.again:
         one(Path(chosen.again).read_bytes())
         return 0
+    CRASHES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         corpus = Path(chosen.corpus or f"{scratch}/corpus")
         corpus.mkdir(parents=True, exist_ok=True)
@@ -34,6 +38,7 @@ def fuzz(one: Callable[[bytes], None], seeds: Iterable[bytes], *, words: Iterabl
         dictionary.write_text("".join(f'"{word}"\n' for word in escaped))
         options = [f"-max_total_time={chosen.seconds}", f"-max_len={chosen.longest}", f"-dict={dictionary}"]
         options += ["-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1", "-verbosity=0"]
+        options += [f"-artifact_prefix={CRASHES}/"]  # where what made it raise is kept
         options += [f"-seed={chosen.seed}"] if chosen.seed else []
         atheris.Setup([sys.argv[0], *options, str(corpus)], one)
         atheris.Fuzz()

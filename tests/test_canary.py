@@ -21,7 +21,7 @@ from kvtrace.check import check
 from kvtrace.cli import run
 from kvtrace.errors import KvtraceError
 from tests.attacks import examples
-from tests.attacks.canary import CANARY, NUMBER, all_of, locals_of, require_none
+from tests.attacks.canary import CANARY, NUMBER, WORDS, all_of, locals_of, require_none
 
 HERE = Path(__file__).resolve().parent
 TINY = HERE / "data/tokenizers/tiny"
@@ -29,7 +29,7 @@ TEMPLATES = HERE / "data/tokenizers/templates"
 RAISING = (
     "{% for m in messages %}{{ raise_exception(m.content ~ m.role) if loop.last else m.nope[m.content] }}{% endfor %}"
 )
-ALL_ROWS = int(os.environ.get("KVTRACE_CANARY_ROWS", 100_000))  # of all runs together; `make fuzz` asks for more
+ALL_ROWS = int(os.environ.get("KVTRACE_CANARY_ROWS", 20_000))  # of all runs together; `make fuzz-short` asks for 100,000
 
 
 @pytest.mark.parametrize("before", range(5))
@@ -283,7 +283,7 @@ def test_the_canary_is_in_nothing_that_a_run_leaves(name, make, template, to, tm
     require_none(shown.out + shown.err, where="what was said")
     require_none("".join(str(warning.message) for warning in warned), where="a warning")
     left = {path.name: path.read_bytes().decode("latin-1") for path in (tmp_path / "out").iterdir()}
-    assert {"trace", "trace.meta.json", "rejects"} <= set(left)
+    assert {"trace", "trace.meta.json", "trace.card.md", "rejects"} <= set(left)
     for file, text in left.items():
         require_none(text, where=file)
     require_none(str(kvtrace.read(trace).extra) + str(kvtrace.read(trace).meta), where="the trace")
@@ -293,11 +293,36 @@ def test_the_canary_is_in_nothing_that_a_run_leaves(name, make, template, to, tm
 
 
 @pytest.mark.parametrize("example", examples.files(), ids=lambda path: path.name)
+def test_the_canary_is_in_nothing_that_an_interrupted_run_leaves(example, tmp_path, capfd, monkeypatch):
+    lines, options = lines_and_options(example, None, "")
+    source, out = log(tmp_path / "log.jsonl", lines[:600]), tmp_path / "out"
+    out.mkdir()
+    monkeypatch.setattr("kvtrace.logs.sources.PIECE_BYTES", 1 << 14)
+    seen = {}
+
+    def look(*_):
+        seen.update({f"{path.name} at {len(seen)}": path.read_bytes() for path in out.iterdir()})
+        if len(seen) > 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvtrace.report.progress.Bar.update", look)
+    run([
+        "anonymize", str(source), "-o", str(out / "trace"), "--tokenizer", str(TINY), "--allow-truncated",
+        "--key-file", str(tmp_path / "key"), "--on-error", "skip", "--rejects", str(out / "rejects"), *options,
+    ])  # fmt: skip
+    shown = capfd.readouterr()
+    require_none(shown.out + shown.err, where="what was said")
+    for name, data in [*seen.items(), *((path.name, path.read_bytes()) for path in out.iterdir())]:
+        require_none(data.decode("latin-1"), where=name)
+    assert max(len(data) for name, data in seen.items() if ".resume" in name) > 1000
+
+
+@pytest.mark.parametrize("example", examples.files(), ids=lambda path: path.name)
 def test_the_canary_is_in_no_local_variable_of_an_error_that_a_caller_gets(example, tmp_path):
     """Error trackers show the local variables of every frame: ours hold no row when a row's error comes out."""
     draw, make, raised = random.Random(example.name), from_example(example), 0
     path = tmp_path / "one.jsonl"
-    for number in range(60):
+    for number in range(24):
         log(path, [*(json.dumps(make(draw)).encode() for _ in range(3)), broken(draw, make(draw)), b"[1]"])
         try:
             kvtrace.anonymize(
@@ -307,7 +332,9 @@ def test_the_canary_is_in_no_local_variable_of_an_error_that_a_caller_gets(examp
         except KvtraceError as error:
             raised += 1
             require_none(all_of(error), where="an exception")
-            require_none(locals_of(error), where="a local variable")
+            printed, opened = locals_of(error)
+            require_none(printed, where="a local variable")
+            require_none(opened, where="an object that is one", forms=WORDS)
     assert raised > 30
 
 
@@ -326,7 +353,7 @@ def test_the_canary_is_in_no_exception(name, make, tmp_path, raising):
         except KvtraceError as error:
             raised += 1
             require_none(all_of(error), where="an exception")
-    assert raised > 30
+    assert raised > 10
 
 
 @pytest.mark.parametrize(("name", "make"), [("block-hash", block_hash), ("openai", openai)])

@@ -23,6 +23,10 @@ HERE = Path(__file__).parent
 DATA = HERE / "data" / "logs"
 TINY = str(HERE / "data" / "tokenizers" / "tiny")
 CUT = "x" * 2048 + "..."
+NO_TIME = "is missing; a trace needs the time of each request. Try --map timestamp=FIELD."
+NO_OUTPUT = "is missing, and no length is logged. Try --map output_length=FIELD."
+HASHES = "request.replay.input_sequence_hashes"
+NUMBER = "holds another number of hashes than its input_length has blocks of trace_block_size, tail included."
 OURS = {  # example -> reader, unit of times, requests that are read without and with --allow-truncated
     "sharegpt.jsonl": ("conversations", None, 5, 7),
     "lmsys.jsonl": ("conversations", None, 3, 3),
@@ -211,7 +215,8 @@ def test_conversations_without_times_need_an_arrival_model():
 
 
 def test_a_cut_turn_spoils_the_requests_from_it_on():
-    said = [{"from": who, "value": text} for who, text in zip(["human", "gpt"] * 3, ["a", "b", CUT, "c", "d", CUT])]
+    who_says, what = ["human", "gpt"], ["a", "b", CUT, "c", "d", CUT]
+    said = [{"from": who, "value": text} for who, text in zip(who_says * 3, what, strict=True)]
     found = records({"conversations": said}, "conversations")
     assert [record.cut for record in found] == [None, "conversations[2].content", "conversations[2].content"]
 
@@ -243,7 +248,9 @@ def test_chats_that_are_requests_are_no_bare_conversations():
     assert not reader.matches({"messages": said[:1]})
 
 
-@pytest.mark.parametrize("text", [b"[\n", b'[{"id": "a", "conversations": []},\n', b'[{"id": "a"}]', b'[ \n{"id": "a", "conversations": []}\n]'])
+@pytest.mark.parametrize(
+    "text", [b"[\n", b'[{"conversations": []},\n', b'[{"id": "a"}]', b'[ \n{"input": "a"},\n{"input": "b"}\n]']
+)
 def test_one_json_array_is_told_how_to_become_lines(text, tmp_path):
     path = tmp_path / "sharegpt.json"
     path.write_bytes(text)
@@ -257,12 +264,21 @@ def test_one_json_array_is_told_how_to_become_lines(text, tmp_path):
 def test_anthropic_blocks_become_chat_messages():
     first, second, third, fourth = (read(row, "anthropic") for row in rows_of("anthropic.jsonl"))
     assert [m["role"] for m in first.messages] == ["system", "user"]
-    assert first.messages[0]["content"] == [{"type": "text", "text": "You are a guide."}, {"type": "text", "text": "Be brief."}]
+    assert first.messages[0]["content"] == [
+        {"type": "text", "text": "You are a guide."},
+        {"type": "text", "text": "Be brief."},
+    ]
     assert [m["role"] for m in second.messages] == ["system", "user", "assistant", "tool", "user"]
     spoken, answer, question = second.messages[2:]
-    assert spoken["reasoning_content"] == "Look it up." and spoken["content"] == [{"type": "text", "text": "One moment."}]
+    assert spoken["reasoning_content"] == "Look it up." and spoken["content"] == [
+        {"type": "text", "text": "One moment."}
+    ]
     assert spoken["tool_calls"][0]["function"] == {"name": "weather", "arguments": {"town": "Jena"}}
-    assert answer == {"role": "tool", "content": [{"type": "text", "text": "4 degrees, rain"}], "tool_call_id": "toolu_1"}
+    assert answer == {
+        "role": "tool",
+        "content": [{"type": "text", "text": "4 degrees, rain"}],
+        "tool_call_id": "toolu_1",
+    }
     assert question["content"] == [{"type": "text", "text": "And a hat?"}]  # its cache marker moves from turn to turn
     assert set(first.tools[0]["function"]) == {"name", "description", "parameters"}
     assert [r.type for r in (first, second, third, fourth)] == ["text", "text", "image", "file"]
@@ -311,8 +327,8 @@ def anthropic(**row):
          "messages[0].content[0].thinking: is missing; expected was a string."),
         ({"system": 5}, "system: is a number; expected was text or a list of content blocks."),
         ({"usage": {"output_tokens": -1}}, "usage.output_tokens: is negative."),
-        ({"usage": None, "content": []}, "content: is missing, and no length is logged. Try --map output_length=FIELD."),
-        ({"timestamp": None}, "timestamp: is missing; a trace needs the time of each request. Try --map timestamp=FIELD."),
+        ({"usage": None, "content": []}, f"content: {NO_OUTPUT}"),
+        ({"timestamp": None}, f"timestamp: {NO_TIME}"),
     ],
 )  # fmt: skip
 def test_a_bad_anthropic_row_is_refused(changed, line):
@@ -378,7 +394,8 @@ def test_calls_of_tools_that_the_server_has_are_part_of_the_answer():
     say = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Seven."}]}
     row = {"object": "response", "created_at": 5, "input": "Hello", "output": [search, say]}
     assert read(row, "responses").output_text == '{"query":"boats","type":"search"}Seven.'
-    (question, spoken, again) = read(row | {"input": [{"role": "user", "content": "a"}, search, say]}, "responses").messages
+    later = read(row | {"input": [{"role": "user", "content": "a"}, search, say]}, "responses")
+    _, spoken, again = later.messages
     assert spoken["tool_calls"][0]["function"]["name"] == "web_search_call" and again["content"][0]["text"] == "Seven."
 
 
@@ -386,7 +403,10 @@ def test_block_hash_rows_and_embeddings_are_no_responses():
     matches = READERS["responses"].matches
     for output in ("Hi", [1, 2], 7, {"role": "assistant", "content": "Hi"}):
         assert not matches({"timestamp": 0, "input": "Hello", "output": output})
-    embedding = {"request": {"input": "Hello"}, "response": {"object": "list", "data": [], "usage": {"prompt_tokens": 1}}}
+    embedding = {
+        "request": {"input": "Hello"},
+        "response": {"object": "list", "data": [], "usage": {"prompt_tokens": 1}},
+    }
     assert not matches(embedding)
     assert refused(embedding, "responses", NotARequest) == "response.object: the object is no response of a model."
 
@@ -401,7 +421,7 @@ def test_block_hash_rows_and_embeddings_are_no_responses():
         ({"input": [{"content": "a"}]}, "input[0].role: is missing; expected was a string."),
         ({"input": [{"type": "function_call", "name": 5}]}, "input[0].name: is a number; expected was a string."),
         ({"instructions": 5}, "instructions: is a number; expected was text or a list of items."),
-        ({"output": []}, "output: is missing, and no length is logged. Try --map output_length=FIELD."),
+        ({"output": []}, f"output: {NO_OUTPUT}"),
         ({"output": [5, {}]}, "output: holds more than token ids, whole numbers from 0 to 2^32 - 1."),
         ({"usage": {"input_tokens": -1}}, "usage.input_tokens: is negative."),
     ],
@@ -436,24 +456,21 @@ def test_dynamo_rows_are_read_wrapped_or_not():
 @pytest.mark.parametrize(
     ("row", "line"),
     [
-        (dynamo([1, 2], 33), "request.replay.input_sequence_hashes: holds another number of hashes than its input_length "
-         "has blocks of trace_block_size, tail included."),
-        (dynamo([1, 2, 3], 32), "request.replay.input_sequence_hashes: holds another number of hashes than its "
-         "input_length has blocks of trace_block_size, tail included."),
-        (dynamo([1, 2**64], 32), "request.replay.input_sequence_hashes: holds more than hashes, whole numbers of 64 bits."),
+        (dynamo([1, 2], 33), f"{HASHES}: {NUMBER}"),
+        (dynamo([1, 2, 3], 32), f"{HASHES}: {NUMBER}"),
+        (dynamo([1, 2**64], 32), f"{HASHES}: holds more than hashes, whole numbers of 64 bits."),
         (dynamo([1, -(2**63) - 1], 32),
-         "request.replay.input_sequence_hashes: holds more than hashes, whole numbers of 64 bits."),
-        (dynamo([1, True], 32), "request.replay.input_sequence_hashes: holds more than hashes, whole numbers of 64 bits."),
-        (dynamo([1, 2.0], 32), "request.replay.input_sequence_hashes: holds more than hashes, whole numbers of 64 bits."),
-        (dynamo("ab", 32), "request.replay.input_sequence_hashes: is a string; expected was a list of hashes."),
+         f"{HASHES}: holds more than hashes, whole numbers of 64 bits."),
+        (dynamo([1, True], 32), f"{HASHES}: holds more than hashes, whole numbers of 64 bits."),
+        (dynamo([1, 2.0], 32), f"{HASHES}: holds more than hashes, whole numbers of 64 bits."),
+        (dynamo("ab", 32), f"{HASHES}: is a string; expected was a list of hashes."),
         (dynamo([], 0), "request.replay.input_length: the prompt is empty."),
         (dynamo([1], 9, block_size=0), "request.replay.trace_block_size: is missing, or no number of tokens above 0."),
         (dynamo([1], 9, replay=None), "request.replay: is missing; it holds the hashes of the prompt's blocks. "
          "Log request_end records with their replay hashes."),
         (dynamo([1], 9, output_tokens=None),
-         "request.output_tokens: is missing, and no length is logged. Try --map output_length=FIELD."),
-        (dynamo([1], 9, request_received_ms=None), "request.request_received_ms: is missing; a trace needs the time of "
-         "each request. Try --map timestamp=FIELD."),
+         f"request.output_tokens: {NO_OUTPUT}"),
+        (dynamo([1], 9, request_received_ms=None), f"request.request_received_ms: {NO_TIME}"),
         (dynamo([1], 9) | {"request": 5}, "request: is a number; expected was the request's metrics."),
     ],
 )  # fmt: skip
@@ -461,8 +478,8 @@ def test_a_bad_dynamo_row_is_refused(row, line):
     assert refused(row, "dynamo") == line
 
 
-paths = st.lists(st.lists(st.integers(0, 2), max_size=5).flatmap(lambda path: st.tuples(st.just(path), st.integers(0, 15))),
-                 min_size=1, max_size=12)  # fmt: skip
+full_blocks, tail_tokens = st.lists(st.integers(0, 2), max_size=5), st.integers(0, 15)
+paths = st.lists(st.tuples(full_blocks, tail_tokens), min_size=1, max_size=12)
 
 
 def chain(path, tail):
@@ -542,7 +559,10 @@ def test_burstgpt_is_read_with_and_without_sessions():
     lines = lines_of("burstgpt.csv")
     reader = open_reader("auto", lines)
     assert [reader.records(line)[0].session for line in lines[1:4]] == [None, "s-1", "s-1"]
-    old = [b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type", b"5,ChatGPT,472,18,490,Conversation log"]
+    old = [
+        b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",
+        b"5,ChatGPT,472,18,490,Conversation log",
+    ]
     reader = open_reader("auto", old)
     assert reader.name == "burstgpt" and reader.time_ns(reader.records(old[1])[0]) == 5 * 10**9
 
@@ -558,7 +578,7 @@ def test_what_we_write_for_clients_is_read_again(tmp_path):
 
 def written_for(client, trace, folder):
     path = folder / f"{client}.csv"
-    with path.open("w") as stream:
+    with path.open("wb") as stream:
         import_module(f"kvtrace.clients.{client}").write(stream, trace)
     return path
 
@@ -587,7 +607,7 @@ def test_a_heading_is_names_of_columns(line, names):
         (b"2031-11-16 18:17:03,5.5,6", "ContextTokens: is not a whole number of tokens."),
         (b"2031-11-16 18:17:03,-5,6", "ContextTokens: is negative."),
         (b"2031-11-16 18:17:03,5,9999999999", "GeneratedTokens: is beyond 2^31 tokens."),
-        (b",5,6", "timestamp: is missing; a trace needs the time of each request. Try --map timestamp=FIELD."),
+        (b",5,6", f"timestamp: {NO_TIME}"),
     ],
 )
 def test_a_bad_row_of_a_table_is_refused(line, reason):
@@ -645,7 +665,9 @@ def test_any_row_of_a_table_gives_a_record_or_an_error_without_content(name, dat
     lines = lines_of(name)
     line = data.draw(st.sampled_from(lines[1:]))
     cells = line.split(b",")
-    cells[data.draw(st.integers(0, len(cells) - 1))] = data.draw(st.sampled_from([CANARY, f'"{CANARY}', "-1", "1e5", "0"])).encode()
+    cells[data.draw(st.integers(0, len(cells) - 1))] = data.draw(
+        st.sampled_from([CANARY, f'"{CANARY}', "-1", "1e5", "0"])
+    ).encode()
     reader = open_reader("auto", lines)
     try:
         for record in reader.records(b",".join(cells)):

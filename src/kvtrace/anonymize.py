@@ -228,6 +228,8 @@ def _released(rows: Rows, profile: Profile, session_share: float, isolated: bool
     rows.columns, whole = Columns(np.empty(0), [], [], [], [0]), rows.trace()
     done = release(whole, profile, users=rows.users, session_share=session_share, rng=rng)
     done.isolated = isolated
+    if "prefixes" in rows.meta:  # nothing is shared, so there is nothing to lose or to warn of
+        done.steps, done.notes = [], []
     rows.counts.unsampled = len(whole) - len(done.trace)
     counts = {} if done.sampled else {"counts": _plain(rows.counts)}
     rows.columns, rows.tail, rows.released = done.trace, done.trace.tail, done

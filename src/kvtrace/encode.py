@@ -38,9 +38,9 @@ class Recipe:
     by_tenant: bool = False  # tenants, not users, are who k-sharing counts
 
 
-@dataclass
+@dataclass(repr=False)
 class Batch:
-    """What is left of one piece of a log: columns over its good requests, and its rejects."""
+    """What is left of one piece of a log: columns over its good requests, and its rejects; prints as their numbers."""
 
     lines: int = 0  # lines of the piece, to number those of the next
     time_ns: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
@@ -63,6 +63,9 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.time_ns)
+
+    def __repr__(self):  # tracebacks that show local variables show no time or length of a row
+        return f"Batch({len(self)} requests, {len(self.rejects)} rejects)"
 
 
 @dataclass(frozen=True)

@@ -291,5 +291,5 @@ def _payload(file: BinaryIO, left: int) -> bytes | None:
     if len(head) < HEAD.size:
         return None
     size, check = HEAD.unpack(head)
-    data = file.read(size) if size <= left else b""
-    return data if len(data) == size and zlib.crc32(data) == check else None
+    data = file.read(size) if 0 < size <= left else b""  # a power cut leaves zeros, and the CRC of nothing is 0
+    return data if data and len(data) == size and zlib.crc32(data) == check else None

@@ -1,7 +1,7 @@
 """When requests arrive that a log gives no time: a stated model, `rate=2/s,think=30s,seed=1`.
 
-Conversations begin as a Poisson process of the given rate, in the log's order; each turn follows the one before it after an
-exponential time with the given mean. The trace's sidecar says which model its times come from.
+Conversations begin as a Poisson process of the given rate, in the log's order; each turn follows the one before it
+after an exponential time with the given mean. The trace's sidecar says which model its times come from.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class ArrivalModel:
         if not missing.any():
             return times_ns
         if not missing.all():
-            raise RowError("some requests have times and others have none.", hint="Leave --arrivals out, or those rows.")
+            hint = "Leave --arrivals out, or those rows."
+            raise RowError("some requests have times and others have none.", hint=hint)
         rng = np.random.default_rng(self.seed)
         alone = conversation < 0
         number = np.where(alone, conversation.max(initial=-1) + 1 + np.cumsum(alone), conversation)

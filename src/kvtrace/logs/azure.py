@@ -1,7 +1,7 @@
 """The Azure LLM inference traces as CSV: a time and two token counts a row, and nothing of the prompts.
 
-https://github.com/Azure/AzurePublicDataset: TIMESTAMP, ContextTokens, GeneratedTokens; those of 2023 give no zone, those
-of 2024 do.
+https://github.com/Azure/AzurePublicDataset: TIMESTAMP, ContextTokens, GeneratedTokens. Times of 2023 have no
+zone, those of 2024 do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .record import Record
 def read(row: dict) -> Record:
     """The Record of one row, its lengths alone; RowError where the row is not of this form.
 
-    >>> read({"TIMESTAMP": "2023-11-16 18:17:03.9799600", "ContextTokens": "4808", "GeneratedTokens": "10"}).input_length
+    >>> read({"TIMESTAMP": "2023-11-16 18:17:03", "ContextTokens": "4808", "GeneratedTokens": "10"}).input_length
     4808
     """
     time, path = fields.find([("", row)], "timestamp", "TIMESTAMP")

@@ -1,8 +1,8 @@
 """BurstGPT's CSV: seconds, a model, and token counts a row, in later releases a session too; nothing of the prompts.
 
 https://github.com/HPMLL/BurstGPT: Timestamp, (Session ID, Elapsed time,) Model, Request tokens, Response tokens, Total
-tokens, Log Type. A row without response tokens is a request that failed: the files named `without_fails` leave it out, and
-so do we.
+tokens, Log Type. A row without response tokens is a request that failed: the files named `without_fails` leave it out,
+and so do we.
 """
 
 from __future__ import annotations

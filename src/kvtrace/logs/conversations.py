@@ -26,8 +26,8 @@ ROLES = {
 
 # what a row of requests has and a bare conversation has not
 REQUEST = (
-    "timestamp", "created", "created_at", "usage", "choices", "response", "request", "body", "input", "output", "prompt",
-    "prompt_token_ids", "startTime", "output_length", "system",
+    "timestamp", "created", "created_at", "usage", "choices", "response", "request", "body", "input", "output",
+    "prompt", "prompt_token_ids", "startTime", "output_length", "system",
 )  # fmt: skip
 
 # ShareGPT cuts a long conversation into pieces: seven letters and digits name it, a number after them the piece
@@ -37,7 +37,7 @@ _LATER_PIECE = re.compile(r"(?=[^_]*[0-9A-Z])[0-9A-Za-z]{7}_0*[1-9][0-9]*", re.A
 def read_all(row: dict) -> list[Record]:
     """The Records of one conversation, in the order of its turns; NotARequest where no turn is the assistant's.
 
-    The requests share the messages: a conversation of n turns holds each of them once. RowError where it is no such row.
+    The requests share the messages: of a conversation's turns each is held once. RowError where it is no such row.
 
     >>> said = [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Hi"}] * 2
     >>> [(len(request.messages), request.output_text) for request in read_all({"conversations": said})]
@@ -66,7 +66,7 @@ def matches(row: dict) -> bool:
     if _is_turns(row.get("conversations")) or _is_turns(row.get("conversation")):
         return True
     messages = row.get("messages")
-    if not _is_turns(messages) or any(row.get(name) is not None for name in REQUEST):
+    if type(messages) is not list or not _is_turns(messages) or any(row.get(name) is not None for name in REQUEST):
         return False
     return any(type(message) is dict and message.get("role") == "assistant" for message in messages)
 
@@ -76,16 +76,16 @@ def small_unit(row: dict) -> str | None:
     return None
 
 
-def _is_turns(value):
+def _is_turns(value: Any) -> bool:
     return type(value) is list and bool(value) and type(value[0]) is dict and bool(value[0].keys() & {"role", "from"})
 
 
-def _turns(row):
+def _turns(row) -> tuple[list, str]:
     """The turns as logged, and their JSON path."""
     turns, path = fields.find([("", row)], "input", "conversations", "conversation", "messages")
     if turns is None:
         raise RowError("is missing; it holds the turns.", field="conversations", hint="Try --map input=FIELD.")
-    if type(turns) is not list:
+    if not isinstance(turns, list):
         raise fields.wrong(turns, path, "a list of turns")
     for i, turn in enumerate(turns):
         if type(turn) is not dict:
@@ -136,7 +136,7 @@ def _about(row, turns, path) -> Record:
 
 
 def _wildchat_session(row, turns):
-    """The hash of a WildChat conversation is that of its text, so that equal ones share it; a turn's number is its own."""
+    """A WildChat conversation's hash with its first turn's number: the hash is of the text, equal texts share it."""
     name, turn = row.get("conversation_hash"), turns[0].get("turn_identifier") if turns else None
     return name if name is None or turn is None else f"{name} {turn}"
 
@@ -154,4 +154,3 @@ def _time(turns, i):
     """When the question of this answer came, else when the answer did; None where the turns have no times."""
     asked = turns[i - 1].get("timestamp") if i and turns[i - 1].get("role") == "user" else None
     return asked if asked is not None else turns[i].get("timestamp")
-

@@ -31,7 +31,6 @@ MEDIA_PARTS = {
 }  # fmt: skip
 
 
-
 CUT_MARK = "(litellm_truncated"  # what LiteLLM leaves where it took text out
 CUT_LENGTHS = (2048, 2048 + len("..."))  # where LiteLLM and SGLang cut unless told otherwise
 
@@ -61,7 +60,7 @@ def common(places: Places, time: Any, time_path: str = "timestamp") -> Record:
 
 
 def described(places: Places, time: Any = None) -> Record:
-    """A Record with all that describes the request, its time where it has one, but neither prompt nor output; RowError."""
+    """A Record with all that describes the request, its time if it has one, but neither prompt nor output; RowError."""
     row = places[:1]  # nested objects have lengths and types of their own, which mean something else
     return Record(
         time=time,

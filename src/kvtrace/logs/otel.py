@@ -115,7 +115,7 @@ def _record(span, resource) -> Record:
         raise NotARequest("is a call that failed: nothing was generated.")
     if told is None:
         raise RowError("hold no prompt: content capture was off.", field="attributes", hint=_hint(attributes))
-    record = fields.common([("", span)], *fields.find([("", span)], "timestamp", *STARTS))
+    record = fields.common([("", span)], *_time(span))
     places = [("attributes.", attributes), ("resource.attributes.", resource)]
     fields.fill(record, span, places, session=SESSION, user=USER, tenant=TENANT, model=MODEL, id=ID)
     _put_usage(record, attributes)
@@ -126,6 +126,11 @@ def _record(span, resource) -> Record:
         record.lacks = _lack(span) or told.lacks
     _put_output(record, span, told)
     return record
+
+
+def _time(span):
+    names = STARTS if span.get("timestamp") is None else ("timestamp",)  # where a map puts the time
+    return fields.find([("", span)], *names)
 
 
 def _said(attributes, events) -> Said | None:

@@ -1,8 +1,8 @@
 """OpenAI Responses requests with their responses, as gateways log them (see pairs.py).
 
 Request: `input`, text or items, `instructions`, flat `tools`, `safety_identifier` or `user`. Response: `created_at` in
-seconds, `model`, `output` items, `usage`. Items become chat messages: an answer, its reasoning and its function calls are
-one assistant message, as chat completions have it. A request that goes on from what the server keeps
+seconds, `model`, `output` items, `usage`. Items become chat messages: an answer, its reasoning and its function calls
+are one assistant message, as chat completions have it. A request that goes on from what the server keeps
 (previous_response_id, conversation, item_reference, a stored prompt) lacks what it does not repeat.
 """
 

@@ -43,13 +43,14 @@ def tokens(row: dict, *names: str) -> int:
     4808
     """
     cell, path = fields.find([("", row)], *names)
-    if cell is None:
-        raise RowError("is missing; it holds a number of tokens.", field=names[-1])
     if type(cell) is str:
         if not _WHOLE.fullmatch(cell):
             raise RowError("is not a whole number of tokens.", field=path)
         cell = int(cell.partition(".")[0])
-    return fields.count(cell, path)
+    number = fields.count(cell, path)
+    if number is None:
+        raise RowError("is missing; it holds a number of tokens.", field=names[-1])
+    return number
 
 
 def _cells(line) -> list[str] | None:

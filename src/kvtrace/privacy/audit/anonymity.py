@@ -35,7 +35,7 @@ def check(there: Evidence) -> Finding:
     if located > MOST:
         return warned(
             figure,
-            f"{said}; {figure['alone_by_lengths']:.1%} by lengths alone, {figure['alone_by_structure']:.1%} by sharing.",
+            f"{said}; {figure['alone_by_lengths']:.1%} by lengths, {figure['alone_by_structure']:.1%} by sharing.",
             "Round lengths and times (--profile strict), or accept it: what is found is no content.",
         )
     return passed(figure, f"{said}.")

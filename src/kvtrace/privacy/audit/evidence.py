@@ -52,7 +52,7 @@ class Evidence:
     card: str | None = None
     sidecar: Sidecar | None = None  # of the first text that is this file's
     profile: Profile = PROFILES["standard"]  # graded against
-    declared: bool = False
+    declared: Profile | None = None  # what the sidecar says
     block_size: int | None = None
     tail: str | None = None
     trace: Trace | None = None  # of the rows that hold what lengths promise, in time order
@@ -116,7 +116,7 @@ def gather(
     there.sidecar = _settled(there)
     there.card = _card(path)
     declared = _declared(there.meta)
-    there.profile, there.declared = graded or declared or PROFILES["standard"], declared is not None
+    there.profile, there.declared = graded or declared or PROFILES["standard"], declared
     _make_trace(there, block_size)
     there.holders, there.by_users = _holders(there, users, holders)
     there.previous = None if against is None else formats.read(against, extra="ignore")

@@ -62,12 +62,12 @@ def counted(there: Evidence) -> tuple[Holders, bool]:
     if there.profile.k_counts == "requests" or (there.declared and said == "requests"):
         return Holders(np.arange(len(trace)), "requests"), True
     best = holders(trace, counts="sessions")
-    if not there.declared:
+    if there.declared is None:
         return best, True
     if said == "sessions":
         return best, best.kind == "sessions"
     if said == "inferred":  # from the blocks, which show another end of each prompt once lengths are rounded
-        return Holders(inferred(trace), "inferred"), there.profile.round_input == "exact"
+        return Holders(inferred(trace), "inferred"), there.declared.round_input == "exact"
     return best, False
 
 

@@ -14,9 +14,10 @@ def check(there: Evidence) -> Finding:
     figure = {"unused_ids": unused, "unused_names": names}
     if unused:
         return failed(
-            figure, f"{unused:,} numbers between the least id and the greatest are never used: they tell what is missing.",
+            figure,
+            f"{unused:,} numbers between the least id and the greatest are never used: they tell what is missing.",
             "Number the ids anew after rows were left out: `kvtrace convert` does.",
-        )  # fmt: skip
+        )
     if names:
         told = ", ".join(f"{count:,} of {name}" for name, count in names.items())
         return warned(figure, f"no id is missing, but numbers are never used: {told}.", "Number them anew.")

@@ -20,8 +20,8 @@ SIGMAS = 10.0  # how far beyond chance, in its standard deviations
 LEAST = 5  # rows
 LONG = 4  # blocks: shorter lists of ids are equal by chance
 NEIGHBOURS = 5  # differences on either side that tell what chance gives
-ROWS = 20_000  # of the trace that are looked for
-PAIRS = 64  # rows with equal lengths that one row is compared with
+ROWS = 20_000  # of the trace that are looked for, at most
+PAIRS = 1 << 22  # pairs of rows with equal lengths that are looked at, at most
 
 
 def check(there: Evidence) -> Finding:
@@ -44,10 +44,11 @@ def check(there: Evidence) -> Finding:
     again = beyond >= max(LEAST, MOST * rows) and beyond > SIGMAS * np.sqrt(chance)
     if again or equal >= max(LEAST, MOST * long):
         return failed(
-            figure, f"{found:,} of {rows:,} rows are found again in the earlier release by lengths and time ({chance:,.0f} "
-            f"by chance), {equal:,} by equal lists of ids: the two can be laid side by side.",
+            figure,
+            f"{found:,} of {rows:,} rows are found again in the earlier release by lengths and time ({chance:,.0f} by "
+            f"chance), {equal:,} by equal lists of ids: the two can be laid side by side.",
             "Release requests once; other hours of the log, under another key, are another release.",
-        )  # fmt: skip
+        )
     return passed(
         figure, f"{found:,} of {rows:,} rows are found again in the earlier release, about what chance gives."
     )
@@ -59,9 +60,7 @@ def found_again(old, new, rules) -> tuple[int, float, int]:
     keys = [_coarse(trace, rules) for trace in (old, new)]
     order = np.lexsort((old.timestamp, keys[0]))
     sorted_keys, times = keys[0][order], old.timestamp[order]
-    rows = np.unique(np.linspace(0, len(new) - 1, min(len(new), ROWS)).astype(np.int64))
-    first = np.searchsorted(sorted_keys, keys[1][rows], "left")
-    count = np.minimum(np.searchsorted(sorted_keys, keys[1][rows], "right") - first, PAIRS)
+    rows, first, count = _pairs(sorted_keys, keys[1])
     row = np.repeat(rows, count)
     place = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
     offset = np.round((new.timestamp[row] - times[np.repeat(first, count) + place]) / step).astype(np.int64)
@@ -71,6 +70,18 @@ def found_again(old, new, rules) -> tuple[int, float, int]:
     offsets, hits = np.unique(pairs, return_counts=True)
     best = int(np.argmax(hits))
     return int(hits[best]), _beside(offsets, hits, best), len(rows)
+
+
+def _pairs(sorted_keys, keys):
+    """Rows to look for, as many as the pairs allow, evenly over the trace; where their equals begin, and how many."""
+    wanted = ROWS
+    while True:
+        rows = np.unique(np.linspace(0, len(keys) - 1, min(len(keys), wanted)).astype(np.int64))
+        first = np.searchsorted(sorted_keys, keys[rows], "left")
+        count = np.searchsorted(sorted_keys, keys[rows], "right") - first
+        if count.sum() <= PAIRS or wanted == 1:
+            return rows, first, count
+        wanted = max(1, int(len(rows) * PAIRS / count.sum() * 0.9))
 
 
 def equal_lists(old, new) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from .finding import Finding, failed, passed, warned
 from .marks import kinds, shown
 
 FORBIDDEN = re.compile(
-    r"(?i)(?:^|[_.-])(?:key|secret|token|password|passwd|passphrase|credential|credentials|apikey|auth|authorization|bearer|host|"
+    r"(?i)(?:^|[_.-])(?:key|secret|(?:access|auth|api|bearer|refresh)[_-]?token|token(?![_-]hit)|password|passwd|passphrase|credential|credentials|apikey|auth|authorization|bearer|host|"
     r"hostname|machine|node|user|username|users|login|account|owner|path|paths|file|files|filename|dir|directory|folder|"
     r"home|cwd|email|mail|ip|address|url|uri|env|environ|argv|command|pid)(?:$|[_.-])"
 )
@@ -27,11 +27,9 @@ def check(there: Evidence) -> Finding:
     """All names and values of the sidecar, of other metadata in the file, and of the card's text."""
     faults = [said for said in there.texts if said.fault]
     found = [{"in": said.where, "at": place, "kind": kind} for said in there.texts for place, kind in scan(said.values)]
-    found += [{"in": "the card", "at": "", "kind": kind} for kind in kinds(PUBLIC.sub("", there.card or ""))]
-    figure = {
-        "looked_at": [*(said.where for said in there.texts), *(["the card"] if there.card else [])],
-        "found": found,
-    }
+    found += [{"in": "the card", "at": "", "kind": kind} for kind in kinds(_card(there))]
+    looked_at = [*(said.where for said in there.texts), *(["the card"] if there.card else [])]
+    figure = {"looked_at": looked_at, "found": found}
     if found:
         told = "; ".join(f"{one['in']}{_at(one['at'])}: {one['kind']}" for one in found[:4])
         return failed(figure, told + (f"; and {len(found) - 4} more." if len(found) > 4 else "."), REMEDY)
@@ -41,6 +39,18 @@ def check(there: Evidence) -> Finding:
         return warned(figure, "there is no sidecar: nobody says how the trace was made.", "Publish one beside it.")
     hold = "holds" if len(looked_at) == 1 else "hold"
     return passed(figure, f"{' and '.join(looked_at)} {hold} no key, machine, place or person.")
+
+
+def _card(there: Evidence) -> str:
+    """The card's text without what is public: addresses of licences, and the digests that a sidecar may state."""
+    text = PUBLIC.sub("", there.card or "")
+    for said in there.texts:
+        for part in ("tokenizer", "chat_template"):
+            described = said.values.get(part) if isinstance(said.values, dict) else None
+            digest = described.get("sha256") if isinstance(described, dict) else None
+            if isinstance(digest, str) and DIGEST.match(digest):
+                text = text.replace(digest, "")
+    return text
 
 
 def scan(value: Any, place: tuple[str, ...] = ()):

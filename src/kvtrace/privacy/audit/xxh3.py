@@ -38,7 +38,7 @@ def xxh3_64(data: bytes, seed: int = 0) -> int:
 def xxh3_64_of_words(words: np.ndarray, seed: int = 0) -> np.ndarray:
     """The digest of each 32-bit word's four bytes (uint64).
 
-    >>> xxh3_64_of_words(np.array([7]), 1337)[0] == xxh3_64(bytes([7, 0, 0, 0]), 1337)
+    >>> int(xxh3_64_of_words(np.array([7]), 1337)[0]) == xxh3_64(bytes([7, 0, 0, 0]), 1337)
     True
     """
     seed ^= int.from_bytes((seed & 0xFFFFFFFF).to_bytes(4, "little")[::-1], "little") << 32

@@ -1,0 +1,75 @@
+"""The fuzzers of fuzz/ pass on what they begin with, and see what is planted for them."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+from fuzz import kernels, seeds
+from fuzz.mutate import mutate
+from kvtrace import logs
+from kvtrace._kernels import sharing
+from kvtrace.errors import RowError
+from tests.attacks.canary import CANARY
+from tests.test_rows import agree
+
+
+def test_the_kernels_pass_a_few_cases():
+    assert {kernels.run(7, number) for number in range(150)} == set(kernels.KERNELS)
+
+
+def test_a_kernel_that_differs_from_its_twin_is_seen(monkeypatch):
+    monkeypatch.setattr(sharing, "count_holders", lambda parts, holder, distinct: np.zeros(distinct, np.int32))
+    with pytest.raises(AssertionError) as seen:
+        for number in range(150):
+            kernels.run(7, number)
+    assert re.search(r"--seed 7 --case \d+", "".join(seen.value.__notes__))
+
+
+def test_a_case_is_the_same_each_time():
+    assert mutate(random.Random("7 1"), b"{}") == mutate(random.Random("7 1"), b"{}")
+    assert kernels.run(7, 1) == kernels.run(7, 1)
+
+
+@pytest.mark.parametrize("data", seeds.trace_files())
+def test_the_scanners_seeds_are_read_as_its_twin_reads_them(data):
+    agree(data)
+
+
+def test_every_example_log_is_a_seed():
+    assert len(seeds.log_lines()) > 40
+
+
+@pytest.fixture
+def readers():
+    pytest.importorskip("atheris")
+    from fuzz import readers
+
+    return readers
+
+
+def test_the_readers_pass_their_seeds(readers):
+    for seed in readers.seeds():
+        readers.one(seed)
+
+
+def test_an_error_that_holds_what_a_row_holds_is_seen(readers, monkeypatch):
+    def leak(self, line):
+        raise RowError(f"cannot take {line!r}")
+
+    monkeypatch.setattr(logs.LogReader, "records", leak)
+    with pytest.raises(AssertionError, match="the canary is in an error of a row"):
+        for seed in readers.seeds():
+            readers.one(seed)
+    assert any(CANARY.encode() in seed for seed in readers.seeds())
+
+
+def test_an_error_that_is_none_of_ours_is_seen(readers, monkeypatch):
+    def fail(self, line):
+        raise KeyError("role")
+
+    monkeypatch.setattr(logs.LogReader, "records", fail)
+    with pytest.raises(KeyError):
+        for seed in readers.seeds():
+            readers.one(seed)
