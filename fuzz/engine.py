@@ -11,15 +11,14 @@ from pathlib import Path
 
 import atheris
 
-
 CRASHES = Path("build/fuzz/crashes")
 
 
 def fuzz(one: Callable[[bytes], None], seeds: Iterable[bytes], *, words: Iterable[bytes] = ()) -> int:
-    """Run the function on bytes until the time is over or it raises; what made it raise is kept in build/fuzz/crashes."""
+    """Run the function on bytes until the time is over or it raises; what made it raise is kept in CRASHES."""
     parser = argparse.ArgumentParser(prog=f"python -m fuzz.{Path(sys.argv[0]).stem}", description=__doc__)
     parser.add_argument("--seconds", type=int, default=30)
-    parser.add_argument("--longest", type=int, default=4096, help="bytes of one input")
+    parser.add_argument("--longest", type=int, default=12_288, help="bytes of one input")
     parser.add_argument("--seed", type=int, default=0, help="0 is another one each time")
     parser.add_argument("corpus", nargs="?", help="folder that keeps what was found  [default: none is kept]")
     parser.add_argument("--again", metavar="FILE", help="run this input only")

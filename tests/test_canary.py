@@ -29,7 +29,7 @@ TEMPLATES = HERE / "data/tokenizers/templates"
 RAISING = (
     "{% for m in messages %}{{ raise_exception(m.content ~ m.role) if loop.last else m.nope[m.content] }}{% endfor %}"
 )
-ALL_ROWS = int(os.environ.get("KVTRACE_CANARY_ROWS", 20_000))  # of all runs together; `make fuzz-short` asks for 100,000
+ALL_ROWS = int(os.environ.get("KVTRACE_CANARY_ROWS", 20_000))  # of all runs; `make fuzz-short` asks for 100,000
 
 
 @pytest.mark.parametrize("before", range(5))

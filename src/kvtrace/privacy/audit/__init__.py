@@ -83,4 +83,4 @@ def audit(
     found = [
         replace(check(there), number=number, name=name) for number, (name, check) in enumerate(CHECKS.items(), start=1)
     ]
-    return Audit(there.profile, there.declared is not None, found)
+    return Audit(there.profile, there.declared, found)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import chain
 
 import numpy as np
 
@@ -40,24 +42,21 @@ def inverted(ids: np.ndarray) -> dict[str, int]:
     {'dynamo': 1}
     """
     wanted = np.unique(ids).view(np.uint64)
-    found = {name: int(np.isin(wanted, digests).sum()) for name, digests in dictionaries()}
+    found = {name: int(np.isin(wanted, digests(name)).sum()) for name in ENGINES}
     return {name: count for name, count in found.items() if count}
 
 
-def dictionaries() -> Iterator[tuple[str, np.ndarray]]:
-    """The digests (uint64) of the dictionary, an engine at a time."""
-    blocks = list(_openings())
-    singles = [[token] for token in range(TOKENS)]
-    for name, functions in ENGINES.items():
-        digests = [digest for function in functions for prompt in blocks for digest in function(prompt)]
-        of_one = [np.array(digests, dtype=np.uint64)]
-        if name == "dynamo":
-            of_one.append(xxh3_64_of_words(np.arange(TOKENS), SEED))
-        else:
-            of_one.append(
-                np.array([one for function in functions for block in singles for one in function([block])], np.uint64)
-            )
-        yield name, np.unique(np.concatenate(of_one))
+@cache
+def digests(engine: str) -> np.ndarray:
+    """The dictionary under one engine's functions: distinct digests (uint64)."""
+    functions = ENGINES[engine]
+    found = [digest for function in functions for prompt in _openings() for digest in function(prompt)]
+    if engine == "dynamo":  # its hash of one block is the same by itself and as a sequence
+        of_one = xxh3_64_of_words(np.arange(TOKENS), SEED)
+    else:
+        singles = (function([[token]]) for function in functions for token in range(TOKENS))
+        of_one = np.fromiter(chain.from_iterable(singles), dtype=np.uint64)
+    return np.unique(np.concatenate([np.array(found, dtype=np.uint64), of_one]))
 
 
 def _openings() -> Iterator[list[Sequence[int]]]:

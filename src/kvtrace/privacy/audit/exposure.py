@@ -75,4 +75,5 @@ def _missing(there) -> str:
     said = there.release.get("k_counted")
     if said == "inferred":
         return "the conversations that were inferred before lengths were rounded"
-    return f"the {said} that k counted, which are not here" if said in WORDS else "whoever k counted, which is not said"
+    known = isinstance(said, str) and said in WORDS
+    return f"the {said} that k counted, which are not here" if known else "whoever k counted, which is not said"

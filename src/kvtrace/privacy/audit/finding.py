@@ -53,8 +53,13 @@ class Audit:
     """The findings of an audit, and what they were graded against."""
 
     profile: Profile
-    declared: bool  # whether the trace says a profile of its own
+    own: Profile | None  # what the trace declares
     findings: list[Finding]
+
+    @property
+    def declared(self) -> bool:
+        """Whether the trace declares a profile of its own."""
+        return self.own is not None
 
     @property
     def level(self) -> str:
@@ -74,7 +79,8 @@ class Audit:
     @property
     def publishable(self) -> bool:
         """Whether no check failed and the trace declares a profile that coarsens it."""
-        return self.passed and self.declared and self.profile.name != "exact" and self.profile.coarsens
+        graded = (self.profile, self.own)
+        return self.passed and all(one is not None and one.name != "exact" and one.coarsens for one in graded)
 
     @property
     def verdict(self) -> str:
@@ -92,7 +98,8 @@ class Audit:
             )
         if not self.declared:
             return f"{self.level}: no check failed (graded {how}), with {warnings}; nobody says how it was made."
-        return f"{self.level}: no check failed, but {name} coarsens nothing: for use inside the house, not to publish."
+        exact = "the trace" if self.own is not None and not self.own.coarsens else name
+        return f"{self.level}: no check failed, but {exact} coarsens nothing: for use inside the house, not to publish."
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values: what was graded against, each finding, and the verdict."""

@@ -17,6 +17,7 @@ from .finding import Finding, failed, not_made, passed
 
 MOST = 0.05  # share of rows found again, beyond chance, from which on the check fails
 SIGMAS = 10.0  # how far beyond chance, in its standard deviations
+EXCESS = 0.5  # and how far in shares of it: rates rise and fall, so that some differences of times are commoner
 LEAST = 5  # rows
 LONG = 4  # blocks: shorter lists of ids are equal by chance
 NEIGHBOURS = 5  # differences on either side that tell what chance gives
@@ -41,7 +42,7 @@ def check(there: Evidence) -> Finding:
         "equal_id_lists": equal, "id_lists": long,
     }  # fmt: skip
     beyond = found - chance
-    again = beyond >= max(LEAST, MOST * rows) and beyond > SIGMAS * np.sqrt(chance)
+    again = beyond >= max(LEAST, MOST * rows, EXCESS * chance) and beyond > SIGMAS * np.sqrt(chance)
     if again or equal >= max(LEAST, MOST * long):
         return failed(
             figure,

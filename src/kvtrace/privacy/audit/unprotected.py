@@ -9,22 +9,18 @@ from .finding import Finding, passed, warned
 
 def check(there: Evidence) -> Finding:
     """What stays visible under the profile; whether the trace declares one, and one as strong as its name."""
-    profile, listed = there.profile, unprotected(there.profile)
-    weaker = weaker_settings(profile)
+    own, listed = there.declared, unprotected(there.profile)
+    weaker = [] if own is None else weaker_settings(own)
     figure = {"not_protected": listed, "weaker_than_its_name": weaker}
     said = f"not protected: {'; '.join(listed)}."
-    if not there.declared:
-        return warned(
-            figure, f"the trace declares no profile; {said}", "Make it with `kvtrace release --profile standard`."
-        )
-    if profile.name == "exact" or not profile.coarsens:
-        return warned(
-            figure, f"{profile.name} is for use inside the house; {said}", "Release it with --profile standard."
-        )
+    remedy = "Release it with `kvtrace release --profile standard`."
+    if own is None:
+        return warned(figure, f"the trace declares no profile; {said}", remedy)
+    if own.name == "exact" or not own.coarsens:
+        return warned(figure, f"the trace is exact, for use inside the house; {said}", remedy)
     if weaker:
-        return warned(
-            figure, f"declared as {profile.name}, but weaker in {', '.join(weaker)}; {said}", "Say so in the card."
-        )
+        told = f"declared as {own.name}, but weaker in {', '.join(weaker)}"
+        return warned(figure, f"{told}; {said}", "Say so in the card.")
     return passed(figure, said)
 
 
