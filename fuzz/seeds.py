@@ -16,6 +16,8 @@ ROWS = [
     ROW.replace(b"[7, 8]", b"[18446744073709551615, 9223372036854775808, -1, 0]"),
     ROW.replace(b"[7, 8]", b"[" + b",".join(b"%d" % n for n in range(300)) + b"]"),
     ROW[:-1] + b"".join(b', "k%d": %d' % (n, n) for n in range(70)) + b"}",
+    *(ROW.replace(b"0,", time + b",", 1)  # at the edges of what the scanner reads itself
+      for time in (b"9007199254740993", b"9007199254.740993", b"123456789.12345678", b"12345678901234.567", b"0.1e1")),
 ]  # fmt: skip
 
 

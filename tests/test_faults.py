@@ -191,7 +191,7 @@ needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/
 def test_a_full_disk_is_one_line(folder, capsys):
     for command in ("-o /dev/full", "-o out.jsonl --on-error skip --rejects /dev/full"):
         (folder / "log.jsonl").write_text(ROW % 1 + BAD * ("rejects" in command))
-        assert run(f"anonymize log.jsonl -q --tokenizer tiny {command}".split()) == 1
+        assert run(f"anonymize log.jsonl -q --tokenizer tiny {command}".split()) == 5
         assert one_line(capsys.readouterr().err) == "/dev/full: cannot be written (No space left on device)."
 
 
@@ -206,7 +206,7 @@ def test_a_stdout_that_takes_nothing_is_one_line(folder, command):
             stderr=subprocess.PIPE,
             text=True,
         )
-    assert ended.returncode == 1 and "No space left on device" in one_line(ended.stderr)
+    assert ended.returncode == 5 and "No space left on device" in one_line(ended.stderr)
 
 
 def limit_files():
@@ -221,7 +221,7 @@ def test_a_disk_that_fills_up_leaves_no_file_and_no_rest_of_one(folder, more):
     before = files(folder)
     command = f"anonymize good.jsonl -o out.jsonl -q --tokenizer tiny {more}".split()
     ended = done(*command, preexec_fn=limit_files)
-    assert ended.returncode == 1 and "cannot be written (File too large)" in one_line(ended.stderr)
+    assert ended.returncode == 5 and "cannot be written (File too large)" in one_line(ended.stderr)
     assert files(folder) <= before | {"bad.jsonl"}
 
 
@@ -308,7 +308,7 @@ def children(pid):
 def test_a_killed_worker_ends_the_run_with_one_line(folder, long_run):
     os.kill(children(long_run.pid)[0], signal.SIGKILL)
     error = long_run.communicate(timeout=30)[1]
-    assert long_run.returncode == 1 and "a worker process was killed" in one_line(error)
+    assert long_run.returncode == 5 and "a worker process was killed" in one_line(error)
     assert os.listdir("out") in ([], ["bad"])
 
 

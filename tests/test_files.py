@@ -211,7 +211,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, name)
         KvtraceError, match=rf"{name}: cannot be written \(No space left on device\)\. No file"
     ) as error:
         put(tmp_path / name, TEXT)
-    assert error.value.status == 1
+    assert error.value.status == 5
     assert not list(tmp_path.iterdir())
 
 

@@ -85,7 +85,7 @@ def test_one_path_needs_no_list(logs):
         ("gone.jsonl", "gone.jsonl: no such file or directory."),
         ("link", "link: no such file or directory."),
         ("*.nothing", "*.nothing: no file matches this pattern."),
-        ("empty", "empty: holds no .jsonl, .ndjson, .json file, nor a .gz or .zst of one."),
+        ("empty", "empty: holds no .jsonl, .ndjson, .json, .csv file, nor a .gz or .zst of one."),
     ],
 )
 def test_what_names_nothing_is_bad_input(logs, argument, message):

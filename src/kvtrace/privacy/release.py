@@ -77,7 +77,7 @@ def release(
     >>> from kvtrace.privacy.profiles import PROFILES
     >>> done = release(toy("0 1", "0 1", "0 2"), PROFILES["standard"], users=np.array([0, 1, 2]))
     >>> done.trace.hash_ids, [step.name for step in done.steps]
-    (array([0, 1, 0, 2, 0, 3]), ['as it was', 'k-sharing'])
+    (array([0, 1, 0, 2, 0, 3]), ['as it was', 'tails unique', 'k-sharing'])
     """
     done = Released(trace, profile, None)
     _note(done, "as it was", trace)

@@ -64,8 +64,8 @@ def counted(there: Evidence) -> tuple[Holders, bool]:
     best = holders(trace, counts="sessions")
     if there.declared is None:
         return best, True
-    if said == "sessions":
-        return best, best.kind == "sessions"
+    if said == "sessions":  # Bailian's rows do not name theirs: chains of parents stand in, which may be cut
+        return best, best.kind == "sessions" and there.found.format != "bailian"
     if said == "inferred":  # from the blocks, which show another end of each prompt once lengths are rounded
         return Holders(inferred(trace), "inferred"), there.declared.round_input == "exact"
     return best, False
