@@ -2,8 +2,8 @@
 
     python -m tests.kill_points N REPORT ARGUMENT...      the child: kvtrace with those arguments, SIGKILL at event N
 
-Events are what a run does to files and the steps in between. The child wraps the functions that do them, in itself only:
-the product knows nothing of this. Its pieces and buffers are small, so that a small log has many events.
+Events are what a run does to files and the steps in between. The child wraps the functions that do them, in itself
+only: the product knows nothing of this. Its pieces and buffers are small, so that a small log has many events.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Events:
         setattr(owner, name, wrapped)
 
     def in_halves(self, owner, name, place):
-        """Calls that write bytes, with events before, after half of them, and after all; `place`: which argument they are."""
+        """Calls that write bytes, with events before, after half of them, and after all; `place`: which argument."""
         call = getattr(owner, name)
 
         def wrapped(*arguments):

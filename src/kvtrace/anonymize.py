@@ -9,7 +9,7 @@ each distinct one, and 8 more a reference at the end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from .privacy import profiles
 from .privacy.profiles import TAILS, Profile
 from .privacy.release import Released, release
 from .privacy.steps import tails_of
-from .trace import Columns, Trace
+from .trace import Columns, Trace, TraceBuilder
 from .workers import cores, ordered_map
 
 if TYPE_CHECKING:
@@ -128,7 +128,9 @@ def anonymize_rows(
 ) -> Rows:
     """Anonymise raw logs; docs/cli.md says what each option means.
 
-    `settings` stand over the profile's own: k, tail, time_step_ms and what else privacy.Profile has. `block_size` is 512 unless the log holds an engine's hashes, whose blocks have theirs. `max_errors` rows may be bad (-1 = any number) and are handed to `on_reject`; one more ends the run with its error.
+    `settings` stand over the profile's own: k, tail, time_step_ms and what else privacy.Profile has. `block_size` is
+    512 unless the log holds an engine's hashes, whose blocks have theirs. `max_errors` rows may be bad (-1 = any number)
+    and are handed to `on_reject`; one more ends the run with its error.
     With a `spool` and a key, what is done is kept until its block ends well.
     """
     from . import logs
@@ -225,7 +227,7 @@ def _check_block_size(block_size):
 
 def _released(rows: Rows, profile: Profile, session_share: float, isolated: bool, rng) -> Rows:
     """The rows as their profile lets others see them; counts of a sample's whole are not written."""
-    rows.columns, whole = Columns(np.empty(0), [], [], [], [0]), rows.trace()
+    rows.columns, whole = TraceBuilder().columns(), rows.trace()
     done = release(whole, profile, users=rows.users, session_share=session_share, rng=rng)
     done.isolated = isolated
     if "prefixes" in rows.meta:  # nothing is shared, so there is nothing to lose or to warn of
@@ -264,7 +266,7 @@ def _noted(pieces, collector):
         yield piece
 
 
-def _batches(encoder, pieces, processes, spool: Spool | None) -> Iterator[Batch]:
+def _batches(encoder, pieces, processes, spool: Spool | None) -> Generator[Batch, None, None]:
     """The batches of all pieces, in order: those that the spool holds, then new ones, which it is given."""
     if spool is not None:
         for batch in spool.kept():

@@ -3,9 +3,9 @@
     header   one line of JSON: versions, a check value of the key, what the batches depend on, and the inputs
     frames   one a batch, in input order: length and CRC-32 of what follows, then the batch (packing.py)
 
-Batches are a pure function of inputs, settings and key, so a run that finds some of them here gives the same bytes as one
-that makes them all. The file holds keyed digests, lengths and times: never text, never the key; its owner alone may read
-it. What was being written when a run was killed fails its CRC, and is cut off.
+Batches are a pure function of inputs, settings and key, so a run that finds some of them here gives the same bytes as
+one that makes them all. The file holds keyed digests, lengths and times: never text, never the key; its owner alone may
+read it. What was being written when a run was killed fails its CRC, and is cut off.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Spool:
     """Keeps the batches of a run until its output has its name: a block that ends well deletes it, any other keeps it.
 
     Enter it before any work, `begin` it when the settings are known, take what is `kept` and `append` the rest. It is
-    locked while it is open. With `resume`, a file that an earlier run left is taken up; else it is a UsageError. `outputs`
-    are the files that the run writes: what a killed run left of them under temporary names is removed.
+    locked while it is open. With `resume`, a file that an earlier run left is taken up; else it is a UsageError.
+    `outputs` are the files that the run writes: what a killed run left of them under temporary names is removed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +89,9 @@ class Spool:
             "version": __version__,
             "columns": [field.name for field in fields(Batch)],
             "key": key.subkey("resume check").hex(),
-            "settings": {name: key.subkey(f"resume setting {name}={value!r}").hex() for name, value in settings.items()},
+            "settings": {
+                name: key.subkey(f"resume setting {name}={value!r}").hex() for name, value in settings.items()
+            },
             "inputs": [_identity(source, key) for source in inputs],
         }
         if self._found is not None:
@@ -195,7 +197,7 @@ def why_not(inputs, output: str | os.PathLike, key_file: str | os.PathLike | Non
             "--resume needs --key-file: a key that no file holds ended with its run, and under another one nothing "
             "that was done would fit the rest."
         )
-    if not is_regular(output):
+    if not is_regular(str(output)):
         return "--resume needs an output that is a file: what was written to stdout, a pipe or a device is gone."
     if any(source.form is None for source in sources.find(inputs)):
         return "--resume needs inputs that are files: stdin and pipes can be read but once."
@@ -207,8 +209,8 @@ def why_not(inputs, output: str | os.PathLike, key_file: str | os.PathLike | Non
 def settings_of(encoder: Encoder) -> dict[str, Any]:
     """What batches depend on beside inputs and key, by the option that states it.
 
-    Not among them: what is done after all batches are there (profiles, samples, formats), how many workers there are, and
-    what becomes of bad rows: batches with one are kept only where it was skipped.
+    Not among them: what is done after all batches are there (profiles, samples, formats), how many workers there are,
+    and what becomes of bad rows: batches with one are kept only where it was skipped.
     """
     recipe = encoder.recipe
     found = {field.name: getattr(part, field.name) for part in (recipe.reader, recipe) for field in fields(part)}

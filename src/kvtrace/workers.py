@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def ordered_map(function: Callable, items: Iterable, workers: int) -> Iterator:
+def ordered_map(function: Callable, items: Iterable, workers: int) -> Generator:
     """function(item) for each item, in order, computed by so many processes (or here, when it is one).
 
     Forked workers share what the function holds already; elsewhere it is pickled once for each worker. At most a few

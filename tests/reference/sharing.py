@@ -37,7 +37,7 @@ def infer(prompts, full_blocks, several=3):
 
 
 def release_by_k(trace, holder, k):
-    """Prompts and outputs, one list a request, after blocks of 2 to k - 1 holders were split; ids by first appearance."""
+    """Ids of prompts and outputs, a list a request, after blocks of 2 to k - 1 holders were split."""
     rows = [trace.prompt(row).tolist() for row in range(len(trace))]
     if trace.output_ids is not None:
         for row, ids in enumerate(rows):

@@ -28,8 +28,8 @@ def release(trace, output, to, block_size, sample_sessions, users, isolate_tenan
     import numpy as np
 
     from .. import formats
-    from ..figures import figures
     from ..convert import STALE
+    from ..figures import figures
     from ..privacy.publish import publish
     from ..privacy.release import release as released
     from ..privacy.users import read_with_users

@@ -44,8 +44,8 @@ def read(
 
     `path` may be `-` for stdin and may be packed (gzip, zstd). The format is told by the content; block size and tail
     come from the sidecar, or from the prompts themselves if only one size fits them. `extra` says what happens to keys
-    that a trace does not need: keep, as columns, or ignore. `add_columns` gives more of them, for so many rows in the file's
-    order. InputError names the line that can't be taken.
+    that a trace does not need: keep, as columns, or ignore. `add_columns` gives more of them, for so many rows in the
+    file's order. InputError names the line that can't be taken.
     """
     found = read_columns(path, format=format, extra=extra, threads=threads)
     rows, said = found.columns, _sidecar(found, block_size, tail)
@@ -109,8 +109,8 @@ def write(
 
     `-` is stdout. The format is told by the name if it is not given: .parquet, else mooncake; .gz and .zst are packed.
     Beside a file its sidecar is written, with `meta` in it; both appear whole or not at all. `first_id` is added to
-    each id; `extra` adds sessions and extra columns to formats that do not have them anyway. `inspect` sees the file before
-    it has its name, and may raise, so that nothing is written; the text it gives becomes `<path>.card.md`.
+    each id; `extra` adds sessions and extra columns to formats that do not have them anyway. `inspect` sees the file
+    before it has its name, and may raise, so that nothing is written; the text it gives becomes `<path>.card.md`.
     """
     format = check_output(path, format)
     if isinstance(columns, Trace):
@@ -122,6 +122,7 @@ def write(
     description = describe(
         columns, block_size=block_size, tail=tail or "kept", first_id=first_id, format=format, meta=meta
     )
+
     def write_rows(stream):
         FORMATS[format].write(stream, columns, first_id=first_id, extra=extra, description=description)
 

@@ -1,9 +1,9 @@
 """Raw logs, read: sources are cut into pieces, lines become Records, and times nanoseconds.
 
-A log reader is one file here and one row in READERS: a module with `read(row)`, which gives a Record, or `read_all(row)`,
-which gives several, since some rows hold a whole conversation or many spans; `matches(row)`; and `small_unit(row)`, the
-unit of a time that is too small for an epoch. A row that is no request raises NotARequest. Here rows still hold text:
-errors name the place and the reason, and never what a row holds.
+A log reader is one file here and one row in READERS: a module with `read(row)`, which gives a Record, or
+`read_all(row)`, which gives several, since some rows hold a whole conversation or many spans; `matches(row)`; and
+`small_unit(row)`, the unit of a time that is too small for an epoch. A row that is no request raises NotARequest. Here
+rows still hold text: errors name the place and the reason, and never what a row holds.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class LogReader:
         return getattr(READERS[self.name], "CONVERSATION", True)
 
     def time_ns(self, record: Record) -> int:
-        """The record's time in nanoseconds, NO_TIME where it has none; RowError where it does not fit the log's unit."""
+        """The record's time in nanoseconds, NO_TIME where it has none; RowError where it does not fit the unit."""
         if record.time is None:
             if self.untimed:
                 return NO_TIME

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Record:
-    """One request as it was logged: one of `messages`, `text`, `token_ids`, `hashes`, `input_length` tells the prompt."""
+    """One request as logged: one of `messages`, `text`, `token_ids`, `hashes`, `input_length` tells the prompt."""
 
     time: Any = None  # as logged: a number or a string; logs/times.py knows its unit; None where the log has no times
     messages: list[dict] | None = None  # chat messages, to be rendered by the chat template
@@ -32,4 +32,4 @@ class Record:
     prompt_tokens: int | None = None  # the log's own count, to check tokenizer and template against
     id: str | None = None  # the request's own name, secret as the session is
     cut: str | None = None  # JSON path of a text that the logger cut short; to be refused, or counted
-    lacks: str | None = None  # what the logged prompt lacks, in words ("the system prompt"); refused or counted likewise
+    lacks: str | None = None  # what the logged prompt lacks, in words ("the system prompt"); treated likewise

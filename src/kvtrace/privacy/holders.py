@@ -12,8 +12,8 @@ WARNINGS = {
     "users": None,
     "sessions": "k counts sessions, for the log names no users: a user with several sessions counts several times",
     "inferred": (
-        "k counts conversations inferred from the blocks, for the log names neither users nor sessions: two users whose "
-        "requests look like one conversation count once, and what only they share is not split"
+        "k counts conversations inferred from the blocks, for the log names neither users nor sessions: two users "
+        "whose requests look like one conversation count once, and what only they share is not split"
     ),
     "requests": None,
 }
@@ -33,7 +33,7 @@ class Holders:
 
 
 def holders(trace: Trace, users: np.ndarray | None = None, counts: str = "auto") -> Holders:
-    """The holders that k-sharing counts: `users` (request -> user, -1 = unknown) if given, else sessions, else inferred.
+    """The holders that k counts: `users` (request -> user, -1 = unknown) if given, else sessions, else inferred.
 
     A request of no user counts for its session, and one of no session for itself.
 

@@ -27,7 +27,8 @@ def publish(
 ) -> Published:
     """Write a trace with its sidecar and its data card, once it has passed the audit; AuditError, status 4, if not.
 
-    `holders` are those that k-sharing counted; `against` is an earlier release; the options are those of `formats.write`.
+    `holders` are those that k-sharing counted; `against` is an earlier release; the options are
+    those of `formats.write`.
     """
     found: list[Audit] = []
 
@@ -47,6 +48,6 @@ def _refusal(path, done: Audit) -> str:
     first = faults[0]
     others = f" And {len(faults) - 1} more." if len(faults) > 1 else ""
     return (
-        f"{formats.name_of_output(path)}: the audit failed, and nothing was written: check {first.number}, {first.name}: "
-        f"{first.sentence}{others} {first.remedy}".rstrip()
+        f"{formats.name_of_output(path)}: the audit failed, and nothing was written: check {first.number}, "
+        f"{first.name}: {first.sentence}{others} {first.remedy}".rstrip()
     )

@@ -10,7 +10,6 @@ from ..errors import UsageError
 from ..trace import Columns, Trace, renumber, replace_columns
 from .allowed import EXTRA, TYPES
 
-
 ORDER = ("kept", "unique", "dropped")  # each shows less than the one before
 
 

@@ -29,7 +29,7 @@ def read_with_users(
 
 
 def numbered(users: str | Path, rows: int) -> np.ndarray:
-    """The number of the user on each line of a file, -1 where the line is empty; InputError if there are not so many."""
+    """The number of the user on each line of a file, -1 where it is empty; InputError if there are not so many."""
     with open_read(users) as stream:
         lines = stream.read().split(b"\n")
     if lines and not lines[-1]:

@@ -66,7 +66,11 @@ def _left_out(counts):
             f"of {logged:,} prompt token counts; {mean:.1f} off on average",
         )
     if counts.cut:
-        yield "cut short", f"{counts.cut:,}", "requests whose text was cut, or lacks its beginning: their prefixes are wrong"
+        yield (
+            "cut short",
+            f"{counts.cut:,}",
+            "requests whose text was cut, or lacks its beginning: their prefixes are wrong",
+        )
     if counts.filtered > counts.others:
         yield "left out", f"{counts.filtered - counts.others:,}", "requests with an empty prompt"
     if counts.others:
