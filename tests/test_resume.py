@@ -481,7 +481,8 @@ def test_what_killed_runs_left_under_temporary_names_goes_and_nothing_else(place
     left = [Output(name) for name in (long, longer)]
     remove_stale(long)
     assert [os.path.exists(output._part) for output in left] == [False, True]
-    left[1].discard()
+    for output in left:
+        output.discard()
 
 
 # -- laws of every run -----------------------------------------------------------------------------------------------

@@ -128,9 +128,9 @@ def anonymize_rows(
 ) -> Rows:
     """Anonymise raw logs; docs/cli.md says what each option means.
 
-    `settings` stand over the profile's own: k, tail, time_step_ms and what else privacy.Profile has. `block_size` is
-    512 unless the log holds an engine's hashes, whose blocks have theirs. `max_errors` rows may be bad (-1 = any number)
-    and are handed to `on_reject`; one more ends the run with its error.
+    `settings` stand over the profile's own: k, tail and what else privacy.Profile has. `block_size` is 512 unless the
+    log holds an engine's hashes, whose blocks have theirs. `max_errors` rows may be bad (-1 = any number) and are
+    handed to `on_reject`; one more ends the run with its error.
     With a `spool` and a key, what is done is kept until its block ends well.
     """
     from . import logs
