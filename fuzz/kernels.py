@@ -217,13 +217,12 @@ def splitting(draw):
 
 
 def inferring(draw):
-    prompts, full, _ = _forest(draw)
-    distinct = 7
-    found = sharing.infer(*_join(prompts), np.array(full, dtype=np.int64), distinct).tolist()
-    assert found == _inferred(prompts, full)
+    prompts, _, _ = _forest(draw)
+    distinct, tails = 7, draw.random() < 0.5
+    assert sharing.infer(*_join(prompts), tails, distinct).tolist() == _inferred(prompts, tails)
 
 
-def _inferred(prompts, full):
+def _inferred(prompts, tails):
     """Conversations as sharing.infer's first lines say."""
     last, users, session = {}, {}, []
     for row, prompt in enumerate(prompts):
@@ -233,7 +232,7 @@ def _inferred(prompts, full):
         chosen = len(set(session))
         if seen:
             block = prompt[seen - 1]
-            if seen >= full[last[block]] and len(users[block]) < sharing.SEVERAL:
+            if seen >= len(prompts[last[block]]) - tails and len(users[block]) < sharing.SEVERAL:
                 chosen = session[last[block]]
         session.append(chosen)
         for block in prompt:

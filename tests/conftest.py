@@ -1,11 +1,13 @@
 """Fixtures that all tests share."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup make test` ignores it, and so would the commands that tests start
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ def split(rows, holder, is_split):
     ]
 
 
-def infer(prompts, full_blocks, several=3):
+def infer(prompts, tails, several=3):
     """The conversation of each request: that of the last request that used its deepest block seen before."""
     last, users, found = {}, {}, []
     for row, prompt in enumerate(prompts):
@@ -27,7 +27,7 @@ def infer(prompts, full_blocks, several=3):
         session = max(found, default=-1) + 1
         if depth:
             before = last[prompt[depth - 1]]
-            if depth >= full_blocks[before] and len(users[prompt[depth - 1]]) < several:
+            if depth >= len(prompts[before]) - tails and len(users[prompt[depth - 1]]) < several:
                 session = found[before]
         found.append(session)
         for block in prompt:

@@ -43,13 +43,14 @@ def split(parts, holder, is_split, distinct):
     return _parted(new, checked)
 
 
-def infer(hash_ids, offsets, full_blocks, distinct):
+def infer(hash_ids, offsets, tails, distinct):
     """The conversation of each request, from 0 on (int64), by what requests up to it shared.
 
     A request goes on with the conversation of the last request that used its deepest block seen before, if that request
-    ends there (all its full blocks are shared), unless three conversations or more have used the block.
+    ends there, unless three conversations or more have used the block. It ends there where all its blocks are shared;
+    with `tails`, all but the last, which may be partial.
 
-    >>> infer(np.array([0, 1, 0, 1, 2, 0, 3]), np.array([0, 2, 5, 7]), np.array([2, 3, 2]), 4)
+    >>> infer(np.array([0, 1, 0, 1, 2, 0, 3]), np.array([0, 2, 5, 7]), False, 4)
     array([0, 0, 1])
     """
     ids, offsets = _checked((hash_ids, offsets), len(offsets) - 1, distinct)
@@ -57,7 +58,7 @@ def infer(hash_ids, offsets, full_blocks, distinct):
     last = np.full(distinct, UNKNOWN, dtype=np.int64)  # block -> the last row that used it
     users = np.full((distinct, SEVERAL - 1), UNKNOWN, dtype=np.int64)  # block -> its first conversations
     several = np.zeros(distinct, dtype=np.uint8)  # block -> whether there are more
-    _infer(ids, offsets, np.ascontiguousarray(full_blocks, dtype=np.int64), last, users, several, session)
+    _infer(ids, offsets, bool(tails), last, users, several, session)
     return session
 
 
@@ -150,8 +151,8 @@ def _split(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython
 
 
 def _infer(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-           full_blocks: cython.const[cython.longlong][::1], last: cython.longlong[::1],
-           users: cython.longlong[:, ::1], several: cython.uchar[::1], session: cython.longlong[::1]):  # fmt: skip
+           tails: cython.int, last: cython.longlong[::1], users: cython.longlong[:, ::1],
+           several: cython.uchar[::1], session: cython.longlong[::1]):  # fmt: skip
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     u: cython.Py_ssize_t
@@ -169,7 +170,7 @@ def _infer(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython
             if depth > 0:
                 block = ids[offsets[row] + depth - 1]
                 before = last[block]
-                if depth >= full_blocks[before] and not several[block]:
+                if depth >= offsets[before + 1] - offsets[before] - tails and not several[block]:
                     session[row] = session[before]
             fresh += session[row] == fresh
             for i in range(offsets[row], offsets[row + 1]):

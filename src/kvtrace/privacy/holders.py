@@ -51,10 +51,13 @@ def holders(trace: Trace, users: np.ndarray | None = None, counts: str = "auto")
 
 
 def inferred(trace: Trace) -> np.ndarray:
-    """The conversation of each request as `_kernels.sharing.infer` finds it, from 0 on."""
+    """The conversation of each request as `_kernels.sharing.infer` finds it, from 0 on.
+
+    It asks the blocks alone, so that lengths which were rounded change nothing.
+    """
     from .._kernels import sharing
 
-    return sharing.infer(trace.hash_ids, trace.offsets, trace.full_blocks, trace.distinct)
+    return sharing.infer(trace.hash_ids, trace.offsets, trace.tail != "dropped", trace.distinct)
 
 
 def _sessions(trace):

@@ -66,14 +66,12 @@ def counted(there: Evidence) -> tuple[Holders, bool]:
         return best, True
     if said == "sessions":  # Bailian's rows do not name theirs: chains of parents stand in, which may be cut
         return best, best.kind == "sessions" and there.found.format != "bailian"
-    if said == "inferred":  # from the blocks, which show another end of each prompt once lengths are rounded
-        return Holders(inferred(trace), "inferred"), there.declared.round_input == "exact"
+    if said == "inferred":
+        return Holders(inferred(trace), "inferred"), True
     return best, False
 
 
 def _missing(there) -> str:
     said = there.release.get("k_counted")
-    if said == "inferred":
-        return "the conversations that were inferred before lengths were rounded"
     known = isinstance(said, str) and said in WORDS
     return f"the {said} that k counted, which are not here" if known else "whoever k counted, which is not said"
