@@ -35,11 +35,12 @@ fuzz-short: $(VENV)/dev  ## fuzzers for FUZZ_SHORT seconds each, the kernels' wi
 	sh tests/asan_build.sh $(PY) $(FUZZ_SHORT)
 	KVTRACE_CANARY_ROWS=100000 $(PY) -m pytest tests/test_canary.py -k nothing_that_a_run_leaves
 
-fuzz: $(VENV)/dev  ## fuzzers for FUZZ_SECONDS each (an hour), what they find kept in build/fuzz; a million canaries
+fuzz: $(VENV)/dev  ## fuzzers for FUZZ_SECONDS each (an hour), what they find kept in build/fuzz; a million canaries, 200 kills
 	$(PY) -m fuzz.readers --seconds $(FUZZ_SECONDS) build/fuzz/readers
 	$(PY) -m fuzz.scanner --seconds $(FUZZ_SECONDS) build/fuzz/scanner
 	sh tests/asan_build.sh $(PY) $(FUZZ_SECONDS)
 	KVTRACE_CANARY_ROWS=1000000 $(PY) -m pytest tests/test_canary.py -k nothing_that_a_run_leaves
+	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/test_resume.py -k killed_its_resumption
 
 wheel: $(VENV)/dev  ## build a wheel and try it in a bare environment
 	sh tests/smoke_wheel.sh $(PY)

@@ -14,4 +14,6 @@ printf '\nThe trace, text replaced by block ids; its first 160 characters:\n'
 head -c 160 "$out/trace.jsonl"
 printf '...\n\n$ kvtrace check %s/trace.jsonl\n' "$out"
 "$kvtrace" check "$out/trace.jsonl"
-printf '\nIn %s/: trace.jsonl, which holds no text, and trace.jsonl.meta.json, which says how it was made.\n' "$out"
+printf '\n$ kvtrace audit %s/trace.jsonl\n' "$out"
+"$kvtrace" audit "$out/trace.jsonl"
+printf '\nIn %s/: trace.jsonl, which holds no text, trace.jsonl.meta.json, which says how it was made, and trace.jsonl.card.md, its data card.\n' "$out"

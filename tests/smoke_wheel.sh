@@ -12,6 +12,8 @@ cd "$scratch"
 bare/bin/kvtrace --help >/dev/null
 bare/bin/kvtrace anonymize --quiet "$root/examples/raw_log.jsonl" -o trace.jsonl --block-size 16
 bare/bin/kvtrace check trace.jsonl
+bare/bin/kvtrace audit trace.jsonl >/dev/null
+bare/bin/kvtrace release trace.jsonl -o strict.jsonl --profile strict >/dev/null
 bare/bin/kvtrace simulate trace.jsonl --engine vllm --capacity 400 --no-gap >/dev/null
 bare/bin/python -c 'import kvtrace; print(kvtrace.read("trace.jsonl"))'
 echo "wheel: $(ls kvtrace-*.whl) works in a bare environment"

@@ -428,6 +428,31 @@ def test_a_full_disk_leaves_the_batches_before_it(place, monkeypatch):
     assert resumed() == made()
 
 
+def test_a_limit_on_the_size_of_files_leaves_the_batches_before_it(place, capsys):
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, limits[1]))
+    try:
+        status = run(COMMAND)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert told(status, 5, capsys, "out.jsonl.resume: cannot be written", "What was done is kept: --resume goes on.")
+    assert sorted(os.listdir()) == ["key", "log.jsonl", SPOOL] and Path(SPOOL).stat().st_size <= 6000
+    assert run([*COMMAND, "--resume"]) == 0
+    assert written("out.jsonl") == written_anew("again.jsonl")
+
+
+def written(name):
+    """The bytes of a trace, its sidecar and its card, by what follows the name; their names are in none of them."""
+    return {path.name.removeprefix(name): path.read_bytes() for path in Path().glob(f"{name}*")}
+
+
+def written_anew(name, *options):
+    assert run([name if word == "out.jsonl" else word for word in COMMAND] + [*options]) == 0
+    return written(name)
+
+
 @pytest.mark.parametrize("number", ["ENOSPC", "EDQUOT", "EFBIG"])
 def test_an_output_without_room_is_status_5_and_other_faults_are_not(place, number, monkeypatch):
     import errno
@@ -496,6 +521,12 @@ def test_any_number_of_workers_gives_the_same_and_every_row_is_counted(place, pr
         assert results[0] == results[1] == results[2]
         counts = results[0][1]
         assert counts.rows == counts.requests + counts.filtered + counts.rejected == (40 if log == "log.jsonl" else 120)
+
+
+@pytest.mark.parametrize("profile", ["exact", "standard", "strict"])
+def test_any_number_of_workers_writes_the_same_files(place, profile):
+    found = [written_anew(f"{n}.jsonl", "--profile", profile, "--workers", str(n)) for n in (1, 2, 8)]
+    assert sorted(found[0]) == ["", ".card.md", ".meta.json"] and found[0] == found[1] == found[2]
 
 
 # -- processes -------------------------------------------------------------------------------------------------------
