@@ -437,7 +437,7 @@ def test_conversations_without_times_say_that_a_time_is_missing():
 
 
 def test_rows_that_fit_no_reader_say_what_was_looked_for():
-    with pytest.raises(RowError, match=r"no input, messages, prompt or prompt_token_ids. Try --map input=FIELD."):
+    with pytest.raises(RowError, match=r"no known form: litellm, .*, openai. Try --map input=FIELD"):
         open_reader("auto", [b'{"question": "Hello"}', b"broken"])
 
 

@@ -154,7 +154,8 @@ def anonymize_rows(
         raise UsageError("a run that can be resumed needs the same key again: pass key=load_key(path).")
     key = key or Key.random()
     recipe = Recipe(
-        reader=reader, tokenizer=tokenizer, chat_template=None if chat_template is None else str(chat_template),
+        reader=reader, tokenizer=tokenizer if reader.holds_prompts else None,
+        chat_template=None if chat_template is None else str(chat_template),
         use_template=use_template, generation_prompt=generation_prompt, key=key,
         block_size=_block_size(block_size, reader, outputs), tail="dropped" if chosen.tail == "drop" else "kept",
         outputs=outputs, stop_at_error=max_errors == 0, isolate_tenants=isolate_tenants,

@@ -94,8 +94,8 @@ def detect(rows: Iterable[dict]) -> str:
     """
     fits = Counter(next((name for name, reader in READERS.items() if reader.matches(row)), "none") for row in rows)
     if set(fits) == {"none"}:
-        reason = "the first rows fit no log reader: there is no input, messages, prompt or prompt_token_ids."
-        raise RowError(reason, hint="Try --map input=FIELD.")
+        reason = f"the first rows are of no known form: {', '.join(READERS)}."
+        raise RowError(reason, hint="Try --map input=FIELD, or --log-format.")
     del fits["none"]
     return max(fits, key=fits.__getitem__, default="block-hash")  # without rows, any will do
 
@@ -146,6 +146,11 @@ class LogReader:
     def is_conversation(self) -> bool:
         """Whether the requests that one line holds are turns of one conversation, as long as they name no session."""
         return getattr(READERS[self.name], "CONVERSATION", True)
+
+    @property
+    def holds_prompts(self) -> bool:
+        """Whether the log has texts or tokens of prompts, and not only their hashes or lengths."""
+        return self.block_size is None and getattr(READERS[self.name], "PROMPTS", True)
 
     def time_ns(self, record: Record) -> int:
         """The record's time in nanoseconds, NO_TIME where it has none; RowError where it does not fit the unit."""

@@ -10,6 +10,8 @@ from ..errors import EmptyPrompt
 from . import fields, tables
 from .record import Record
 
+PROMPTS = False  # lengths only
+
 
 def read(row: dict) -> Record:
     """The Record of one row, its lengths alone; RowError where the row is not of this form.

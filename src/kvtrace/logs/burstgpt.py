@@ -11,6 +11,8 @@ from ..errors import EmptyPrompt, NotARequest
 from . import fields, tables
 from .record import Record
 
+PROMPTS = False  # lengths only
+
 
 def read(row: dict) -> Record:
     """The Record of one row, its lengths alone; NotARequest where the request failed, RowError where it is no such row.
