@@ -71,7 +71,7 @@ def audit(
 
     >>> import tempfile, kvtrace
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = kvtrace.write(kvtrace.toy("0 1", "0 2", block_size=16), f"{folder}/t.jsonl")
+    ...     _ = kvtrace.write(kvtrace.toy("0 1 2", "0 3", block_size=16), f"{folder}/t.jsonl")
     ...     found = audit(f"{folder}/t.jsonl")
     >>> found.level, [finding.name for finding in found.findings if finding.level == "FAIL"]
     ('FAIL', ['k-sharing', 'times'])
