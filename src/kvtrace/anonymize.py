@@ -8,10 +8,9 @@ each distinct one, and 8 more a reference at the end.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from .privacy import profiles
 from .privacy.profiles import TAILS, Profile
 from .privacy.release import Released, release
 from .privacy.steps import tails_of
+from .tally import Counts, Progress, Tally
 from .trace import Columns, Trace, TraceBuilder
 from .workers import cores, ordered_map
 
@@ -36,38 +36,6 @@ if TYPE_CHECKING:
 NS_PER_MS = 1_000_000
 MOST = 1 << 24  # tokens a block
 SMALL = 4 << 20  # bytes of log that one process encodes sooner than several would
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run has come."""
-
-    done: int  # bytes of input
-    total: int  # bytes of input, 0 where it is not known
-    requests: int
-    tokens: int
-
-
-@dataclass
-class Counts:
-    """What happened to the rows of a log: rows = requests + filtered + rejected.
-
-    A row that holds several requests, a whole conversation say, counts as so many.
-    """
-
-    rows: int = 0
-    requests: int = 0
-    filtered: int = 0  # left out: empty prompts, and rows that are no requests
-    rejected: int = 0
-    others: int = 0  # of those filtered, the ones that are no requests
-    lengths_only: int = 0  # requests of which the log holds lengths only: what they share is not known
-    unsampled: int = 0  # requests that a sample of the sessions left out, after all were read
-    cut: int = 0  # requests whose text the logger cut, taken because --allow-truncated said so
-    with_logged_tokens: int = 0  # requests whose log says how many tokens the prompt has
-    equal_to_logged: int = 0  # ... and where our count is the same
-    logged_difference: int = 0  # sum of |ours - logged| over them
-    without_output_blocks: int = 0  # with --outputs: the log has no text, or counts other tokens than it has
-    reasons: Counter = field(default_factory=Counter)  # why rows were rejected
 
 
 @dataclass
@@ -101,6 +69,64 @@ def anonymize(inputs, **options) -> Trace:
 def anonymize_rows(
     inputs: str | Path | Iterable,
     *,
+    sample_sessions: float = 1.0,
+    spool: Spool | None = None,
+    keep_order: bool = False,
+    workers: int | None = None,
+    max_errors: int = 0,
+    on_reject: Callable[[RowError], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    on_start: Callable[[dict], None] | None = None,
+    **options,
+) -> Rows:
+    """Anonymise raw logs; the other options are those of `prepared`, and docs/cli.md says what each means.
+
+    `max_errors` rows may be bad (-1 = any number) and are handed to `on_reject`; one more ends the run with its error.
+    With a `spool` and a key, what is done is kept until its block ends well.
+    """
+    from .logs import sources
+
+    if spool is not None and options.get("key") is None:
+        raise UsageError("a run that can be resumed needs the same key again: pass key=load_key(path).")
+    job = prepared(inputs, keep_order=keep_order, stop_at_error=max_errors == 0, **options)
+    if on_start:
+        on_start(job.meta)
+    total = sources.total(job.files)
+    collector = Collector(job.recipe, max_errors, on_reject, job.model)
+    pieces = _noted(sources.pieces(job.files), collector)
+    processes = 1 if 0 < total < SMALL or not job.encoder.can_fork else workers or cores()
+    if spool is not None:
+        spool.begin(job.encoder, job.files)
+    tally = collector.tally
+    with closing(_batches(job.encoder, pieces, processes, spool)) as batches:
+        for batch in batches:
+            done = collector.add(batch)
+            if on_progress:
+                on_progress(Progress(done, total, tally.counts.requests, tally.tokens))
+    if not tally.counts.requests:
+        raise nothing_read(job.files, tally.counts)
+    rows = collector.finish(job.meta, keep_order=keep_order)
+    if keep_order:
+        return _in_order(rows, job.profile)
+    rng = np.random.default_rng(job.recipe.key.number("sample"))
+    return _released(rows, job.profile, sample_sessions, job.recipe.isolate_tenants, rng)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that is settled before the first row is read."""
+
+    files: list  # logs.sources.Source
+    recipe: Recipe
+    encoder: Encoder
+    profile: Profile
+    model: ArrivalModel | None
+    meta: dict[str, Any]  # what the sidecar says of the trace's making
+
+
+def prepared(
+    inputs: str | Path | Iterable,
+    *,
     log_format: str = "auto",
     field_map: dict[str, str] | None = None,
     time_unit: str = "auto",
@@ -112,26 +138,18 @@ def anonymize_rows(
     block_size: int | None = None,
     outputs: bool = False,
     profile: Profile | str = "standard",
-    sample_sessions: float = 1.0,
     tenant_field: str | None = None,
     isolate_tenants: bool = False,
     arrivals: str | None = None,
     key: Key | None = None,
-    spool: Spool | None = None,
     keep_order: bool = False,
-    workers: int | None = None,
-    max_errors: int = 0,
-    on_reject: Callable[[RowError], None] | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
-    on_start: Callable[[dict], None] | None = None,
+    stop_at_error: bool = True,
     **settings,
-) -> Rows:
-    """Anonymise raw logs; docs/cli.md says what each option means.
+) -> Prepared:
+    """What raw logs are, and how they will be anonymised; UsageError where options do not fit.
 
     `settings` stand over the profile's own: k, tail and what else privacy.Profile has. `block_size` is 512 unless the
-    log holds an engine's hashes, whose blocks have theirs. `max_errors` rows may be bad (-1 = any number) and are
-    handed to `on_reject`; one more ends the run with its error.
-    With a `spool` and a key, what is done is kept until its block ends well.
+    log holds an engine's hashes, whose blocks have theirs.
     """
     from . import logs
     from .logs import sources
@@ -150,38 +168,16 @@ def anonymize_rows(
         unread = InputError(f"{name_of(files[0].path)}: {error}")
     if unread is not None:  # raised out here, so that no frame of the reader's, which holds rows, hangs on it
         raise unread
-    if spool is not None and key is None:
-        raise UsageError("a run that can be resumed needs the same key again: pass key=load_key(path).")
-    key = key or Key.random()
     recipe = Recipe(
         reader=reader, tokenizer=tokenizer if reader.holds_prompts else None,
         chat_template=None if chat_template is None else str(chat_template),
-        use_template=use_template, generation_prompt=generation_prompt, key=key,
+        use_template=use_template, generation_prompt=generation_prompt, key=key or Key.random(),
         block_size=_block_size(block_size, reader, outputs), tail="dropped" if chosen.tail == "drop" else "kept",
-        outputs=outputs, stop_at_error=max_errors == 0, isolate_tenants=isolate_tenants,
+        outputs=outputs, stop_at_error=stop_at_error, isolate_tenants=isolate_tenants,
         by_tenant=tenant_field is not None and not isolate_tenants,
     )  # fmt: skip
     encoder = Encoder(recipe)
-    meta = _provenance(recipe, encoder, model)
-    if on_start:
-        on_start(meta)
-    total = sources.total(files)
-    collector = Collector(recipe, max_errors, on_reject, model)
-    pieces = _noted(sources.pieces(files), collector)
-    processes = 1 if 0 < total < SMALL or not encoder.can_fork else workers or cores()
-    if spool is not None:
-        spool.begin(encoder, files)
-    with closing(_batches(encoder, pieces, processes, spool)) as batches:
-        for batch in batches:
-            done = collector.add(batch)
-            if on_progress:
-                on_progress(Progress(done, total, collector.counts.requests, collector.tokens))
-    if not collector.counts.requests:
-        raise _nothing_read(files, collector.counts)
-    rows = collector.finish(meta, keep_order=keep_order)
-    if keep_order:
-        return _in_order(rows, chosen)
-    return _released(rows, chosen, sample_sessions, isolate_tenants, np.random.default_rng(key.number("sample")))
+    return Prepared(files, recipe, encoder, chosen, model, _provenance(recipe, encoder, model))
 
 
 def _check_options(block_size, profile, keep_order, outputs):
@@ -234,7 +230,7 @@ def _released(rows: Rows, profile: Profile, session_share: float, isolated: bool
     if "prefixes" in rows.meta:  # nothing is shared, so there is nothing to lose or to warn of
         done.steps, done.notes = [], []
     rows.counts.unsampled = len(whole) - len(done.trace)
-    counts = {} if done.sampled else {"counts": _plain(rows.counts)}
+    counts = {} if done.sampled else {"counts": rows.counts.to_dict()}
     rows.columns, rows.tail, rows.released = done.trace, done.trace.tail, done
     rows.meta = rows.meta | done.meta | counts
     return rows
@@ -245,11 +241,11 @@ def _in_order(rows: Rows, profile: Profile) -> Rows:
     tail = TAILS[profile.tail]
     rows.columns, rows.tail = tails_of(rows.columns, rows.tail, tail, rows.block_size), tail
     settings = {"settings": profile.settings(), "sampled": False}
-    rows.meta = rows.meta | {"profile": profile.name, "release": settings, "counts": _plain(rows.counts)}
+    rows.meta = rows.meta | {"profile": profile.name, "release": settings, "counts": rows.counts.to_dict()}
     return rows
 
 
-def _nothing_read(files, counts: Counts) -> InputError:
+def nothing_read(files, counts: Counts) -> InputError:
     where = name_of(files[0].path) if len(files) == 1 else f"{len(files)} files"
     if not counts.rows:
         return InputError(f"{where}: no rows; a log is one JSON object a line.")
@@ -297,11 +293,8 @@ class Collector:
     def __init__(self, recipe: Recipe, max_errors: int, on_reject, arrivals: ArrivalModel | None = None):
         self.block_size, self.tail, self.outputs = recipe.block_size, recipe.tail, recipe.outputs
         self._arrivals = arrivals
-        self.counts, self.tokens = Counts(), 0
-        self._max_errors, self._on_reject = max_errors, on_reject
+        self.tally = Tally(max_errors, on_reject)
         self._expected: list = []  # pieces whose batches are still to come
-        self._line = 1  # line of the current file that the next piece begins with
-        self._path = None
         self._index, self._sessions, self._users = DigestIndex(), DigestIndex(), DigestIndex()
         self._found, self._output_found = bytearray(), bytearray()  # provisional numbers, int32
         self._columns: dict[str, list[np.ndarray]] = {}  # name -> one array a batch
@@ -313,51 +306,16 @@ class Collector:
     def add(self, batch: Batch) -> int:
         """Take in the next batch; returns the bytes of input that are done."""
         piece = self._expected.pop(0)
-        self._reject(batch, piece)
-        self.counts.requests += len(batch)
-        self.counts.rows += len(batch) + batch.empty + batch.others + len(batch.rejects)
-        self.counts.filtered += batch.empty + batch.others
-        self.counts.others += batch.others
-        self.counts.lengths_only += batch.lengths_only
-        self.counts.cut += batch.cut
-        self.tokens += int(batch.input_length.sum())
-        self._compare(batch)
+        self.tally.add(batch, piece)
         blocks = self._number(self._found, batch.digests, batch.offsets)
         lengths = {"input_length": batch.input_length, "output_length": batch.output_length}
         self._keep(time=batch.time_ns, blocks=blocks, **lengths)
         if batch.output_known is not None:
-            output_blocks = self._number(self._output_found, batch.output_digests, batch.output_offsets)
-            self._keep(output_blocks=output_blocks)
-            self.counts.without_output_blocks += int((~batch.output_known).sum())
+            self._keep(output_blocks=self._number(self._output_found, batch.output_digests, batch.output_offsets))
         self._keep(session=_numbers(self._sessions, batch.session, len(batch)))
         self._keep(user=_numbers(self._users, batch.user, len(batch)))
         self._types.extend(batch.type)
         return piece.done
-
-    def _reject(self, batch, piece):
-        """Count the batch's rejects, each with its file, line and offset; stop at one too many."""
-        if piece.path != self._path:
-            self._path, self._line = piece.path, 1
-        for reject in batch.rejects:
-            place, path = reject.place, name_of(piece.path)
-            error = reject.error.at(path, self._line + place.line, piece.start + place.offset, place.length)
-            self.counts.rejected += 1
-            self.counts.reasons[error.reason] += 1
-            if self._on_reject:
-                self._on_reject(error)
-            if self._max_errors == 0:
-                error.hint = error.hint or "Try --on-error skip --max-errors N to leave such rows out."
-                raise error
-            if 0 < self._max_errors < self.counts.rejected:
-                raise InputError(f"{error} That is bad row {self.counts.rejected:,}; --max-errors {self._max_errors}.")
-        self._line += batch.lines
-
-    def _compare(self, batch):
-        logged = batch.logged_tokens >= 0
-        difference = np.abs(batch.input_length - batch.logged_tokens)[logged]
-        self.counts.with_logged_tokens += int(logged.sum())
-        self.counts.equal_to_logged += int((difference == 0).sum())
-        self.counts.logged_difference += int(difference.sum())
 
     def _number(self, found: bytearray, digests, offsets) -> np.ndarray:
         """Append the numbers of each row's blocks; returns blocks by row."""
@@ -389,9 +347,9 @@ class Collector:
         if self._sessions.distinct:
             _link_sessions(columns, column["session"], by_time, order)
         users = column["user"][order] if self._users.distinct else None
-        if self.counts.lengths_only:
+        if self.tally.counts.lengths_only:
             meta = meta | {"prefixes": "unknown: the log holds lengths only, so no block is shared"}
-        return Rows(columns, self.block_size, self.tail, meta, self.counts, users)
+        return Rows(columns, self.block_size, self.tail, meta, self.tally.counts, users)
 
     def _extra(self, order):
         if all(kind is None for kind in self._types):
@@ -430,7 +388,3 @@ def _link_sessions(columns: Columns, session, by_time, order) -> None:
         turns[at] = turn[key] = turn.get(key, 0) + 1
         last[key] = at
     columns.extra["turn"] = turns
-
-
-def _plain(counts: Counts) -> dict:
-    return {name: value for name, value in asdict(counts).items() if name != "reasons"}

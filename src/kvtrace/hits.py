@@ -6,7 +6,8 @@ the rates are derived.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -59,17 +60,32 @@ def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = 
     >>> count_hits(toy("0 1", "0 2"), np.array([0, 1])).block_hit_rate
     0.25
     """
-    blocks, tokens, hits = trace.prompt_blocks[rows], trace.input_length[rows], hit_blocks[rows]
-    holding = blocks > 0
-    return Hits(
-        requests=len(blocks),
-        hit_blocks=int(hits.sum()),
-        blocks=int(blocks.sum()),
-        hit_tokens=int(np.minimum(hits * trace.block_size, tokens).sum()),
-        tokens=int(tokens.sum()),
-        request_hits=float((hits[holding] / blocks[holding]).sum()),
-        requests_with_blocks=int(holding.sum()),
-    )
+    return added_up([(hit_blocks[rows], trace.prompt_blocks[rows], trace.input_length[rows])], trace.block_size)
+
+
+def added_up(parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], block_size: int) -> Hits:
+    """The counts over requests that come in parts: hit blocks, blocks and prompt tokens of each.
+
+    The same for any cut into parts: shares of requests are added up exactly, and rounded once.
+
+    >>> added_up([(np.array([1]), np.array([3]), np.array([5])), (np.array([1]), np.array([2]), np.array([4]))], 2).blocks
+    5
+    """
+    counts = dict.fromkeys(("requests", "hit_blocks", "blocks", "hit_tokens", "tokens", "requests_with_blocks"), 0)
+
+    def shares():
+        for hits, blocks, tokens in parts:
+            holding = blocks > 0
+            counts["requests"] += len(blocks)
+            counts["hit_blocks"] += int(hits.sum())
+            counts["blocks"] += int(blocks.sum())
+            counts["hit_tokens"] += int(np.minimum(hits * block_size, tokens).sum())
+            counts["tokens"] += int(tokens.sum())
+            counts["requests_with_blocks"] += int(holding.sum())
+            yield from (hits[holding] / blocks[holding]).tolist()
+
+    request_hits = math.fsum(shares())
+    return Hits(**counts, request_hits=request_hits)
 
 
 def unlimited_hits(trace: Trace, *, outputs: bool = False) -> np.ndarray:

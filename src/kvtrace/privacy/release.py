@@ -13,7 +13,7 @@ from ..trace import Trace
 from .holders import Holders, holders, inferred
 from .profiles import TAILS, Profile
 from .sharing import share_by_k
-from .steps import drop_sessions, keep_allowed, round_lengths, step_times, with_tail
+from .steps import coarsened, with_tail
 
 APART = 2**31 - 1  # a k that no number of holders reaches: everything is split
 
@@ -108,13 +108,12 @@ def _coarsen(done: Released, profile: Profile) -> None:
     """What costs no hits: lengths, times, links, fields."""
     if done.trace.output_ids is not None and (profile.round_input, profile.round_output) != ("exact", "exact"):
         done.notes.append("blocks of outputs were left out: they would show the lengths that are rounded.")
-    done.trace = step_times(round_lengths(done.trace, profile.round_input, profile.round_output), profile.time_step_ms)
-    if profile.drop_sessions:
-        done.trace = drop_sessions(done.trace)
-    if profile.coarsens:
-        done.trace, left = keep_allowed(done.trace)
-        if left:
-            done.notes.append(f"{len(left)} extra {'columns were' if len(left) > 1 else 'column was'} left out.")
+    whole = done.trace
+    columns, left = coarsened(whole, profile, whole.block_size, whole.tail)
+    if columns is not whole:
+        done.trace = Trace.from_columns(columns, block_size=whole.block_size, tail=whole.tail, meta=whole.meta)
+    if left:
+        done.notes.append(f"{len(left)} extra {'columns were' if len(left) > 1 else 'column was'} left out.")
 
 
 def _note(done: Released, name: str, trace: Trace) -> None:

@@ -1,4 +1,7 @@
-"""The steps of a release, each from a Trace to a Trace that shows less; docs/privacy.md says what each is for."""
+"""The steps of a release that cost no hits but those of tails, each to what shows less.
+
+docs/privacy.md says what each is for.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 from ..errors import UsageError
 from ..trace import Columns, Trace, renumber, replace_columns
 from .allowed import EXTRA, TYPES
+from .profiles import Profile
 
 ORDER = ("kept", "unique", "dropped")  # each shows less than the one before
 
@@ -45,54 +49,63 @@ def tails_of(columns: Columns, tail: str, wanted: str, block_size: int) -> Colum
     return changed_columns
 
 
-def round_lengths(trace: Trace, round_input: str | int, round_output: str | int) -> Trace:
-    """The trace with lengths rounded as a profile says; blocks of outputs, which would show them, are left out.
+def coarsened(columns: Columns, profile: Profile, block_size: int, tail: str) -> tuple[Columns, list[str]]:
+    """The columns of a trace, or of some of its rows, with what costs no hits done to lengths, times, links and fields.
+
+    Also the names of the extra columns that were left out.
+    """
+    columns = round_lengths(columns, profile.round_input, profile.round_output, block_size=block_size, tail=tail)
+    columns = step_times(columns, profile.time_step_ms)
+    if profile.drop_sessions:
+        columns = drop_sessions(columns)
+    return keep_allowed(columns) if profile.coarsens else (columns, [])
+
+
+def round_lengths(
+    columns: Columns, round_input: str | int, round_output: str | int, *, block_size: int, tail: str
+) -> Columns:
+    """The columns with lengths rounded as a profile says; blocks of outputs, which would show them, are left out.
 
     >>> from kvtrace.trace import toy
-    >>> round_lengths(toy("0 1"), "exact", 8).output_length
+    >>> round_lengths(toy("0 1"), "exact", 8, block_size=1, tail="kept").output_length
     array([8])
     """
     if (round_input, round_output) == ("exact", "exact"):
-        return trace
-    return _trace(
-        trace,
-        input_length=_rounded_input(trace, round_input),
-        output_length=_rounded_output(trace.output_length, round_output),
+        return columns
+    return replace_columns(
+        columns,
+        input_length=_rounded_input(columns.input_length, round_input, block_size, tail),
+        output_length=_rounded_output(columns.output_length, round_output),
         output_ids=None,
         output_offsets=None,
     )
 
 
-def step_times(trace: Trace, step_ms: int) -> Trace:
-    """The trace with times rounded down to whole steps: who came when is told to the step, who came first to the row.
+def step_times(columns: Columns, step_ms: int) -> Columns:
+    """The columns with times rounded down to whole steps: who came when is told to the step, who came first to the row.
 
     >>> from kvtrace.trace import toy
     >>> step_times(toy("0", "1", "2", gap_ms=700.0), 1000).timestamp
     array([   0.,    0., 1000.])
     """
-    return trace if step_ms <= 1 else _trace(trace, timestamp=trace.timestamp // step_ms * step_ms)
+    return columns if step_ms <= 1 else replace_columns(columns, timestamp=columns.timestamp // step_ms * step_ms)
 
 
-def drop_sessions(trace: Trace) -> Trace:
-    """The trace without anything that links the requests of a conversation, other than their blocks."""
-    extra = {name: values for name, values in trace.extra.items() if name != "turn"}
-    return _trace(trace, session=None, parent=None, extra=extra)
+def drop_sessions(columns: Columns) -> Columns:
+    """The columns without anything that links the requests of a conversation, other than their blocks."""
+    extra = {name: values for name, values in columns.extra.items() if name != "turn"}
+    return replace_columns(columns, session=None, parent=None, extra=extra)
 
 
-def keep_allowed(trace: Trace) -> tuple[Trace, list[str]]:
-    """The trace with no extra columns but those of a closed list, and the names of those left out."""
-    extra = {name: values for name, values in trace.extra.items() if name in EXTRA}
+def keep_allowed(columns: Columns) -> tuple[Columns, list[str]]:
+    """The columns with no extra ones but those of a closed list, and the names of those left out."""
+    extra = {name: values for name, values in columns.extra.items() if name in EXTRA}
     if "type" in extra:
         known = np.isin(extra["type"].astype(str), TYPES)
         extra["type"] = np.where(known, extra["type"], "other").astype(object)
     if "turn" in extra and extra["turn"].dtype.kind not in "iu":
         del extra["turn"]
-    return _trace(trace, extra=extra), [name for name in trace.extra if name not in extra]
-
-
-def _trace(trace: Trace, tail: str | None = None, **changed) -> Trace:
-    columns = replace_columns(trace, **changed)
-    return Trace.from_columns(columns, block_size=trace.block_size, tail=tail or trace.tail, meta=trace.meta)
+    return replace_columns(columns, extra=extra), [name for name in columns.extra if name not in extra]
 
 
 def _part(ids, offsets, over):
@@ -120,18 +133,18 @@ def _drop(parts, _):
     return done
 
 
-def _rounded_input(trace, to):
+def _rounded_input(length, to, block_size, tail):
     if to == "exact":
-        return trace.input_length
-    step = trace.block_size if to == "block" else int(to)
-    if trace.block_size % step:
+        return length
+    step = block_size if to == "block" else int(to)
+    if block_size % step:
         raise UsageError(
             f"input lengths can't be rounded to {step:,} tokens: prompts would not have the blocks they have. It is "
-            f"`block`, or divides the block size of {trace.block_size:,}."
+            f"`block`, or divides the block size of {block_size:,}."
         )
-    if trace.tail == "dropped":  # up to a block would be one more
-        return np.maximum(trace.input_length // step * step, np.minimum(1, trace.input_length))
-    return -(-trace.input_length // step) * step
+    if tail == "dropped":  # up to a block would be one more
+        return np.maximum(length // step * step, np.minimum(1, length))
+    return -(-length // step) * step
 
 
 def _rounded_output(length, to):
