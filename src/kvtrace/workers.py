@@ -52,6 +52,38 @@ def ordered_map(function: Callable, items: Iterable, workers: int) -> Generator:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
+def retrying_map(function: Callable, items: Iterable, workers: int, attempts: int = 3) -> Generator:
+    """The same for a function that may be called again: what a worker that died was doing is done anew.
+
+    Items that were under way so many times when a worker died are a StoppedError.
+    """
+    left = deque(items)
+    tried = 0
+    while left:
+        with ProcessPoolExecutor(
+            workers, mp_context=_context(), initializer=_start, initargs=(function, os.getpid())
+        ) as pool:
+            waiting = deque()
+            try:
+                while left:
+                    while len(waiting) < min(2 * workers, len(left)):
+                        waiting.append(pool.submit(_run, left[len(waiting)]))
+                    given = waiting[0].result()
+                    waiting.popleft()
+                    left.popleft()
+                    tried = 0
+                    yield given.value()
+            except BrokenProcessPool:
+                tried += 1
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+        if tried >= attempts:
+            raise StoppedError(
+                f"a worker process was killed {tried} times over the same task, perhaps for want of memory; nothing was "
+                "written. Try fewer --workers or more --partitions."
+            )
+
+
 @dataclass
 class _Result:
     """What a call gave, or where it failed, in a form that can cross processes and holds no content."""

@@ -32,12 +32,11 @@ class Step:
 
 
 @dataclass
-class Released:
-    """A trace that was released: what it is now, who was counted, what it cost, and what there is to say."""
+class Account:
+    """What a release did: its profile, who was counted, what each step cost, and what there is to say."""
 
-    trace: Trace
     profile: Profile
-    holders: Holders | None  # None where nothing was split
+    holders: Holders | None = None  # None where nothing was split
     steps: list[Step] = field(default_factory=list)
     sampled: bool = False
     isolated: bool = False
@@ -57,6 +56,13 @@ class Released:
     def meta(self) -> dict[str, Any]:
         """The two keys of a sidecar that declare a profile."""
         return {"profile": self.profile.name, "release": self.describe()}
+
+
+@dataclass
+class Released(Account):
+    """A trace that was released, and what was done to it."""
+
+    trace: Trace = field(kw_only=True)
 
 
 def release(
@@ -79,7 +85,7 @@ def release(
     >>> done.trace.hash_ids, [step.name for step in done.steps]
     (array([0, 1, 0, 2, 0, 3]), ['as it was', 'tails unique', 'k-sharing'])
     """
-    done = Released(trace, profile, None)
+    done = Released(profile, trace=trace)
     _note(done, "as it was", trace)
     if not trace.is_chained and profile.coarsens:
         _note(done, "chained", trace.chained())

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.table import Table
 
 from ..privacy.publish import Published
-from ..privacy.release import Released
+from ..privacy.release import Account, Released
 
 
-def costs(done: Released) -> Table:
+def costs(done: Account) -> Table:
     """Each step with the block hit rate after it, without eviction, and what it cost of the rate at first."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(f"profile {done.profile.name}", no_wrap=True)
@@ -24,7 +24,7 @@ def costs(done: Released) -> Table:
     return table
 
 
-def notes(done: Released) -> list[str]:
+def notes(done: Account) -> list[str]:
     """Lines on what is weaker than it could be, and on what was left out."""
     return [f"note        {note}" for note in done.notes]
 

@@ -1,0 +1,185 @@
+"""Gather: the rows of one range of time, put in order, and the distinct digests among their blocks, sorted by shard.
+
+An entry is a digest, or, where k-sharing may split it, a digest and one of its holders. Entries stand in the order of
+their first appearance in the range, so that whoever has them all knows which came first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._kernels import ids as numbering
+from .._kernels import ragged, sharing
+from .plan import ALONE, MANY, Plan, offsets_of, shard_of
+
+ROWS = ("time", "input_length", "output_length", "session", "user", "type")
+
+
+def gather(plan: Plan, number: int) -> dict[str, int]:
+    """Make `gathered/<number>`; gives how many rows and bytes there are."""
+    rows, types, digests = _rows(plan, number)
+    blocks = rows["blocks"]
+    offsets = offsets_of(blocks)
+    tails = _tails(plan, rows["input_length"], offsets)
+    digest = numbering.DigestIndex().add(digests)  # reference -> its digest's number in this range
+    holder, tokens = _holders(plan, rows, number)
+    entry = _split(plan, digest, offsets, tails, holder)
+    first = _firsts(entry)  # entry -> reference
+    row = np.searchsorted(offsets, first, side="right") - 1
+    many = _many(plan, digest, entry, first, tails, holder, row, offsets)
+    held = {"digest": digests[first]}
+    if plan.counts != "none":
+        held["holder"] = np.where(many[:, None], MANY, tokens[row])
+    shard = shard_of(held["digest"], plan.shards)
+    by_shard = np.argsort(shard, kind="stable")
+    sessions = _sessions(plan, rows)
+    written = plan.store.write(
+        f"gathered/{number}", {"types": types},
+        **{name: rows[name] for name in ("time", "input_length", "output_length", "blocks")},
+        **({"type": rows["type"]} if plan.has_types else {}),
+        entry=entry, first=first, by_shard=by_shard, shards=_starts(shard[by_shard], plan.shards),
+        **{name: values[by_shard] for name, values in held.items()}, **sessions,
+    )  # fmt: skip
+    return {"rows": len(blocks), "blocks": len(entry), "entries": len(first), "bytes": written}
+
+
+def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | None], np.ndarray]:
+    """The columns of the range's rows in order of time, what types there are, and their digests."""
+    since = plan.cuts[number - 1] if number else None
+    until = plan.cuts[number] if number < len(plan.cuts) else None
+    parts: list[dict[str, np.ndarray]] = []
+    types: dict[str | None, int] = {}
+    for part in range(plan.parts):
+        with plan.store.open(f"encoded/{part}") as held:
+            time = held["time"]
+            start = 0 if since is None else int(np.searchsorted(time, since))
+            stop = len(time) if until is None else int(np.searchsorted(time, until))
+            if start == stop:
+                continue
+            taken: dict[str, Any] = {name: held[name, start:stop] for name in ROWS[:3]}
+            offsets = held["offsets", start : stop + 1]
+            taken["blocks"], taken["digests"] = np.diff(offsets), held["digests", int(offsets[0]) : int(offsets[-1])]
+            for name in ("session", "user"):
+                none = np.zeros((stop - start, 2), dtype=np.uint64)
+                taken[name] = held[name, start:stop] if name in held else none
+            if plan.has_types:
+                code = np.array([types.setdefault(kind, len(types)) for kind in held.about["types"]], dtype=np.int32)
+                taken["type"] = code[held["type", start:stop]]
+            parts.append(taken)
+    if not parts:
+        return _no_rows(plan), [], np.empty((0, 2), dtype=np.uint64)
+    whole = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+    order = np.argsort(whole["time"], kind="stable")  # parts follow each other as the log does
+    digests, blocks = whole.pop("digests"), whole["blocks"]
+    if not (order[1:] > order[:-1]).all():
+        digests = _taken(digests, offsets_of(blocks), order)
+        whole = {name: values[order] for name, values in whole.items()}
+    return whole, list(types), digests
+
+
+def _no_rows(plan):
+    numbers = {name: np.empty(0, dtype=np.int64) for name in ("time", "input_length", "output_length", "blocks")}
+    words = {name: np.empty((0, 2), dtype=np.uint64) for name in ("session", "user")}
+    return numbers | words | ({"type": np.empty(0, dtype=np.int32)} if plan.has_types else {})
+
+
+def _taken(digests, offsets, order) -> np.ndarray:
+    """The digests of rows in another order."""
+    place, _ = ragged.take(np.arange(len(digests)), offsets, order)
+    return digests[place]
+
+
+def _tails(plan, input_length, offsets) -> np.ndarray:
+    """Which references are tails that get an id of their own."""
+    found = np.zeros(int(offsets[-1]), dtype=bool)
+    if plan.tail == "unique":
+        partial = (input_length % plan.block_size > 0) & (np.diff(offsets) > 0)
+        found[offsets[1:][partial] - 1] = True
+    return found
+
+
+# -- who holds what ----------------------------------------------------------------------------------------------
+
+
+def _holders(plan: Plan, rows, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """The holder of each row, numbered within the range, and the 128 bits that stand for it in all ranges."""
+    count = len(rows["blocks"])
+    tokens = np.stack([np.arange(count, dtype=np.uint64), np.full(count, ALONE, dtype=np.uint64)], axis=1)
+    tokens[:, 0] |= np.uint64(number << 40)
+    for name in {"users": ("session", "user"), "sessions": ("session",)}.get(plan.counts, ()):
+        known = rows[name].any(axis=1)
+        tokens[known] = rows[name][known]
+    return numbering.DigestIndex().add(tokens).astype(np.int64), tokens
+
+
+def _split(plan: Plan, digest, offsets, tails, holder) -> np.ndarray:
+    """The entry of each reference: its digest, or its digest with a holder, numbered by first appearance (int32)."""
+    if plan.counts == "none":
+        return digest
+    count = _holders_of(plan, digest, offsets, tails, holder)
+    (ids,) = sharing.split(
+        [(digest, offsets)], holder, (count < plan.profile.k) & ~_tail_digests(digest, tails), len(count)
+    )
+    return numbering.renumber(ids)[0].astype(np.int32)
+
+
+def _holders_of(plan, digest, offsets, tails, holder) -> np.ndarray:
+    """How many holders in this range each digest has."""
+    return sharing.count_holders([(digest, offsets)], holder, int(digest.max(initial=-1)) + 1)
+
+
+def _tail_digests(digest, tails) -> np.ndarray:
+    """Which digests are those of tails that get ids of their own, so that there is nothing to split."""
+    found = np.zeros(int(digest.max(initial=-1)) + 1, dtype=bool)
+    found[digest[tails]] = True
+    return found
+
+
+def _many(plan, digest, entry, first, tails, holder, row, offsets) -> np.ndarray:
+    """Which entries are of digests that k holders have in this range already, or of tails that stand alone."""
+    if plan.counts == "none":
+        return np.ones(len(first), dtype=bool)
+    whole = _holders_of(plan, digest, offsets, tails, holder) >= plan.profile.k
+    return (whole | _tail_digests(digest, tails))[digest[first]]
+
+
+def _firsts(numbers) -> np.ndarray:
+    """Where each number first stands; numbers are 0, 1, 2, ... by first appearance.
+
+    >>> _firsts(np.array([0, 1, 0, 2]))
+    array([0, 1, 3])
+    """
+    if not len(numbers):
+        return np.empty(0, dtype=np.int64)
+    greatest = np.maximum.accumulate(numbers)
+    return np.flatnonzero(np.concatenate([[True], greatest[1:] > greatest[:-1]]))
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------
+
+
+def _sessions(plan: Plan, rows) -> dict[str, np.ndarray]:
+    """The range's sessions by shard: digest, last row, rows; and the number of each row's, -1 = none."""
+    if not plan.has_sessions:
+        return {}
+    known = np.flatnonzero(rows["session"].any(axis=1))
+    session = np.full(len(rows["session"]), -1, dtype=np.int64)
+    session[known] = numbering.DigestIndex().add(rows["session"][known])
+    firsts = known[_firsts(session[known])]
+    last = np.empty(len(firsts), dtype=np.int64)
+    last[session[known]] = known  # the latest write stays
+    digest = rows["session"][firsts]
+    shard = shard_of(digest, plan.shards)
+    by_shard = np.argsort(shard, kind="stable")
+    return {
+        "session": session, "sessions_by_shard": by_shard,
+        "session_shards": _starts(shard[by_shard], plan.shards), "session_digest": digest[by_shard],
+        "session_last": last[by_shard], "session_rows": np.bincount(session[known], minlength=len(firsts))[by_shard],
+    }  # fmt: skip
+
+
+def _starts(sorted_shards, shards) -> np.ndarray:
+    """Where each shard begins, and the last one ends."""
+    return np.searchsorted(sorted_shards, np.arange(shards + 1))
