@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ._kernels.ids import DigestIndex
 from .anonymize import Prepared, nothing_read, prepared
 from .encode_parts import Encoded, FarEncoder, PartEncoder, parts_of
 from .errors import RowError, UsageError
@@ -63,6 +64,16 @@ class Numbered:
             columns = read_columns(self.plan, number)
             if len(columns):
                 yield columns
+
+    def holders(self) -> Holders | None:
+        """Who holds the blocks of each request, numbered; None where nobody was counted."""
+        if self.account.holders is None:
+            return None
+        index, found = DigestIndex(), []
+        for number in range(self.plan.ranges):
+            with self.plan.store.open(f"gathered/{number}") as held:
+                found.append(index.add(held["row_holder"]).astype(np.int64))
+        return Holders(np.concatenate(found), self.account.holders.kind)
 
 
 @contextmanager

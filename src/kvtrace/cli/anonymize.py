@@ -37,9 +37,13 @@ from .release_options import chosen_profile, release_options
 @click.option("--on-error", default="stop", type=click.Choice(["stop", "skip"]), help="What a bad row does.")
 @click.option("--max-errors", type=click.IntRange(0), metavar="N", help="With --on-error skip: stop after so many.  [default: no limit]")
 @click.option("--rejects", metavar="FILE", help="With --on-error skip: where and why, a JSON object a bad row.")
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes.  [default: one a core]")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes, or with --runner tasks at once.  [default: one a core]")
+@click.option("--runner", type=click.Choice(["local", "ray"]), help="Work in tasks over files, in bounded memory: on this machine or on a Ray cluster.")
+@click.option("--ray-address", metavar="A", help="With --runner ray: join the cluster there.  [default: one of this machine alone]")
+@click.option("--partitions", type=click.IntRange(1), metavar="N", help="With --runner: parts of the log, and tasks of each stage.  [default: by size]")
+@click.option("--work-dir", metavar="FOLDER", help="With --runner: where tasks hand on files, a URL too; it is removed.  [default: beside TRACE]")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
-def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_error, max_errors, rejects, against, quiet, first_id, **options):
+def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_error, max_errors, rejects, quiet, runner, ray_address, partitions, work_dir, **options):
     """Turn raw logs into a trace: text replaced by chained, keyed, renumbered block ids.
 
     A LOG is a file, a directory or a glob; .gz and .zst are read; - is stdin. The trace is coarsened as its release
@@ -51,14 +55,10 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
     if any(map(os.path.exists, inputs)):  # else an error is near, and nobody should wait for it
         preload.begin(options["tokenizer"])
     from .. import formats
-    from ..anonymize import anonymize_rows
     from ..errors import UsageError
-    from ..figures import figures
     from ..keys import load_key
     from ..logs.fieldmap import parse_map
-    from ..privacy.publish import publish
     from ..rejects import RejectsFile
-    from ..report import release as told
     from ..report import summary as said
     from ..report.progress import Bar
 
@@ -67,7 +67,11 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
     formats.check_output(output, to)
     if rejects is not None:
         formats.check_output(rejects)
-    spool = _spool(inputs, output, rejects, key_file, resume)
+    if runner is None and (ray_address, partitions, work_dir) != (None, None, None):
+        raise UsageError("--ray-address, --partitions and --work-dir go with --runner.")
+    if runner is not None and resume:
+        raise UsageError("--resume goes without --runner: a task that died is done again by itself.")
+    spool = None if runner else _spool(inputs, output, rejects, key_file, resume)
     _require_apart(inputs, output, rejects, key_file, spool and spool.path)
     options["profile"] = chosen_profile(options)
     screen = console()
@@ -77,29 +81,66 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
             screen.print("\n".join(said.opening(meta)), highlight=False, markup=False)
 
     with spool or contextlib.nullcontext(), RejectsFile(rejects) as bad_rows, Bar(screen, quiet) as bar:
-        rows = anonymize_rows(
-            inputs,
-            field_map=parse_map(maps),
-            use_template=not no_chat_template,
-            key=load_key(key_file) if key_file else None,
-            spool=spool,
-            max_errors=0 if on_error == "stop" else -1 if max_errors is None else max_errors,
-            on_reject=bad_rows.add,
-            on_start=start,
-            on_progress=bar.update,
-            **{name: value for name, value in options.items() if value is not None},
-        )
-        found, released = figures(rows.trace()), rows.released
-        written = publish(
-            rows.columns, output, format=to, first_id=first_id, block_size=rows.block_size, tail=rows.tail,
-            meta=rows.meta | {"figures": found}, holders=released and released.holders, against=against,
-        )  # fmt: skip
-    if quiet:
-        return
-    screen.print(said.closing(found, rows.counts))
-    if released and len(released.steps) > 1:
-        screen.print(told.costs(released))
-    for line in (*(told.notes(released) if released else ()), *told.audited(written)):
+        common = {name: value for name, value in options.items() if value is not None} | {
+            "field_map": parse_map(maps),
+            "use_template": not no_chat_template,
+            "key": load_key(key_file) if key_file else None,
+            "max_errors": 0 if on_error == "stop" else -1 if max_errors is None else max_errors,
+            "on_reject": bad_rows.add,
+            "on_start": start,
+            "on_progress": bar.update,
+        }
+        if runner is None:
+            made = _in_one(inputs, output, to, spool, **common)
+        else:
+            tasks = {"partitions": partitions, "key_file": key_file}
+            made = _in_tasks(inputs, output, to, runner, ray_address, work_dir, **tasks, **common)
+    if not quiet:
+        _say(screen, *made)
+
+
+def _in_one(inputs, output, to, spool, *, first_id, against=None, **options):
+    """Anonymise in this process and its workers; what there is to say of it."""
+    from ..anonymize import anonymize_rows
+    from ..figures import figures
+    from ..privacy.publish import publish
+
+    rows = anonymize_rows(inputs, spool=spool, **options)
+    found, released = figures(rows.trace()), rows.released
+    written = publish(
+        rows.columns, output, format=to, first_id=first_id, block_size=rows.block_size, tail=rows.tail,
+        meta=rows.meta | {"figures": found}, holders=released and released.holders, against=against,
+    )  # fmt: skip
+    return found, rows.counts, released, written
+
+
+def _in_tasks(inputs, output, to, runner, ray_address, work_dir, *, first_id, against=None, workers=None, **options):
+    """Anonymise in tasks over files; what there is to say of it."""
+    from ..anonymize_parts import anonymize_parts
+    from ..files import temporary_name
+    from ..privacy.publish import publish_chunks
+    from ..stages.local import LocalRunner
+    from ..stages.on_ray import on_ray
+
+    work = work_dir or temporary_name(os.path.realpath(output))
+    with contextlib.nullcontext(LocalRunner(workers)) if runner == "local" else on_ray(ray_address, workers) as tasks:
+        with anonymize_parts(inputs, runner=tasks, work=work, **options) as made:
+            written = publish_chunks(
+                made.columns(), output, format=to, first_id=first_id, block_size=made.plan.block_size, tail=made.plan.tail,
+                meta=made.meta | {"figures": made.figures}, holders=made.holders(), against=against,
+            )  # fmt: skip
+            return made.figures, made.counts, made.account, written
+
+
+def _say(screen, found, counts, account, written):
+    """What was read, what the release cost, and what was written."""
+    from ..report import release as told
+    from ..report import summary as said
+
+    screen.print(said.closing(found, counts))
+    if account and len(account.steps) > 1:
+        screen.print(told.costs(account))
+    for line in (*(told.notes(account) if account else ()), *told.audited(written)):
         screen.print(line, highlight=False, markup=False)
 
 

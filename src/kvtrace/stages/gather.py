@@ -38,7 +38,7 @@ def gather(plan: Plan, number: int) -> dict[str, int]:
     written = plan.store.write(
         f"gathered/{number}", {"types": types},
         **{name: rows[name] for name in ("time", "input_length", "output_length", "blocks")},
-        **({"type": rows["type"]} if plan.has_types else {}),
+        **({"type": rows["type"]} if plan.has_types else {}), row_holder=tokens,
         entry=entry, first=first, by_shard=by_shard, shards=_starts(shard[by_shard], plan.shards),
         **{name: values[by_shard] for name, values in held.items()}, **sessions,
     )  # fmt: skip
