@@ -5,7 +5,7 @@ import os
 import random
 import signal
 import sys
-from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -32,7 +32,11 @@ def rows(count, seed, *, users=True, sessions=True, types=True):
     draw = random.Random(seed)
     for _ in range(count):
         ids = [7] * draw.choice([4, 8, 12]) + [draw.randrange(4) for _ in range(draw.randrange(1, 12))]
-        row = {"timestamp": draw.randrange(count) // 2 * 500, "prompt_token_ids": ids, "output_length": draw.randrange(9)}
+        row = {
+            "timestamp": draw.randrange(count) // 2 * 500,
+            "prompt_token_ids": ids,
+            "output_length": draw.randrange(9),
+        }
         if types and draw.random() < 0.8:
             row["type"] = draw.choice(["text", "coder", "no such type"])
         if sessions and draw.random() < 0.7:
@@ -67,7 +71,8 @@ class Here:
 def in_tasks(path, tmp_path, runner=None, **options):
     """The columns, sidecar and holders of a run of tasks; nothing is left of its files."""
     work = tmp_path / "work"
-    with anonymize_parts(path, runner=runner or Here(), work=work, **(OPTIONS | options)) as made:
+    with anonymize_parts(path, runner=runner or Here(), work=work, **(OPTIONS | options)) as done:
+        made = done.made
         parts = list(made.columns())
         found = {name: _end_to_end([getattr(part, name) for part in parts], name) for name in NAMES}
         found |= {name: np.concatenate([part.extra[name] for part in parts]).tolist() for name in parts[0].extra}
@@ -95,7 +100,14 @@ def in_one(path, **options):
 
 # -- the same bytes --------------------------------------------------------------------------------------------------
 
-CHANGES = [{}, {"tail": "drop"}, {"tail": "shared", "k": 2}, {"k": 6}, {"k_counts": "sessions"}, {"k_counts": "requests"}]
+CHANGES = [
+    {},
+    {"tail": "drop"},
+    {"tail": "shared", "k": 2},
+    {"k": 6},
+    {"k_counts": "sessions"},
+    {"k_counts": "requests"},
+]
 
 
 @pytest.mark.parametrize("profile", ["exact", "standard", "strict"])
@@ -111,7 +123,9 @@ def test_any_number_of_partitions_gives_the_same_trace_and_sidecar(log, tmp_path
 
 
 def _same_groups(one, other):
-    return len(set(zip(one.tolist(), other.tolist(), strict=True))) == len(set(one.tolist())) == len(set(other.tolist()))
+    return (
+        len(set(zip(one.tolist(), other.tolist(), strict=True))) == len(set(one.tolist())) == len(set(other.tolist()))
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -171,10 +185,10 @@ def test_bad_rows_are_told_by_their_line_and_counted(log, tmp_path):
     path = log(wanted)
     with pytest.raises(RowError, match=r"log.jsonl:34: "):
         in_tasks(path, tmp_path, partitions=4)
-    told = {run: [] for run in (in_one, partial(in_tasks, tmp_path=tmp_path, partitions=4))}
-    found = [run(path, max_errors=-1, on_reject=told[run].append)[1] for run in told]
-    assert found[0] == found[1]
-    assert [[str(error) for error in errors] for errors in told.values()][0] == [str(error) for error in list(told.values())[1]]
+    one, other = [], []
+    found = in_one(path, max_errors=-1, on_reject=one.append)[1]
+    assert in_tasks(path, tmp_path, partitions=4, max_errors=-1, on_reject=other.append)[1] == found
+    assert [str(error) for error in one] == [str(error) for error in other] and len(one) == 1
     assert not (tmp_path / "work").exists()
 
 
@@ -212,8 +226,7 @@ def test_conversations_are_not_inferred_in_parts(log, tmp_path):
 @pytest.mark.parametrize("seed", range(4))
 def test_no_block_has_two_to_k_minus_1_holders(log, tmp_path, seed):
     found, _, held = in_tasks(log(rows(80, seed)), tmp_path, k=4, partitions=9)
-    offsets = np.array(found["offsets"])
-    prompts = [found["hash_ids"][start:stop] for start, stop in zip(offsets[:-1], offsets[1:], strict=True)]
+    prompts = [found["hash_ids"][start:stop] for start, stop in pairwise(found["offsets"])]
     holders: dict = {}
     for who, prompt in zip(held.holder.tolist(), prompts, strict=True):
         for block in prompt:
@@ -227,9 +240,9 @@ def test_no_block_has_two_to_k_minus_1_holders(log, tmp_path, seed):
 
 def test_what_a_killed_worker_was_doing_is_done_again(log, tmp_path, monkeypatch):
     path, died = log(rows(60, seed=8)), []
-    parts = sys.modules["kvtrace.anonymize_parts"]
+    stages = sys.modules["kvtrace.stages.run"]
     for name in ("gather", "match", "rank", "resolve", "finish"):
-        monkeypatch.setattr(parts, name, _dying(getattr(parts, name), tmp_path / name))
+        monkeypatch.setattr(stages, name, _dying(getattr(stages, name), tmp_path / name))
         died.append(tmp_path / name)
     expected = in_one(path)
     assert in_tasks(path, tmp_path, LocalRunner(2), partitions=5)[:2] == expected[:2]
@@ -281,8 +294,8 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path):
 def test_a_store_may_lie_behind_a_url(log, tmp_path):
     pytest.importorskip("fsspec")
     path = log(rows(40, seed=9))
-    with anonymize_parts(path, runner=Here(), work="memory://runs/one", partitions=3, **OPTIONS) as made:
-        found = np.concatenate([part.hash_ids for part in made.columns()]).tolist()
+    with anonymize_parts(path, runner=Here(), work="memory://runs/one", partitions=3, **OPTIONS) as done:
+        found = np.concatenate([part.hash_ids for part in done.made.columns()]).tolist()
     assert found == in_one(path)[0]["hash_ids"]
     import fsspec
 

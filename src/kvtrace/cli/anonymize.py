@@ -124,12 +124,13 @@ def _in_tasks(inputs, output, to, runner, ray_address, work_dir, *, first_id, ag
 
     work = work_dir or temporary_name(os.path.realpath(output))
     with contextlib.nullcontext(LocalRunner(workers)) if runner == "local" else on_ray(ray_address, workers) as tasks:
-        with anonymize_parts(inputs, runner=tasks, work=work, **options) as made:
+        with anonymize_parts(inputs, runner=tasks, work=work, **options) as done:
+            made = done.made
             written = publish_chunks(
                 made.columns(), output, format=to, first_id=first_id, block_size=made.plan.block_size, tail=made.plan.tail,
                 meta=made.meta | {"figures": made.figures}, holders=made.holders(), against=against,
             )  # fmt: skip
-            return made.figures, made.counts, made.account, written
+            return made.figures, done.counts, made.account, written
 
 
 def _say(screen, found, counts, account, written):

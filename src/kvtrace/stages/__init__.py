@@ -7,7 +7,7 @@
     resolve  a shard of digests    -> the final id of each
     finish   a range of time       -> its rows of the trace
 
-A stage is a pure function of its number and of what the stages before it wrote, so that a task that died is done again.
-First-appearance ids need no global sort: a block is new in one range only, and the ids of a range begin where the counts
-of the ranges before it end. Here is no text: digests under the run's key, lengths and times.
+A stage is a pure function of its number and of what the stages before it wrote, so that a task that died is done
+again. First-appearance ids need no global sort: a block is new in one range only, and the ids of a range begin where
+the counts of the ranges before it end. Here is no text: digests under the run's key, lengths and times.
 """

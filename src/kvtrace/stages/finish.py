@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..privacy.steps import coarsened
-from ..trace import Columns
+from ..trace import Columns, replace_columns
 from .plan import Plan, offsets_of
 from .rank import fresh_references
 
 NS_PER_MS = 1_000_000
+COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets")
 
 
 def finish(plan: Plan, number: int) -> dict[str, int]:
@@ -78,9 +79,7 @@ def _link(columns: Columns, plan: Plan, number: int, local, found) -> None:
 
 def write_columns(plan: Plan, number: int, columns: Columns) -> int:
     """Write `finished/<number>`; returns its bytes."""
-    arrays = {
-        name: getattr(columns, name) for name in ("timestamp", "input_length", "output_length", "hash_ids", "offsets")
-    }
+    arrays = {name: getattr(columns, name) for name in COLUMNS}
     arrays |= {name: values for name in ("session", "parent") if (values := getattr(columns, name)) is not None}
     words: dict[str, list[str]] = {}
     for name, values in columns.extra.items():
@@ -93,9 +92,9 @@ def write_columns(plan: Plan, number: int, columns: Columns) -> int:
 def read_columns(plan: Plan, number: int) -> Columns:
     """What write_columns wrote."""
     with plan.store.open(f"finished/{number}") as held:
-        names = [name for name in ("timestamp", "input_length", "output_length", "hash_ids", "offsets", "session", "parent")
-                 if name in held]  # fmt: skip
-        columns = Columns(**{name: held[name] for name in names})
+        time, inputs, outputs, ids, offsets = (held[name] for name in COLUMNS)
+        columns = Columns(time, inputs, outputs, ids, offsets)
+        columns = replace_columns(columns, **{name: held[name] for name in ("session", "parent") if name in held})
         for name in ("type", "turn"):
             if f"extra {name}" in held:
                 values, words = held[f"extra {name}"], held.about["words"].get(name)

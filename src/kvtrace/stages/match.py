@@ -45,7 +45,7 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
 
 
 def _blocks(digest, distinct, holder, k):
-    """The block of each entry: its digest, or its digest and its holder where 2 to k - 1 have it; and how many split."""
+    """The block of each entry: its digest, with its holder where 2 to k - 1 have it; and how many are split so."""
     many = (holder == MANY).all(axis=1)
     number = numbering.DigestIndex().add(holder).astype(np.uint64)
     pair = numbering.DigestIndex().add(np.stack([number, digest.astype(np.uint64)], axis=1)).astype(np.int64)

@@ -10,6 +10,7 @@ import numpy as np
 from ..privacy.profiles import Profile
 from .store import Store
 
+BLOCKS = 1 << 20  # references that a task holds, about
 ALONE = 2**64 - 1  # marks a holder that is one request
 MANY = np.array([0, 0], dtype=np.uint64)  # in place of a holder: k of them or more
 
@@ -41,6 +42,22 @@ class Plan:
     def knowing(self, **found) -> Plan:
         """The plan with what has become known."""
         return replace(self, **found)
+
+
+def cuts(times: list[np.ndarray], blocks: list[np.ndarray], count: int) -> list[int]:
+    """Times at which at most `count` ranges of about as many blocks each end; rows of one time are never parted.
+
+    Of each part: times of some of its rows, rising, and how many blocks it has from each to the next.
+
+    >>> cuts([np.array([0, 10]), np.array([10, 20])], [np.array([2, 1]), np.array([3, 1])], 2)
+    [10]
+    """
+    time, count_of = np.concatenate(times), np.concatenate(blocks)
+    order = np.argsort(time, kind="stable")
+    time, count_of = time[order], count_of[order]
+    reached = np.cumsum(count_of)
+    at = np.searchsorted(reached - count_of, reached[-1:] * np.arange(1, count) / count)
+    return np.unique(time[at[at < len(time)]]).tolist()
 
 
 def before(counts: Sequence[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Arrays in files under one folder: a local one, or any that fsspec knows. A task writes each of its files once, whole."""
+"""Arrays in files under one folder: a local one, or any that fsspec knows. A task writes a file once, and whole."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Store:
         """Whether it is a folder that every process here sees under its path."""
         return "://" not in self.url
 
-    def write(self, name: str, about: dict[str, Any] | None = None, **arrays: np.ndarray) -> int:
+    def write(self, name: str, about: dict[str, Any] | None = None, /, **arrays: np.ndarray) -> int:
         """Write a file of these arrays, and what is to be said of them; returns its bytes. It appears whole."""
         held = {key: np.ascontiguousarray(values) for key, values in arrays.items()}
         places, at = {}, 0
@@ -53,7 +53,7 @@ class Store:
             file.write(HEAD.pack(len(plain)))
             file.write(plain)
             for values in held.values():
-                file.write(memoryview(values.reshape(-1).view(np.uint8)))
+                file.write(values.reshape(-1).view(np.uint8).data)
         return HEAD.size + len(plain) + at
 
     @contextmanager
@@ -134,7 +134,7 @@ class Held:
         width = dtype.itemsize * prod(others)
         values = np.empty((max(0, stop - start), *others), dtype=dtype)
         self._file.seek(self._start + place["at"] + start * width)
-        _read_into(self._file, memoryview(values.reshape(-1).view(np.uint8)))
+        _read_into(self._file, values.reshape(-1).view(np.uint8).data)
         return values
 
 

@@ -1,0 +1,135 @@
+"""The stages one after the other, from encoded parts to the rows of a trace, and what there is to say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from .._kernels.ids import DigestIndex
+from ..hits import Hits, added_up
+from ..privacy.holders import Holders
+from ..privacy.release import Account, Step
+from ..trace import Columns
+from .finish import finish, read_columns
+from .gather import gather
+from .match import match
+from .plan import Plan, before
+from .rank import rank
+from .resolve import resolve
+
+
+class Runner(Protocol):
+    """Runs the tasks of a stage; stages.local and stages.on_ray have one each."""
+
+    workers: int
+    is_far: bool  # its workers share no memory with this process: they read the key from its file
+
+    def map(self, function: Callable, items: Sequence) -> Iterator:
+        """function(item) for each, in order; a task that died is done again."""
+        ...
+
+
+@dataclass
+class Numbered:
+    """A trace whose rows lie in a store, range after range, and all that its sidecar says."""
+
+    plan: Plan
+    meta: dict[str, Any]
+    figures: dict[str, Any]
+    account: Account
+    bytes: dict[str, int] = field(default_factory=dict)  # written by each stage
+
+    def columns(self) -> Iterator[Columns]:
+        """The trace's columns, some rows at a time: ids are those of the whole trace, and so are rows of parents."""
+        for number in range(self.plan.ranges):
+            columns = read_columns(self.plan, number)
+            if len(columns):
+                yield columns
+
+    def holders(self) -> Holders | None:
+        """Who holds the blocks of each request, numbered; None where nobody was counted."""
+        if self.account.holders is None:
+            return None
+        index, found = DigestIndex(), []
+        for number in range(self.plan.ranges):
+            with self.plan.store.open(f"gathered/{number}") as held:
+                found.append(index.add(held["row_holder"]).astype(np.int64))
+        return Holders(np.concatenate(found), self.account.holders.kind)
+
+
+def number(plan: Plan, runner: Runner, meta: dict[str, Any], *, isolated: bool = False) -> Numbered:
+    """The rows of a trace, numbered and released, from encoded parts; `meta` is what is known of its making."""
+
+    def run(stage, count):
+        return list(runner.map(partial(stage, plan), range(count)))
+
+    gathered = run(gather, plan.ranges)
+    plan = plan.knowing(rows_before=before([one["rows"] for one in gathered]))
+    matched = run(match, plan.shards)
+    ranked = run(rank, plan.ranges)
+    blocks, sessions = ([one[name] for one in ranked] for name in ("blocks", "sessions"))
+    plan = plan.knowing(blocks_before=before(blocks), sessions_before=before(sessions))
+    resolved = run(resolve, plan.shards)
+    finished = run(finish, plan.ranges)
+    account = _account(plan, isolated)
+    if "prefixes" in meta:  # nothing is shared, so there is nothing to lose or to warn of
+        account.steps, account.notes = [], []
+    found = Numbered(plan, meta | account.meta, {}, account)
+    found.figures = _figures(found, sum(blocks), sum(sessions))
+    stages = {"gather": gathered, "match": matched, "rank": ranked, "resolve": resolved, "finish": finished}
+    found.bytes = {name: sum(one["bytes"] for one in results) for name, results in stages.items()}
+    return found
+
+
+# -- what is said of it ------------------------------------------------------------------------------------------
+
+
+def _account(plan: Plan, isolated: bool) -> Account:
+    done = Account(plan.profile, isolated=isolated)
+    names = ["as it was", *(["tails unique"] if plan.tail == "unique" else [])]
+    if plan.counts != "none":
+        names.append("k-sharing")
+        done.holders = Holders(np.empty(0, np.int64), plan.counts)
+        if done.holders.warning:
+            done.notes.append(f"{done.holders.warning}.")
+    done.steps = [Step(name, _hits(plan, name)) for name in names]
+    return done
+
+
+def _hits(plan: Plan, step: str, lengths: str = "gathered") -> Hits:
+    """What prompts hit without eviction after a step."""
+
+    def parts():
+        for number in range(plan.ranges):
+            names = (f"{name}/{number}" for name in ("gathered", "ranked", lengths))
+            with ExitStack() as files:
+                rows, hits, held = (files.enter_context(plan.store.open(name)) for name in names)
+                yield hits[f"hits {step}"].astype(np.int64), rows["blocks"], held["input_length"]
+
+    return added_up(parts(), plan.block_size)
+
+
+def _figures(found: Numbered, distinct: int, sessions: int) -> dict[str, Any]:
+    """What figures.figures says of the whole trace."""
+    requests = tokens = output_tokens = blocks = 0
+    last = 0.0
+    for columns in found.columns():
+        requests += len(columns)
+        tokens += int(columns.input_length.sum())
+        output_tokens += int(columns.output_length.sum())
+        blocks += len(columns.hash_ids)
+        last = float(columns.timestamp[-1])
+    plan = found.plan
+    figures: dict[str, Any] = {
+        "requests": requests, "tokens": tokens, "output_tokens": output_tokens, "blocks": blocks,
+        "distinct_blocks": distinct, "sessions": 0 if plan.profile.drop_sessions else sessions, "duration_ms": last,
+    }  # fmt: skip
+    if "prefixes" not in found.meta:
+        step = "k-sharing" if plan.counts != "none" else "tails unique" if plan.tail == "unique" else "as it was"
+        figures["hits"] = _hits(plan, step, "finished").to_dict()
+    return figures
