@@ -128,6 +128,11 @@ def _same_groups(one, other):
     )
 
 
+def test_thousands_of_blocks_are_matched_too(log, tmp_path):
+    path = log(rows(2500, seed=6))
+    assert in_tasks(path, tmp_path, partitions=3)[:2] == in_one(path)[:2]
+
+
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kinds", [{"users": False}, {"sessions": False}, {"types": False}], ids=str)
 def test_whatever_a_log_knows_the_trace_is_the_same(log, tmp_path, seed, kinds):

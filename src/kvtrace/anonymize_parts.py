@@ -12,7 +12,7 @@ from .encode_parts import Encoded, FarEncoder, PartEncoder, parts_of
 from .errors import RowError, UsageError
 from .logs import sources
 from .privacy.profiles import TAILS
-from .stages.plan import BLOCKS, Plan, cuts
+from .stages.plan import BLOCKS, Plan, counts_of, cuts
 from .stages.run import Numbered, Runner, number
 from .stages.store import Store
 from .tally import Counts, Progress, Tally
@@ -65,7 +65,9 @@ def anonymize_parts(
         spilled = {"encode": sum(one.bytes for one in encoded)}
         del encoded
         made = number(plan, runner, job.meta | _unknown(tally), isolated=job.recipe.isolate_tenants)
-        made.meta |= {"counts": tally.counts.to_dict()}
+        if "prefixes" in made.meta:  # nothing is shared, so there is nothing to lose or to warn of
+            made.account.steps, made.account.notes = [], []
+        made.meta |= made.account.meta | {"counts": tally.counts.to_dict()}
         made.bytes = spilled | made.bytes
         yield Anonymized(made, tally.counts)
     finally:
@@ -120,26 +122,11 @@ def _plan(job: Prepared, store: Store, encoded: list[Encoded], partitions: int |
     blocks = sum(int(one.blocks.sum()) for one in encoded)
     tasks = partitions or max(1, -(-blocks // BLOCKS))
     users, sessions = (any(getattr(one, f"has_{name}") for one in encoded) for name in ("users", "sessions"))
+    counts = counts_of(job.profile, users, sessions, "--map user=PATH or session=PATH")
     return Plan(
         store=store, parts=len(encoded), shards=tasks, block_size=job.recipe.block_size,
-        tail=TAILS[job.profile.tail], profile=job.profile, counts=_counted(job.profile, users, sessions),
+        tail=TAILS[job.profile.tail], profile=job.profile, counts=counts,
         cuts=cuts([one.times for one in encoded], [one.blocks for one in encoded], tasks),
         first_time=min(one.first for one in encoded if one.first is not None),
         has_sessions=sessions, has_types=any(one.has_types for one in encoded),
     )  # fmt: skip
-
-
-def _counted(profile, users: bool, sessions: bool) -> str:
-    """Who holds blocks, as privacy.holders chooses; UsageError where they would have to be inferred."""
-    if profile.k == 1:
-        return "none"
-    if profile.k_counts == "requests":
-        return "requests"
-    if users and profile.k_counts in ("auto", "users"):
-        return "users"
-    if sessions:
-        return "sessions"
-    raise UsageError(
-        "the log names neither users nor sessions, and to infer conversations takes all blocks in one place. Try --map "
-        "user=PATH or session=PATH, --k-counts requests, --k 1, or leave out --runner."
-    )

@@ -19,6 +19,7 @@ def finish(plan: Plan, number: int) -> dict[str, int]:
         rows = {name: held[name] for name in ("time", "input_length", "output_length", "blocks")}
         entry, first, by_shard, shards = held["entry"], held["first"], held["by_shard"], held["shards"]
         kinds = (held["type"], held.about["types"]) if plan.has_types and len(rows["time"]) else None
+        carried = {name: held[f"carried {name}"] for name in plan.carried}
         links = {}
         if plan.has_sessions:
             links = {name: held[name] for name in ("session", "sessions_by_shard", "session_shards")}
@@ -40,7 +41,7 @@ def finish(plan: Plan, number: int) -> dict[str, int]:
     hash_ids = ids[entry]
     hash_ids[tails] = plan.blocks_before[number] + (np.cumsum(fresh) - 1)[tails]
     columns = Columns(
-        timestamp=((rows["time"] - plan.first_time) // NS_PER_MS).astype(np.float64),
+        timestamp=_timestamp(plan, rows["time"]),
         input_length=rows["input_length"], output_length=rows["output_length"],
         hash_ids=hash_ids, offsets=offsets_of(rows["blocks"]),
     )  # fmt: skip
@@ -49,8 +50,18 @@ def finish(plan: Plan, number: int) -> dict[str, int]:
         columns.extra["type"] = words[kinds[0]]
     if links:
         _link(columns, plan, number, links["session"], found)
+    columns.session, columns.parent = (carried.get(name, getattr(columns, name)) for name in ("session", "parent"))
+    if "turn" in carried:
+        columns.extra["turn"] = carried["turn"]
     columns, _ = coarsened(columns, plan.profile, plan.block_size, plan.tail)
     return {"bytes": write_columns(plan, number, columns)}
+
+
+def _timestamp(plan: Plan, time) -> np.ndarray:
+    """Milliseconds since the first request."""
+    if plan.first_time is None:
+        return time
+    return ((time - plan.first_time) // NS_PER_MS).astype(np.float64)
 
 
 def _link(columns: Columns, plan: Plan, number: int, local, found) -> None:

@@ -24,20 +24,21 @@ def gather(plan: Plan, number: int) -> dict[str, int]:
     offsets = offsets_of(blocks)
     tails = _tails(plan, rows["input_length"], offsets)
     digest = numbering.DigestIndex().add(digests)  # reference -> its digest's number in this range
+    digest = numbering.renumber(2 * digest.astype(np.int64) + tails)[0]  # tails are blocks of their own
     holder, tokens = _holders(plan, rows, number)
-    entry = _split(plan, digest, offsets, tails, holder)
+    entry, many = _split(plan, digest, offsets, tails, holder)
     first = _firsts(entry)  # entry -> reference
-    row = np.searchsorted(offsets, first, side="right") - 1
-    many = _many(plan, digest, entry, first, tails, holder, row, offsets)
-    held = {"digest": digests[first]}
+    held = {"digest": digests[first], "is_tail": tails[first]}
     if plan.counts != "none":
-        held["holder"] = np.where(many[:, None], MANY, tokens[row])
+        row = np.searchsorted(offsets, first, side="right") - 1
+        held["holder"] = np.where(many[digest[first]][:, None], MANY, tokens[row])
     shard = shard_of(held["digest"], plan.shards)
     by_shard = np.argsort(shard, kind="stable")
     sessions = _sessions(plan, rows)
     written = plan.store.write(
         f"gathered/{number}", {"types": types},
         **{name: rows[name] for name in ("time", "input_length", "output_length", "blocks")},
+        **{name: values for name, values in rows.items() if name.startswith("carried ")},
         **({"type": rows["type"]} if plan.has_types else {}), row_holder=tokens,
         entry=entry, first=first, by_shard=by_shard, shards=_starts(shard[by_shard], plan.shards),
         **{name: values[by_shard] for name, values in held.items()}, **sessions,
@@ -61,6 +62,8 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
             taken: dict[str, Any] = {name: held[name, start:stop] for name in ROWS[:3]}
             offsets = held["offsets", start : stop + 1]
             taken["blocks"], taken["digests"] = np.diff(offsets), held["digests", int(offsets[0]) : int(offsets[-1])]
+            for name in plan.carried:
+                taken[f"carried {name}"] = held[f"carried {name}", start:stop]
             for name in ("session", "user"):
                 none = np.zeros((stop - start, 2), dtype=np.uint64)
                 taken[name] = held[name, start:stop] if name in held else none
@@ -82,7 +85,8 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
 def _no_rows(plan):
     numbers = {name: np.empty(0, dtype=np.int64) for name in ("time", "input_length", "output_length", "blocks")}
     words = {name: np.empty((0, 2), dtype=np.uint64) for name in ("session", "user")}
-    return numbers | words | ({"type": np.empty(0, dtype=np.int32)} if plan.has_types else {})
+    carried = {f"carried {name}": np.empty(0, dtype=np.int64) for name in plan.carried}
+    return numbers | words | carried | ({"type": np.empty(0, dtype=np.int32)} if plan.has_types else {})
 
 
 def _taken(digests, offsets, order) -> np.ndarray:
@@ -114,35 +118,18 @@ def _holders(plan: Plan, rows, number: int) -> tuple[np.ndarray, np.ndarray]:
     return numbering.DigestIndex().add(tokens).astype(np.int64), tokens
 
 
-def _split(plan: Plan, digest, offsets, tails, holder) -> np.ndarray:
-    """The entry of each reference: its digest, or its digest with a holder, numbered by first appearance (int32)."""
+def _split(plan: Plan, digest, offsets, tails, holder) -> tuple[np.ndarray, np.ndarray]:
+    """The entry of each reference: its digest, or its digest with a holder, numbered by first appearance (int32).
+
+    And of which digests no holder need be told: k have it in this range already, or it is a tail's.
+    """
+    distinct = int(digest.max(initial=-1)) + 1
     if plan.counts == "none":
-        return digest
-    count = _holders_of(plan, digest, offsets, tails, holder)
-    (ids,) = sharing.split(
-        [(digest, offsets)], holder, (count < plan.profile.k) & ~_tail_digests(digest, tails), len(count)
-    )
-    return numbering.renumber(ids)[0].astype(np.int32)
-
-
-def _holders_of(plan, digest, offsets, tails, holder) -> np.ndarray:
-    """How many holders in this range each digest has."""
-    return sharing.count_holders([(digest, offsets)], holder, int(digest.max(initial=-1)) + 1)
-
-
-def _tail_digests(digest, tails) -> np.ndarray:
-    """Which digests are those of tails that get ids of their own, so that there is nothing to split."""
-    found = np.zeros(int(digest.max(initial=-1)) + 1, dtype=bool)
-    found[digest[tails]] = True
-    return found
-
-
-def _many(plan, digest, entry, first, tails, holder, row, offsets) -> np.ndarray:
-    """Which entries are of digests that k holders have in this range already, or of tails that stand alone."""
-    if plan.counts == "none":
-        return np.ones(len(first), dtype=bool)
-    whole = _holders_of(plan, digest, offsets, tails, holder) >= plan.profile.k
-    return (whole | _tail_digests(digest, tails))[digest[first]]
+        return digest.astype(np.int32), np.ones(distinct, dtype=bool)
+    many = sharing.count_holders([(digest, offsets)], holder, distinct) >= plan.profile.k
+    many[digest[tails]] = True
+    (ids,) = sharing.split([(digest, offsets)], holder, ~many, distinct)
+    return numbering.renumber(ids)[0].astype(np.int32), many
 
 
 def _firsts(numbers) -> np.ndarray:

@@ -6,7 +6,9 @@ import numpy as np
 
 from .._kernels import ids as numbering
 from .gather import _firsts
-from .plan import MANY, Plan, offsets_of
+from .plan import MANY, Plan, numbers_of, offsets_of
+
+TAIL = 2**62  # in place of a holder: blocks that are nobody else's
 
 
 def match(plan: Plan, shard: int) -> dict[str, int]:
@@ -14,11 +16,12 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
 
     `owner` is the first entry of the same block (itself, if it is new), `is_first` says whether its digest is new.
     """
-    digests, holders, sessions, bounds, session_bounds = [], [], [], [0], [0]
+    digests, tails, holders, sessions, bounds, session_bounds = [], [], [], [], [0], [0]
     for number in range(plan.ranges):
         with plan.store.open(f"gathered/{number}") as held:
             start, stop = held["shards", shard : shard + 2].tolist()
             digests.append(held["digest", start:stop])
+            tails.append(held["is_tail", start:stop])
             bounds.append(bounds[-1] + stop - start)
             if plan.counts != "none":
                 holders.append(held["holder", start:stop])
@@ -30,10 +33,12 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
                 session_bounds.append(session_bounds[-1] + stop - start)
     digest = numbering.DigestIndex().add(np.concatenate(digests)).astype(np.int64)
     del digests
-    firsts, block = _firsts(digest), digest
-    few = 0
+    firsts, is_tail, few = _firsts(digest), np.concatenate(tails), 0
+    name = np.zeros(len(digest), dtype=np.int64)  # what tells blocks of one digest apart
     if holders:
-        block, few = _blocks(digest, len(firsts), np.concatenate(holders), plan.profile.k)
+        name, few = _holders(digest, is_tail, len(firsts), np.concatenate(holders), plan.profile.k)
+    name[is_tail] = TAIL
+    block = numbers_of(digest, name)
     owner = _firsts(block)[block]
     is_first = np.zeros(len(digest), dtype=bool)
     is_first[firsts] = True
@@ -44,16 +49,15 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
     return {"bytes": written, "split": few}
 
 
-def _blocks(digest, distinct, holder, k):
-    """The block of each entry: its digest, with its holder where 2 to k - 1 have it; and how many are split so."""
+def _holders(digest, is_tail, distinct, holder, k) -> tuple[np.ndarray, int]:
+    """A number for the holder of each entry whose digest 2 to k - 1 have, else 0; and how many digests are split."""
     many = (holder == MANY).all(axis=1)
-    number = numbering.DigestIndex().add(holder).astype(np.uint64)
-    pair = numbering.DigestIndex().add(np.stack([number, digest.astype(np.uint64)], axis=1)).astype(np.int64)
-    holders = np.bincount(digest[_firsts(pair)], minlength=distinct)
-    holders[digest[many]] = k  # or more
+    number = numbering.DigestIndex().add(holder).astype(np.int64)
+    counted = _firsts(numbers_of(digest, number))
+    holders = np.bincount(digest[counted[~is_tail[counted]]], minlength=distinct)
+    holders[digest[many & ~is_tail]] = k  # or more
     few = (holders > 1) & (holders < k)
-    named = np.stack([digest.astype(np.uint64), np.where(few[digest], number + np.uint64(1), np.uint64(0))], axis=1)
-    return numbering.DigestIndex().add(named).astype(np.int64), int(few.sum())
+    return np.where(few[digest], number + 1, 0), int(few.sum())
 
 
 def _linked(sessions, bounds) -> dict[str, np.ndarray]:

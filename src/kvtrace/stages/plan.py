@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .._kernels.ids import DigestIndex
+from ..errors import UsageError
 from ..privacy.profiles import Profile
 from .store import Store
 
 BLOCKS = 1 << 20  # references that a task holds, about
 ALONE = 2**64 - 1  # marks a holder that is one request
-MANY = np.array([0, 0], dtype=np.uint64)  # in place of a holder: k of them or more
+MANY = np.array([0, 2**64 - 2], dtype=np.uint64)  # in place of a holder: k of them or more
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,11 @@ class Plan:
     tail: str  # what the released trace has
     profile: Profile
     counts: str  # who holds blocks: users, sessions, requests; none where nothing is split
-    cuts: Sequence[int]  # times in ns at which ranges end, and the next one begins
-    first_time: int = 0  # of the log, in ns
+    cuts: Sequence[float]  # times at which ranges end, and the next one begins
+    first_time: int | None = 0  # of the log, in ns; None where times are a trace's, in ms
     has_sessions: bool = False
     has_types: bool = False
+    carried: Sequence[str] = ()  # of session, parent, turn: what the rows have already
     rows_before: Sequence[int] = ()  # range -> requests in those before it
     blocks_before: Sequence[int] = ()  # range -> new blocks in those before it
     sessions_before: Sequence[int] = ()  # range -> new sessions in those before it
@@ -44,7 +47,27 @@ class Plan:
         return replace(self, **found)
 
 
-def cuts(times: list[np.ndarray], blocks: list[np.ndarray], count: int) -> list[int]:
+def counts_of(profile: Profile, users: bool, sessions: bool, names: str) -> str:
+    """Who holds blocks, as privacy.holders chooses; UsageError, with what would name users, where it would infer them.
+
+    >>> counts_of(Profile("standard", k=3), False, True, "--users FILE")
+    'sessions'
+    """
+    if profile.k == 1:
+        return "none"
+    if profile.k_counts == "requests":
+        return "requests"
+    if users and profile.k_counts in ("auto", "users"):
+        return "users"
+    if sessions:
+        return "sessions"
+    raise UsageError(
+        "neither users nor sessions are known, and to infer conversations takes all blocks in one place. Try "
+        f"{names}, --k-counts requests or --k 1."
+    )
+
+
+def cuts(times: list[np.ndarray], blocks: list[np.ndarray], count: int) -> list[float]:
     """Times at which at most `count` ranges of about as many blocks each end; rows of one time are never parted.
 
     Of each part: times of some of its rows, rising, and how many blocks it has from each to the next.
@@ -60,13 +83,23 @@ def cuts(times: list[np.ndarray], blocks: list[np.ndarray], count: int) -> list[
     return np.unique(time[at[at < len(time)]]).tolist()
 
 
-def before(counts: Sequence[int]) -> list[int]:
+def sums_before(counts: Sequence[int]) -> list[int]:
     """The sum of all counts before each.
 
-    >>> before([3, 1, 2])
+    >>> sums_before([3, 1, 2])
     [0, 3, 4]
     """
     return [0, *np.cumsum(counts).tolist()][:-1]
+
+
+def numbers_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """A number for each pair of numbers from 0 on, by first appearance (int64).
+
+    >>> numbers_of(np.array([0, 0, 7, 0]), np.array([0, 1, 0, 0]))
+    array([0, 1, 2, 0])
+    """
+    words = np.stack([first.astype(np.uint64), second.astype(np.uint64) + np.uint64(1)], axis=1)  # no digest is zeros
+    return DigestIndex().add(words).astype(np.int64)
 
 
 def shard_of(digests: np.ndarray, shards: int) -> np.ndarray:

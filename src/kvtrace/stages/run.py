@@ -18,7 +18,7 @@ from ..trace import Columns
 from .finish import finish, read_columns
 from .gather import gather
 from .match import match
-from .plan import Plan, before
+from .plan import Plan, sums_before
 from .rank import rank
 from .resolve import resolve
 
@@ -62,25 +62,36 @@ class Numbered:
         return Holders(np.concatenate(found), self.account.holders.kind)
 
 
-def number(plan: Plan, runner: Runner, meta: dict[str, Any], *, isolated: bool = False) -> Numbered:
-    """The rows of a trace, numbered and released, from encoded parts; `meta` is what is known of its making."""
+def number(
+    plan: Plan,
+    runner: Runner,
+    meta: dict[str, Any],
+    *,
+    isolated: bool = False,
+    before: Sequence[Step] = (),
+    raw: str = "as it was",
+    retailed: bool = True,
+) -> Numbered:
+    """The rows of a trace, numbered and released, from encoded parts; `meta` is what is known of its making.
+
+    `before` are steps that led to these parts, which are called `raw`; `retailed`: their tails are not the plan's.
+    """
 
     def run(stage, count):
         return list(runner.map(partial(stage, plan), range(count)))
 
     gathered = run(gather, plan.ranges)
-    plan = plan.knowing(rows_before=before([one["rows"] for one in gathered]))
+    plan = plan.knowing(rows_before=sums_before([one["rows"] for one in gathered]))
     matched = run(match, plan.shards)
     ranked = run(rank, plan.ranges)
     blocks, sessions = ([one[name] for one in ranked] for name in ("blocks", "sessions"))
-    plan = plan.knowing(blocks_before=before(blocks), sessions_before=before(sessions))
+    plan = plan.knowing(blocks_before=sums_before(blocks), sessions_before=sums_before(sessions))
     resolved = run(resolve, plan.shards)
     finished = run(finish, plan.ranges)
-    account = _account(plan, isolated)
-    if "prefixes" in meta:  # nothing is shared, so there is nothing to lose or to warn of
-        account.steps, account.notes = [], []
+    account = Account(plan.profile, isolated=isolated)
+    _count(account, plan, before, raw, retailed)
     found = Numbered(plan, meta | account.meta, {}, account)
-    found.figures = _figures(found, sum(blocks), sum(sessions))
+    found.figures = _figures(found, sum(blocks))
     stages = {"gather": gathered, "match": matched, "rank": ranked, "resolve": resolved, "finish": finished}
     found.bytes = {name: sum(one["bytes"] for one in results) for name, results in stages.items()}
     return found
@@ -89,16 +100,17 @@ def number(plan: Plan, runner: Runner, meta: dict[str, Any], *, isolated: bool =
 # -- what is said of it ------------------------------------------------------------------------------------------
 
 
-def _account(plan: Plan, isolated: bool) -> Account:
-    done = Account(plan.profile, isolated=isolated)
-    names = ["as it was", *(["tails unique"] if plan.tail == "unique" else [])]
+def _count(done: Account, plan: Plan, before: Sequence[Step], raw: str, retailed: bool) -> None:
+    """Who was counted, and the hits after each step."""
+    steps = {"as it was": raw}  # as the stages call it -> as it is told
+    if plan.tail == "unique" and retailed:
+        steps["tails unique"] = "tails unique"
     if plan.counts != "none":
-        names.append("k-sharing")
+        steps["k-sharing"] = "k-sharing"
         done.holders = Holders(np.empty(0, np.int64), plan.counts)
         if done.holders.warning:
             done.notes.append(f"{done.holders.warning}.")
-    done.steps = [Step(name, _hits(plan, name)) for name in names]
-    return done
+    done.steps = [*before, *(Step(told, _hits(plan, name)) for name, told in steps.items())]
 
 
 def _hits(plan: Plan, step: str, lengths: str = "gathered") -> Hits:
@@ -114,9 +126,9 @@ def _hits(plan: Plan, step: str, lengths: str = "gathered") -> Hits:
     return added_up(parts(), plan.block_size)
 
 
-def _figures(found: Numbered, distinct: int, sessions: int) -> dict[str, Any]:
+def _figures(found: Numbered, distinct: int) -> dict[str, Any]:
     """What figures.figures says of the whole trace."""
-    requests = tokens = output_tokens = blocks = 0
+    requests = tokens = output_tokens = blocks = sessions = 0
     last = 0.0
     for columns in found.columns():
         requests += len(columns)
@@ -124,10 +136,12 @@ def _figures(found: Numbered, distinct: int, sessions: int) -> dict[str, Any]:
         output_tokens += int(columns.output_length.sum())
         blocks += len(columns.hash_ids)
         last = float(columns.timestamp[-1])
+        if columns.session is not None:
+            sessions = max(sessions, int(columns.session.max()) + 1)
     plan = found.plan
     figures: dict[str, Any] = {
         "requests": requests, "tokens": tokens, "output_tokens": output_tokens, "blocks": blocks,
-        "distinct_blocks": distinct, "sessions": 0 if plan.profile.drop_sessions else sessions, "duration_ms": last,
+        "distinct_blocks": distinct, "sessions": sessions, "duration_ms": last,
     }  # fmt: skip
     if "prefixes" not in found.meta:
         step = "k-sharing" if plan.counts != "none" else "tails unique" if plan.tail == "unique" else "as it was"
