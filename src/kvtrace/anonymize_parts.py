@@ -55,7 +55,7 @@ def anonymize_parts(
         raise UsageError("tasks on other hosts need --key-file: each host reads the key from its own copy.")
     if on_start:
         on_start(job.meta)
-    store = Store(str(work))
+    store = Store.at(work)
     tally = Tally(max_errors, on_reject)
     try:
         encoded = _encoded(job, runner, store, partitions, key_file, tally, on_progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -96,13 +97,16 @@ class FarEncoder:
     recipe: Recipe
     key_file: str
     store: Store
+    folder: str  # that names of files are relative to
 
     @classmethod
     def of(cls, encoder: Encoder, key_file: str, store: Store) -> FarEncoder:
         """What can be sent to another host in place of an encoder."""
-        return cls(replace(encoder.recipe, key=NOBODY), key_file, store)
+        return cls(replace(encoder.recipe, key=NOBODY), os.path.abspath(key_file), store, os.getcwd())
 
     def __call__(self, part: Part) -> Encoded:
+        if os.path.isdir(self.folder):
+            os.chdir(self.folder)
         return PartEncoder(_loaded(self.recipe, self.key_file), self.store)(part)
 
 

@@ -57,7 +57,7 @@ def release_parts(
     raw = "tails dropped" if drops else "as it was" if rows is None else "sampled"
     before = [] if raw == "as it was" else [Step("as it was", _hits(parts))]
     meta = {name: value for name, value in parts.meta.items() if name not in STALE}
-    encode = _Encoder(parts, Store(str(work)), users, rows, drops)
+    encode = _Encoder(parts, Store.at(work), users, rows, drops)
     try:
         plan = _plan(parts, profile, encode, partitions, tail, whole)
         made = number(plan, runner, meta, before=before, raw=raw, retailed=tail != parts.tail)

@@ -36,6 +36,12 @@ class Store:
 
     url: str
 
+    @classmethod
+    def at(cls, place: str | os.PathLike) -> Store:
+        """The store in a folder, by a name that means the same to every process, or at a URL."""
+        text = os.fspath(place)
+        return cls(text if "://" in text else os.path.abspath(text))
+
     @property
     def is_local(self) -> bool:
         """Whether it is a folder that every process here sees under its path."""
