@@ -3,6 +3,7 @@
 import copy
 import json
 import uuid
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvtrace
+from kvtrace._kernels.ids import renumber
+from kvtrace._kernels.sharing import Inference
 from kvtrace.cli import run
 from kvtrace.errors import InputError, UsageError
+from kvtrace.formats import jsonl_read, read_columns
+from kvtrace.formats.parts import PartsWriter, open_parts, rows_of
 from kvtrace.formats.sidecar import describe
 from kvtrace.privacy import PROFILES, profile, release
-from kvtrace.privacy.audit import CHECKS, anonymity, chains, dictionary, marks, overlap, xxh3
+from kvtrace.privacy.audit import (
+    CHECKS,
+    anonymity,
+    auditing,
+    chains,
+    dictionary,
+    evidence,
+    many,
+    marks,
+    overlap,
+    source,
+    sums,
+    xxh3,
+)
+from kvtrace.privacy.audit.evidence import Blocks
+from kvtrace.privacy.audit.numbers import MOST, Numbers
+from kvtrace.privacy.holders import Holders
+from kvtrace.privacy.sharing import count_holders
 from kvtrace.report.audit import table
-from kvtrace.trace import Trace, toy
+from kvtrace.trace import Columns, Trace, replace_columns, toy
 
 from .reference import audit as reference
+from .reference import sharing as sharing_reference
 from .strategies import traces
 
 VECTORS = Path(__file__).parent / "vectors/xxh3.json"
@@ -506,8 +529,6 @@ def test_a_file_of_users_fits_the_rows(tmp_path):
 
 
 def test_holders_that_the_caller_knows_are_counted(tmp_path):
-    from kvtrace.privacy.holders import Holders
-
     case = Case()
     exposed_perhaps(case)
     path = case.write(tmp_path)
@@ -515,6 +536,169 @@ def test_holders_that_the_caller_knows_are_counted(tmp_path):
     assert flagged(kvtrace.audit(path, holders=Holders(np.array([0, 0, *range(1, 23)]), "users"))) == {}
     with pytest.raises(UsageError, match="holders"):
         kvtrace.audit(path, holders=Holders(np.arange(3), "users"))
+
+
+# -- a trace larger than memory, in a folder of parts -----------------------------------------------------------------
+
+
+def stream(patch):
+    """Nothing is kept, pieces are small, and what can be done in several passes is."""
+    patch.setattr(source, "HELD", 0)
+    patch.setattr(source, "REFERENCES", 8)
+    patch.setattr(source, "ROWS", 3)
+    patch.setattr(evidence, "RUN", 5)
+    patch.setattr(many, "TABLE", 64)
+    patch.setattr(jsonl_read, "PIECE", 400)
+
+
+def in_parts(columns, folder, meta, **said):
+    """A folder of parts of whatever columns: its manifest says no more distinct blocks than there can be."""
+    with PartsWriter(folder, meta=meta, rows=5, **said) as writer:
+        writer.add(columns)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["distinct_blocks"] = max(0, min(manifest["distinct_blocks"], len(columns.hash_ids)))
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def findings(found):
+    """All that an audit found, but the sidecar's second copy in a Parquet file's metadata."""
+    said = found.to_dict()
+    sidecar = said["findings"][12]["figure"]
+    sidecar["found"] = [one for one in sidecar["found"] if one["in"] != "metadata kvtrace"]
+    said["findings"][12]["sentence"] = ""
+    return said
+
+
+NOT_IN_PARTS = (broken_row, nested_field, infinite_time, other_sidecar, no_sidecar)  # no reader or writer lets them in
+
+
+@pytest.mark.parametrize(
+    "fault", [fault for fault, _ in FAULTS if fault not in NOT_IN_PARTS], ids=lambda fault: fault.__name__
+)
+def test_a_fault_is_found_in_parts_as_in_one_file(fault, tmp_path, monkeypatch):
+    stream(monkeypatch)
+    case = Case()
+    fault(case)
+    columns = read_columns(case.write(tmp_path)).columns
+    options = {"block_size": case.block_size, "tail": "kept"}
+    kvtrace.write(columns, tmp_path / "t.parquet", meta=case.meta, **options)
+    in_parts(columns, tmp_path / "t.parts", case.meta, **options)
+    if case.card is not None:
+        (tmp_path / "t.parquet.card.md").write_text(case.card)
+        (tmp_path / "t.parts/card.md").write_text(case.card)
+    given = {}
+    if case.previous is not None:
+        (tmp_path / "old").mkdir()
+        given["against"] = case.previous.write(tmp_path / "old")
+    if case.users is not None:
+        (tmp_path / "users.txt").write_text("".join(f"{user}\n" for user in case.users))
+        given["users"] = tmp_path / "users.txt"
+    found = kvtrace.audit(tmp_path / "t.parts", **given)
+    assert findings(found) == findings(kvtrace.audit(tmp_path / "t.parquet", **given))
+    assert CANARY not in json.dumps(found.to_dict())
+
+
+@pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
+def test_a_file_that_is_not_kept_is_audited_as_one_that_is(fault, expected, tmp_path, monkeypatch):
+    case = Case()
+    fault(case)
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "read again").mkdir()
+    kept = case.audit(tmp_path / "kept")
+    stream(monkeypatch)
+    assert case.audit(tmp_path / "read again") == kept and flagged(kept) == expected
+
+
+def test_what_is_in_the_folder_and_is_not_of_the_trace_is_told(tmp_path):
+    trace = kvtrace.read(Case().write(tmp_path))
+    folder = in_parts(trace, tmp_path / "t.parts", trace.meta, block_size=BLOCK, tail="kept")
+    assert flagged(kvtrace.audit(folder)) == {}
+    (folder / f"{CANARY}.log").write_text(CANARY)
+    assert flagged(kvtrace.audit(folder)) == {13: "FAIL"}
+    (folder / f"{CANARY}.log").unlink()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["parts"][0]["host"] = CANARY
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    found = kvtrace.audit(folder)
+    assert flagged(found) == {13: "FAIL"} and CANARY not in json.dumps(found.to_dict())
+
+
+def test_the_memory_of_a_folder_is_bounded_and_said(tmp_path, capsys):
+    trace = kvtrace.read(Case().write(tmp_path))
+    folder = in_parts(trace, tmp_path / "t.parts", trace.meta, block_size=BLOCK, tail="kept")
+    assert run(["audit", str(folder), "--memory", "1GB"]) == 0
+    said = capsys.readouterr()
+    assert "needs at most" in said.err and "PASS" in said.out
+    assert run(["audit", str(folder), "--memory", "1GB", "-q"]) == 0 and capsys.readouterr().err == ""
+    assert run(["audit", str(folder), "--memory", "150MB"]) == 2
+    assert run(["audit", str(tmp_path / "t.jsonl"), "--memory", "1GB"]) == 2
+    assert "goes with a folder of parts" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="folder"):
+        kvtrace.audit(tmp_path / "t.jsonl", memory=10**9)
+    with pytest.raises(UsageError, match="not known"):
+        kvtrace.audit(folder, memory=10**9, against=tmp_path / "t.jsonl")
+    assert kvtrace.audit(folder, memory=10**10, against=folder).findings[11].figure["compared"]
+
+
+def test_a_table_of_ids_that_do_not_follow_each_other_has_to_fit(tmp_path):
+    case = Case()
+    raw_digests(case)
+    columns = read_columns(case.write(tmp_path)).columns
+    folder = in_parts(columns, tmp_path / "t.parts", {}, block_size=BLOCK, tail="kept")
+    most = auditing(open_parts(folder)).total
+    with pytest.raises(UsageError, match="do not follow each other"):
+        kvtrace.audit(folder, memory=most)
+    assert flagged(kvtrace.audit(folder, memory=most + 25 * MOST))[2] == "FAIL"
+
+
+def test_an_audit_stays_below_its_bound(tmp_path, monkeypatch):
+    import tracemalloc
+
+    monkeypatch.setattr(source, "HELD", 0)
+    monkeypatch.setattr(source, "REFERENCES", 1 << 14)
+    rows, blocks = 80_000, 10  # each prompt comes twice
+    columns = Columns(
+        np.arange(rows) * 1000.0, np.full(rows, blocks * BLOCK), np.arange(rows) % 500,
+        np.tile(np.arange(rows // 2 * blocks), 2), np.arange(rows + 1) * blocks, session=np.arange(rows) // 2,
+    )  # fmt: skip
+    with PartsWriter(tmp_path / "t.parts", block_size=BLOCK, tail="kept") as writer:
+        writer.add(columns)
+    for sessions in (True, False):
+        meta = {"profile": "standard", "release": {"k_counted": "sessions" if sessions else "inferred"}}
+        manifest = tmp_path / "t.parts/manifest.json"
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | meta))
+        opened = open_parts(tmp_path / "t.parts")
+        arrays = sum(size for what, size in auditing(opened).terms.items() if "program" not in what)
+        kvtrace.audit(opened.path)  # what is imported and cached is no part of it
+        tracemalloc.start()
+        kvtrace.audit(opened.path)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert 0.4 * arrays < peak < arrays + 4_000_000  # a piece of so few references takes less than that
+
+
+@settings(max_examples=60, deadline=None)
+@given(traces(), st.sampled_from(["as it is", "standard", "strict"]), st.data())
+def test_a_trace_is_audited_in_parts_as_in_one_file(tmp_path_factory, trace, name, data):
+    folder, given = tmp_path_factory.mktemp("f"), {}
+    columns, meta, tail = trace, {}, trace.tail
+    if name != "as it is":
+        done = release(trace, PROFILES[name])
+        columns, meta, tail = done.trace, done.meta, done.trace.tail
+    if data.draw(st.booleans()):  # rows that are out of order, out of shape or no numbers of their own
+        columns = replace_columns(columns, timestamp=data.draw(st.permutations(columns.timestamp.tolist())))
+        columns.input_length = columns.input_length + (np.arange(len(columns)) == data.draw(st.integers(0, 12)))
+        columns.hash_ids = columns.hash_ids * data.draw(st.sampled_from([1, 2, -1, 2**40]))
+    if data.draw(st.booleans()):
+        given["holders"] = Holders(np.arange(len(columns)) % data.draw(st.integers(1, 4)), "users")
+    kvtrace.write(columns, folder / "t.parquet", meta=meta, block_size=trace.block_size, tail=tail)
+    expected = findings(kvtrace.audit(folder / "t.parquet", **given))
+    in_parts(columns, folder / "t.parts", meta, block_size=trace.block_size, tail=tail)
+    with pytest.MonkeyPatch.context() as patch:
+        stream(patch)
+        assert findings(kvtrace.audit(folder / "t.parts", **given)) == expected
+        assert findings(kvtrace.audit(folder / "t.parquet", **given)) == expected
 
 
 # -- what we release passes ------------------------------------------------------------------------------------------
@@ -584,7 +768,8 @@ def test_who_is_alone_is_as_the_twin_says(rows, near):
 @given(traces(outputs=False))
 def test_structures_part_requests_as_the_twin_does(trace):
     prompts = [trace.prompt(row).tolist() for row in range(len(trace))]
-    mine = anonymity.structure(trace).tolist()
+    uses = np.bincount(trace.hash_ids, minlength=trace.distinct)
+    mine = anonymity.shapes(uses[trace.hash_ids], trace.offsets).tolist()
     assert reference.partition(mine) == reference.partition(reference.structures(prompts))
 
 
@@ -598,13 +783,81 @@ def test_rows_are_found_again_as_the_twin_finds_them(old, new):
     assert overlap.found_again(old, new, rules)[0] == reference.found_again(rows(old), rows(new), 1000)
 
 
-@given(st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=6))
-def test_parents_are_counted_as_the_twin_counts_them(prompts):
+def cut(trace, ends):
+    """The blocks of a trace in pieces that end at the given rows."""
+    ends = [0, *sorted(end % (len(trace) + 1) for end in ends), len(trace)]
+    for start, stop in pairwise(ends):
+        part = rows_of(trace, start, stop)
+        yield Blocks(np.arange(start, stop), part.hash_ids, part.offsets, part.output_ids, part.output_offsets)
+
+
+cuts = st.lists(st.integers(0, 12), max_size=3)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=6), cuts)
+def test_parents_are_counted_as_the_twin_counts_them(prompts, ends):
     if not any(prompts):
         return
     trace = toy(*(" ".join(map(str, prompt)) for prompt in prompts))
-    given_ids = [trace.prompt(row).tolist() for row in range(len(trace))]
-    assert chains._of_several_parents(trace) == reference.several_parents(given_ids)
+    found = chains.Parents(trace.distinct, trace.full_blocks)
+    for blocks in cut(trace, ends):
+        found.take(blocks)
+    assert found.several == reference.several_parents([trace.prompt(row).tolist() for row in range(len(trace))])
+    assert found.are_one == trace.is_chained
+
+
+@given(traces(outputs=True), st.integers(0, 40), st.integers(0, 3), cuts)
+def test_ids_are_chained_where_a_trace_says_so(trace, place, block, ends):
+    ids, output_ids = trace.hash_ids.copy(), trace.output_ids.copy()
+    for array in (ids, output_ids):  # one id is another: a block of a prompt or an output that follows two
+        if len(array):
+            array[place % len(array)] = block
+    columns = replace_columns(trace, hash_ids=ids, output_ids=output_ids)
+    trace = Trace.from_columns(columns, block_size=trace.block_size)
+    found = chains.Parents(trace.distinct, trace.full_blocks)
+    for blocks in cut(trace, ends):
+        found.take(blocks)
+    assert found.are_one == trace.is_chained
+
+
+@given(
+    traces(), st.lists(st.integers(0, 3), min_size=12, max_size=12), st.integers(1, 4), cuts, st.sampled_from([4, 64])
+)
+def test_holders_are_counted_up_to_a_number_as_they_are_counted_at_all(trace, holder, most, ends, room):
+    holder, parts = np.array(holder[: len(trace)]), list(cut(trace, ends))
+    uses = sums.Uses(trace.distinct)
+    for blocks in parts:
+        uses.take(blocks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(many, "TABLE", room)
+        found = many.count_up_to(most, lambda take: [take(blocks) for blocks in parts], holder, uses.anywhere)
+    assert found.tolist() == np.minimum(count_holders(trace, holder), most).tolist()
+
+
+@given(traces(outputs=False), cuts)
+def test_conversations_are_inferred_in_pieces_as_at_once(trace, ends):
+    found = Inference(len(trace), True, trace.distinct)
+    for blocks in cut(trace, ends):
+        found.go_on(blocks.numbers, blocks.offsets, int(blocks.requests[0]) if len(blocks.requests) else 0)
+    prompts = [trace.prompt(row).tolist() for row in range(len(trace))]
+    assert found.session.tolist() == sharing_reference.infer(prompts, True)
+
+
+some_ids = st.one_of(st.integers(0, 9), st.sampled_from([-1, -(2**63), 2**63 - 1, 2**41, 2**62]))
+
+
+@given(st.lists(st.lists(some_ids, max_size=6), max_size=4), st.integers(-(2**63), 2**63 - 1), st.booleans())
+def test_ids_are_numbered_in_pieces_as_at_once(pieces, first, follow):
+    if follow:  # ids that follow each other as they appear, from any first one on
+        pieces = [[(first + abs(one) % 10 + 2**63) % 2**64 - 2**63 for one in piece] for piece in pieces]
+    ids, found = np.array([one for piece in pieces for one in piece], dtype=np.int64), Numbers()
+    numbers = [found.see(np.array(piece, dtype=np.int64)).tolist() for piece in pieces]
+    expected, distinct = renumber(ids)
+    assert [one for piece in numbers for one in piece] == expected.tolist() == found.of(ids).tolist()
+    firsts = list(dict.fromkeys(ids.tolist()))
+    assert found.distinct == distinct == len(firsts) and found.in_order == (firsts == sorted(firsts))
+    assert sorted(found.raw.tolist()) == sorted(one for one in firsts if not 0 <= one <= 2**40)
+    assert not firsts or (found.least, found.greatest) == (min(firsts), max(firsts))
 
 
 def test_two_halves_of_a_day_are_no_overlap_and_hours_of_both_are(tmp_path, shared):

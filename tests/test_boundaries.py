@@ -14,7 +14,7 @@ FILES = {path.relative_to(PACKAGE).with_suffix("").as_posix(): path for path in 
 
 # they see content, or the key
 TEXT_SIDE = {"logs", "tokenizers", "tokenizer_files", "preload", "agreement", "templates", "rendering", "messages",
-             "blocks", "encode", "keys", "packing", "spool", "tally"}  # fmt: skip
+             "blocks", "encode", "keys", "packing", "spool", "tally", "encode_parts"}  # fmt: skip
 MAY_SEE_TEXT = {"anonymize", "anonymize_parts", "cli"} | TEXT_SIDE  # cli hands a user's choice of them to the pipeline
 HEAVY = {"tokenizers", "fastokens", "pyarrow", "plotly", "ray", "torch", "transformers", "pandas", "polars",
          "huggingface_hub"}  # fmt: skip

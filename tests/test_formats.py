@@ -23,7 +23,7 @@ from tests.strategies import traces
 
 VECTORS = json.loads(make_vectors_formats.VECTORS.read_text())
 NAMES = ["t.jsonl", "t.jsonl.gz", "t.jsonl.zst", "t.parquet", "t.parquet.zst", "t"]
-HELPERS = {"__init__", "block_size", "found", "jsonl_read", "jsonl_write", "scalars", "sidecar"}
+HELPERS = {"__init__", "block_size", "found", "jsonl_read", "jsonl_write", "parts", "scalars", "sidecar"}
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ def test_what_json_does_not_know_is_refused_and_no_file_appears(folder, columns)
 def test_arguments_that_do_not_fit_are_told_before_any_work(folder):
     trace = toy("0 1")
     for path, options, said in [
-        ("t.jsonl", {"format": "csv"}, "format is 'csv'; it is one of mooncake, bailian, parquet"),
+        ("t.jsonl", {"format": "csv"}, "format is 'csv'; it is one of mooncake, bailian, parquet, parts"),
         ("t.jsonl", {"block_size": 7}, "block_size is 7, but the trace's is 1"),
         ("t.jsonl", {"tail": "dropped"}, "tail is 'dropped', but the trace's is 'kept'"),
         ("t.jsonl", {"first_id": 2**63}, "takes an id past 64 bits"),

@@ -14,7 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace.keys import load_key
+from kvtrace.encode import Recipe
+from kvtrace.encode_parts import FarEncoder, Part
+from kvtrace.errors import UsageError
+from kvtrace.keys import Key, load_key
+from kvtrace.stages.store import Store
 
 pytestmark = [
     pytest.mark.slow,
@@ -73,15 +77,23 @@ def test_a_ray_cluster_of_one_machine_writes_the_same_files(place):
 def test_nothing_of_the_key_is_in_what_ray_is_sent():
     import pickle
 
-    from kvtrace.encode import Recipe
-    from kvtrace.encode_parts import FarEncoder
-    from kvtrace.keys import Key
-    from kvtrace.stages.store import Store
-
     secret = bytes(range(100, 116))
     recipe = Recipe(None, None, None, True, None, Key(secret), 4, "kept", False, True)
     sent = pickle.dumps(FarEncoder.of(type("Encoder", (), {"recipe": recipe})(), "key", Store("work")))
     assert secret not in sent and secret in pickle.dumps(recipe)
+
+
+def test_a_host_without_the_key_or_with_another_one_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = Recipe(None, None, None, True, None, load_key("key"), 4, "kept", False, True)
+    there = FarEncoder.of(type("Encoder", (), {"recipe": recipe})(), "key", Store("work"))
+    os.rename("key", "elsewhere")
+    with pytest.raises(UsageError, match="no such key file on this host"):
+        there(Part(0, ()))
+    assert not os.path.exists("key")
+    load_key("key")
+    with pytest.raises(UsageError, match="holds another key"):
+        there(Part(0, ()))
 
 
 # -- nodes and workers that die --------------------------------------------------------------------------------------

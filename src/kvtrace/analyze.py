@@ -16,7 +16,8 @@ from .fold import fold
 from .frames import Framed
 from .hits import Hits, count_hits, unlimited_hits
 from .popularity import Depth, Popularity, popularity, sharing_by_depth
-from .reuse import reuse_distances, reuse_times, segments
+from .reuse import Reuses
+from .streamed import first_blocks, has_output_blocks, pieces
 from .trace import Trace
 from .turns import Group, Sessions, by_type, sessions
 from .uses import Uses, uses
@@ -81,10 +82,10 @@ def basics(trace: Trace, quantiles=(), *, found: Uses | None = None) -> Basics:
     found = found or _uses(trace)
     blocks, context = trace.prompt_blocks, _context(trace, found)
     holding = blocks > 0
-    fresh = trace.hash_ids[trace.offsets[:-1][holding & (found.hit_blocks == 0)]]  # each first block, once
+    fresh = first_blocks(trace)[found.hit_blocks[holding] == 0]  # each first block, once
     return Basics(
         block_size=trace.block_size, tail=trace.tail, requests=len(trace),
-        blocks=len(trace.hash_ids), distinct_blocks=int(np.count_nonzero(found.uses)),
+        blocks=int(trace.offsets[-1]), distinct_blocks=int(np.count_nonzero(found.uses)),
         hits=count_hits(trace, found.hit_blocks),
         prefix_groups=int((found.uses[fresh] > 1).sum()),
         repeated_blocks=int(found.repeated_blocks.sum()),
@@ -100,7 +101,7 @@ def _uses(trace) -> Uses:
     """The uses of a trace that has some."""
     if not len(trace):
         raise InputError("the trace holds no requests.")
-    if not len(trace.hash_ids):
+    if not trace.offsets[-1]:
         raise InputError("the trace has no hash_ids, so nothing can be said of its reuse.")
     return uses(trace)
 
@@ -164,7 +165,9 @@ class Summary(Framed):
 def analyze(
     trace: Trace, *, quantiles=(), ms_per_token: float = 30.0, kv_bytes_per_token: int | None = None
 ) -> Summary:
-    """All statistics of a trace; InputError where it has no requests, no blocks, or ids that form no forest.
+    """All statistics of a trace, in memory or streamed.
+
+    InputError where it has no requests, no blocks, or ids that form no forest.
 
     >>> from kvtrace.trace import toy
     >>> found = analyze(toy("0 1 2", "0 1 3", "4"))
@@ -172,19 +175,29 @@ def analyze(
     (2, 1.0)
     """
     used = _uses(trace)
-    found = segments(trace)
-    outputs = trace.output_ids is not None and len(trace.output_ids) > 0
+    reuses = Reuses(trace)
+    for _, piece in pieces(trace):
+        reuses.add(piece)
     return Summary(
         basics=basics(trace, quantiles, found=used),
         popularity=popularity(trace, used), sharing_by_depth=sharing_by_depth(trace, used),
-        reuse_time_ms=Distribution.of_counted(*reuse_times(trace, found), quantiles),
-        reuse_distance=Distribution.of_counted(*reuse_distances(trace, found), quantiles),
+        reuse_time_ms=reuses.times(quantiles), reuse_distance=reuses.distances(quantiles),
         arrivals=arrivals(trace, ms_per_token=ms_per_token, quantiles=quantiles),
         sessions=sessions(trace, used.hit_blocks, quantiles),
         by_type=by_type(trace, used.hit_blocks),
-        hits_with_outputs=count_hits(trace, unlimited_hits(trace, outputs=True)) if outputs else None,
+        hits_with_outputs=count_hits(trace, _hits_with_outputs(trace)) if has_output_blocks(trace) else None,
         kv_bytes_per_token=kv_bytes_per_token,
     )  # fmt: skip
+
+
+def _hits_with_outputs(trace) -> np.ndarray:
+    """Hit blocks of each request when nothing is ever evicted, and outputs stay resident too."""
+    hits, seen = np.empty(len(trace), dtype=np.int64), 0
+    for rows, piece in pieces(trace):
+        hits[rows] = unlimited_hits(piece, outputs=True, seen=seen)
+        seen = max(seen, int(piece.hash_ids.max(initial=-1)) + 1)
+        seen = seen if piece.output_ids is None else max(seen, int(piece.output_ids.max(initial=-1)) + 1)
+    return hits
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ def anonymize_parts(
     runner: Runner,
     work: str | Path,
     partitions: int | None = None,
+    task_blocks: int = BLOCKS,
     key_file: str | None = None,
     max_errors: int = 0,
     on_reject: Callable[[RowError], None] | None = None,
@@ -45,8 +46,8 @@ def anonymize_parts(
 ) -> Iterator[Anonymized]:
     """Anonymise raw logs by tasks of a runner; what they hand on lies in the folder or URL `work` until the block ends.
 
-    Whatever `partitions` and the runner are, the trace is the same. The options are those of `anonymize.prepared`, less
-    those that need all rows in one place: UsageError names them.
+    Whatever `partitions`, `task_blocks` (references that a task holds) and the runner are, the trace is the same. The
+    options are those of `anonymize.prepared`, less those that need all rows in one place: UsageError names them.
     """
     _require_partable(options)
     job = prepared(inputs, stop_at_error=max_errors == 0, **options)
@@ -58,10 +59,10 @@ def anonymize_parts(
     store = Store.at(work)
     tally = Tally(max_errors, on_reject)
     try:
-        encoded = _encoded(job, runner, store, partitions, key_file, tally, on_progress)
+        encoded = _encoded(job, runner, store, partitions, task_blocks, key_file, tally, on_progress)
         if not tally.counts.requests:
             raise nothing_read(job.files, tally.counts)
-        plan = _plan(job, store, encoded, partitions)
+        plan = _plan(job, store, encoded, partitions, task_blocks)
         spilled = {"encode": sum(one.bytes for one in encoded)}
         del encoded
         made = number(plan, runner, job.meta | _unknown(tally), isolated=job.recipe.isolate_tenants)
@@ -99,9 +100,9 @@ def _unknown(tally: Tally) -> dict[str, str]:
 # -- the stages --------------------------------------------------------------------------------------------------
 
 
-def _encoded(job, runner, store, partitions, key_file, tally, on_progress) -> list[Encoded]:
+def _encoded(job, runner, store, partitions, task_blocks, key_file, tally, on_progress) -> list[Encoded]:
     total = sources.total(job.files)
-    size = min(max(LEAST, BLOCKS * TOKEN_BYTES * job.recipe.block_size), MOST)
+    size = min(max(LEAST, task_blocks * TOKEN_BYTES * job.recipe.block_size), MOST)
     count = partitions or max(runner.workers, -(-total // size))
     parts = parts_of(job.files, count)
     encode = FarEncoder.of(job.encoder, key_file, store) if runner.is_far else PartEncoder(job.encoder, store)
@@ -117,10 +118,10 @@ def _encoded(job, runner, store, partitions, key_file, tally, on_progress) -> li
     return found
 
 
-def _plan(job: Prepared, store: Store, encoded: list[Encoded], partitions: int | None) -> Plan:
+def _plan(job: Prepared, store: Store, encoded: list[Encoded], partitions: int | None, task_blocks: int) -> Plan:
     """How the work goes on, now that it is known what there is."""
     blocks = sum(int(one.blocks.sum()) for one in encoded)
-    tasks = partitions or max(1, -(-blocks // BLOCKS))
+    tasks = partitions or max(1, -(-blocks // task_blocks))
     users, sessions = (any(getattr(one, f"has_{name}") for one in encoded) for name in ("users", "sessions"))
     counts = counts_of(job.profile, users, sessions, "--map user=PATH or session=PATH")
     return Plan(

@@ -1,16 +1,21 @@
 """Converting a trace: parts of it, larger blocks, another speed. Each step takes a Trace and gives a Trace.
 
 `convert` takes the steps in one order: chain, window, sample (sessions, then rows), limit, fold, speed up. Selecting
-comes before folding because the result is the same and less is folded.
+comes before folding because the result is the same and less is folded. `convert_parts` takes those that can be taken
+row by row, from a folder of parts into a file, in little memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
-from .errors import UsageError
+from .errors import InputError, UsageError
 from .fold import fold
-from .trace import Trace, replace_columns
+from .formats.parts import Parts, rows_of
+from .trace import Columns, Trace, replace_columns
 
 STALE = ("counts", "figures")  # what a sidecar says of the whole trace, and would betray of it beside a part
 
@@ -49,6 +54,52 @@ def convert(
     trace = trace if limit is None else first(trace, limit)
     trace = trace if factor == 1 else fold(trace, factor)
     return trace if ratio == 1 else speed_up(trace, ratio)
+
+
+STREAMED = ("mooncake", "parts")  # formats that are written row by row
+ROW_BY_ROW = ("limit", "ratio")  # steps that look at one row at a time
+
+
+def streams(format: Any, **steps) -> bool:
+    """Whether steps of `convert` other than those that were left as they are can be taken row by row.
+
+    >>> streams("mooncake", limit=10, ratio=2.0, factor=1), streams("parquet"), streams("parts", factor=2)
+    (True, False, False)
+    """
+    usual = convert.__kwdefaults__ or {}
+    others = {name: value for name, value in steps.items() if name not in ROW_BY_ROW}
+    return format in STREAMED and all(value == usual[name] for name, value in others.items())
+
+
+def convert_parts(
+    parts: Parts, path, limit: int | None = None, ratio: float = 1.0, *, format: str, first_id: int = 0, extra=False
+) -> tuple[list[str], int]:
+    """Write a folder of parts as another or as JSON Lines, as `convert` and `formats.write` would; (files, requests).
+
+    The folder is read twice: first to verify it.
+    """
+    from . import formats
+    from .streamed import StreamedTrace
+
+    whole = StreamedTrace(parts, extra=())
+    count = len(whole) if limit is None else min(limit, len(whole))
+    if not count:
+        raise InputError(f"{parts.path}: holds no requests.")
+    meta = meta_of(whole, whole, ratio=_ratio(ratio), requests=count)
+    del whole
+    columns = _row_by_row(parts, count, ratio)
+    given = {"block_size": parts.block_size, "tail": parts.tail, "meta": meta}
+    return formats.write_chunks(columns, path, format=format, first_id=first_id, extra=extra, **given), count
+
+
+def _row_by_row(parts, limit, ratio) -> Iterator[Columns]:
+    """The first rows of a folder of parts, faster."""
+    for columns in parts.chunks(1 << 18):
+        some = columns if len(columns) <= limit else rows_of(columns, 0, limit)
+        yield some if ratio == 1 else replace_columns(some, timestamp=some.timestamp / ratio)
+        limit -= len(some)
+        if not limit:
+            return
 
 
 def window(trace: Trace, start_ms: float, stop_ms: float = np.inf) -> Trace:
@@ -103,14 +154,14 @@ def speed_up(trace: Trace, ratio: float) -> Trace:
     >>> speed_up(toy("0", "1", "2", gap_ms=5.0), 4).timestamp
     array([0.  , 1.25, 2.5 ])
     """
-    if not 0 < ratio < np.inf:
-        raise UsageError(f"the speed is {ratio:g} times; it is more than 0.")
-    columns = replace_columns(trace, timestamp=trace.timestamp / ratio)
+    columns = replace_columns(trace, timestamp=trace.timestamp / _ratio(ratio))
     return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
 
 
-def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0) -> dict:
+def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0, requests: int | None = None) -> dict:
     """What a sidecar says of a converted trace: how the whole was made, less its counts, and what was done to it.
+
+    `requests` is how many of them are written, where that is not all of the trace.
 
     Not said is how large a share was taken: with it the size of the whole would be known.
     """
@@ -118,7 +169,7 @@ def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0) -> dict:
         "chained": True if trace.is_chained and not whole.is_chained else None,
         "folded_from": whole.block_size if whole.block_size != trace.block_size else None,
         "speed_up": ratio if ratio != 1 else None,
-        "part": True if len(trace) != len(whole) else None,
+        "part": True if (len(trace) if requests is None else requests) != len(whole) else None,
     }
     made = {key: value for key, value in whole.meta.items() if key not in STALE}
     if isinstance(release := made.get("release"), dict):  # its costs count the whole's blocks
@@ -133,6 +184,12 @@ def _share(share: float) -> float:
     if not 0 < share <= 1:
         raise UsageError(f"the share is {share:g}; it is more than 0 and at most 1.")
     return share
+
+
+def _ratio(ratio: float) -> float:
+    if not 0 < ratio < np.inf:
+        raise UsageError(f"the speed is {ratio:g} times; it is more than 0.")
+    return ratio
 
 
 def _some(part: Trace, whole: Trace, what: str) -> Trace:

@@ -1,4 +1,4 @@
-"""Encode: one part of a raw log becomes a file of its rows in order of time: the first stage, the only one with text."""
+"""Encode: one part of a raw log becomes a file of its rows in order of time: the one stage that sees text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from ._kernels import ragged
 from .encode import Batch, Encoder, Recipe
+from .errors import UsageError
 from .keys import Key, load_key
 from .logs import sources
 from .logs.sources import Piece, Source
@@ -17,6 +18,7 @@ from .stages.plan import offsets_of
 from .stages.store import Store
 
 SAMPLES = 256  # times of a part that are told, from which ranges of about equal size are cut
+CHECK = "the key that hosts share"
 NOBODY = Key(bytes(16))  # in place of the key, where a recipe crosses hosts
 
 
@@ -98,27 +100,33 @@ class FarEncoder:
     key_file: str
     store: Store
     folder: str  # that names of files are relative to
+    check: bytes  # what tells that a host has the same key
 
     @classmethod
     def of(cls, encoder: Encoder, key_file: str, store: Store) -> FarEncoder:
         """What can be sent to another host in place of an encoder."""
-        return cls(replace(encoder.recipe, key=NOBODY), os.path.abspath(key_file), store, os.getcwd())
+        key = encoder.recipe.key
+        recipe = replace(encoder.recipe, key=NOBODY)
+        return cls(recipe, os.path.abspath(key_file), store, os.getcwd(), key.subkey(CHECK))
 
     def __call__(self, part: Part) -> Encoded:
         if os.path.isdir(self.folder):
             os.chdir(self.folder)
-        return PartEncoder(_loaded(self.recipe, self.key_file), self.store)(part)
+        return PartEncoder(_loaded(self.recipe, self.key_file, self.check), self.store)(part)
 
 
 _LOADED: dict[str, Encoder] = {}
 
 
-def _loaded(recipe: Recipe, key_file: str) -> Encoder:
-    """One encoder a process: its tokenizer takes a second to load."""
-    name = f"{recipe!r} {key_file}"
+def _loaded(recipe: Recipe, key_file: str, check: bytes) -> Encoder:
+    """One encoder a process: its tokenizer takes a second to load. UsageError where the key is missing or another."""
+    name = f"{recipe!r} {key_file} {check.hex()}"
     if name not in _LOADED:
+        key = load_key(key_file, make=False)
+        if key.subkey(CHECK) != check:
+            raise UsageError(f"{key_file}: holds another key on a host of the cluster. Copy the same file to each.")
         _LOADED.clear()
-        _LOADED[name] = Encoder(replace(recipe, key=load_key(key_file)))
+        _LOADED[name] = Encoder(replace(recipe, key=key))
     return _LOADED[name]
 
 

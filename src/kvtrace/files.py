@@ -134,6 +134,22 @@ def remove_stale(path: str | Path) -> None:
                 os.unlink(os.path.join(folder, name))
 
 
+def temporary_name(path: str) -> str:
+    """A name beside a path that nothing else has, for what is renamed to the path once it is whole."""
+    folder, base = os.path.split(path)
+    return os.path.join(folder, _part_of(base, secrets.token_hex(6)))
+
+
+def keep_names(folder: str) -> None:
+    """Tell the disk to keep the names that were given in a folder."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some file systems know no fsync of a folder
+            os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
 def name_of(path: str | Path) -> str:
     """What messages call the file that is read."""
     return "stdin" if is_std(path) else str(path)
@@ -318,12 +334,7 @@ class Output:
         with self._named_errors():
             os.replace(self._part, self._final)
             self._part = None
-            folder = os.open(os.path.dirname(self._final), os.O_RDONLY)
-            try:
-                with contextlib.suppress(OSError):  # some file systems know no fsync of a folder
-                    os.fsync(folder)
-            finally:
-                os.close(folder)
+            keep_names(os.path.dirname(self._final))
 
     def discard(self):
         """Forget what was written."""

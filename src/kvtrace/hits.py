@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from .trace import Trace
+from .trace import Columns, Trace
 
 REFERENCES = 1 << 20  # block references that are looked at together
 
@@ -68,8 +68,9 @@ def added_up(parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], block_s
 
     The same for any cut into parts: shares of requests are added up exactly, and rounded once.
 
-    >>> added_up([(np.array([1]), np.array([3]), np.array([5])), (np.array([1]), np.array([2]), np.array([4]))], 2).blocks
-    5
+    >>> part = np.array([1]), np.array([3]), np.array([5])  # one request: 1 of 3 blocks, 5 tokens
+    >>> added_up([part, part], 2).blocks
+    6
     """
     counts = dict.fromkeys(("requests", "hit_blocks", "blocks", "hit_tokens", "tokens", "requests_with_blocks"), 0)
 
@@ -88,16 +89,17 @@ def added_up(parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], block_s
     return Hits(**counts, request_hits=request_hits)
 
 
-def unlimited_hits(trace: Trace, *, outputs: bool = False) -> np.ndarray:
+def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> np.ndarray:
     """Hit blocks of each request when nothing is ever evicted: the leading run of blocks seen in earlier requests.
 
-    With `outputs`, the blocks of earlier outputs count as resident too, as they do in an engine.
+    With `outputs`, the blocks of earlier outputs count as resident too, as they do in an engine; of a trace that comes
+    in pieces, the ids below `seen` were in earlier ones.
 
     >>> from kvtrace.trace import toy
     >>> unlimited_hits(toy("0 1 2", "0 1 3", "0 1 3 4"))
     array([0, 2, 3])
     """
-    reached, hits = _greatest_before(trace), np.empty(len(trace), dtype=np.int64)
+    reached, hits = _greatest_before(trace, seen), np.empty(len(trace), dtype=np.int64)
     by_prompts = trace.output_ids is not None and not outputs  # an output may have brought a block in before
     first_row = _first_rows(trace) if by_prompts else None
     for rows in _batches(trace.offsets):
@@ -131,14 +133,14 @@ def _first_rows(trace):
     return first_row
 
 
-def _greatest_before(trace):
+def _greatest_before(trace, seen):
     """The greatest id, of prompts and outputs, in all rows before each: ids up to it have been seen."""
     greatest = _row_max(trace.hash_ids, trace.offsets)
     if trace.output_ids is not None:
         greatest = np.maximum(greatest, _row_max(trace.output_ids, trace.output_offsets))
-    before = np.full(len(trace), -1, dtype=np.int64)
+    before = np.full(len(trace), seen - 1, dtype=np.int64)
     if len(trace) > 1:
-        before[1:] = np.maximum.accumulate(greatest)[:-1]
+        before[1:] = np.maximum(np.maximum.accumulate(greatest)[:-1], seen - 1)
     return before
 
 

@@ -43,13 +43,18 @@ class Key:
         return Key, (self._secret,)
 
 
-def load_key(path) -> Key:
-    """The key in a file of 32 hexadecimal digits that only its owner can read; a missing file is made, mode 0600."""
+def load_key(path, *, make: bool = True) -> Key:
+    """The key in a file of 32 hexadecimal digits that only its owner can read; a missing file is made, mode 0600.
+
+    Without `make`, a missing file is a UsageError.
+    """
     path = Path(path)
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        return _make(path)
+        if make:
+            return _make(path)
+        raise UsageError(f"{path}: there is no such key file on this host. Copy it there, mode 0600.") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}).") from None
     if not stat.S_ISREG(mode):

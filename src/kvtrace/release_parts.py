@@ -39,6 +39,7 @@ def release_parts(
     runner: Runner,
     work: str | Path,
     partitions: int | None = None,
+    task_blocks: int = BLOCKS,
     users: np.ndarray | None = None,
     session_share: float = 1.0,
     rng: np.random.Generator | None = None,
@@ -59,7 +60,7 @@ def release_parts(
     meta = {name: value for name, value in parts.meta.items() if name not in STALE}
     encode = _Encoder(parts, Store.at(work), users, rows, drops)
     try:
-        plan = _plan(parts, profile, encode, partitions, tail, whole)
+        plan = _plan(parts, profile, encode, partitions, task_blocks, tail, whole)
         made = number(plan, runner, meta, before=before, raw=raw, retailed=tail != parts.tail)
         made.account.sampled = rows is not None
         if profile.coarsens and (left := len(_others(parts))):
@@ -140,7 +141,7 @@ class _Encoder:
                 columns, users = columns.take(kept), None if users is None else users[kept]
                 if columns.session is not None:
                     columns.session = session(columns.session)
-                if columns.parent is not None:
+                if columns.parent is not None and self.place is not None:
                     columns.parent = np.where(columns.parent < 0, -1, self.place[columns.parent])
             if len(columns):
                 self._write(count, columns, users)
@@ -152,27 +153,27 @@ class _Encoder:
         if self._drops:
             ids, offsets = _without_tails(columns, self._parts.block_size)
         carried = {"session": columns.session, "parent": columns.parent, "turn": columns.extra.get("turn")}
-        carried = {name: values for name, values in carried.items() if values is not None and values.dtype.kind in "iu"}
+        kept = {name: values for name, values in carried.items() if values is not None and values.dtype.kind in "iu"}
         known: dict[str, int] = {}
         kinds = columns.extra["type"].tolist() if "type" in columns.extra else []
         codes = np.array([known.setdefault(str(kind), len(known)) for kind in kinds], dtype=np.int32)
-        self.names |= {*carried, *(["type"] if kinds else [])}
+        self.names |= {*kept, *(["type"] if kinds else [])}
         holders = {"session": columns.session, "user": users}
         self.bytes += self.store.write(
             f"encoded/{part}", {"types": list(known)},
             time=columns.timestamp, input_length=columns.input_length, output_length=columns.output_length,
             offsets=offsets, digests=_digests(ids), **({"type": codes} if kinds else {}),
             **{name: _digests(held, kind) for kind, (name, held) in enumerate(holders.items()) if held is not None},
-            **{f"carried {name}": values for name, values in carried.items()},
+            **{f"carried {name}": values for name, values in kept.items()},
         )  # fmt: skip
         at = np.arange(0, len(columns), max(1, -(-len(columns) // SAMPLES)))
         self.times.append(columns.timestamp[at])
         self.blocks.append(np.diff(np.append(offsets[at], offsets[-1])))
 
 
-def _plan(parts, profile, encode, partitions, tail, whole) -> Plan:
+def _plan(parts, profile, encode, partitions, task_blocks, tail, whole) -> Plan:
     count = encode.run()
-    tasks = partitions or max(1, -(-sum(int(blocks.sum()) for blocks in encode.blocks) // BLOCKS))
+    tasks = partitions or max(1, -(-sum(int(blocks.sum()) for blocks in encode.blocks) // task_blocks))
     drawn = slice(None) if encode.rows is None else encode.rows
     users, sessions = (held is not None and bool((held[drawn] >= 0).any()) for held in (encode.users, whole.session))
     return Plan(

@@ -11,12 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from .capacity import spread
+from .distribution import Distribution
 from .errors import InputError
 from .hits import Hits
 from .ramps import Ramps, Steps
+from .sorted_counts import of_sorted
+from .streamed import pieces
 from .trace import Trace
 
 SCHEMA = 1  # version of the keys of to_dict
+CHUNK = 1 << 16  # values of a distribution that are looked at together
 RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
 
 
@@ -39,27 +43,28 @@ def segments(trace: Trace) -> Segments:
     """
     from ._kernels import reuse
 
-    trace.require_chained()
-    return Segments(*reuse.segments(trace.hash_ids, trace.offsets, trace.distinct))
+    recency = reuse.Recency(len(trace.require_chained()), trace.distinct)
+    found = [recency.found(piece.hash_ids, piece.offsets) for _, piece in pieces(trace)]
+    return Segments(*(found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))))
 
 
-def hit_curve(trace: Trace, *, sample: float | None = None, seed: int = 0) -> HitCurve:
+def hit_curve(trace: Trace, *, sample: float | None = None, seed: int = 0, most: int | None = None) -> HitCurve:
     """The exact hit counts of an LRU cache at every capacity, one request at a time.
 
-    With `sample`, an estimate from that share of the blocks and its error (`shards.SampledCurve`). InputError where
-    there are no blocks, or ids that form no forest.
+    With `sample`, an estimate from that share of the blocks and its error (`shards.SampledCurve`); UsageError where
+    it holds more than `most` references. InputError where there are no blocks, or ids that form no forest.
 
     >>> from kvtrace.trace import toy
     >>> curve = hit_curve(toy("0 1", "2", "0 1"))
     >>> [hits.hit_blocks for hits in curve.hits([1, 2, 3])]
     [0, 1, 2]
     """
-    if not len(trace.hash_ids):
+    if not trace.offsets[-1]:
         raise InputError("the trace has no hash_ids, so nothing can be said of its reuse.")
     if sample is not None:
         from .shards import SampledCurve
 
-        return SampledCurve(trace.require_chained(), sample, seed)
+        return SampledCurve(trace.require_chained(), sample, seed, most)
     return HitCurve(trace, segments(trace))
 
 
@@ -175,6 +180,64 @@ def reuse_distances(trace: Trace, found: Segments | None = None) -> tuple[np.nda
     counts = np.cumsum(rises)
     distances = np.flatnonzero(counts)
     return distances, counts[distances]
+
+
+class Reuses:
+    """The distributions of reuse times and distances, gathered piece by piece in little memory.
+
+    16 bytes a run of blocks that was found, and 4 a distinct block; `add` takes the trace's rows in order.
+
+    >>> from kvtrace.trace import toy
+    >>> trace = toy("0 1", "2", "0 1", gap_ms=10)
+    >>> found = Reuses(trace)
+    >>> found.add(trace)
+    >>> found.times().mean, found.distances().mean
+    (20.0, 1.5)
+    """
+
+    def __init__(self, trace: Trace):
+        from ._kernels import reuse
+
+        references, self._timestamp = int(trace.offsets[-1]), trace.timestamp
+        self._recency = reuse.Recency(len(trace.require_chained()), trace.distinct)
+        most = references - trace.working_set  # what is not used for the first time; memory is taken as it is filled
+        self._runs, self._count = np.empty(most, dtype=np.complex128), 0  # ms since the last use + blocks * i
+        kind = np.int32 if references < 1 << 31 else np.int64
+        self._rises = np.zeros(trace.distinct + 1, dtype=kind)  # distance -> references more than at the one before
+
+    def add(self, columns) -> None:
+        """The next rows."""
+        row, last_row, blocks, rank = self._recency.found(columns.hash_ids, columns.offsets)
+        runs = self._runs[self._count : self._count + len(row)]
+        runs.real = self._timestamp[row] - self._timestamp[last_row]
+        runs.imag = blocks
+        self._count += len(row)
+        np.add.at(self._rises, rank - 1, 1)
+        np.subtract.at(self._rises, rank + blocks - 1, 1)
+
+    def times(self, quantiles=()) -> Distribution:
+        """Milliseconds from a block's last use to its next."""
+        runs = self._runs[: self._count]
+        runs.sort()  # by time, then blocks; in place
+
+        def counted():
+            for start in range(0, len(runs), CHUNK):
+                yield runs.real[start : start + CHUNK], runs.imag[start : start + CHUNK]
+
+        return of_sorted(counted, quantiles)
+
+    def distances(self, quantiles=()) -> Distribution:
+        """Distinct blocks used between a block's last use and its next."""
+
+        def counted():
+            reached = 0
+            for start in range(0, len(self._rises), CHUNK):
+                counts = reached + np.cumsum(self._rises[start : start + CHUNK], dtype=np.int64)
+                reached, some = int(counts[-1]), counts > 0
+                if some.any():
+                    yield (start + np.flatnonzero(some)).astype(np.float64), counts[some]
+
+        return of_sorted(counted, quantiles)
 
 
 def tails(trace: Trace, found: Segments, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,10 +15,12 @@ from .errors import UsageError
 from .hits import Hits
 from .ramps import Ramps, Steps
 from .reuse import RATES, HitCurve, Segments, tails
+from .streamed import pieces
 from .trace import Trace
 
 SAMPLES = 8  # disjoint, of equal size: their mean is the estimate, their spread its error
 T_95 = 2.365  # Student's t: 95 % of means of eight independent estimates are as near as this many standard errors
+CHUNK = 1 << 20  # blocks that are drawn together
 FEWEST = 20  # blocks a sample, below which it says nothing
 
 
@@ -32,11 +34,12 @@ class SampledCurve(HitCurve):
     [0, 4000]
     """
 
-    def __init__(self, trace: Trace, share: float, seed: int = 0):
+    def __init__(self, trace: Trace, share: float, seed: int = 0, most: int | None = None):
+        """UsageError where more than `most` references are to blocks of the sample."""
         self._count(trace)
         self._every = _every(share, trace.distinct)
         self.sample = SAMPLES / self._every
-        self._parts = list(_parts(trace, self._every, seed))
+        self._parts = list(_parts(trace, self._every, seed, most))
 
     def hits(self, capacities) -> list[Hits]:
         """The estimated counts of caches of so many blocks each."""
@@ -102,29 +105,45 @@ def _adjustments(trace, row, is_last, every):
     blocks, lacking = trace.prompt_blocks, trace.prompt_blocks * trace.block_size - trace.input_length
     lacking = np.maximum(lacking, 0)  # tokens that the last block lacks to a full one
     sampled_tokens = len(row) * trace.block_size - lacking[row[is_last]].sum()
+    references = int(trace.offsets[-1])
     return (
-        len(trace.hash_ids) - len(row) * every,
-        len(trace.hash_ids) * trace.block_size - lacking.sum() - sampled_tokens * every,
+        references - len(row) * every,
+        references * trace.block_size - lacking.sum() - sampled_tokens * every,
         (blocks > 0).sum() - (1 / blocks[row]).sum() * every,
     )
 
 
-def _parts(trace, every, seed):
+def _parts(trace, every, seed, most):
     """One curve a sample."""
-    sample = _sample_of(trace.distinct, every, seed)[trace.hash_ids]
-    references = np.flatnonzero(sample >= 0)
-    sample, ids = sample[references], trace.hash_ids[references] // every  # one id of a group: its number names it
+    references, sample, ids = _sampled(trace, every, seed, most)
     for number in range(SAMPLES):
         taken = sample == number
         yield _Part(trace, references[taken], ids[taken], every)
 
 
-def _sample_of(distinct, every, seed):
+def _sampled(trace, every, seed, most):
+    """The references to blocks of any sample: their places in the trace, which sample, and their ids in it."""
+    sample_of, found, count = _sample_of(trace.distinct, every, seed), [], 0
+    for rows, piece in pieces(trace):
+        sample = sample_of[piece.hash_ids]
+        places = np.flatnonzero(sample >= 0)
+        ids = piece.hash_ids[places] // every  # one id of a group: its number names it
+        found.append((int(trace.offsets[rows.start]) + places, sample[places], ids))
+        count += len(places)
+        if most is not None and count > most:
+            raise UsageError("the sample holds more references than the memory does. Try a smaller --sample.")
+    return map(np.concatenate, zip(*found, strict=True))
+
+
+def _sample_of(distinct, every, seed) -> np.ndarray:
     """block -> the sample that it is in, or -1: in each group of `every` ids the samples take places evenly apart."""
-    group, place = np.divmod(np.arange(distinct), every)
-    drawn = split_mix(np.arange(distinct // every + 1) + (seed << 32)) % np.uint64(every)
-    sample, rest = np.divmod((place - drawn.astype(np.int64)[group]) % every, every // SAMPLES)
-    return np.where((rest == 0) & (sample < SAMPLES), sample, -1).astype(np.int8)
+    found = np.empty(distinct, dtype=np.int8)
+    for start in range(0, distinct, CHUNK):
+        group, place = np.divmod(np.arange(start, min(distinct, start + CHUNK)), every)
+        drawn = split_mix(group + (seed << 32)) % np.uint64(every)
+        sample, rest = np.divmod((place - drawn.astype(np.int64)) % every, every // SAMPLES)
+        found[start : start + CHUNK] = np.where((rest == 0) & (sample < SAMPLES), sample, -1)
+    return found
 
 
 def _every(share, distinct):

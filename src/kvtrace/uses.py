@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .streamed import pieces
 from .trace import Trace
 
 
@@ -30,5 +31,10 @@ def uses(trace: Trace) -> Uses:
     from ._kernels import uses as kernel
 
     trace.require_chained()
-    found, hit_blocks, by_depth = kernel.walk(trace.hash_ids, trace.offsets, trace.distinct)
-    return Uses(found, hit_blocks, kernel.repeated(trace.hash_ids, trace.offsets, found), by_depth)
+    found, by_depth = np.zeros(trace.distinct, dtype=np.int32), np.zeros((3, kernel.BANDS), dtype=np.int64)
+    hit_blocks, repeated = (np.empty(len(trace), dtype=np.int64) for _ in range(2))
+    for rows, piece in pieces(trace):
+        hit_blocks[rows] = kernel.walk_on(piece.hash_ids, piece.offsets, found, by_depth)
+    for rows, piece in pieces(trace):
+        repeated[rows] = kernel.repeated(piece.hash_ids, piece.offsets, found)
+    return Uses(found, hit_blocks, repeated, by_depth)

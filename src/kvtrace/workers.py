@@ -63,7 +63,7 @@ def retrying_map(function: Callable, items: Iterable, workers: int, attempts: in
         with ProcessPoolExecutor(
             workers, mp_context=_context(), initializer=_start, initargs=(function, os.getpid())
         ) as pool:
-            waiting = deque()
+            waiting: deque = deque()
             try:
                 while left:
                     while len(waiting) < min(2 * workers, len(left)):
@@ -79,8 +79,8 @@ def retrying_map(function: Callable, items: Iterable, workers: int, attempts: in
                 pool.shutdown(wait=True, cancel_futures=True)
         if tried >= attempts:
             raise StoppedError(
-                f"a worker process was killed {tried} times over the same task, perhaps for want of memory; nothing was "
-                "written. Try fewer --workers or more --partitions."
+                f"a worker process was killed {tried} times over the same task, perhaps for want of memory; nothing "
+                "was written. Try fewer --workers or more --partitions."
             )
 
 

@@ -20,7 +20,18 @@ def verify(hash_ids, offsets, full_blocks, output_ids=None, output_offsets=None)
     """
     references = len(hash_ids) + (0 if output_ids is None else len(output_ids))
     parent = np.full(_reach(hash_ids, output_ids, references), UNSEEN, dtype=np.int64)
-    return _walk(*_arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets), parent)
+    return _walk(*_arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets), parent, 0)
+
+
+def verify_on(hash_ids, offsets, full_blocks, output_ids, output_offsets, parent, distinct):
+    """As `verify`, of the next rows of a trace that comes in pieces; `parent` is filled, `distinct` ids were there.
+
+    >>> parent = np.array([-1, UNSEEN])
+    >>> verify_on(np.array([0, 1]), np.array([0, 2]), np.array([2]), None, None, parent, 1), parent
+    ((2, -1, -1), array([-1,  0]))
+    """
+    arrays = _arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets)
+    return _walk(*arrays, parent, distinct)
 
 
 def parents(hash_ids, offsets, full_blocks, output_ids, output_offsets, distinct):
@@ -30,7 +41,7 @@ def parents(hash_ids, offsets, full_blocks, output_ids, output_offsets, distinct
     array([-1,  0,  0])
     """
     parent = np.full(distinct, UNSEEN, dtype=np.int64)
-    _walk(*_arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets), parent)
+    _walk(*_arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets), parent, 0)
     return parent
 
 
@@ -95,12 +106,12 @@ def _reach(hash_ids, output_ids, references):
 
 def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
           full: cython.const[cython.longlong][::1], output_ids: cython.const[cython.longlong][::1],
-          output_offsets: cython.const[cython.longlong][::1], parent: cython.longlong[::1]):  # fmt: skip
+          output_offsets: cython.const[cython.longlong][::1], parent: cython.longlong[::1],
+          distinct: cython.longlong):  # fmt: skip
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     block: cython.longlong
     before: cython.longlong
-    distinct: cython.longlong = 0
     gap: cython.Py_ssize_t = -1
     fork: cython.Py_ssize_t = -1
     last: cython.longlong  # the prompt's last full block

@@ -21,28 +21,55 @@ def segments(hash_ids, offsets, distinct):
     >>> [part.tolist() for part in segments(np.array([0, 1, 2, 0, 1]), np.array([0, 2, 3, 5]), 3)]
     [[2], [0], [2], [2]]
     """
-    hash_ids, offsets = np.ascontiguousarray(hash_ids, np.int64), np.ascontiguousarray(offsets, np.int64)
-    rows = len(offsets) - 1
-    if len(hash_ids) and not (0 <= hash_ids.min() and hash_ids.max() < distinct):
-        raise ValueError("an id is not below the number of distinct ids")
-    last_use = np.full(distinct, -1, dtype=np.int32)  # block -> row
-    weight = np.zeros(rows + 1, dtype=np.int64)  # Fenwick tree: row -> blocks last used by it
-    longest = int(np.diff(offsets).max()) if rows else 0
-    found = np.empty((4, max(2 * rows, longest, 1)), dtype=np.int64)
-    row, active, count = 0, 0, 0
-    while True:
-        row, active, count = _segments(hash_ids, offsets, row, active, count, last_use, weight, found)
-        if row == rows:
-            return tuple(found[:, :count])
-        grown = np.empty((4, 2 * found.shape[1]), dtype=np.int64)
-        grown[:, :count] = found[:, :count]
-        found = grown
+    return Recency(len(offsets) - 1, distinct).found(hash_ids, offsets)
+
+
+class Recency:
+    """The recency list of a trace of so many rows and distinct blocks, whose rows may come in pieces.
+
+    >>> recency = Recency(3, 3)
+    >>> [part.tolist() for part in recency.found(np.array([0, 1, 2]), np.array([0, 2, 3]))]
+    [[], [], [], []]
+    >>> [part.tolist() for part in recency.found(np.array([0, 1]), np.array([0, 2]))]
+    [[2], [0], [2], [2]]
+    """
+
+    def __init__(self, rows, distinct):
+        self._rows, self._distinct = rows, distinct
+        self._last_use = np.full(distinct, -1, dtype=np.int32)  # block -> row
+        self._weight = np.zeros(rows + 1, dtype=np.int64)  # Fenwick tree: row -> blocks last used by it
+        self._first = self._active = 0  # the first row of the next piece; blocks in the list
+
+    def found(self, hash_ids, offsets):
+        """What the next rows found, as `segments` tells it; ValueError where there are more rows than were said."""
+        hash_ids, offsets = np.ascontiguousarray(hash_ids, np.int64), np.ascontiguousarray(offsets, np.int64)
+        rows = len(offsets) - 1
+        if len(hash_ids) and not (0 <= hash_ids.min() and hash_ids.max() < self._distinct):
+            raise ValueError("an id is not below the number of distinct ids")
+        if self._first + rows > self._rows:
+            raise ValueError("there are more rows than were said")
+        longest = int(np.diff(offsets).max()) if rows else 0
+        found = np.empty((4, max(2 * rows, longest, 1)), dtype=np.int64)
+        row, count = 0, 0
+        while True:
+            row, self._active, count = _segments(
+                hash_ids, offsets, row, self._first, self._active, count, self._last_use, self._weight, found
+            )
+            if row == rows:
+                self._first += rows
+                return tuple(found[:, :count])
+            grown = np.empty((4, 2 * found.shape[1]), dtype=np.int64)
+            grown[:, :count] = found[:, :count]
+            found = grown
 
 
 def _segments(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-              row: cython.Py_ssize_t, active: cython.longlong, count: cython.Py_ssize_t, last_use: cython.int[::1],
-              weight: cython.longlong[::1], found: cython.longlong[:, ::1]):  # fmt: skip
-    """Walk rows until all are done or the next might not fit `found`; returns (row, active blocks, count)."""
+              row: cython.Py_ssize_t, first: cython.Py_ssize_t, active: cython.longlong, count: cython.Py_ssize_t,
+              last_use: cython.int[::1], weight: cython.longlong[::1], found: cython.longlong[:, ::1]):  # fmt: skip
+    """Walk rows until all are done or the next might not fit `found`; returns (row, active blocks, count).
+
+    The first of these rows is row `first` of the trace.
+    """
     i: cython.Py_ssize_t
     k: cython.Py_ssize_t
     begin: cython.Py_ssize_t
@@ -51,9 +78,12 @@ def _segments(hash_ids: cython.const[cython.longlong][::1], offsets: cython.cons
     run: cython.int
     taken: cython.longlong
     before: cython.longlong
+    here: cython.int  # the row's number in the trace
     rows: cython.Py_ssize_t = offsets.shape[0] - 1
+    whole: cython.Py_ssize_t = weight.shape[0] - 1  # rows of the trace
     with cython.nogil:
         while row < rows:
+            here = cython.cast(cython.int, first + row)
             start = offsets[row]
             stop = offsets[row + 1]
             if count + (stop - start) > found.shape[1]:
@@ -64,14 +94,14 @@ def _segments(hash_ids: cython.const[cython.longlong][::1], offsets: cython.cons
                 run = last_use[hash_ids[i]]
                 begin = i
                 while i < stop and last_use[hash_ids[i]] == run:
-                    last_use[hash_ids[i]] = cython.cast(cython.int, row)
+                    last_use[hash_ids[i]] = here
                     i += 1
                 before = active + taken  # blocks more recent than the run's own, as the request found the list
                 k = run + 1
                 while k > 0:
                     before -= weight[k]
                     k -= k & -k
-                found[0, count] = row
+                found[0, count] = here
                 found[1, count] = run
                 found[2, count] = i - begin
                 found[3, count] = before + 1  # a path meets a run at its first block: the ones before it are gone
@@ -79,15 +109,15 @@ def _segments(hash_ids: cython.const[cython.longlong][::1], offsets: cython.cons
                 taken += i - begin
                 active -= i - begin
                 k = run + 1
-                while k <= rows:
+                while k <= whole:
                     weight[k] -= i - begin
                     k += k & -k
             while i < stop:
-                last_use[hash_ids[i]] = cython.cast(cython.int, row)
+                last_use[hash_ids[i]] = here
                 i += 1
             active += stop - start
-            k = row + 1
-            while k <= rows:
+            k = here + 1
+            while k <= whole:
                 weight[k] += stop - start
                 k += k & -k
             row += 1

@@ -53,13 +53,38 @@ def infer(hash_ids, offsets, tails, distinct):
     >>> infer(np.array([0, 1, 0, 1, 2, 0, 3]), np.array([0, 2, 5, 7]), False, 4)
     array([0, 0, 1])
     """
-    ids, offsets = _checked((hash_ids, offsets), len(offsets) - 1, distinct)
-    session = np.empty(len(offsets) - 1, dtype=np.int64)
-    last = np.full(distinct, UNKNOWN, dtype=np.int64)  # block -> the last row that used it
-    users = np.full((distinct, SEVERAL - 1), UNKNOWN, dtype=np.int64)  # block -> its first conversations
-    several = np.zeros(distinct, dtype=np.uint8)  # block -> whether there are more
-    _infer(ids, offsets, bool(tails), last, users, several, session)
-    return session
+    rows = len(offsets) - 1
+    return Inference(rows, tails, distinct).go_on(hash_ids, offsets, 0).astype(np.int64)
+
+
+class Inference:
+    """What `infer` remembers, for a trace that comes in pieces: 13 bytes a block and 8 a request.
+
+    >>> found = Inference(3, False, 4)
+    >>> found.go_on(np.array([0, 1, 0, 1, 2]), np.array([0, 2, 5]), 0)
+    array([0, 0], dtype=int32)
+    >>> found.go_on(np.array([0, 3]), np.array([0, 2]), 2)
+    array([1], dtype=int32)
+    """
+
+    def __init__(self, rows, tails, distinct):
+        self.session = np.empty(rows, dtype=np.int32)  # request -> its conversation, as far as it is known
+        self._blocks = np.empty(rows, dtype=np.int32)  # request -> blocks of its prompt
+        self._last = np.full(distinct, UNKNOWN, dtype=np.int32)  # block -> the last row that used it
+        self._users = np.full((distinct, SEVERAL - 1), UNKNOWN, dtype=np.int32)  # block -> its first conversations
+        self._several = np.zeros(distinct, dtype=np.uint8)  # block -> whether there are more
+        self._tails, self._fresh = bool(tails), 0
+
+    def go_on(self, hash_ids, offsets, row):
+        """The conversations of the next requests, the first of which is `row`."""
+        ids, offsets = _checked((hash_ids, offsets), len(offsets) - 1, len(self._last))
+        stop = row + len(offsets) - 1
+        if not 0 <= row <= stop <= len(self.session):
+            raise ValueError("these are not rows of the trace")
+        self._blocks[row:stop] = np.diff(offsets)
+        self._fresh = _infer(ids, offsets, row, self._tails, self._fresh, self._blocks, self._last, self._users,
+                             self._several, self.session)  # fmt: skip
+        return self.session[row:stop]
 
 
 def _by_holder(holder):
@@ -151,31 +176,33 @@ def _split(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython
 
 
 def _infer(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-           tails: cython.int, last: cython.longlong[::1], users: cython.longlong[:, ::1],
-           several: cython.uchar[::1], session: cython.longlong[::1]):  # fmt: skip
+           first: cython.Py_ssize_t, tails: cython.int, fresh: cython.int, blocks: cython.const[cython.int][::1],
+           last: cython.int[::1], users: cython.int[:, ::1], several: cython.uchar[::1],
+           session: cython.int[::1]):  # fmt: skip
+    r: cython.Py_ssize_t
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     u: cython.Py_ssize_t
     depth: cython.Py_ssize_t
     block: cython.longlong
-    before: cython.longlong
-    fresh: cython.longlong = 0
+    before: cython.int
     known: cython.bint
     with cython.nogil:
-        for row in range(offsets.shape[0] - 1):
+        for r in range(offsets.shape[0] - 1):
+            row = first + r
             depth = 0
-            while offsets[row] + depth < offsets[row + 1] and last[ids[offsets[row] + depth]] >= 0:
+            while offsets[r] + depth < offsets[r + 1] and last[ids[offsets[r] + depth]] >= 0:
                 depth += 1
             session[row] = fresh
             if depth > 0:
-                block = ids[offsets[row] + depth - 1]
+                block = ids[offsets[r] + depth - 1]
                 before = last[block]
-                if depth >= offsets[before + 1] - offsets[before] - tails and not several[block]:
+                if depth >= blocks[before] - tails and not several[block]:
                     session[row] = session[before]
             fresh += session[row] == fresh
-            for i in range(offsets[row], offsets[row + 1]):
+            for i in range(offsets[r], offsets[r + 1]):
                 block = ids[i]
-                last[block] = row
+                last[block] = cython.cast(cython.int, row)
                 known = False
                 for u in range(users.shape[1]):
                     if users[block, u] == session[row] or users[block, u] < 0:
@@ -184,3 +211,4 @@ def _infer(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython
                         break
                 if not known:
                     several[block] = 1
+    return fresh

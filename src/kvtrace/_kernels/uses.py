@@ -20,11 +20,21 @@ def walk(hash_ids, offsets, distinct):
     >>> uses, hits, bands[:, :3].tolist()
     (array([2, 2, 1, 1], dtype=int32), array([0, 2]), [[1, 1, 2], [2, 2, 2], [1, 1, 0]])
     """
-    hash_ids, offsets = _checked(hash_ids, offsets, distinct)
-    uses = np.zeros(distinct, dtype=np.int32)
-    hits, bands = np.zeros(len(offsets) - 1, dtype=np.int64), np.zeros((3, BANDS), dtype=np.int64)
+    uses, bands = np.zeros(distinct, dtype=np.int32), np.zeros((3, BANDS), dtype=np.int64)
+    return uses, walk_on(hash_ids, offsets, uses, bands), bands
+
+
+def walk_on(hash_ids, offsets, uses, bands):
+    """Walk the next prompts of a trace that comes in pieces: the hits of each; `uses` and `bands` count on.
+
+    >>> uses, bands = np.array([1, 1, 1, 0], dtype=np.int32), np.zeros((3, BANDS), dtype=np.int64)
+    >>> walk_on(np.array([0, 1, 3]), np.array([0, 3]), uses, bands), uses
+    (array([2]), array([2, 2, 1, 1], dtype=int32))
+    """
+    hash_ids, offsets = _checked(hash_ids, offsets, len(uses))
+    hits = np.zeros(len(offsets) - 1, dtype=np.int64)
     _walk(hash_ids, offsets, uses, hits, bands)
-    return uses, hits, bands
+    return hits
 
 
 def repeated(hash_ids, offsets, uses):

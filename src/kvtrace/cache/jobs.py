@@ -99,7 +99,8 @@ def jobs(trace: Trace, mode: str = "block", recompute_last: bool = False) -> Job
             f"{blocks:,} blocks with those of outputs are more than a simulation can number. Try --mode token."
         )
     return Jobs(
-        trace=trace, mode=mode, ids=trace.hash_ids.astype(np.int32), start=trace.offsets[:-1].astype(np.int64),
+        trace=trace, mode=mode, ids=trace.hash_ids.astype(np.int32, copy=False),
+        start=trace.offsets[:-1].astype(np.int64),
         full=full.astype(np.int32), tail=tail.astype(np.int8), limit=np.minimum(limit, full).astype(np.int32),
         grown=grown.astype(np.int32), grown_tail=grown_tail.astype(np.int8),
         fresh=(trace.distinct + np.cumsum(grown) - grown).astype(np.int32), arrival=trace.timestamp.astype(np.float64),

@@ -25,6 +25,7 @@ from .experiment import experiment
 from .release import release
 from .report import report
 from .simulate import simulate
+from .sweep import sweep
 from .synthesize import synthesize
 from .texts import texts
 
@@ -146,5 +147,5 @@ def commands() -> None:
     """Turn raw LLM logs into prefix-cache traces that can be shared, and make those traces useful."""
 
 
-for command in (anonymize, audit, release, check, analyze, curve, convert, report, simulate, experiment, synthesize, compare, texts):
+for command in (anonymize, audit, release, check, analyze, curve, convert, report, simulate, sweep, experiment, synthesize, compare, texts):
     commands.add_command(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .large import MEMORY
 from .output import print_json, print_tables
 
 
@@ -18,9 +19,10 @@ from .output import print_json, print_tables
 @click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache a token, in place of --model-config.")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
 @click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
-def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain):
+@MEMORY
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
+def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
     """Say what a trace is like: lengths, hit rates, reuse, arrivals, conversations; TRACE - is stdin."""
-    from .. import formats
     from ..analyze import analyze as analyzed
     from ..analyze import basics, by_block_size
     from ..kv_bytes import chosen
@@ -30,8 +32,7 @@ def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_confi
 
     wanted, sizes = parse_quantiles(quantiles), parse_factors(factors)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
-    read = formats.read(trace, block_size=block_size, extra="ignore" if basic else "keep")
-    read = read.chained() if chain else read
+    read = _read(trace, basic, factors, block_size, chain, memory, quiet)
     if basic:
         found = basics(read, wanted)
         tables = analysis.basic_tables(found)
@@ -43,3 +44,20 @@ def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_confi
         print_json(found.to_dict() | ({"by_block_size": [size.to_dict() for size in folded]} if sizes else {}))
     else:
         print_tables([*tables, *([analysis.block_sizes(folded)] if sizes else [])])
+
+
+def _read(trace, basic, factors, block_size, chain, memory, quiet):
+    """The trace: in a stream where it is a folder of parts and every statistic can be counted in one."""
+    from .. import formats
+    from ..memory import analyzing, whole
+    from ..streamed import StreamedTrace
+    from .large import opened, say
+
+    parts, most = opened(trace, memory, block_size)
+    if parts is None or chain or factors:
+        if parts is not None:
+            say(whole(parts, "--chain" if chain else "--fold"), most, quiet)
+        read = formats.read(trace, block_size=block_size, extra="ignore" if basic else "keep")
+        return read.chained() if chain else read
+    say(analyzing(parts), most, quiet)
+    return StreamedTrace(parts, extra=() if basic else ("type",))

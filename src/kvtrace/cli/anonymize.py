@@ -41,9 +41,10 @@ from .release_options import chosen_profile, release_options
 @click.option("--runner", type=click.Choice(["local", "ray"]), help="Work in tasks over files, in bounded memory: on this machine or on a Ray cluster.")
 @click.option("--ray-address", metavar="A", help="With --runner ray: join the cluster there.  [default: one of this machine alone]")
 @click.option("--partitions", type=click.IntRange(1), metavar="N", help="With --runner: parts of the log, and tasks of each stage.  [default: by size]")
+@click.option("--memory", metavar="SIZE", help="With --runner: what may be taken on this machine, as in 2GB; TRACE is a folder of parts.")
 @click.option("--work-dir", metavar="FOLDER", help="With --runner: where tasks hand on files, a URL too; it is removed.  [default: beside TRACE]")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
-def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_error, max_errors, rejects, quiet, runner, ray_address, partitions, work_dir, **options):
+def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_error, max_errors, rejects, quiet, runner, ray_address, partitions, memory, work_dir, **options):
     """Turn raw logs into a trace: text replaced by chained, keyed, renumbered block ids.
 
     A LOG is a file, a directory or a glob; .gz and .zst are read; - is stdin. The trace is coarsened as its release
@@ -67,8 +68,8 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
     formats.check_output(output, to)
     if rejects is not None:
         formats.check_output(rejects)
-    if runner is None and (ray_address, partitions, work_dir) != (None, None, None):
-        raise UsageError("--ray-address, --partitions and --work-dir go with --runner.")
+    if runner is None and (ray_address, partitions, memory, work_dir) != (None,) * 4:
+        raise UsageError("--ray-address, --partitions, --memory and --work-dir go with --runner.")
     if runner is not None and resume:
         raise UsageError("--resume goes without --runner: a task that died is done again by itself.")
     spool = None if runner else _spool(inputs, output, rejects, key_file, resume)
@@ -93,8 +94,8 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
         if runner is None:
             made = _in_one(inputs, output, to, spool, **common)
         else:
-            tasks = {"partitions": partitions, "key_file": key_file}
-            made = _in_tasks(inputs, output, to, runner, ray_address, work_dir, **tasks, **common)
+            tasks = {"partitions": partitions, "key_file": key_file, "quiet": quiet}
+            made = _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, **tasks, **common)
     if not quiet:
         _say(screen, *made)
 
@@ -114,21 +115,28 @@ def _in_one(inputs, output, to, spool, *, first_id, against=None, **options):
     return found, rows.counts, released, written
 
 
-def _in_tasks(inputs, output, to, runner, ray_address, work_dir, *, first_id, against=None, workers=None, **options):
+def _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, *, quiet, first_id, against=None, workers=None, **options):
     """Anonymise in tasks over files; what there is to say of it."""
     from ..anonymize_parts import anonymize_parts
     from ..files import temporary_name
+    from ..memory import parse_memory
     from ..privacy.publish import publish_chunks
+    from ..stages.bound import blocks_within, require_folder, running
     from ..stages.local import LocalRunner
     from ..stages.on_ray import on_ray
+    from .large import say
 
+    most = None if memory is None else parse_memory(memory)
+    require_folder(most, output)
     work = work_dir or temporary_name(os.path.realpath(output))
     with contextlib.nullcontext(LocalRunner(workers)) if runner == "local" else on_ray(ray_address, workers) as tasks:
-        with anonymize_parts(inputs, runner=tasks, work=work, **options) as done:
+        blocks = blocks_within(most, tasks.workers)
+        say(running(tasks.workers, blocks), most, quiet)
+        with anonymize_parts(inputs, runner=tasks, work=work, task_blocks=blocks, **options) as done:
             made = done.made
             written = publish_chunks(
                 made.columns(), output, format=to, first_id=first_id, block_size=made.plan.block_size, tail=made.plan.tail,
-                meta=made.meta | {"figures": made.figures}, holders=made.holders(), against=against,
+                meta=made.meta | {"figures": made.figures}, holders=made.holders(), against=against, memory=most,
             )  # fmt: skip
             return made.figures, done.counts, made.account, written
 

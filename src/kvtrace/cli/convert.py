@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from .large import MEMORY
 from .output import console
 
 
 @click.command()
 @click.argument("trace", metavar="TRACE")
-@click.option("-o", "--output", required=True, metavar="FILE", help="File to write; - is stdout. .gz, .zst, .parquet by name.")
-@click.option("--to", metavar="NAME", help="A format (mooncake, bailian, parquet) or a client: aiperf, vllm, sglang, guidellm, dynamo, llm-d, vidur, azure, burstgpt, lmcache, libcachesim.  [default: by the file's name, else mooncake]")
+@click.option("-o", "--output", required=True, metavar="FILE", help="File to write; - is stdout. .gz, .zst, .parquet by name; FOLDER/ or .parts for parts.")
+@click.option("--to", metavar="NAME", help="A format (mooncake, bailian, parquet, parts) or a client: aiperf, vllm, sglang, guidellm, dynamo, llm-d, vidur, azure, burstgpt, lmcache, libcachesim.  [default: by the file's name, else mooncake]")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block of TRACE.  [default: the sidecar's, else inferred]")
 @click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
 @click.option("--start", metavar="TIME", help="Leave out what arrives before, as in 90s, 10m, 1.5h.  [default: the beginning]")
@@ -23,19 +24,23 @@ from .output import console
 @click.option("--speed-up", default=1.0, metavar="RATIO", help="Divide times by this.")
 @click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="The first id that is written.")
 @click.option("--extra", is_flag=True, help="Also write sessions and extra columns where the format has no place for them.")
+@MEMORY
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
-def convert(trace, output, to, block_size, start, stop, sample_sessions, sample, seed, fold, speed_up, first_id, extra, quiet, **options):
+def convert(trace, output, to, block_size, start, stop, sample_sessions, sample, seed, fold, speed_up, first_id, extra, memory, quiet, **options):
     """Convert a trace: to another format, for a client, or to a part of it; TRACE - is stdin.
 
     The steps come in this order: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold, --speed-up.
     """
     from .. import clients, formats
     from ..convert import convert as converted
-    from ..convert import meta_of
+    from ..convert import convert_parts, meta_of, streams
     from ..durations import milliseconds
+    from ..memory import converting
+    from ..memory import whole as needs_whole
+    from .large import opened, say
 
-    is_client = to is not None and to not in formats.FORMATS
-    (clients if is_client else formats).check_output(output, to)
+    is_client = to is not None and to not in formats.NAMES
+    target = (clients if is_client else formats).check_output(output, to)
     steps = options | {
         "start_ms": milliseconds(start) if start else 0.0,
         "stop_ms": milliseconds(stop) if stop else float("inf"),
@@ -44,6 +49,15 @@ def convert(trace, output, to, block_size, start, stop, sample_sessions, sample,
         "factor": fold,
         "ratio": speed_up,
     }
+    parts, most = opened(trace, memory, block_size)
+    if parts is not None and streams(target, **steps):
+        say(converting(parts), most, quiet)
+        written, requests = convert_parts(parts, output, steps["limit"], speed_up, format=target, first_id=first_id, extra=extra)
+        if not quiet:
+            _say_converted("", requests, len(parts), parts.block_size, clients.Written(written, [], []))
+        return
+    if parts is not None:
+        say(needs_whole(parts, "this conversion"), most, quiet)
     whole = formats.read(trace, block_size=block_size)
     part = converted(whole, **steps, seed=seed)
     meta = meta_of(part, whole, ratio=speed_up)
@@ -52,14 +66,14 @@ def convert(trace, output, to, block_size, start, stop, sample_sessions, sample,
     else:
         done = clients.Written(formats.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta), [], [])
     if not quiet:
-        _say_converted(whole, part, done)
+        _say_converted(str(whole.repairs), len(part), len(whole), part.block_size, done)
 
 
-def _say_converted(whole, part, done):
+def _say_converted(said, requests, of, block_size, done):
     screen = console()
-    if said := str(whole.repairs):
+    if said:
         screen.print(f"mended      {said}", highlight=False, markup=False)
-    screen.print(f"converted   {len(part):,} of {len(whole):,} requests, blocks of {part.block_size:,} tokens", highlight=False, markup=False)
+    screen.print(f"converted   {requests:,} of {of:,} requests, blocks of {block_size:,} tokens", highlight=False, markup=False)
     for name, lines in (("lost", done.losses), ("wrote", [" and ".join(done.files)]), ("use", done.usage)):
         for line in lines:
             screen.print(f"{name:<12}{line}", highlight=False, markup=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .large import MEMORY
 from .output import print_json, print_tables
 
 
@@ -19,9 +20,10 @@ from .output import print_json, print_tables
 @click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache a token, in place of --model-config.")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
 @click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
-def curve(trace, capacity, points, as_json, as_csv, sample, seed, model_config, kv_bytes_per_token, block_size, chain):
+@MEMORY
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
+def curve(trace, capacity, points, as_json, as_csv, sample, seed, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
     """Say how often an LRU cache of each capacity hits, exactly, in one pass; TRACE - is stdin."""
-    from .. import formats
     from ..capacity import parse_capacities
     from ..errors import UsageError
     from ..kv_bytes import chosen
@@ -31,8 +33,8 @@ def curve(trace, capacity, points, as_json, as_csv, sample, seed, model_config, 
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other. Give one of them.")
     kv_bytes = chosen(model_config, kv_bytes_per_token)
-    read = formats.read(trace, block_size=block_size, extra="ignore")
-    found = hit_curve(read.chained() if chain else read, sample=sample, seed=seed)
+    read, at_most = _read(trace, sample, block_size, chain, memory, quiet)
+    found = hit_curve(read, sample=sample, seed=seed, most=at_most)
     units = {"block_size": found.block_size, "working_set": found.working_set, "kv_bytes_per_token": kv_bytes}
     wanted = found.capacities(points) if capacity == "auto" else parse_capacities(capacity, **units)
     values = found.to_dict(sorted(set(wanted)), kv_bytes_per_token=kv_bytes)
@@ -44,3 +46,20 @@ def curve(trace, capacity, points, as_json, as_csv, sample, seed, model_config, 
         print_tables([shown.table(values)])
         for line in shown.notes(values):
             click.echo(line)
+
+
+def _read(trace, sample, block_size, chain, memory, quiet):
+    """The trace, in a stream where it is a folder of parts; and the most references that a sample may hold."""
+    from .. import formats
+    from ..memory import curving, sampled, whole
+    from ..streamed import StreamedTrace
+    from .large import opened, say
+
+    parts, most = opened(trace, memory, block_size)
+    if parts is None or chain:
+        if parts is not None:
+            say(whole(parts, "--chain"), most, quiet)
+        read = formats.read(trace, block_size=block_size, extra="ignore")
+        return (read.chained() if chain else read), None
+    say(curving(parts, sample), most, quiet)
+    return StreamedTrace(parts, extra=()), sampled(parts, sample) if sample and most is not None else None

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 
 import click
 
+from .large import MEMORY
 from .output import console, print_json, print_tables
 
 
@@ -34,12 +35,12 @@ from .output import console, print_json, print_tables
 @click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache a token, in place of --model-config.")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
 @click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
+@MEMORY
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
-def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, quiet, **options):
+def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, **options):
     """Say what a prefix cache would have hit: an engine's, with any eviction order, at any capacity; TRACE - is stdin."""
     from dataclasses import replace
 
-    from .. import formats
     from ..durations import milliseconds
     from ..errors import UsageError
     from ..files import write_atomically
@@ -52,8 +53,7 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
         raise UsageError("--json and --csv exclude each other. Give one of them.")
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = milliseconds(over_time) if over_time else None
-    read = formats.read(trace, block_size=block_size)
-    read = read.chained() if chain else read
+    read = _read(trace, block_size, chain, memory, quiet, {"per_request": per_request, "over_time": over_time} | options)
     units = {"block_size": read.block_size, "working_set": read.working_set, "kv_bytes_per_token": kv_bytes}
     skipped = leading_rows(warm_up, read.timestamp)
     with write_atomically(per_request) if per_request else nullcontext() as stream:
@@ -72,6 +72,39 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
         click.echo(shown.as_csv(values["results"]), nl=False)
     else:
         print_tables(shown.tables(values))
+
+
+def _read(trace, block_size, chain, memory, quiet, options):
+    """The trace; of a folder of parts, all columns with ids of 32 bits, which is what a simulation wants."""
+    from .. import formats
+    from ..memory import whole
+    from ..streamed import StreamedTrace
+    from .large import opened, say
+
+    parts, most = opened(trace, memory, block_size)
+    if parts is None or chain:
+        if parts is not None:
+            say(whole(parts, "--chain"), most, quiet)
+        read = formats.read(trace, block_size=block_size)
+        return read.chained() if chain else read
+    say(_need(parts, **options), most, quiet)
+    return StreamedTrace(parts, ids=True)
+
+
+def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, threads, inclusive, per_request, over_time, **switches):
+    """The memory that the simulations will take; which capacities they have makes no difference, how many does."""
+    from ..cache.schedule import parse_schedule
+    from ..cache.simulate import switched
+    from ..cache.sweep import optimum_of, settings_of
+    from ..lists import names
+    from ..memory import simulating
+
+    count = 10 if capacity == "auto" else len(names(capacity))
+    common = {"mode": mode, "schedule": parse_schedule(schedule), "switches": switched(switches)}
+    settings = settings_of(range(1, count + 1), names(policies), names(engine_names), **common)
+    bounds = [] if no_gap or tiers else [optimum_of(one) for one in settings]
+    beyond = "--tiers" if tiers else "--over-time" if over_time else None
+    return simulating(parts, dict.fromkeys(settings + bounds), threads, per_request=bool(per_request), beyond=beyond)
 
 
 @contextmanager

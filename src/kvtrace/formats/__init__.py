@@ -1,6 +1,7 @@
 """Trace files: read with whatever they need, written with a sidecar that says what rows can't.
 
-Each format is a file here and a row in FORMATS. Reading looks at the content, never at the name.
+Each format is a file here and a row in FORMATS; `parts`, a folder, is a file here and has no stream, so no row.
+Reading looks at the content, never at the name.
 """
 
 from __future__ import annotations
@@ -8,9 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -19,13 +19,14 @@ import numpy as np
 from ..errors import InputError, KvtraceError, RowError, UsageError
 from ..files import SUFFIXES, is_regular, is_std, name_of, open_read, outputs_together, write_atomically, write_together
 from ..trace import Columns, Trace, expected_blocks, replace_columns
-from . import bailian, mooncake, parquet
+from . import bailian, mooncake, parquet, parts
 from .block_size import settle
 from .found import Found
 from .jsonl_read import OnError, read_rows
-from .sidecar import Sidecar, describe, dump, read_sidecar, sidecar_path
+from .sidecar import Counts, Sidecar, describe, dump, read_sidecar, sidecar_path
 
 FORMATS: dict[str, ModuleType] = {"mooncake": mooncake, "bailian": bailian, "parquet": parquet}
+NAMES = (*FORMATS, "parts")
 EXTRA = ("keep", "ignore")
 Inspect = Callable[..., str]  # (path, description=sidecar) -> the text of a data card
 
@@ -42,10 +43,10 @@ def read(
 ) -> Trace:
     """The Trace in a file, mended where need be: rows in time order, times from 0, ids 0, 1, 2, ... (see `repairs`).
 
-    `path` may be `-` for stdin and may be packed (gzip, zstd). The format is told by the content; block size and tail
-    come from the sidecar, or from the prompts themselves if only one size fits them. `extra` says what happens to keys
-    that a trace does not need: keep, as columns, or ignore. `add_columns` gives more of them, for so many rows in the
-    file's order. InputError names the line that can't be taken.
+    `path` may be `-` for stdin, may be packed (gzip, zstd), and may be a folder of parts. The format is told by the
+    content; block size and tail come from the sidecar, or from the prompts themselves if only one size fits them.
+    `extra` says what happens to keys that a trace does not need: keep, as columns, or ignore. `add_columns` gives more
+    of them, for so many rows in the file's order. InputError names the line that can't be taken.
     """
     found = read_columns(path, format=format, extra=extra, threads=threads)
     rows, said = found.columns, _sidecar(found, block_size, tail)
@@ -79,6 +80,8 @@ def read_columns(
     """
     _require(format, extra, threads)
     name = name_of(path)
+    if format == "parts" or (format is None and os.path.isdir(path) and _holds_parts(path)):
+        return parts.read(path, extra=extra)
     with open_read(path) as stream:
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
             found = parquet.read(stream, path, extra=extra)
@@ -107,10 +110,11 @@ def write(
 ) -> list[str]:
     """Write a Trace, or plain columns and their block size and tail; returns the names of the files written.
 
-    `-` is stdout. The format is told by the name if it is not given: .parquet, else mooncake; .gz and .zst are packed.
-    Beside a file its sidecar is written, with `meta` in it; both appear whole or not at all. `first_id` is added to
-    each id; `extra` adds sessions and extra columns to formats that do not have them anyway. `inspect` sees the file
-    before it has its name, and may raise, so that nothing is written; the text it gives becomes `<path>.card.md`.
+    `-` is stdout. The format is told by the name if it is not given: .parquet, .parts or a slash at the end for a
+    folder of parts, else mooncake; .gz and .zst are packed. Beside a file its sidecar is written, with `meta` in it;
+    both appear whole or not at all. `first_id` is added to each id; `extra` adds sessions and extra columns to formats
+    that do not have them anyway. `inspect` sees the file before it has its name, and may raise, so that nothing is
+    written; the text it gives becomes `<path>.card.md`.
     """
     format = check_output(path, format)
     if isinstance(columns, Trace):
@@ -119,6 +123,10 @@ def write(
         meta = columns.meta if meta is None else meta
     elif block_size is None and not is_std(path):
         raise UsageError("plain columns don't know their block size. Pass block_size=.")
+    if format == "parts":
+        _require_parts(first_id)
+        size = block_size or 0
+        return parts.write(columns, path, block_size=size, tail=tail or "kept", meta=meta, inspect=inspect)
     description = describe(
         columns, block_size=block_size, tail=tail or "kept", first_id=first_id, format=format, meta=meta
     )
@@ -126,20 +134,7 @@ def write(
     def write_rows(stream):
         FORMATS[format].write(stream, columns, first_id=first_id, extra=extra, description=description)
 
-    if not is_regular(path):
-        if inspect is None:
-            with write_together(path) as (stream,):
-                write_rows(stream)
-        else:
-            _write_inspected(path, write_rows, partial(inspect, description=description))
-        return [name_of_output(path)]
-    beside = [sidecar_path(path)] + ([card_path(path)] if inspect else [])
-    with outputs_together(*beside, path) as outputs:
-        write_rows(outputs[-1].stream)
-        outputs[0].stream.write(dump(description))
-        if inspect:
-            outputs[1].stream.write(inspect(outputs[-1].finish(), description=description).encode())
-    return [name_of_output(path), *beside]
+    return _write_beside(path, write_rows, lambda: description, inspect)
 
 
 def card_path(path: str | Path) -> str:
@@ -149,6 +144,24 @@ def card_path(path: str | Path) -> str:
     'day.jsonl.card.md'
     """
     return f"{path}.card.md"
+
+
+def _write_beside(path, write_rows, described, inspect: Inspect | None) -> list[str]:
+    """Write rows, and beside them what describes them once they are written; all get their names together."""
+    if not is_regular(path):
+        if inspect is None:
+            with write_together(path) as (stream,):
+                write_rows(stream)
+        else:
+            _write_inspected(path, write_rows, lambda part: inspect(part, description=described()))
+        return [name_of_output(path)]
+    beside = [sidecar_path(path)] + ([card_path(path)] if inspect else [])
+    with outputs_together(*beside, path) as outputs:
+        write_rows(outputs[-1].stream)
+        outputs[0].stream.write(dump(described()))
+        if inspect:
+            outputs[1].stream.write(inspect(outputs[-1].finish(), description=described()).encode())
+    return [name_of_output(path), *beside]
 
 
 def _write_inspected(path, write_rows, inspect) -> None:
@@ -163,32 +176,55 @@ def _write_inspected(path, write_rows, inspect) -> None:
 
 
 def write_chunks(
-    chunks, path: str | Path, *, block_size: int, tail: str, extra: bool = False, meta: Mapping | None = None
+    chunks: Iterable[Columns],
+    path: str | Path,
+    *,
+    block_size: int,
+    tail: str,
+    format: str = "mooncake",
+    first_id: int = 0,
+    extra: bool = False,
+    meta: Mapping | None = None,
+    inspect: Inspect | None = None,
 ) -> list[str]:
-    """Write columns that come in chunks as Mooncake's rows, and a sidecar; returns the names of the files written.
+    """Write columns that come in chunks as Mooncake's rows or as parts; returns the names of the files written.
 
     The rows of all chunks together are a trace: times do not fall, and ids are numbered by first appearance, so that
-    the greatest says how many there are. Memory holds one chunk.
+    the greatest says how many there are; all chunks have outputs, or none has. Memory holds one chunk, and of parts one
+    part. `inspect` is that of `write`.
     """
-    check_output(path, "mooncake")
-    requests, blocks, distinct = 0, 0, 0
-    beside = [sidecar_path(path)] if is_regular(path) else []
-    with write_together(*beside, path) as streams:
+    check_output(path, format)
+    if format == "parts":
+        _require_parts(first_id)
+        with parts.PartsWriter(path, block_size=block_size, tail=tail, meta=meta, inspect=inspect) as writer:
+            for columns in chunks:
+                writer.add(columns)
+        return [str(path)]
+    counts = Counts()
+
+    def write_rows(stream):
         for columns in chunks:
-            FORMATS["mooncake"].write(streams[-1], columns, extra=extra)
-            requests, blocks = requests + len(columns), blocks + len(columns.hash_ids)
-            distinct = max(distinct, int(columns.hash_ids.max(initial=-1)) + 1)
-        if beside:
-            counts = {"requests": requests, "blocks": blocks, "distinct_blocks": distinct}
-            streams[0].write(dump(describe(None, block_size=block_size, tail=tail, meta=meta, counts=counts)))
-    return [name_of_output(path), *beside]
+            FORMATS[format].write(stream, columns, first_id=first_id, extra=extra)
+            counts.add(columns)
+
+    def described():
+        said = {"block_size": block_size, "tail": tail, "first_id": first_id, "format": format, "meta": meta}
+        return describe(None, **said, counts=vars(counts))
+
+    return _write_beside(path, write_rows, described, inspect)
 
 
 def check_output(path: str | Path, format: str | None = None) -> str:
     """The format that `write` will use; UsageError or KvtraceError, before any work is done, if it could not."""
     _require(format)
+    if format is None and parts.is_named_so(path):
+        format = "parts"
     if format is None:
         format = "parquet" if _bare(path).suffix == ".parquet" else "mooncake"
+    if format == "parts":
+        parquet.require()
+        parts.check_place(path)
+        return format
     if format == "parquet":
         parquet.require()
     if not is_std(path):
@@ -210,12 +246,23 @@ def told_by(keys) -> str:
 
 
 def _require(format, extra="keep", threads=None):
-    if format not in (None, *FORMATS):
-        raise UsageError(f"format is {format!r}; it is one of {', '.join(FORMATS)}.")
+    if format not in (None, *NAMES):
+        raise UsageError(f"format is {format!r}; it is one of {', '.join(NAMES)}.")
     if extra not in EXTRA:
         raise UsageError(f"extra is {extra!r}; it is one of {', '.join(EXTRA)}.")
     if threads is not None and threads < 1:
         raise UsageError(f"threads is {threads}; it is 1 or more.")
+
+
+def _holds_parts(path) -> bool:
+    """Whether a folder is, or calls itself, one of parts."""
+    return parts.is_parts(path) or parts.is_named_so(path)
+
+
+def _require_parts(first_id):
+    """UsageError for what a folder of parts does not do."""
+    if first_id:
+        raise UsageError(f"the first id is {first_id:,}; a folder of parts numbers its ids from 0.")
 
 
 def _require_place(path):

@@ -27,6 +27,7 @@ KNOWN = (*NEEDED, "output_hash_ids")
 BOM = b"\xef\xbb\xbf"
 
 OnError = Callable[[RowError], None]
+Take = Callable[..., None]  # (hash_ids, offsets, output_ids, output_offsets) of some rows; buffers that are used again
 
 
 @dataclass
@@ -52,18 +53,29 @@ def read_rows(
     keep: Collection[str] | None = None,
     on_error: OnError | None = None,
     threads: int | None = None,
+    take: Take | None = None,
 ) -> Rows:
     """All rows of a stream of JSON lines; other keys are kept if `keep` names them, all if it is None.
 
-    A bad row goes to `on_error` and is left out; without one, it ends the reading as a RowError.
+    A bad row goes to `on_error` and is left out; without one, it ends the reading as a RowError. `take` is given the
+    block ids piece by piece, in the order of the rows, and then the columns hold none.
     """
-    lines, table = _Lines(stream, path), _Table(path, on_error, size_of(stream))
-    piece = _Piece(keep, on_error is not None)
+    table = _Table(path, on_error, size_of(stream), take)
+    _read_into(table, _Lines(stream, path), lambda: _Piece(keep, on_error is not None), threads)
+    return table.rows()
+
+
+def each_piece(stream: io.BufferedReader, path: str, take: Take, *, threads: int | None = None) -> None:
+    """Give `take` the block ids of all rows that can be read, piece by piece, and keep nothing."""
+    _read_into(_Ids(take), _Lines(stream, path), lambda: _Piece((), True), threads)
+
+
+def _read_into(table: _Table | _Ids, lines: _Lines, new_piece: Callable[[], _Piece], threads: int | None) -> None:
+    piece = new_piece()
     if lines.fill(piece):
         table.add(piece.scan())
         if not lines.ended:  # a larger file, for which threads pay
-            _scan(lines, table, threads or _cores(), lambda: _Piece(keep, on_error is not None))
-    return table.rows()
+            _scan(lines, table, threads or _cores(), new_piece)
 
 
 def _cores() -> int:
@@ -72,7 +84,7 @@ def _cores() -> int:
     return cores()
 
 
-def _scan(lines: _Lines, table: _Table, threads: int, new_piece: Callable[[], _Piece]) -> None:
+def _scan(lines: _Lines, table: _Table | _Ids, threads: int, new_piece: Callable[[], _Piece]) -> None:
     """Scan the rest of the lines; each thread takes the next piece, and adds what it found when its turn has come."""
     taking, turns = Lock(), _Turns(lines.taken)
 
@@ -244,11 +256,26 @@ class _Piece:
             yield name, np.array(rows, dtype=np.int64), values
 
 
+class _Ids:
+    """Hands on the block ids of scanned pieces."""
+
+    def __init__(self, take: Take):
+        self._take = take
+
+    def add(self, piece: _Piece):
+        if piece.failure:
+            raise piece.failure
+        scanner = piece.scanner
+        outputs = (scanner.output_ids, scanner.output_offsets) if scanner.any_outputs else (None, None)
+        self._take(scanner.hash_ids, scanner.offsets, *outputs)
+
+
 class _Table:
     """Puts scanned pieces together."""
 
-    def __init__(self, path, on_error, size):
+    def __init__(self, path, on_error, size, take=None):
         self._path, self._on_error, self._size = path, on_error, size
+        self._ids = None if take is None else _Ids(take)
         self._columns = {name: _Growing(np.int64) for name in (*NEEDED, "output_ids")}
         self._columns["timestamp"] = _Growing(np.float64)
         self._blocks, self._output_blocks = _Growing(np.int64), _Growing(np.int64)
@@ -268,8 +295,11 @@ class _Table:
                 raise error
             self._on_error(error)
         growth = self._size / (piece.offset + piece.stop) if self._size else 1.0  # this far, to all of the file
+        if self._ids is not None:
+            self._ids.add(piece)
         for name, column in self._columns.items():
-            column.extend(getattr(scanner, name), growth)
+            if self._ids is None or name not in ("hash_ids", "output_ids"):
+                column.extend(getattr(scanner, name), growth)
         self._blocks.extend(np.diff(scanner.offsets), growth)
         self._output_blocks.extend(np.diff(scanner.output_offsets), growth)
         self._any_outputs |= scanner.any_outputs

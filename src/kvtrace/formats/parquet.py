@@ -6,6 +6,7 @@ Ids are delta-encoded, since most of a prompt's ids follow each other; what a si
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,36 @@ def read(stream, path: str | Path, *, extra: str = "keep") -> Found:
     if fault:  # raised out here, so that Arrow's error, which may quote values, does not hang on ours
         raise InputError(f"{name}: cannot be read as Parquet ({fault}).")
     return Found(columns, name, "parquet", sidecar=said and _described(said, name))
+
+
+def batches(path: str, rows: int, *, extra: str = "keep") -> Iterator[Columns]:
+    """The rows of a Parquet file of ours, so many or fewer at a time, in the memory of one row group and one batch."""
+    pa = _pyarrow()
+    fault, known = None, (*NEEDED, *OTHERS) if extra == "keep" else (*NEEDED, *OTHERS[:-1])
+    try:
+        with pa.parquet.ParquetFile(path) as file:
+            wanted = [name for name in known if name in file.schema_arrow.names]
+            for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
+                yield _columns(pa.Table.from_batches([batch]), path, extra)
+    except (pa.ArrowException, OSError) as error:
+        fault = type(error).__name__
+    if fault:  # raised out here, as above
+        raise InputError(f"{path}: cannot be read as Parquet ({fault}).")
+
+
+def names(path: str) -> list[str]:
+    """The columns of a Parquet file of ours, extra ones as `extra.name`; none where it can't be read."""
+    pa = _pyarrow()
+    with suppress(pa.ArrowException, OSError):
+        schema = pa.parquet.read_schema(path)
+        inside = [f"extra.{field.name}" for field in schema.field("extra").type] if "extra" in schema.names else []
+        return [name for name in schema.names if name != "extra"] + inside
+    return []
+
+
+def forget() -> None:
+    """Give back the memory that pyarrow keeps for later."""
+    _pyarrow().default_memory_pool().release_unused()
 
 
 def _described(said, name):

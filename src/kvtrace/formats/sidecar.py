@@ -86,6 +86,25 @@ def _counts(columns: Columns) -> dict[str, int | None]:
     }
 
 
+@dataclass
+class Counts:
+    """What a sidecar counts, of rows that come in chunks and whose ids are numbered by first appearance."""
+
+    requests: int = 0
+    blocks: int = 0
+    output_blocks: int | None = None
+    distinct_blocks: int = 0
+
+    def add(self, columns: Columns) -> None:
+        """The next rows."""
+        self.requests, self.blocks = self.requests + len(columns), self.blocks + len(columns.hash_ids)
+        greatest = int(columns.hash_ids.max(initial=-1))
+        if columns.output_ids is not None:
+            self.output_blocks = (self.output_blocks or 0) + len(columns.output_ids)
+            greatest = max(greatest, int(columns.output_ids.max(initial=-1)))
+        self.distinct_blocks = max(self.distinct_blocks, greatest + 1)
+
+
 def dump(description: dict[str, Any]) -> bytes:
     """A sidecar's text; UsageError if `meta` holds what JSON does not know."""
     try:

@@ -42,7 +42,7 @@ def card(audit: Audit, trace: Trace | Mapping[str, Any] | None = None, meta: Map
         ("Figures", _figures_table(figures, meta)),
         ("Audit", _audit(audit)),
         ("What is protected, and what is not", _protection(audit)),
-        ("How to read it", READ),
+        ("How to read it", READ_FOLDER if meta.get("format") == "parts" else READ),
     ]
     title = "# TODO: title\n\n"
     return title + "\n\n".join(f"## {head}\n\n{text}" if head else text for head, text in parts) + "\n"
@@ -56,6 +56,16 @@ print(trace, kvtrace.basics(trace).hits.block_hit_rate)
 ```
 
 `kvtrace analyze`, `curve` and `simulate` take the file as it is; keep `<file>.meta.json` beside it."""
+
+READ_FOLDER = """It is a folder of Parquet files, and `manifest.json`, which says what they hold.
+`kvtrace analyze`, `curve` and `simulate` take the folder as it is, in a stream; so does Python:
+
+```python
+from kvtrace.formats.parts import open_parts
+
+for columns in open_parts("TODO: folder name").chunks():
+    print(len(columns), columns.hash_ids[:5])
+```"""
 
 
 def _opening(figures):

@@ -1,14 +1,16 @@
-"""Writing a released trace: the audit sees the file before it has its name, and a data card is written beside it."""
+"""Writing a released trace: the audit sees it before it has its name, and a data card is written beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .. import formats
 from ..errors import AuditError
-from ..trace import Columns
+from ..trace import Columns, TraceBuilder
 from .audit import Audit, audit
 from .card import card
 from .holders import Holders
@@ -30,17 +32,66 @@ def publish(
     `holders` are those that k-sharing counted; `against` is an earlier release; the options are
     those of `formats.write`.
     """
+    inspect, found = _inspector(path, holders, against)
+    files = formats.write(columns, path, meta=meta, inspect=inspect, **options)
+    return Published(files, found[0])
+
+
+def publish_chunks(
+    chunks: Iterable[Columns],
+    path: str | Path,
+    *,
+    meta: Mapping,
+    block_size: int,
+    tail: str,
+    format: str | None = None,
+    holders: Holders | None = None,
+    against=None,
+    memory: int | None = None,
+    **options,
+) -> Published:
+    """As `publish`, of a trace that comes in chunks, into Mooncake's rows or a folder of parts; the files are the same.
+
+    Other formats are written from the whole, so their chunks are put together first. Ids and parents are those of the
+    whole trace; `memory` is what the audit of a folder may take; the other options are those of `formats.write_chunks`.
+
+    >>> import tempfile
+    >>> from kvtrace.trace import toy
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     settings = {"meta": {"profile": "exact"}, "block_size": 1, "tail": "kept"}
+    ...     done = publish_chunks([toy("0 1")], f"{folder}/day.parts", **settings)
+    ...     done.audit.level, sorted(os.listdir(done.files[0]))
+    ('WARN', ['card.md', 'manifest.json', 'part-00000.parquet'])
+    """
+    format = formats.check_output(path, format)
+    given: dict[str, Any] = {"meta": meta, "block_size": block_size, "tail": tail, "format": format} | options
+    if format not in ("mooncake", "parts"):
+        return publish(_together(chunks), path, holders=holders, against=against, **given)
+    inspect, found = _inspector(path, holders, against, memory)
+    files = formats.write_chunks(chunks, path, inspect=inspect, **given)
+    return Published(files, found[0])
+
+
+def _inspector(path, holders, against, memory=None) -> tuple[Callable[..., str], list[Audit]]:
+    """What audits a trace under its temporary name and gives its data card, and where the audit is put."""
     found: list[Audit] = []
 
     def inspect(part: str, description: dict) -> str:
-        done = audit(part, sidecar=description, holders=holders, against=against)
+        sidecar = None if os.path.isdir(part) else description  # a folder holds its own
+        done = audit(part, sidecar=sidecar, holders=holders, against=against, memory=memory)
         found.append(done)
         if not done.passed:
             raise AuditError(_refusal(path, done))
         return card(done, meta=description)
 
-    files = formats.write(columns, path, meta=meta, inspect=inspect, **options)
-    return Published(files, found[0])
+    return inspect, found
+
+
+def _together(chunks) -> Columns:
+    whole = TraceBuilder()
+    for columns in chunks:
+        whole.add(columns)
+    return whole.columns()
 
 
 def _refusal(path, done: Audit) -> str:

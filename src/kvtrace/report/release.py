@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.table import Table
 
 from ..privacy.publish import Published
-from ..privacy.release import Account, Released
+from ..privacy.release import Account
 
 
 def costs(done: Account) -> Table:
@@ -29,9 +31,9 @@ def notes(done: Account) -> list[str]:
     return [f"note        {note}" for note in done.notes]
 
 
-def closing(done: Released, written: Published) -> list[str]:
+def closing(done: Account, figures: dict[str, Any], block_size: int, written: Published) -> list[str]:
     """Lines on the release, its audit and its files."""
-    size = f"released    {len(done.trace):,} requests, blocks of {done.trace.block_size:,} tokens"
+    size = f"released    {figures['requests']:,} requests, blocks of {block_size:,} tokens"
     return [size, *notes(done), *audited(written)]
 
 

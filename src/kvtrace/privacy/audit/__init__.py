@@ -28,10 +28,11 @@ from . import (
     unprotected,
     volume,
 )
+from .bound import auditing
 from .evidence import Evidence, gather
 from .finding import Audit, Finding
 
-__all__ = ["CHECKS", "Audit", "Evidence", "Finding", "audit"]
+__all__ = ["CHECKS", "Audit", "Evidence", "Finding", "audit", "auditing"]
 
 CHECKS: dict[str, Callable[[Evidence], Finding]] = {  # in the order of their numbers, from 1
     "fields": fields.check,
@@ -62,12 +63,14 @@ def audit(
     format: str | None = None,
     sidecar: dict[str, Any] | None = None,
     holders: Holders | None = None,
+    memory: int | None = None,
 ) -> Audit:
-    """What a trace file shows, check by check; InputError only where it can't be read at all.
+    """What a trace file, or a folder of parts, shows, check by check; InputError only where it can't be read at all.
 
     It is graded against `profile`, or else the one that its sidecar declares, or else `standard`. `against` is an
     earlier release. `users` is a file, one user a line for each row; `holders` are the same, known to the caller.
-    `sidecar` stands in for `<path>.meta.json`.
+    `sidecar` stands in for `<path>.meta.json`. `memory` is how many bytes the audit of a folder may take; UsageError
+    where its bound (`auditing`) is more.
 
     >>> import tempfile, kvtrace
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +81,7 @@ def audit(
     """
     there = gather(
         path, against=against, users=users, profile=profile, block_size=block_size, format=format, sidecar=sidecar,
-        holders=holders,
+        holders=holders, memory=memory,
     )  # fmt: skip
     found = [
         replace(check(there), number=number, name=name) for number, (name, check) in enumerate(CHECKS.items(), start=1)

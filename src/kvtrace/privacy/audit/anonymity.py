@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .evidence import Evidence
+from .evidence import Blocks, Evidence
 from .finding import Finding, not_made, passed, warned
+from .mix import of_rows
 
 NEAR_MS = 60_000.0
 MOST = 0.1  # share of requests found alone from which on there is a warning
@@ -18,16 +19,16 @@ MOST = 0.1  # share of requests found alone from which on there is a warning
 
 def check(there: Evidence) -> Finding:
     """Shares of rows that are alone by what they show; of requests that are located by who knows them."""
-    trace = there.trace
-    if trace is None:
+    requests = there.requests
+    if requests is None:
         return not_made("its rows make no trace", "WARN")
-    lengths = _group(_numbered(trace.input_length), _numbered(trace.output_length))
-    located = alone_near(lengths, trace.timestamp, NEAR_MS)
+    lengths = _group(_numbered(requests.input_length), _numbered(requests.output_length))
+    located = alone_near(lengths, requests.timestamp, NEAR_MS)
     figure = {
-        "alone_by_input": _alone(_numbered(trace.input_length)),
+        "alone_by_input": _alone(_numbered(requests.input_length)),
         "alone_by_lengths": _alone(lengths),
-        "alone_by_time_and_lengths": _alone(_group(_numbered(trace.timestamp), lengths)),
-        "alone_by_structure": _alone(_numbered(structure(trace))),
+        "alone_by_time_and_lengths": _alone(_group(_numbered(requests.timestamp), lengths)),
+        "alone_by_structure": _alone(_numbered(structure(there))),
         "located": located,
         "within_ms": NEAR_MS,
     }
@@ -56,28 +57,29 @@ def alone_near(group: np.ndarray, timestamp: np.ndarray, near_ms: float) -> floa
     return _share(alone.sum(), len(alone))
 
 
-def structure(trace) -> np.ndarray:
-    """A number for the shape of what each request shares: how many requests hold each of its shared blocks, in order.
+def structure(there: Evidence) -> np.ndarray:
+    """A number for the shape of what each request shares: how many prompts hold each of its shared blocks, in order.
 
     Requests that share nothing have one shape together.
-
-    >>> from kvtrace.trace import toy
-    >>> len(set(structure(toy("0 1 2", "0 1 3", "0", "4")).tolist()))
-    3
     """
-    visits = np.bincount(trace.hash_ids, minlength=trace.distinct)[trace.hash_ids].astype(np.uint64)
-    place = (np.arange(len(visits)) - np.repeat(trace.offsets[:-1], trace.prompt_blocks)).astype(np.uint64)
-    mixed = mix(mix(place + np.uint64(1)) + visits)
-    mixed[visits < 2] = 0
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])  # wraps, as differences do
-    return (sums[trace.offsets[1:]] - sums[trace.offsets[:-1]]).view(np.int64)
+    assert there.requests is not None
+    uses, shape = there.sums.uses.in_prompts, np.empty(len(there.requests), dtype=np.uint64)
+
+    def take(blocks: Blocks):
+        shape[blocks.requests] = shapes(uses[blocks.numbers], blocks.offsets)
+
+    there.feed(take)
+    return shape.view(np.int64)
 
 
-def mix(values: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64: equal inputs stay equal, others hardly ever meet."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+def shapes(uses: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """A number (uint64) for each row's list of uses, where blocks that are used once count as none.
+
+    >>> same, alike, other = shapes(np.array([2, 1, 2, 1, 1, 3]), np.array([0, 2, 4, 6])).tolist()
+    >>> same == alike, same == other
+    (True, False)
+    """
+    return of_rows(uses, offsets, skip=uses < 2)
 
 
 def _numbered(values) -> np.ndarray:

@@ -28,8 +28,8 @@ def check(there: Evidence) -> Finding:
         {"field": shown(name), "kind": "list or object", "count": int(count), "first_line": None}
         for name, count in there.found.nested.items()
     ]
-    if there.unread:
-        broken = {"field": "", "kind": "unreadable row", "count": len(there.unread), "first_line": there.unread[0].line}
+    if unread := there.source.unread:
+        broken = {"field": "", "kind": "unreadable row", "count": len(unread), "first_line": unread[0].line}
         found.append(broken)
     figure: dict[str, Any] = {"fields": len(there.fields) + 1, "found": found}
     if not found:

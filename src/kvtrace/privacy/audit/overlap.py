@@ -11,9 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from ..profiles import declared
-from .anonymity import mix
-from .evidence import Evidence
+from .evidence import Evidence, see
 from .finding import Finding, failed, not_made, passed
+from .mix import of_rows
+from .numbers import Numbers
+from .source import Piece
 
 MOST = 0.05  # share of rows found again, beyond chance, from which on the check fails
 SIGMAS = 10.0  # how far beyond chance, in its standard deviations
@@ -27,7 +29,7 @@ PAIRS = 1 << 22  # pairs of rows with equal lengths that are looked at, at most
 
 def check(there: Evidence) -> Finding:
     """Rows of the earlier release that are in this one."""
-    old, new = there.previous, there.trace
+    old, new = there.previous, there.requests
     if old is None:
         return passed({"compared": False}, "nothing was compared: no earlier release was given (--against).")
     if new is None:
@@ -36,7 +38,7 @@ def check(there: Evidence) -> Finding:
         (profile, trace.block_size) for profile, trace in ((there.profile, new), (_declared(old.meta), old)) if profile
     ]
     found, chance, rows = found_again(old, new, rules)
-    equal, long = equal_lists(old, new)
+    equal, long = equal_lists(lists(old.hash_ids, old.offsets), _lists_of(there))
     figure = {
         "compared": True, "rows": rows, "found_again": found, "by_chance": chance, "threshold": MOST,
         "equal_id_lists": equal, "id_lists": long,
@@ -85,24 +87,35 @@ def _pairs(sorted_keys, keys):
         wanted = max(1, int(len(rows) * PAIRS / count.sum() * 0.9))
 
 
-def equal_lists(old, new) -> tuple[int, int]:
-    """How many prompts of `new` have the very ids of a prompt of `old`, and how many could have.
-
-    Of LONG blocks or more, and not mere runs of new numbers, which are equal wherever lengths are.
-    """
-    theirs, mine = _lists(old), _lists(new)
+def equal_lists(theirs: np.ndarray, mine: np.ndarray) -> tuple[int, int]:
+    """How many prompts have the very ids of an earlier one, and how many could have; both by the numbers of `lists`."""
     return int(np.isin(mine, theirs).sum()), len(mine)
 
 
-def _lists(trace) -> np.ndarray:
-    """A number for each list of ids that is long and no run."""
-    place = np.arange(len(trace.hash_ids)) - np.repeat(trace.offsets[:-1], trace.prompt_blocks)
-    mixed = mix(mix(place.astype(np.uint64) + np.uint64(1)) + trace.hash_ids.astype(np.uint64))
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed, dtype=np.uint64)])
-    rows = np.flatnonzero(trace.prompt_blocks >= LONG)
-    first, last = trace.hash_ids[trace.offsets[rows]], trace.hash_ids[trace.offsets[rows + 1] - 1]
-    rows = rows[last - first + 1 != trace.prompt_blocks[rows]]
-    return sums[trace.offsets[rows + 1]] - sums[trace.offsets[rows]]
+def lists(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """A number (uint64) for each prompt's list of ids that is of LONG blocks or more, and no mere run of new numbers.
+
+    Such runs are equal wherever lengths are.
+
+    >>> len(lists(np.array([0, 1, 2, 3, 0, 1, 2, 9]), np.array([0, 4, 8])))
+    1
+    """
+    blocks = np.diff(offsets)
+    rows = np.flatnonzero(blocks >= LONG)
+    rows = rows[ids[offsets[rows + 1] - 1] - ids[offsets[rows]] + 1 != blocks[rows]]
+    return of_rows(ids, offsets)[rows]
+
+
+def _lists_of(there) -> np.ndarray:
+    """The lists of all prompts, ids numbered by first appearance in time."""
+    numbers, found = Numbers(), [np.empty(0, dtype=np.uint64)]
+
+    def take(blocks):
+        see(Piece(0, blocks.numbers, blocks.offsets, blocks.output_numbers, blocks.output_offsets), numbers)
+        found.append(lists(numbers.of(blocks.numbers), blocks.offsets))
+
+    there.feed_in_time(take)
+    return np.concatenate(found)
 
 
 def _coarse(trace, rules) -> np.ndarray:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from ...sessions import recorded_sessions
+from ...trace import Trace
 from .evidence import Evidence
 from .finding import Finding, failed, passed, warned
 
@@ -64,20 +67,27 @@ def _linked(there) -> int:
     linked = np.zeros(len(there.columns), dtype=bool)
     for name in LINKS:
         if (values := there.fields.get(name)) is not None:
-            linked |= np.array([value is not None and value != -1 for value in values.tolist()])
+            linked |= _is_other(values, -1)
     if (turn := there.fields.get("turn")) is not None:
-        linked |= np.array([value is not None and value != 1 for value in turn.tolist()])
+        linked |= _is_other(turn, 1)
     return int(linked.sum())
+
+
+def _is_other(values: np.ndarray, usual: int) -> np.ndarray:
+    """Where there is a value, and not the usual one."""
+    if values.dtype != object:
+        return values != usual
+    return np.array([value is not None and value != usual for value in values.tolist()], dtype=bool)
 
 
 def _hidden(there) -> int:
     """Requests that follow one of their session, both with a full block, and do not even share the first."""
-    trace = there.trace
-    turns = None if trace is None else recorded_sessions(trace)
-    if trace is None or turns is None:
+    requests = there.requests
+    turns = None if requests is None else recorded_sessions(cast(Trace, requests))  # it asks for sessions alone
+    if requests is None or turns is None:
         return 0
     row = np.flatnonzero(turns.parent >= 0)
     before = turns.parent[row]
-    full = (trace.full_blocks[row] > 0) & (trace.full_blocks[before] > 0)
-    row, before = row[full], before[full]
-    return int((trace.hash_ids[trace.offsets[row]] != trace.hash_ids[trace.offsets[before]]).sum())
+    full = (requests.full_blocks[row] > 0) & (requests.full_blocks[before] > 0)
+    row, before, first = row[full], before[full], there.sums.first_block
+    return int((first[row] != first[before]).sum())

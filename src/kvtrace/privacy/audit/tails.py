@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .evidence import Evidence
+from .evidence import Blocks, Evidence, Requests
 from .finding import Finding, failed, not_made, passed
 
 SHORT = 2  # tokens: so many unknown ones can be guessed within minutes
@@ -12,13 +12,11 @@ SHORT = 2  # tokens: so many unknown ones can be guessed within minutes
 
 def check(there: Evidence) -> Finding:
     """Tails of prompts and outputs whose id is used more than once, and how long tails are."""
-    trace, wanted = there.trace, there.profile.tail
-    if trace is None:
+    requests, wanted = there.requests, there.profile.tail
+    if requests is None:
         return not_made("its rows make no trace")
-    parts = [] if trace.tail == "dropped" else _tails(trace)
-    uses = np.bincount(there_ids(trace), minlength=trace.distinct)
-    shared = sum(int((uses[ids] > 1).sum()) for ids, _ in parts)
-    lengths = np.concatenate([length for _, length in parts]) if parts else np.empty(0, np.int64)
+    tails, uses = there.sums.tails, there.sums.uses.anywhere
+    shared, lengths = int(np.count_nonzero(uses[tails.numbers] > 1)), tails.tokens
     short = int((lengths <= SHORT).sum())
     figure = {"tails": len(lengths), "shared": shared, "of_1_or_2_tokens": short, "tokens": _histogram(lengths)}
     if wanted == "shared":
@@ -37,23 +35,36 @@ def check(there: Evidence) -> Finding:
     return passed(figure, f"none of {len(lengths):,} tail blocks is shared.")
 
 
-def there_ids(trace) -> np.ndarray:
-    """All ids of prompts and outputs."""
-    return trace.hash_ids if trace.output_ids is None else np.concatenate([trace.hash_ids, trace.output_ids])
+class Tails:
+    """The tail blocks of prompts, and of prompts and outputs together: 8 bytes each."""
 
+    def __init__(self, requests: Requests):
+        self._requests = requests
+        self._found: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.int32))]
 
-def _tails(trace):
-    """(ids, tokens) of the tail blocks of prompts, and of prompts and outputs together."""
-    parts = [_part(trace.hash_ids, trace.offsets, trace.input_length % trace.block_size)]
-    if trace.output_ids is not None:
-        both = trace.input_length + trace.output_length
-        parts.append(_part(trace.output_ids, trace.output_offsets, both % trace.block_size))
-    return parts
+    @property
+    def numbers(self) -> np.ndarray:
+        """The block of each tail."""
+        return np.concatenate([numbers for numbers, _ in self._found])
 
+    @property
+    def tokens(self) -> np.ndarray:
+        """The tokens of each tail, in the order of `numbers`."""
+        return np.concatenate([tokens for _, tokens in self._found])
 
-def _part(ids, offsets, tokens):
-    held = (tokens > 0) & (np.diff(offsets) > 0)
-    return ids[offsets[1:][held] - 1], tokens[held]
+    def take(self, blocks: Blocks) -> None:
+        """Note the tails of some requests."""
+        if self._requests.tail == "dropped":
+            return
+        tokens, size = self._requests.input_length[blocks.requests], self._requests.block_size
+        self._note(blocks.numbers, blocks.offsets, tokens % size)
+        if blocks.output_numbers is not None:
+            both = tokens + self._requests.output_length[blocks.requests]
+            self._note(blocks.output_numbers, blocks.output_offsets, both % size)
+
+    def _note(self, numbers, offsets, tokens):
+        held = (tokens > 0) & (np.diff(offsets) > 0)
+        self._found.append((numbers[offsets[1:][held] - 1].astype(np.int32), tokens[held].astype(np.int32)))
 
 
 def _histogram(lengths) -> dict[str, int]:
