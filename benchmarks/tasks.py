@@ -87,14 +87,9 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         if self._is_ray:
-            command = [
-                _script("ray"),
-                "start",
-                "--head",
-                "--port=6399",
-                "--include-dashboard=false",
-                "--disable-usage-stats",
-            ]
+            os.environ["RAY_AUTH_MODE"] = "disabled"  # nobody but this machine reaches it
+            command = [_script("ray"), "start", "--head", "--node-ip-address=127.0.0.1", "--port=6399",
+                       "--include-dashboard=false", "--disable-usage-stats"]  # fmt: skip
             subprocess.run(command, check=True, capture_output=True)
             time.sleep(5)
             self.idle_bytes = sum(memory(pid) for pid in self.pids())

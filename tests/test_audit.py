@@ -610,6 +610,26 @@ def test_a_file_that_is_not_kept_is_audited_as_one_that_is(fault, expected, tmp_
     assert case.audit(tmp_path / "read again") == kept and flagged(kept) == expected
 
 
+def test_columns_of_parts_that_a_trace_does_not_read_are_looked_at(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    trace = kvtrace.read(Case().write(tmp_path))
+    folder = in_parts(trace, tmp_path / "t.parts", trace.meta, block_size=BLOCK, tail="kept")
+    part = folder / "part-00002.parquet"  # rows 11 to 15
+    whole = pq.read_table(part)
+    pq.write_table(whole.append_column("more", pa.array([None, CANARY, None, CANARY, None])), part)
+    found = kvtrace.audit(folder)
+    assert flagged(found) == {1: "FAIL"}
+    assert found.findings[0].figure["found"] == [{"field": "more", "kind": "text", "count": 2, "first_line": 12}]
+    pq.write_table(whole.append_column("more", pa.array([[1]] * 5)), part)
+    assert flagged(kvtrace.audit(folder)) == {1: "FAIL"}
+    pq.write_table(whole.replace_schema_metadata({"note": f"/home/{CANARY}"}), part)
+    assert flagged(kvtrace.audit(folder)) == {13: "FAIL"}
+    part.write_bytes(part.read_bytes()[:-9])
+    with pytest.raises(InputError, match="part-00002"):
+        kvtrace.audit(folder)
+    assert CANARY not in json.dumps(found.to_dict())
+
+
 def test_what_is_in_the_folder_and_is_not_of_the_trace_is_told(tmp_path):
     trace = kvtrace.read(Case().write(tmp_path))
     folder = in_parts(trace, tmp_path / "t.parts", trace.meta, block_size=BLOCK, tail="kept")

@@ -1,7 +1,8 @@
 """How much memory the audit of a folder of parts takes: a bound that its manifest gives before any row is read.
 
-Over requests stand their columns and what is made of them; over distinct blocks how often each is used, and what it
-follows (9 bytes), or who was there before (17), or its first k holders (10 and a table of 4 k bytes each, TABLE at most).
+Over requests stand their columns and what is made of them. Of a distinct block it is kept how often it is used (4
+bytes), and beside that, one after the other, what it follows (5), which conversations used it (13), and its first k
+holders (6, and 4 k in a table of TABLE at most).
 """
 
 from __future__ import annotations

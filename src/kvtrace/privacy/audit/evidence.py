@@ -109,6 +109,7 @@ class Evidence:
 
     @property
     def fields(self) -> dict[str, np.ndarray]:
+        """The scalars of each field as they stand in the file."""
         return self.source.fields
 
     @property
@@ -158,10 +159,11 @@ class Evidence:
         self.source.each(give)
 
     def feed_in_time(self, take: Callable[[Blocks], None]) -> None:
-        """Give the taker the blocks of all requests in time order; the file is read again for each RUN that is not."""
+        """As `feed`, in time order; rows in another order are all read again for each RUN of references."""
         assert self.requests is not None
         if self.requests.in_order:
-            return self.feed(take)
+            self.feed(take)
+            return
         blocks = np.diff(self.columns.offsets)[self.requests.rows]
         run = np.cumsum(blocks) // RUN
         for start, stop in zip(*_runs(run), strict=True):
@@ -173,7 +175,6 @@ class Evidence:
 
             self.feed(collect)
             take(_in_order(some))
-        return None
 
 
 def gather(

@@ -24,10 +24,12 @@ REMEDY = "Take it out of what is published; nothing in it is needed to read the 
 
 
 def check(there: Evidence) -> Finding:
-    """All names and values of the sidecar, of other metadata in the file, and of the card's text."""
+    """All names and values of the sidecar, of other metadata in the file, and of the card's text; strangers beside."""
     faults = [said for said in there.texts if said.fault]
     found = [{"in": said.where, "at": place, "kind": kind} for said in there.texts for place, kind in scan(said.values)]
     found += [{"in": "the card", "at": "", "kind": kind} for kind in kinds(_card(there))]
+    if strangers := there.source.strangers:
+        found.append({"in": "the folder", "at": "", "kind": f"{strangers:,} other than its parts, manifest and card"})
     looked_at = [*(said.where for said in there.texts), *(["the card"] if there.card else [])]
     figure = {"looked_at": looked_at, "found": found}
     if found:

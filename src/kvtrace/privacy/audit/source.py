@@ -74,6 +74,7 @@ class Source:
     unread: list[RowError]  # rows that could not be read
     each: Callable[[Take], None]  # gives the ids of all rows, piece by piece
     texts: list[Said] = field(default_factory=list)  # sidecars that are in it, and other metadata
+    strangers: int = 0  # files in the folder that are not of the trace
 
 
 def read(path, format: str | None, see: Take) -> Source:
@@ -177,14 +178,13 @@ def _read_parts(path, see) -> Source:
     if any(more):
         manifest.values["parts"] = more
     source.texts.insert(0, manifest)
-    if strangers := len({*os.listdir(path)} - {parts.MANIFEST, parts.CARD, *listed}):
-        source.texts.append(Said("the folder", fault=f"holds {strangers:,} more than its parts, manifest and card"))
+    source.strangers = len({*os.listdir(path)} - {parts.MANIFEST, parts.CARD, *listed})
     return source
 
 
 def _read_parquet(path, stream, see) -> Source:
     """The columns that a Trace takes, and then any others that stand in the file."""
-    if not is_regular(path) or parquet._is_packed(path):
+    if not _can_be_read_again(path):
         packed = stream.read()
         whole = parquet.read(io.BytesIO(packed), path).columns
         source = _of_columns(lambda extra: _cut(whole), name_of(path), see, None)
@@ -193,6 +193,14 @@ def _read_parquet(path, stream, see) -> Source:
     source = _of_columns(lambda extra: parquet.batches(str(path), ROWS, extra=extra), name_of(path), see, HELD)
     _add_others(source, [str(path)])
     return source
+
+
+def _can_be_read_again(path) -> bool:
+    """Whether it is a Parquet file as it stands, neither packed nor a pipe."""
+    if not is_regular(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(parquet.MAGIC)) == parquet.MAGIC
 
 
 def _of_columns(columns_of: Callable[[str], Iterator[Columns]], name: str, see: Take, held: int | None) -> Source:
