@@ -16,6 +16,7 @@ from .errors import UsageError
 from .formats.parts import ROWS, Parts
 
 MB = 10**6
+MMAP_THRESHOLD = -3  # of mallopt
 PROGRAM = 100 * MB  # Python and its libraries
 PIECE = 100 * MB  # a piece of the trace, unpacked, and what is made of it
 LIGHT = {"lru": 8, "fifo": 8, "slru": 8, "unlimited": 8, "mru": 16, "lfu": 16, "sieve": 16, "s3fifo": 16, "arc": 16}
@@ -152,6 +153,32 @@ def whole(parts: Parts, what: str) -> Need:
         f"for the whole, which {what} needs": each * references + 40 * parts.distinct,
         f"for {len(parts):,} requests": len(parts) * (2 * _columns(parts) + 400),
     }, remedy=f"Try it without {what}")  # fmt: skip
+
+
+def keep_little() -> None:
+    """Let freed arrays of this process go back to the system at once, where its C library can: bounds count on it.
+
+    glibc otherwise keeps freed arrays of up to 32 MB for later, so that the process grows with what it has let go.
+    """
+    libc = _libc()
+    if libc is not None:
+        libc.mallopt(MMAP_THRESHOLD, 1 << 18)
+
+
+def give_back() -> None:
+    """Give the system what the C library has kept of freed memory until now."""
+    libc = _libc()
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+def _libc():
+    """The C library, if it is glibc."""
+    import ctypes
+    import sys
+
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    return libc if hasattr(libc, "malloc_trim") else None
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------

@@ -119,13 +119,14 @@ def _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, *, quie
     """Anonymise in tasks over files; what there is to say of it."""
     from ..anonymize_parts import anonymize_parts
     from ..files import temporary_name
-    from ..memory import parse_memory
+    from ..memory import keep_little, parse_memory
     from ..privacy.publish import publish_chunks
     from ..stages.bound import blocks_within, require_folder, running
     from ..stages.local import LocalRunner
     from ..stages.on_ray import on_ray
     from .large import say
 
+    keep_little()
     most = None if memory is None else parse_memory(memory)
     require_folder(most, output)
     work = work_dir or temporary_name(os.path.realpath(output))

@@ -13,13 +13,14 @@ def opened(path, memory, block_size=None):
     """The folder of parts that a path names, and the memory that may be taken, in bytes; None for any other trace."""
     from ..errors import UsageError
     from ..formats import parts
-    from ..memory import parse_memory
+    from ..memory import keep_little, parse_memory
 
     most = None if memory is None else parse_memory(memory)
     if not parts.is_parts(path):
         if most is not None:
             raise UsageError(f"--memory goes with a folder of parts; {path} is read whole. Try `kvtrace convert {path} -o FOLDER/`.")
         return None, None
+    keep_little()
     found = parts.open_parts(path)
     if block_size not in (None, found.block_size):
         raise UsageError(f"{path}: the manifest says {found.block_size}, not --block-size {block_size}. Leave the option out.")

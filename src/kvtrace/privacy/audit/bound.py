@@ -18,7 +18,7 @@ from .. import profiles
 from ..profiles import PROFILES
 from .numbers import MOST, Numbers
 
-TABLE = 1 << 27  # bytes of holders, see many.py
+TABLE = 1 << 26  # bytes of holders, see many.py
 USUAL = 3  # the k that is shown where a profile has none
 
 REQUEST = 180  # bytes: its columns, once more where rows are not in order of time, and the sorts of check 7

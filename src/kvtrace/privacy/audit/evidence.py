@@ -21,6 +21,7 @@ from ...errors import InputError, UsageError
 from ...files import is_regular, name_of
 from ...formats.parts import CARD
 from ...formats.sidecar import Sidecar, load, sidecar_path
+from ...memory import give_back
 from ...trace import Columns, Trace, expected_blocks, mend
 from .. import profiles
 from ..card import card_path
@@ -35,6 +36,7 @@ from .source import Piece, Said, Source, said
 if TYPE_CHECKING:
     from .sums import Sums
 
+SHARED = ("timestamp", "input_length", "output_length", "session", "parent")
 RUN = 1 << 20  # block references that are put into time order at once
 
 
@@ -200,6 +202,7 @@ def gather(
     _make_requests(there, block_size)
     _add_holders(there, users, holders)
     there.previous = None if against is None else formats.read(against, extra="ignore")
+    give_back()
     return there
 
 
@@ -283,10 +286,14 @@ def _requests(columns: Columns, rows, in_order, block_size, tail) -> Requests:
     if len(rows) < len(columns) or not in_order:
         plain = plain.take(rows)
     mended, _ = mend(plain)
-    return Requests(
-        mended.timestamp, mended.input_length, mended.output_length, mended.session, mended.parent, block_size, tail,
-        rows, in_order,
-    )  # fmt: skip
+    shared = (_one_of(getattr(columns, name), getattr(mended, name)) for name in SHARED)
+    return Requests(*shared, block_size, tail, rows, in_order)
+
+
+def _one_of(standing, mended):
+    """The array that stands in the file where nothing was mended, so that there are no two of it."""
+    same = standing is not None and mended is not None and standing.dtype == mended.dtype
+    return standing if same and np.array_equal(standing, mended) else mended
 
 
 def sound(columns: Columns, block_size: int, tail: str) -> np.ndarray:
