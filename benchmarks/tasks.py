@@ -108,13 +108,16 @@ def measured(log: Path, output: Path, runner: str, cluster: Cluster) -> dict[str
     """Seconds, CPU seconds, peak bytes of memory and bytes of files handed on of one run."""
     key = log.with_suffix(".key")
     code = "import sys; from kvtrace.cli import main; main()"
-    command = [sys.executable, "-c", code, "anonymize", str(log), "-o", str(output), "--format", "parts", "-q",
-               "--block-size", "1", "--profile", "exact", "--runner", runner, "--key-file", str(key), "--work-dir", str(log.parent / "work"),
-               *(["--ray-address", "127.0.0.1:6399"] if runner == "ray" else [])]  # fmt: skip
+    work = log.parent / "work"
+    command = [
+        sys.executable, "-c", code, "anonymize", str(log), "-o", str(output), "--format", "parts", "-q", "--block-size", "1",
+        "--profile", "exact", "--runner", runner, "--key-file", str(key), "--work-dir", str(work),
+        *(["--ray-address", "127.0.0.1:6399"] if runner == "ray" else []),
+    ]  # fmt: skip
     before = {pid: cpu(pid) for pid in cluster.pids()}
     start = time.perf_counter()
     process = subprocess.Popen(command)
-    watch = Watch(process.pid, cluster, log.parent / "work")
+    watch = Watch(process.pid, cluster, work)
     watch.start()
     process.wait()
     wall = time.perf_counter() - start

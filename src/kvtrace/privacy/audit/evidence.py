@@ -286,8 +286,8 @@ def _requests(columns: Columns, rows, in_order, block_size, tail) -> Requests:
     if len(rows) < len(columns) or not in_order:
         plain = plain.take(rows)
     mended, _ = mend(plain)
-    shared = (_one_of(getattr(columns, name), getattr(mended, name)) for name in SHARED)
-    return Requests(*shared, block_size, tail, rows, in_order)
+    time, inputs, outputs, session, parent = (_one_of(getattr(columns, name), getattr(mended, name)) for name in SHARED)
+    return Requests(time, inputs, outputs, session, parent, block_size, tail, rows, in_order)
 
 
 def _one_of(standing, mended):
