@@ -110,8 +110,8 @@ def measured(log: Path, output: Path, runner: str, cluster: Cluster) -> dict[str
     code = "import sys; from kvtrace.cli import main; main()"
     work = log.parent / "work"
     command = [
-        sys.executable, "-c", code, "anonymize", str(log), "-o", str(output), "--format", "parts", "-q", "--block-size", "1",
-        "--profile", "exact", "--runner", runner, "--key-file", str(key), "--work-dir", str(work),
+        sys.executable, "-c", code, "anonymize", str(log), "-o", str(output), "--format", "parts", "-q",
+        "--block-size", "1", "--profile", "exact", "--runner", runner, "--key-file", str(key), "--work-dir", str(work),
         *(["--ray-address", "127.0.0.1:6399"] if runner == "ray" else []),
     ]  # fmt: skip
     before = {pid: cpu(pid) for pid in cluster.pids()}
