@@ -159,8 +159,11 @@ def run(
     return Simulation(setting, trace, hit_blocks, engine.evictions, engine.early_frees)
 
 
-def build(setting: Setting, asked: Jobs):
-    """The engine of a setting, ready to run; UsageError where what is asked of it does not fit."""
+def build(setting: Setting, asked: Jobs, *, must_hold: bool = True):
+    """The engine of a setting, ready to run; UsageError where what is asked of it does not fit.
+
+    Without `must_hold`, requests that it does not hold are the caller's to keep away.
+    """
     from .policies.base import Context
 
     if setting.capacity < 1:
@@ -168,7 +171,8 @@ def build(setting: Setting, asked: Jobs):
     switches = dict(setting.switches)
     if setting.ceiling:
         return _ceiling(setting, asked, switches)
-    if switches.get("capacity_counts", "total") == "total" and not engines.find(setting.engine).any_capacity:
+    counts_all = switches.get("capacity_counts", "total") == "total"
+    if must_hold and counts_all and not engines.find(setting.engine).any_capacity:
         require_room(setting.capacity, asked)
     context = Context(asked.blocks, setting.capacity, asked.trace, asked)
     engine = engines.build(setting.engine, asked, context, setting.policy, **switches)

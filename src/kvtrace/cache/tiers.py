@@ -62,23 +62,28 @@ def simulate_tiers(
         raise UsageError("tiers are two or more, each of a block or more. Try --tiers hbm=5000,dram=50000.")
     sizes = tuple(tiers.items())
     setting = replace(setting or Setting(1), policy=policy, capacity=sizes[0][1])
-    if setting.engine != "founding" or setting.switches or setting.ceiling:
-        raise UsageError("tiers are the founding engine's, counted in total, flat, with a policy of its own.")
     asked = jobs(trace, setting.mode)
     require_room(setting.capacity, asked)
     simulated = _exclusive if exclusive else _inclusive
     return simulated(trace, sizes, setting, asked, on_progress)
 
 
-def _exclusive(trace, sizes, setting, asked: Jobs, on_progress):
+def tiered(setting: Setting, asked: Jobs, capacities: list[int]):
+    """The engine of exclusive tiers; UsageError where the setting's engine or policy does not go in tiers."""
     from .core.tiers import Tiers
     from .policies.base import Context
 
-    contexts = [Context(asked.blocks, capacity, trace, asked) for _, capacity in sizes]
+    if setting.engine != "founding" or setting.switches or setting.ceiling:
+        raise UsageError("tiers are the founding engine's, counted in total, flat, with a policy of its own.")
+    contexts = [Context(asked.blocks, capacity, asked.trace, asked) for capacity in capacities]
     first, *lower = (make(setting.policy, context) for context in contexts)
     if first.expires:
         raise UsageError(f"policy {setting.policy} lets blocks expire, which tiers do not know. Try lru.")
-    engine = Tiers(contexts[0], asked, first, lower)
+    return Tiers(contexts[0], asked, first, lower)
+
+
+def _exclusive(trace, sizes, setting, asked: Jobs, on_progress):
+    engine = tiered(setting, asked, [capacity for _, capacity in sizes])
     engine.schedule(setting.schedule.kind, int(setting.schedule.value), setting.schedule.ends(trace))
     while engine.row < len(asked):
         before = engine.row

@@ -22,6 +22,7 @@ from .compare import compare
 from .convert import convert
 from .curve import curve
 from .experiment import experiment
+from .plan import plan
 from .release import release
 from .report import report
 from .simulate import simulate
@@ -147,5 +148,5 @@ def commands() -> None:
     """Turn raw LLM logs into prefix-cache traces that can be shared, and make those traces useful."""
 
 
-for command in (anonymize, audit, release, check, analyze, curve, convert, report, simulate, sweep, experiment, synthesize, compare, texts):
+for command in (anonymize, audit, release, check, analyze, curve, convert, report, simulate, plan, sweep, experiment, synthesize, compare, texts):
     commands.add_command(command)

@@ -24,6 +24,8 @@ from .output import console, print_json, print_tables
 @click.option("--watermark", default="off", metavar="HOW", help="on: a fifth is evicted at 80 % use. (lmcache)")
 @click.option("--tiers", metavar="NAME=C,...", help="Tiers in place of --capacity, as in hbm=5000,dram=50000.")
 @click.option("--inclusive", is_flag=True, help="Tiers hold what those above them hold.  [default: exclusive]")
+@click.option("--instances", type=click.IntRange(1), metavar="N", help="So many instances, each with a cache of its own, behind a router.")
+@click.option("--router", "routers", metavar="R,...", help="With --instances: round-robin, sticky, overlap, least-loaded, kv-aware, lmetric.  [default: round-robin]")
 @click.option("--warm-up", default="0", metavar="N", help="Count only what comes after so many requests (1000), share (10%) or time (10m).")
 @click.option("--over-time", metavar="WINDOW", help="Also the counts of each window of time, as in 10m.")
 @click.option("--per-request", metavar="FILE", help="Also write each request's hit blocks, as CSV.")
@@ -91,7 +93,7 @@ def _read(trace, block_size, chain, memory, quiet, options):
     return StreamedTrace(parts, ids=True)
 
 
-def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, threads, inclusive, per_request, over_time, **switches):
+def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, threads, inclusive, per_request, over_time, instances, routers, **switches):
     """The memory that the simulations will take; which capacities they have makes no difference, how many does."""
     from ..cache.schedule import parse_schedule
     from ..cache.simulate import switched
@@ -103,7 +105,7 @@ def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_
     common = {"mode": mode, "schedule": parse_schedule(schedule), "switches": switched(switches)}
     settings = settings_of(range(1, count + 1), names(policies), names(engine_names), **common)
     bounds = [] if no_gap or tiers else [optimum_of(one) for one in settings]
-    beyond = "--tiers" if tiers else "--over-time" if over_time else None
+    beyond = "--tiers" if tiers else "--instances" if instances else "--over-time" if over_time else None
     return simulating(parts, dict.fromkeys(settings + bounds), threads, per_request=bool(per_request), beyond=beyond)
 
 
@@ -131,13 +133,15 @@ def _policies_of_the_user():
         sys.path.remove("")
 
 
-def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, threads, **switches):
+def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, threads, instances, routers, **switches):
     """The simulations that were asked for, and the offline optimum at each of their capacities."""
+    from ..cache.instances import simulate_instances
     from ..cache.schedule import parse_schedule
     from ..cache.simulate import switched
     from ..cache.sweep import optimum_of, settings_of, sweep
     from ..cache.tiers import parse_tiers, simulate_tiers
     from ..capacity import parse_capacities
+    from ..errors import UsageError
     from ..lists import names
 
     common = {
@@ -146,6 +150,8 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
         "switches": switched(switches),
     }
     wanted, engines = names(policies), names(engine_names)
+    if (routers and not instances) or (tiers and instances):
+        raise UsageError("--router goes with --instances, and --instances without --tiers.")
     if tiers:
         sizes = parse_tiers(tiers, lambda text: parse_capacities(text, **units)[0])
         settings = settings_of([1], wanted, engines, **common)
@@ -154,6 +160,11 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
         return runs, []
     capacities = _auto(trace, mode) if capacity == "auto" else parse_capacities(capacity, **units)
     settings = settings_of(dict.fromkeys(capacities), wanted, engines, **common)
+    if instances:
+        by = [(router, one) for router in names(routers or "round-robin") for one in settings]
+        bar.expect(len(trace) * len(by))
+        runs = [simulate_instances(trace, instances, router, setting=one, on_progress=bar.update) for router, one in by]
+        return runs, []
     bounds = [] if no_gap else list(dict.fromkeys(optimum_of(one) for one in settings))
     every = list(dict.fromkeys(settings + bounds))
     bar.expect(len(trace) * len(every))

@@ -53,21 +53,28 @@ def tables(found: dict[str, Any]) -> list[Table]:
     tiers = [tier["name"] for tier in results[0].get("tiers", [])]
     for name in switches:
         shown.add_column(name.replace("_", " "), no_wrap=True)
+    routed = "router" in results[0]
+    if routed:
+        shown.add_column("router", no_wrap=True)
     has_bytes, has_gap = ("capacity_bytes" in results[0]), any("gap_to_belady" in row for row in results)
     columns = ["capacity", *(["GiB"] if has_bytes else []), "hit blocks", *(f"in {name}" for name in tiers)]
     columns += [f"{name} hit rate" for name in RATES.values()] + (["gap to belady"] if has_gap else [])
+    columns += ["imbalance"] if routed else []
     for name in (*columns, "evictions", "early frees"):
         shown.add_column(name, justify="right", no_wrap=True)
     for row in results:
         shown.add_row(
             *(str(row[name]) for name in COMMON if name not in same), *(row.get(name, "") for name in switches),
+            *([row["router"]] if routed else []),
             f"{row['capacity']:,}", *([f"{row['capacity_bytes'] / GIB:,.2f}"] if has_bytes else []),
             f"{row['hit_blocks']:,}", *(f"{tier['hit_blocks']:,}" for tier in row.get("tiers", [])),
             *(f"{row[rate]:.4f}" for rate in RATES),
             *([f"{row['gap_to_belady']:.4f}" if "gap_to_belady" in row else ""] if has_gap else []),
+            *([f"{row['imbalance']:.2f}"] if routed else []),
             f"{row['evictions']:,}", f"{row['early_frees']:,}",
         )  # fmt: skip
-    return [shown, *(_windows(row) for row in results if "over_time" in row)]
+    loads = [_loads(row) for row in results] if routed else []
+    return [shown, *loads, *(_windows(row) for row in results if "over_time" in row)]
 
 
 def as_csv(results: Iterable[dict[str, Any]]) -> str:
@@ -118,6 +125,19 @@ def _table(title, names):
     return shown
 
 
+def _loads(row):
+    """What each instance was sent."""
+    shown = _table(f"{row['instances']} instances of {row['capacity']:,} blocks, {row['router']}", [])
+    for name in ("instance", "requests", "tokens", "blocks", "hit blocks", "block hit rate"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for load in row["loads"]:
+        shown.add_row(
+            *(f"{load[name]:,}" for name in ("instance", "requests", "tokens", "blocks", "hit_blocks")),
+            f"{load['block_hit_rate']:.4f}",
+        )
+    return shown
+
+
 def _windows(row):
     shown = _table(f"{row['engine']}, {row['policy']}, {row['capacity']:,} blocks", [])
     for name in ("from (s)", "requests", "blocks", *(f"{name} hit rate" for name in RATES.values())):
@@ -134,7 +154,7 @@ def _flat(row):
     tiers = {
         f"{tier['name']}_{name}": tier[name] for tier in row.get("tiers", []) for name in ("capacity", "hit_blocks")
     }
-    flat = {name: value for name, value in row.items() if name not in ("tiers", "over_time")} | tiers
+    flat = {name: value for name, value in row.items() if name not in ("tiers", "over_time", "loads")} | tiers
     if "over_time" not in row:
         return [flat]
     named = {name: flat[name] for name in ("engine", "policy", "mode", "schedule", "capacity")}

@@ -31,6 +31,10 @@ cdef class Engine:
     cdef int grow(self, Py_ssize_t row) except -1 nogil
     cdef int finish(self, Py_ssize_t row) except -1 nogil
     cdef int before(self, Py_ssize_t row) except -1 nogil
+    cdef int serve(self, Py_ssize_t row) except -1 nogil
+    cdef int peek(self, Py_ssize_t row) except -1 nogil
+    cdef int lower(self, Py_ssize_t row) except -1 nogil
+    cdef double fetch_s(self, Py_ssize_t row) except -1 nogil
     cdef int _advance(self, Py_ssize_t stop) except -1 nogil
     cdef int _retire(self, Py_ssize_t row) except -1 nogil
     cdef int _end(self, Py_ssize_t row) except -1 nogil

@@ -101,29 +101,59 @@ class Engine:
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(-1, check=False)
+    def lower(self, row: cython.Py_ssize_t) -> cython.int:
+        """How many of a request's hit blocks came from lower tiers."""
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def fetch_s(self, row: cython.Py_ssize_t) -> cython.double:
+        """Seconds that it takes to bring them up."""
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
     def _advance(self, stop: cython.Py_ssize_t) -> cython.int:
         row: cython.Py_ssize_t
-        hit: cython.int
         while self.row < stop:
             row = self.row
             self.context.request = row
             self.context.now = self.arrival[row]
             self._retire(row)
-            self.before(row)
-            hit = self.admit(row)
-            while hit == NO_ROOM:
-                self._free_oldest(row)
-                hit = self.admit(row)
-            self.hit[row] = hit
-            self.admitted[row] = 1
-            self.live += 1
-            if self.grows:
-                while self.grow(row) == NO_ROOM:
-                    self._free_oldest(row)
+            self.serve(row)
             if self.kind == ONE:
                 self._end(row)
-            self.row = row + 1
         return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def serve(self, row: cython.Py_ssize_t) -> cython.int:
+        """Admit a request, which is live from now on, whoever has to end early for it."""
+        hit: cython.int
+        self.before(row)
+        hit = self.admit(row)
+        while hit == NO_ROOM:
+            self._free_oldest(row)
+            hit = self.admit(row)
+        self.hit[row] = hit
+        self.admitted[row] = 1
+        self.live += 1
+        if self.grows:
+            while self.grow(row) == NO_ROOM:
+                self._free_oldest(row)
+        self.row = row + 1
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def peek(self, row: cython.Py_ssize_t) -> cython.int:
+        """How many blocks a request would hit now; -1 and an exception where an engine can't say."""
+        with cython.gil:
+            raise UsageError("this engine can't be asked what would hit. Try --engine founding or vllm.")
 
     @cython.cfunc
     @cython.nogil

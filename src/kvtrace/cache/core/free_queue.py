@@ -73,6 +73,16 @@ class FreeQueue(Engine):
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(-1, check=False)
+    def peek(self, row: cython.Py_ssize_t) -> cython.int:
+        hit: cython.int = 0
+        start: cython.Py_ssize_t = self.start[row]
+        while hit < self.limit[row] and self.copy[self.ids[start + hit]] != NOTHING:
+            hit += 1
+        return hit
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
     def admit(self, row: cython.Py_ssize_t) -> cython.int:
         i: cython.int
         physical: cython.int

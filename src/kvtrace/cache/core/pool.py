@@ -119,6 +119,16 @@ class Pool(Engine):
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(-1, check=False)
+    def peek(self, row: cython.Py_ssize_t) -> cython.int:
+        hit: cython.int = 0
+        start: cython.Py_ssize_t = self.start[row]
+        while hit < self.full[row] and self.pins[self.ids[start + hit]] != ABSENT:
+            hit += 1
+        return min(hit, self.limit[row])
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
     def admit(self, row: cython.Py_ssize_t) -> cython.int:
         i: cython.Py_ssize_t
         block: cython.int

@@ -38,6 +38,7 @@ class Tiers(Pool):
     count: cython.int
     below: cython.schar[::1]  # block -> the tier that holds it, 1 = the first below; 0 = none of them
     gone: cython.longlong  # blocks that the last tier evicted
+    block_s: cython.const[cython.double][::1]  # tier below the first -> seconds to bring a block up
 
     def __init__(self, context: Context, jobs, policy: Policy, lower):
         Pool.__init__(self, context, jobs, policy)
@@ -47,6 +48,11 @@ class Tiers(Pool):
         self.count = len(lower)
         self.below = np.zeros(context.blocks, dtype=np.int8)
         self.gone = 0
+        self.block_s = np.zeros(len(lower))
+
+    def fetching(self, block_s):
+        """Say how many seconds a block takes from each tier below the first."""
+        self.block_s = np.ascontiguousarray(block_s, dtype=np.float64)
 
     @property
     def found(self):
@@ -78,6 +84,39 @@ class Tiers(Pool):
                 cython.cast(Tier, tier).policy.context.request = row
                 cython.cast(Tier, tier).policy.context.now = self.context.now
         return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def peek(self, row: cython.Py_ssize_t) -> cython.int:
+        hit: cython.int = 0
+        start: cython.Py_ssize_t = self.start[row]
+        while hit < self.full[row] and (
+            self.pins[self.ids[start + hit]] != ABSENT or self.below[self.ids[start + hit]]
+        ):
+            hit += 1
+        return min(hit, self.limit[row])
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def lower(self, row: cython.Py_ssize_t) -> cython.int:
+        found: cython.int = 0
+        with cython.gil:
+            for tier in self.tiers:
+                found += cython.cast(Tier, tier).found[row]
+        return found
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def fetch_s(self, row: cython.Py_ssize_t) -> cython.double:
+        k: cython.int
+        seconds: cython.double = 0
+        with cython.gil:
+            for k in range(self.count):
+                seconds += cython.cast(Tier, self.tiers[k]).found[row] * self.block_s[k]
+        return seconds
 
     @cython.cfunc
     @cython.nogil

@@ -1,0 +1,183 @@
+"""NVIDIA Dynamo's offline replay beside kvtrace: KVTRACE_CLIENTS=FOLDER python -m benchmarks.dynamo_replay TRACE.
+
+Three tables: one request at a time; four workers at the trace's times; and what tells its KV router from ours. FOLDER
+has an environment `dynamo` with ai-dynamo-runtime. docs/dynamo.md explains the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kvtrace
+from kvtrace.cache.instances import simulate_instances
+from kvtrace.cache.jobs import jobs
+from kvtrace.cache.schedule import parse_schedule
+from kvtrace.cache.simulate import Setting, build, simulate
+from tests.reference.dynamo_router import Rules, decisions, routed
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "dynamo/bin/python"
+CAPACITIES = (1_000, 10_000, 300_000)  # blocks of the one worker
+WORKERS, CAPACITY = 4, 5_000  # blocks of each
+SCHEDULES = ("c1", "timed:5", "timed:10", "timed:30")
+MS_PER_TOKEN = 10  # for the table of rules
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed:
+    """What Dynamo's replay did with a trace: its summary, and one value a request in each array, in the trace's order."""
+
+    version: str
+    summary: dict[str, Any]
+    worker: np.ndarray
+    reused: np.ndarray  # tokens of the prompt that were cached
+    admit: np.ndarray  # ms, as the two below
+    first: np.ndarray
+    end: np.ndarray
+    readmitted: np.ndarray  # how often a request was preempted and came back
+
+    def hit_blocks(self, block_size: int) -> np.ndarray:
+        """Its reused tokens in blocks: whole ones only."""
+        assert not (self.reused % block_size).any()
+        return self.reused // block_size
+
+
+def replay(trace: kvtrace.Trace, cases: Iterable[dict[str, Any]]) -> Iterator[Replayed]:
+    """Each case, {"path", "engine", "settings"}, through Dynamo's replay in its own environment."""
+    cases = [{"block_size": trace.block_size, **case} for case in cases]
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cases.jsonl"
+        path.write_text("".join(json.dumps(case) + "\n" for case in cases))
+        command = [PYTHON, ROOT / "tests/clients/dynamo_workers.py", path]
+        done = subprocess.run(command, capture_output=True, text=True, env=plain)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for line in done.stdout.splitlines():
+        if line.startswith('{"version"'):
+            yield in_order(trace, **json.loads(line))
+
+
+def in_order(trace: kvtrace.Trace, version: str, summary: dict[str, Any], requests: list[list[Any]]) -> Replayed:
+    """The requests in the trace's order; it names them only where they come one at a time.
+
+    Elsewhere a request is known by arrival and lengths. Those that are alike in all three are taken by turns of workers,
+    which is what they are for round robin.
+    """
+    rows = np.array([request[0] for request in requests])
+    if len(rows) and rows[0] < 0:
+        alike = defaultdict(list)
+        for row in range(len(trace)):
+            alike[trace.timestamp[row], trace.input_length[row], trace.output_length[row]].append(row)
+        for number, request in enumerate(requests):
+            mine = alike[tuple(request[1:4])]
+            rows[number] = min(mine, key=lambda row: (row % (1 + max_worker(requests)) != request[4], row))
+            mine.remove(rows[number])
+    columns = np.empty((len(trace), 6))
+    columns[rows] = [request[4:] for request in requests]
+    worker, reused, admit, first, end, readmitted = columns.T
+    return Replayed(version, summary, worker.astype(int), reused.astype(int), admit, first, end, readmitted.astype(int))
+
+
+def max_worker(requests: list[list[Any]]) -> int:
+    return max(request[4] for request in requests)
+
+
+def at_their_times(trace: kvtrace.Trace, seen: Replayed, capacity: int) -> tuple[np.ndarray, int]:
+    """(hit blocks of each request, early frees) in our vLLM engine, at Dynamo's workers, admissions and ends."""
+    hits, early = np.zeros(len(trace), dtype=np.int64), 0
+    for worker in np.unique(seen.worker):
+        rows = np.flatnonzero(seen.worker == worker)
+        rows = rows[np.argsort(seen.admit[rows], kind="stable")]
+        asked = replace(jobs(trace[rows], "grow", recompute_last=True), arrival=seen.admit[rows])
+        engine = build(Setting(capacity, engine="vllm", mode="grow"), asked)
+        engine.schedule("timed", end=seen.end[rows])
+        engine.advance(len(rows))
+        hits[rows] = engine.hits
+        early += engine.early_frees
+        engine.close()
+    return hits, early
+
+
+def one_at_a_time(trace: kvtrace.Trace, path: str) -> None:
+    """Print the first table."""
+    print(f"\n{'blocks':>8}  {'its ratio':>10}  {'x tokens / block':>16}  {'ours':>8}  {'requests that differ':>20}")
+    cases = [
+        {"path": path, "engine": {"num_gpu_blocks": capacity, "max_num_seqs": 1}, "settings": {"replay_concurrency": 1}}
+        for capacity in CAPACITIES
+    ]
+    for capacity, seen in zip(CAPACITIES, replay(trace, cases), strict=True):
+        ours = simulate(trace, capacity, engine="vllm", mode="grow").hit_blocks
+        ratio = seen.summary["prefix_cache_reused_ratio"]
+        blocks = ratio * trace.input_length.sum() / trace.block_size
+        differ = int((ours != seen.hit_blocks(trace.block_size)).sum())
+        print(f"{capacity:8,}  {ratio:10.7f}  {blocks:16,.2f}  {ours.sum():8,}  {differ:20,}")
+
+
+def four_workers(trace: kvtrace.Trace, path: str, runs: int) -> None:
+    """Print the second table: Dynamo's runs, then ours."""
+    settings = [{"num_workers": WORKERS, "router_mode": mode} for mode in ("round_robin", *["kv_router"] * runs)]
+    cases = [{"path": path, "engine": {"num_gpu_blocks": CAPACITY}, "settings": setting} for setting in settings]
+    print(f"\n{'':24}{'ratio':>7}{'hit blocks':>12}{'TTFT mean':>11}{'p50':>7}{'p99':>7}{'ITL mean':>10}{'p99':>7}"
+          f"{'out tok/s':>11}{'e2e mean':>10}{'at its times':>14}{'differ':>8}{'least cost':>12}{'ties':>6}")  # fmt: skip
+    for setting, seen in zip(settings, replay(trace, cases), strict=True):
+        said, theirs = seen.summary, seen.hit_blocks(trace.block_size)
+        ours, _ = at_their_times(trace, seen, CAPACITY)
+        print(f"{'Dynamo ' + setting['router_mode']:24}{said['prefix_cache_reused_ratio']:7.4f}{theirs.sum():12,}"
+              f"{said['mean_ttft_ms']:11.1f}{said['median_ttft_ms']:7.1f}{said['p99_ttft_ms']:7.0f}"
+              f"{said['mean_itl_ms']:10.2f}{said['p99_itl_ms']:7.2f}{said['output_throughput_tok_s']:11,.1f}"
+              f"{said['mean_e2e_latency_ms']:10,.0f}{ours.sum():14,}{(ours != theirs).sum():8,}", end="")  # fmt: skip
+        if setting["router_mode"] == "kv_router":
+            fits, ties, _ = decisions(trace, seen, CAPACITY, WORKERS)
+            print(f"{fits:12,}{ties:6,}")
+        else:
+            print(f"   turns: {bool((seen.worker == np.arange(len(trace)) % WORKERS).all())}")
+    for router in ("round-robin", "kv-aware"):
+        for schedule in SCHEDULES:
+            setting = Setting(CAPACITY, engine="vllm", mode="grow", schedule=parse_schedule(schedule))
+            done = simulate_instances(trace, WORKERS, router, setting=setting)
+            ratio = done.hit_blocks.sum() * trace.block_size / trace.input_length.sum()
+            print(
+                f"{f'{router} {schedule}':24}{ratio:7.4f}{done.hit_blocks.sum():12,}   imbalance {done.imbalance:.3f}"
+            )
+
+
+def rules(trace: kvtrace.Trace) -> None:
+    """Print the third table: `kv-aware` made Dynamo's router, a rule at a time."""
+    print(f"\nrules of Dynamo's router, timed:{MS_PER_TOKEN}")
+    ours = Rules(waiting=False, shared=False, bunched=False, whole=False, drawn=False)
+    for name, given in {
+        "none: kv-aware": ours, "waiting prefills": replace(ours, waiting=True),
+        "shared prompt blocks": replace(ours, shared=True), "bunched arrivals": replace(ours, bunched=True),
+        "last block may hit": replace(ours, whole=True), "drawn ties": replace(ours, drawn=True), "all but drawn ties": Rules(drawn=False), "all": Rules(),
+    }.items():  # fmt: skip
+        print(f"{name:24}{routed(trace, CAPACITY, WORKERS, MS_PER_TOKEN, given):10,}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace", help="in blocks of 512, from time 0, rows without sessions")
+    parser.add_argument("--runs", type=int, default=5, help="of the KV router, whose ties are drawn")
+    options = parser.parse_args()
+    if not PYTHON.exists():
+        parser.error(
+            "no environment dynamo in KVTRACE_CLIENTS. Try `python -m venv dynamo`, `pip install ai-dynamo-runtime`."
+        )
+    trace = kvtrace.read(options.trace)
+    one_at_a_time(trace, options.trace)
+    four_workers(trace, options.trace, options.runs)
+    rules(trace)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,339 @@
+"""Serving in time: instances that batch continuously, each with a queue and a prefix cache, behind a router.
+
+A step of an instance computes one token of each request that decodes and a chunk of the prompts that are prefilled; it
+takes what a roofline says. What hits shortens prefills, which changes when requests end, which changes what hits: the
+loop is closed here, event by event. Steps that only decode are taken many at a time, in closed form.
+
+Twin: tests/reference/serving.py, one step after the other.
+"""
+
+from heapq import heappop, heappush
+
+import cython
+import numpy as np
+
+NEVER = cython.declare(cython.double, 1e300)
+TURNS = cython.declare(cython.int, 0)  # the kinds of router, as core/fleet.py has them
+KEYED = cython.declare(cython.int, 1)
+OVERLAP = cython.declare(cython.int, 2)
+LOADED = cython.declare(cython.int, 3)
+AWARE = cython.declare(cython.int, 4)
+KINDS = {"round-robin": TURNS, "sticky": KEYED, "overlap": OVERLAP, "least-loaded": LOADED, "kv-aware": AWARE,
+         "lmetric": 5}  # fmt: skip
+
+
+@cython.cclass
+class Serving:
+    """Requests in order of arrival, and what becomes of each: its instance and times, in seconds.
+
+    `limits` are tokens a step, requests at once, blocks of an instance and tokens a block; `rates` seconds a token, a
+    pair of tokens, a step, a cached token that is read, and beside all that. `need` is how many blocks a request holds
+    at most.
+    """
+
+    def __init__(self, engines, router, key, arrival, tokens, output, need, limits, rates, prefetches=True):
+        rows = len(tokens)
+        self.engines, self.count, self.router = engines, len(engines), KINDS[router]
+        self.key = np.ascontiguousarray(key, dtype=np.int64)
+        self.arrival = np.ascontiguousarray(arrival, dtype=np.float64)
+        self.tokens = np.ascontiguousarray(tokens, dtype=np.int64)
+        self.output = np.ascontiguousarray(output, dtype=np.int64)
+        self.need = np.ascontiguousarray(need, dtype=np.int64)
+        self.limits = np.ascontiguousarray(limits, dtype=np.int64)
+        self.rates = np.ascontiguousarray(rates, dtype=np.float64)
+        self.instance = np.full(rows, -1, dtype=np.int32)
+        self.done = np.zeros(rows, dtype=np.int64)
+        self.cached = np.zeros(rows, dtype=np.int64)
+        self.ready = np.zeros(rows)
+        self.prefetches = prefetches
+        self.started = np.full(rows, np.nan)
+        self.first = np.full(rows, np.nan)
+        self.ended = np.full(rows, np.nan)
+        self.instances = [Instance(engine, self) for engine in engines]
+        self.row = 0
+
+    @property
+    def found(self):
+        """What became of the requests, by name: arrays of them all."""
+        return {
+            "instance": np.asarray(self.instance),
+            "started": np.asarray(self.started),
+            "first": np.asarray(self.first),
+            "ended": np.asarray(self.ended),
+            "cached": np.asarray(self.cached),
+        }
+
+    @property
+    def busy(self):
+        """Seconds that each instance computed."""
+        return [cython.cast(Instance, one).busy for one in self.instances]
+
+    def advance(self, rows):
+        """Let so many more requests arrive; returns how many have."""
+        one: Instance
+        stop: cython.Py_ssize_t = min(self.row + rows, self.tokens.shape[0])
+        while self.row < stop:
+            for one in self.instances:
+                one.run(self.arrival[self.row])
+            if self.need[self.row] <= self.limits[2]:  # else it is rejected: no instance holds it
+                chosen = self._choose(self.row)
+                self.instance[self.row] = chosen
+                one = self.instances[chosen]
+                one.take(self.row)
+            self.row += 1
+        return self.row
+
+    def close(self):
+        """Serve all that wait, then recount each cache."""
+        one: Instance
+        for one in self.instances:
+            one.run(NEVER)
+        for engine in self.engines:
+            engine.close()
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def _choose(self, row: cython.Py_ssize_t) -> cython.int:
+        best: cython.int = 0
+        i: cython.int
+        cost: cython.double
+        least: cython.double = 0
+        one: Instance
+        other: Instance
+        if self.router == TURNS:
+            return cython.cast(cython.int, row % self.count)
+        if self.router == KEYED:
+            return cython.cast(cython.int, self.key[row] % self.count)
+        for i in range(self.count):
+            one, other = self.instances[i], self.instances[best]
+            cost = self._cost(row, one)
+            if i == 0 or cost < least or (cost == least and self.router == LOADED and one.sent < other.sent):
+                best, least = i, cost
+        return best
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def _cost(self, row: cython.Py_ssize_t, one: Instance) -> cython.double:
+        hit: cython.longlong
+        blocks: cython.double
+        size: cython.longlong = self.limits[3]
+        if self.router == LOADED:
+            return one.load
+        hit = one.engine.peek(row)
+        if self.router == OVERLAP:
+            return -hit
+        if self.router == AWARE:
+            blocks = (one.prefill + self.tokens[row]) / cython.cast(cython.double, size)
+            return max(0.0, blocks - hit) + one.reserved
+        return cython.cast(cython.double, max(0, self.tokens[row] - hit * size)) * (one.waiting() + 1)
+
+
+@cython.cclass
+class Instance:
+    """One instance: who waits, whose prompt is computed, who decodes, and what time it is there.
+
+    `queue` holds rows, the first to come at `head`; `decoding` is a heap of (step after which it ends, row); `context`
+    counts cached tokens of those that decode, `reserved` the blocks that live requests may come to hold, `prefill` the
+    tokens of prompts that are not computed yet, `load` all tokens of those that have not ended.
+    """
+
+    def __init__(self, engine, serving):
+        self.engine, self.serving = engine, serving
+        self.queue, self.prefilling, self.decoding = [], [], []
+        self.head = 0
+        self.now = self.busy = 0
+        self.steps = self.batch = self.context = self.reserved = self.prefill = self.load = self.sent = 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def waiting(self) -> cython.longlong:
+        """Requests that are here and have not ended."""
+        return len(self.queue) - self.head + len(self.prefilling) + self.batch
+
+    @cython.cfunc
+    def take(self, row: cython.Py_ssize_t):
+        """A request arrives."""
+        s: Serving = self.serving
+        if self.waiting() == 0:
+            self.now = max(self.now, s.arrival[row])
+        self.queue.append(row)
+        self.prefill += s.tokens[row]
+        self.load += s.tokens[row] + s.output[row]
+        self.sent += 1
+
+    @cython.cfunc
+    def run(self, until: cython.double):
+        """Take all steps that begin before a time."""
+        while self.now < until and self.waiting() > 0:
+            self._admit()
+            if self.prefilling:
+                self._mixed(until)
+            else:
+                self._decode(until)
+
+    @cython.cfunc
+    def _admit(self):
+        """Admit those that wait, in order, while there is room for all that they may come to hold."""
+        s: Serving = self.serving
+        row: cython.Py_ssize_t
+        while self.head < len(self.queue) and len(self.prefilling) + self.batch < s.limits[1]:
+            row = self.queue[self.head]
+            if self.reserved + s.need[row] > s.limits[2]:
+                break
+            self.head += 1
+            self.reserved += s.need[row]
+            self.engine.context.request = row
+            self.engine.context.now = self.now * 1000
+            self.engine.serve(row)
+            s.started[row] = self.now
+            s.cached[row] = max(0, min(self.engine.hit[row] * s.limits[3], s.tokens[row] - 1))  # one is computed
+            if self.engine.lower(row):
+                self._bring_up(row)
+            s.done[row] = s.cached[row]
+            self.prefill -= s.cached[row]
+            self.prefilling.append(row)
+        if self.head > 1024 and 2 * self.head > len(self.queue):
+            del self.queue[: self.head]
+            self.head = 0
+
+    @cython.cfunc
+    def _bring_up(self, row: cython.Py_ssize_t):
+        """Fetch what hit in lower tiers, or compute it again where that is sooner; a prompt waits for what is fetched.
+
+        With prefetching, the transfer began when the request arrived.
+        """
+        s: Serving = self.serving
+        upper: cython.double = max(0, s.cached[row] - self.engine.lower(row) * s.limits[3])
+        whole: cython.double = s.cached[row]
+        fetch: cython.double = self.engine.fetch_s(row)
+        begins: cython.double = s.arrival[row] if s.prefetches else self.now
+        left: cython.double = max(0.0, begins + fetch - self.now)
+        if left > s.rates[0] * (whole - upper) + s.rates[1] * (whole * whole - upper * upper):
+            s.cached[row] = cython.cast(cython.longlong, upper)
+        else:
+            s.ready[row] = self.now + left
+
+    @cython.cfunc
+    def _mixed(self, until: cython.double):
+        """One step: a token of each that decodes, and chunks of prompts as far as the step's tokens go."""
+        s: Serving = self.serving
+        row: cython.Py_ssize_t
+        chunk: cython.longlong
+        budget: cython.longlong = max(s.limits[0] - self.batch, 1)
+        tokens: cython.longlong = self.batch
+        cached: cython.longlong = self.context
+        pairs: cython.double = 0
+        there: cython.double
+        soonest: cython.double = NEVER
+        chunks: list = []
+        for item in self.prefilling:
+            row = item
+            if budget <= 0:
+                break
+            if s.ready[row] > self.now:
+                soonest = min(soonest, s.ready[row])
+                continue
+            chunk = min(max(s.tokens[row] - s.done[row], 1), budget)
+            there = s.done[row]
+            pairs += (there + chunk) * (there + chunk) - there * there
+            cached += s.done[row]
+            tokens += chunk
+            budget -= chunk
+            chunks.append((row, chunk))
+        if not chunks and not self.batch:  # all wait for what is fetched
+            self.now = min(soonest, until)
+            return
+        self._pass(self._time(tokens, pairs, cached))
+        self._token(1)
+        for item in chunks:
+            row, chunk = item
+            s.done[row] += chunk
+            self.prefill -= chunk if s.tokens[row] else 0
+            if s.done[row] >= s.tokens[row]:
+                self._first(row)
+        left: list = []
+        for item in self.prefilling:
+            row = item
+            if s.first[row] != s.first[row]:  # NaN: no token yet
+                left.append(row)
+        self.prefilling = left
+
+    @cython.cfunc
+    def _decode(self, until: cython.double):
+        """Steps that only decode, up to the first end or the last that begins before a time."""
+        most: cython.longlong = self.decoding[0][0] - self.steps
+        low: cython.longlong = 1
+        high: cython.longlong = most
+        middle: cython.longlong
+        while low < high:  # the fewest steps after which the time has come
+            middle = (low + high) // 2
+            if self.now + self._times(middle) >= until:
+                high = middle
+            else:
+                low = middle + 1
+        self._pass(self._times(low))
+        self._token(low)
+
+    @cython.cfunc
+    def _token(self, steps: cython.longlong):
+        """So many tokens of each request that decodes; those whose last one it was end."""
+        s: Serving = self.serving
+        row: cython.Py_ssize_t
+        self.steps += steps
+        self.context += steps * self.batch
+        while self.decoding and self.decoding[0][0] <= self.steps:
+            _, row = heappop(self.decoding)
+            self.batch -= 1
+            self.context -= s.tokens[row] + s.output[row]
+            self._end(row)
+
+    @cython.cfunc
+    def _first(self, row: cython.Py_ssize_t):
+        """The prompt is there, and with it the first token."""
+        s: Serving = self.serving
+        s.first[row] = self.now
+        if s.output[row] <= 1:
+            self._end(row)
+            return
+        self.batch += 1
+        self.context += s.tokens[row] + 1
+        heappush(self.decoding, (self.steps + s.output[row] - 1, row))
+
+    @cython.cfunc
+    def _end(self, row: cython.Py_ssize_t):
+        s: Serving = self.serving
+        s.ended[row] = self.now
+        self.reserved -= s.need[row]
+        self.load -= s.tokens[row] + s.output[row]
+        self.engine._end(row)
+
+    @cython.cfunc
+    def _pass(self, seconds: cython.double):
+        self.now += seconds
+        self.busy += seconds
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def _time(self, tokens: cython.double, pairs: cython.double, cached: cython.double) -> cython.double:
+        """Seconds of a step: what it computes or what it reads, whichever takes longer."""
+        rates: cython.const[cython.double][::1] = self.serving.rates
+        return max(rates[0] * tokens + rates[1] * pairs, rates[2] + rates[3] * cached) + rates[4]
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def _times(self, steps: cython.longlong) -> cython.double:
+        """Seconds of so many steps that only decode: each reads as many tokens more as requests decode."""
+        rates: cython.const[cython.double][::1] = self.serving.rates
+        batch: cython.double = self.batch
+        context: cython.double = self.context
+        compute: cython.double = rates[0] * batch
+        bound: cython.double = 0  # steps until reading takes longer than computing
+        if rates[3] > 0:
+            bound = min(max((compute - rates[2]) / rates[3] - context, 0.0) / batch, 1e15)
+        elif compute > rates[2]:
+            bound = 1e15
+        before: cython.longlong = min(steps, cython.cast(cython.longlong, bound) + (bound > 0))
+        after: cython.double = steps - before
+        sum_of: cython.double = after * before + after * (after - 1) / 2  # of the numbers of the steps after
+        read: cython.double = after * (rates[2] + rates[3] * context) + rates[3] * batch * sum_of
+        return before * compute + read + steps * rates[4]

@@ -1,0 +1,134 @@
+"""What `kvtrace plan` shows: one table a question, each with what its answers assume."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+DOING = {
+    "memory": "hits against memory",
+    "tiers": "a tier below the GPUs",
+    "instances": "instances for the target, router by router",
+    "block_sizes": "larger blocks",
+    "prices": "a provider's prices",
+    "loop": "one pass against events",
+    "sensitivity": "assumptions a fifth lower and higher",
+}
+
+
+def tables(found: dict[str, Any]) -> list[Table]:
+    """The plan, a table a part."""
+    shown = [_setting(found["setting"]), _memory(found["memory"])]
+    if found["tiers"] is not None:
+        shown.append(_tiers(found["tiers"]))
+    shown.append(_instances(found["instances"]))
+    if "loop" in found:
+        shown += [_loop(found["loop"]), _sensitivity(found["sensitivity"], found["instances"]["best"])]
+    return [*shown, _block_sizes(found["block_sizes"]), _prices(found["prices"])]
+
+
+def _setting(part) -> Table:
+    table = _table("What is planned for", ["", ""], part["assumes"])
+    table.add_row("requests", f"{part['requests']:,} in blocks of {part['block_size']:,} tokens")
+    table.add_row(
+        "an instance", f"{part['gpus_an_instance']} x {part['gpu']}, {part['usd_an_instance_hour']:.2f} USD an hour"
+    )
+    kv = f"{part['capacity_blocks']:,} blocks, {part['kv_bytes_per_token']:,} bytes a token"
+    table.add_row("its KV cache", f"{part['capacity_gib']:,.1f} GiB: {kv}")
+    return table
+
+
+def _memory(part) -> Table:
+    names = ["blocks", "GiB", "block hit rate", "to unlimited", "to belady", ""]
+    table = _table("Hits against memory", names, part["assumes"])
+    for point in part["points"]:
+        gap = point.get("gap_to_belady")
+        table.add_row(
+            f"{point['capacity']:,}", f"{point['gib']:,.1f}", f"{point['block_hit_rate']:.4f}",
+            f"{point['gap_to_unlimited']:.4f}", "" if gap is None else f"{gap:.4f}",
+            "the knee" if point == part["knee"] else "",
+        )  # fmt: skip
+    for share, least in part["least"].items():
+        table.add_row(
+            f"{least['capacity']:,}", f"{least['gib']:,.1f}", "", "", "", f"least for {share} of the possible hits"
+        )
+    return table
+
+
+def _tiers(part) -> Table:
+    table = _table("A tier below the GPUs", ["tier", "blocks", "hit blocks", "share of blocks"], part["assumes"])
+    for name in ("hbm", "dram"):
+        tier = part[name]
+        table.add_row(name, f"{tier['capacity']:,}", f"{tier['hit_blocks']:,}", f"{tier['share']:.4f}")
+    pays = "pays" if part["fetch_pays"] else "does not pay"
+    table.add_row("", "", "", f"fetching {pays}: it would from {part['break_even_bandwidth'] / 1e9:,.1f} GB/s on")
+    return table
+
+
+def _instances(part) -> Table:
+    target = part["target"]
+    title = f"Instances for a time to first token of {target['ttft_s']:g} s for {target['quantile']:.0%}"
+    names = ["router", "instances", "TTFT p50", "p90", "p99", "TPOT p50", "block hit rate", "imbalance", "busy", "USD"]
+    table = _table(title, names, part["assumes"])
+    for row in part["routers"]:
+        if row["instances"] is None:
+            table.add_row(row["router"], "none meets it")
+            continue
+        best = " *" if row == part["best"] else ""
+        table.add_row(
+            row["router"] + best, f"{row['instances']:,}", *(f"{row['ttft'][q]:.2f} s" for q in ("p50", "p90", "p99")),
+            f"{1000 * row['tpot']['p50']:.1f} ms", f"{row['block_hit_rate']:.4f}", f"{row['imbalance']:.2f}",
+            f"{row['utilisation']:.0%}", f"{row['usd']:,.2f}",
+        )  # fmt: skip
+    best = part["best"]
+    if best is not None:
+        saves = f"{best['saved_compute_s']:,.0f} s of arithmetic, {best['saved_usd']:,.2f} USD"
+        table.caption = _caption([*part["assumes"], f"* the fewest; its hits save {saves}"])
+    return table
+
+
+def _loop(part) -> Table:
+    table = _table("How far the quick look is from the truth", ["", "block hit rate"], part["assumes"])
+    table.add_row(f"one pass, {part['instances']} x {part['router']}", f"{part['one_pass_block_hit_rate']:.4f}")
+    table.add_row("event by event", f"{part['events_block_hit_rate']:.4f}")
+    return table
+
+
+def _sensitivity(part, best) -> Table:
+    title = f"Instances behind {best['router']}, where an assumption changes ({best['instances']:,} as it stands)"
+    table = _table(title, ["what", "times", "instances"], [])
+    for row in part:
+        table.add_row(
+            row["what"], f"{row['factor']:g}", "none meets it" if row["instances"] is None else f"{row['instances']:,}"
+        )
+    return table
+
+
+def _block_sizes(part) -> Table:
+    table = _table("Larger blocks", ["block size", "block hit rate", "token hit rate"], part["assumes"])
+    for row in part["rows"]:
+        table.add_row(f"{row['block_size']:,}", f"{row['block_hit_rate']:.4f}", f"{row['token_hit_rate']:.4f}")
+    return table
+
+
+def _prices(part) -> Table:
+    table = _table("At a provider's prices", ["time to live", "token hit rate", "USD", "saved"], part["assumes"])
+    for row in part["rows"]:
+        best = " *" if row["ttl"] == part["best"] else ""
+        table.add_row(row["ttl"] + best, f"{row['token_hit_rate']:.4f}", f"{row['usd']:,.2f}", f"{row['saved']:,.2f}")
+    return table
+
+
+def _table(title, names, assumes) -> Table:
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0),
+        caption=_caption(assumes), caption_justify="left",
+    )  # fmt: skip
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place == 0 or not name else "right", no_wrap=True)
+    return table
+
+
+def _caption(assumes) -> str | None:
+    return f"assumes: {'; '.join(assumes)}" if assumes else None

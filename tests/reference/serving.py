@@ -1,0 +1,112 @@
+"""Serving in time, one step after the other: instances with a queue, an LRU cache and a batch, behind a router."""
+
+from .fleet import Cache, key_of
+
+
+class Instance:
+    def __init__(self, trace, rates, limits, capacity):
+        self.trace, self.rates, self.limits, self.capacity = trace, rates, limits, capacity
+        self.cache, self.now, self.busy = Cache(capacity), 0.0, 0.0
+        self.queue, self.prefilling, self.decoding = [], [], {}  # decoding: row -> tokens given
+        self.done, self.times, self.hits, self.sent = {}, {}, {}, 0
+
+    def tokens(self, row):
+        return int(self.trace.input_length[row])
+
+    def output(self, row):
+        return int(self.trace.output_length[row])
+
+    def need(self, row):
+        return int(self.trace.prompt_blocks[row])
+
+    def here(self):
+        return [*self.queue, *self.prefilling, *self.decoding]
+
+    def reserved(self):
+        return sum(self.need(row) for row in [*self.prefilling, *self.decoding])
+
+    def take(self, row, now):
+        if not self.here():
+            self.now = max(self.now, now)
+        self.queue.append(row)
+        self.sent += 1
+
+    def run(self, until):
+        while self.now < until and self.here():
+            self.step()
+
+    def step(self):
+        size = self.trace.block_size
+        while self.queue and len(self.prefilling) + len(self.decoding) < self.limits.requests:
+            row = self.queue[0]
+            if self.reserved() + self.need(row) > self.capacity:
+                break
+            self.queue.pop(0)
+            hit = self.cache.admit(self.trace.prompt(row).tolist())
+            self.hits[row], self.times[row] = hit, [self.now]
+            self.done[row] = max(0, min(hit * size, self.tokens(row) - 1))
+            self.prefilling.append(row)
+        budget = max(self.limits.step_tokens - len(self.decoding), 1)
+        tokens, pairs, chunks = len(self.decoding), 0, []
+        cached = sum(self.tokens(row) + given for row, given in self.decoding.items())
+        for row in self.prefilling:
+            if budget <= 0:
+                break
+            there = self.done[row]
+            chunk = min(max(self.tokens(row) - there, 1), budget)
+            pairs, cached, tokens = pairs + (there + chunk) ** 2 - there**2, cached + there, tokens + chunk
+            budget -= chunk
+            chunks.append((row, chunk))
+        computes = self.rates.token_s * tokens + self.rates.pair_s * pairs
+        seconds = max(computes, self.rates.step_s + self.rates.read_s * cached) + self.rates.overhead_s
+        self.now, self.busy = self.now + seconds, self.busy + seconds
+        for row in list(self.decoding):
+            self.decoding[row] += 1
+            if self.decoding[row] >= self.output(row):
+                self.end(row)
+        for row, chunk in chunks:
+            self.done[row] += chunk
+            if self.done[row] >= self.tokens(row):
+                self.prefilling.remove(row)
+                self.times[row].append(self.now)
+                self.decoding[row] = 1
+                if self.output(row) <= 1:
+                    self.end(row)
+
+    def end(self, row):
+        del self.decoding[row]
+        self.times[row].append(self.now)
+        self.cache.finish(self.trace.prompt(row).tolist())
+
+
+def serve(trace, rates, limits, count, router, capacity):
+    """Each request's instance, hit blocks, and times (admitted, first token, ended); None where it is rejected."""
+    fleet = [Instance(trace, rates, limits, capacity) for _ in range(count)]
+    found = []
+    for row in range(len(trace)):
+        now = float(trace.timestamp[row]) / 1000
+        for one in fleet:
+            one.run(now)
+        if int(trace.prompt_blocks[row]) > capacity:
+            found.append(None)
+            continue
+        size, prompt, tokens = trace.block_size, trace.prompt(row).tolist(), int(trace.input_length[row])
+        costs = []
+        for number, one in enumerate(fleet):
+            hit = one.cache.peek(prompt)
+            load = sum(one.tokens(r) + one.output(r) for r in one.here())
+            prefill = sum(one.tokens(r) for r in one.queue) + sum(one.tokens(r) - one.done[r] for r in one.prefilling)
+            costs.append({
+                "round-robin": 0 if number == row % count else 1,
+                "sticky": 0 if number == key_of(trace, row) % count else 1,
+                "overlap": -hit,
+                "least-loaded": (load, one.sent),
+                "kv-aware": max(0, (prefill + tokens) / size - hit) + one.reserved(),
+                "lmetric": max(0, tokens - hit * size) * (len(one.here()) + 1),
+            }[router])  # fmt: skip
+        chosen = min(range(count), key=costs.__getitem__)
+        fleet[chosen].take(row, now)
+        found.append(chosen)
+    for one in fleet:
+        one.run(float("inf"))
+    return [None if i is None else (i, fleet[i].hits[row], *fleet[i].times[row]) for row, i in enumerate(found)]

@@ -1,0 +1,119 @@
+"""The capacity planner: each part against what it is made of, and the command."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kvtrace
+from kvtrace.cache.serving import serve
+from kvtrace.cache.simulate import Setting, simulate
+from kvtrace.cli import run
+from kvtrace.errors import UsageError
+from kvtrace.planning import GIB, Wanted, memory, plan, rates_of, replace_times, tiers
+from kvtrace.reuse import hit_curve
+from kvtrace.serving import Roofline, gpu, model_shape
+from kvtrace.trace import toy
+
+MODEL = Path(__file__).parent / "data/models/llama-3.1-8b.json"
+
+
+@pytest.fixture(scope="module")
+def roofline():
+    return Roofline(model_shape(MODEL), gpu("a100"))
+
+
+@pytest.fixture(scope="module")
+def trace():
+    """Conversations of four turns in blocks of 512 tokens, a request a second."""
+    prompts = [" ".join(str(1000 * (i % 40) + block) for block in range(8 * (1 + i // 40))) for i in range(160)]
+    return toy(*prompts, block_size=512, gap_ms=1000.0)
+
+
+@pytest.fixture(scope="module")
+def found(trace, roofline):
+    return plan(trace, roofline, Wanted(ttft_s=3.0, dram_bytes=64 * GIB))
+
+
+def test_every_part_states_what_it_assumes(found):
+    for name in ("setting", "memory", "tiers", "instances", "block_sizes", "prices", "loop"):
+        assert found[name]["assumes"] and all(isinstance(line, str) for line in found[name]["assumes"])
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_least_memory_for_a_share_of_the_hits_has_them_and_one_block_less_has_not(trace, roofline):
+    curve, part = hit_curve(trace), memory(trace, hit_curve(trace), roofline)
+    possible = part["unlimited_block_hit_rate"] * len(trace.hash_ids)
+    for share, least in part["least"].items():
+        wanted = float(share.rstrip("%")) / 100 * possible
+        assert curve.at(least["capacity"]).hit_blocks >= wanted > curve.at(least["capacity"] - 1).hit_blocks
+        assert least["gib"] == pytest.approx(least["capacity"] * 512 * 131072 / GIB)
+
+
+def test_the_gaps_are_those_of_simulations(trace, roofline):
+    for point in memory(trace, hit_curve(trace), roofline)["points"]:
+        assert simulate(trace, point["capacity"]).hits.block_hit_rate == pytest.approx(point["block_hit_rate"])
+        if "gap_to_belady" in point:
+            best = simulate(trace, point["capacity"], "belady").hits.block_hit_rate
+            assert best - point["block_hit_rate"] == pytest.approx(point["gap_to_belady"])
+            assert point["gap_to_belady"] <= point["gap_to_unlimited"] + 1e-9
+
+
+def test_the_best_router_meets_the_target_and_one_instance_less_does_not(trace, roofline, found):
+    best, wanted = found["instances"]["best"], Wanted(ttft_s=3.0, dram_bytes=64 * GIB)
+    from kvtrace.planning import served
+
+    blocks = roofline.kv_capacity_tokens // 512
+    times = [np.quantile(served(trace, roofline, wanted, blocks, n, best["router"]).ttft_s, 0.9)
+             for n in (best["instances"], best["instances"] - 1) if n]  # fmt: skip
+    assert times[0] <= 3.0 and all(time > 3.0 for time in times[1:])
+    assert best["instances"] == min(row["instances"] for row in found["instances"]["routers"] if row["instances"])
+
+
+def test_a_target_that_nobody_meets_is_said(trace, roofline):
+    found = plan(trace, roofline, Wanted(ttft_s=1e-6, routers=("sticky",)))
+    assert found["instances"]["best"] is None and found["instances"]["routers"] == [
+        {"router": "sticky", "instances": None}
+    ]
+    assert "loop" not in found and found["tiers"] is None
+
+
+def test_slower_arrivals_never_need_more_and_a_tier_only_adds_hits(trace, roofline):
+    slow = serve(replace_times(trace, 10), rates_of(roofline), setting=Setting(4000, mode="token"))
+    fast = serve(replace_times(trace, 0.1), rates_of(roofline), setting=Setting(4000, mode="token"))
+    assert slow.ttft_s.mean() <= fast.ttft_s.mean()
+    part = tiers(trace, roofline, Wanted(dram_bytes=GIB), 40)
+    assert part["hbm"]["hit_blocks"] == simulate(trace, 40).hits.hit_blocks
+
+
+def test_a_model_that_does_not_fit_is_refused(trace):
+    big = Roofline(model_shape(Path(__file__).parent / "data/models/deepseek-v3.json"), gpu("a100"))
+    with pytest.raises(UsageError, match="GPUs or more"):
+        plan(trace, big)
+    with pytest.raises(UsageError, match="holds no block"):
+        plan(trace, Roofline(model_shape(MODEL), gpu("a100")), Wanted(dram_bytes=5.0))
+
+
+def test_the_command_prints_a_page_and_one_json(tmp_path, capsys, trace):
+    kvtrace.write(trace, tmp_path / "t.jsonl")
+    words = ["plan", str(tmp_path / "t.jsonl"), "--model-config", str(MODEL), "--gpu", "a100", "--ttft", "3s"]
+    assert run([*words, "--router", "sticky,lmetric", "--dram", "64GiB", "-q"]) == 0
+    page = capsys.readouterr().out
+    for title in ("Hits against memory", "A tier below", "Instances for", "quick look", "assumption changes", "prices"):
+        assert title in page
+    assert run([*words, "--json", "-q", "--router", "sticky"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == 1
+    for wrong in (["--gpu", "nothing"], ["--router", "nobody"], ["--ttft", "soon"], ["--dram", "much"]):
+        assert run([*words, *wrong]) in (2, 3)
+        assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_on_a_real_trace_the_plan_takes_seconds(shared):
+    import time
+
+    trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
+    start = time.perf_counter()
+    found = plan(trace, Roofline(model_shape(MODEL), gpu("h100")), Wanted(routers=("sticky", "lmetric")))
+    assert time.perf_counter() - start < 60
+    assert found["memory"]["unlimited_block_hit_rate"] == pytest.approx(0.3664, abs=1e-4)
