@@ -1,6 +1,7 @@
 """Many instances behind a router: who is sent where, and what hits there."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -122,6 +123,20 @@ def test_the_command_prints_loads_and_imbalance(tmp_path, capsys):
     assert run(["simulate", *words]) == 0
     assert "round-robin" in capsys.readouterr().out
     assert run(["simulate", *words, "--router", "nobody"]) == 2
+
+
+def test_the_command_serves_a_trace_in_time(tmp_path, capsys):
+    kvtrace.write(toy("0 1", "0 2", "0 1", block_size=512), tmp_path / "t.jsonl")
+    model = Path(__file__).parent / "data/models/llama-3.1-8b.json"
+    words = ["simulate", str(tmp_path / "t.jsonl"), "--gpu", "a100", "--instances", "2", "-q"]
+    assert run([*words, "--model-config", str(model), "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    assert result["served"] == 3 and 0 < result["ttft_s"]["p50"] < 1 and result["capacity"] > 800
+    assert run([*words, "--model-config", str(model)]) == 0
+    assert "TTFT p50" in capsys.readouterr().out
+    assert run([*words, "--model-config", str(model), "--csv"]) == 0
+    assert "ttft_s_p90" in capsys.readouterr().out.splitlines()[0]
+    assert run(words) == 2 and "needs --model-config" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("router", "hits"), [("round-robin", 35049), ("sticky", 83021), ("overlap", 32260)])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kvtrace import InputError, UsageError
 from kvtrace.kv_bytes import kv_bytes_per_token
 from kvtrace.serving import GPUS, Gpu, Prices, Roofline, gpu, model_shape
+from kvtrace.serving.described import LARGEST
 from tests.reference import serving_model as plain
 
 MODELS = {path.stem: path for path in sorted((Path(__file__).parent / "data/models").glob("*.json"))}
@@ -100,7 +101,7 @@ def test_a_name_that_is_neither_row_nor_file_is_refused(name):
 def test_a_log_given_by_mistake_is_not_read_to_its_end(tmp_path):
     path = tmp_path / "log.jsonl"
     with path.open("wb") as file:
-        file.truncate(1 << 30)
+        file.write(b"{}" + b" " * LARGEST)
     with pytest.raises(UsageError, match="a page or two"):
         gpu(path)
 
@@ -135,6 +136,9 @@ def test_kv_bytes_are_those_that_kv_bytes_has(name, kv):
         small(head_dim=5, tie_word_embeddings=True),
         small(num_local_experts=4, num_experts_per_tok=2),
         small(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=3, decoder_sparse_step=2),
+        small(
+            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=3, decoder_sparse_step=2, num_hidden_layers=3
+        ),
         small(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=3, mlp_only_layers=[1]),
         small(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=3, shared_expert_intermediate_size=7),
         small(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=3, n_shared_experts=2) | LATENT,
@@ -206,6 +210,13 @@ def test_dtypes_that_are_given_replace_those_of_the_config():
             model_shape(SMALL, kv_dtype=wrong)
 
 
+def test_a_model_of_experts_alone_needs_no_width_of_a_dense_layer():
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 3}
+    assert model_shape(small(intermediate_size=None, **experts)).parameters == model_shape(small(**experts)).parameters
+    with pytest.raises(InputError, match="intermediate_size is missing"):
+        model_shape(small(intermediate_size=None, mlp_only_layers=[0], **experts))
+
+
 @pytest.mark.parametrize("field", sorted(SMALL.keys() - {"torch_dtype", "num_key_value_heads"}))
 def test_a_missing_field_is_named(field):
     with pytest.raises(InputError, match=f"{field} is missing"):
@@ -274,6 +285,12 @@ def test_a_decode_step_that_waits_for_memory_by_hand():
     #  the same model with arithmetic for nothing: weights once, the KV of 2 contexts of 100 tokens and their new token
     roofline = Roofline(model_shape(SMALL), replace(SLOW, flops=1e20), bandwidth_share=1, step_overhead_s=0.25)
     assert roofline.decode_step_s(2, 200) == pytest.approx((2624 + 32 * 202) / 1000 + 0.25)
+
+
+def test_a_decode_step_that_waits_for_arithmetic_by_hand():
+    #  two contexts of 3 and 5 tokens: 16 - 9 and 36 - 25 squares, 18 together
+    roofline = Roofline(model_shape(SMALL), replace(SLOW, bandwidth=1e20), compute_share=1, step_overhead_s=0.25)
+    assert roofline.decode_step_s(2, 8) == pytest.approx((2 * 1312 * 2 + 32 * 18) / 100 + 0.25)
 
 
 def test_llama_70b_on_four_h100_decodes_by_the_facts():
@@ -460,6 +477,12 @@ def test_caching_saves_money_above_the_break_even_share_of_hits(row, ttl):
     share = hit / tokens if tokens else 0
     if tokens and abs(share - MILLION.break_even_hit_share(ttl)) > 1e-9:
         assert (MILLION.saved(hit, tokens, ttl) > 0) == (share > MILLION.break_even_hit_share(ttl))
+
+
+def test_break_even_shares_by_hand():
+    # a hit gives back 0.9, any other token costs 0.25 or 1 more
+    assert MILLION.break_even_hit_share("5m") == pytest.approx(0.25 / (0.25 + 0.9))
+    assert MILLION.break_even_hit_share("1h") == pytest.approx(1 / (1 + 0.9))
 
 
 def test_break_even_shares_where_writes_are_free_or_reads_are_dear():

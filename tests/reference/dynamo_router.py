@@ -121,19 +121,9 @@ def jobs(trace):
     size, found = trace.block_size, []
     for row in range(len(trace)):
         tokens, output = int(trace.input_length[row]), int(trace.output_length[row])
-        cached = tokens + max(output - 1, 0)
-        full = tokens // size
-        found.append(
-            Job(
-                trace.prompt(row)[:full].tolist(),
-                (tokens - 1) // size,
-                cached // size - full,
-                int(cached % size > 0),
-                tokens,
-                output,
-                size,
-            )  # fmt: skip
-        )
+        full, cached = tokens // size, tokens + max(output - 1, 0)
+        path, grown = trace.prompt(row)[:full].tolist(), cached // size - full
+        found.append(Job(path, (tokens - 1) // size, grown, int(cached % size > 0), tokens, output, size))
     return found
 
 

@@ -26,6 +26,8 @@ from .output import console, print_json, print_tables
 @click.option("--inclusive", is_flag=True, help="Tiers hold what those above them hold.  [default: exclusive]")
 @click.option("--instances", type=click.IntRange(1), metavar="N", help="So many instances, each with a cache of its own, behind a router.")
 @click.option("--router", "routers", metavar="R,...", help="With --instances: round-robin, sticky, overlap, least-loaded, kv-aware, lmetric.  [default: round-robin]")
+@click.option("--gpu", "gpu_name", metavar="G", help="With --model-config: serve the trace in time, on h100, h200, a100 or a JSON file's; says TTFT and TPOT.")
+@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs of an instance.")
 @click.option("--warm-up", default="0", metavar="N", help="Count only what comes after so many requests (1000), share (10%) or time (10m).")
 @click.option("--over-time", metavar="WINDOW", help="Also the counts of each window of time, as in 10m.")
 @click.option("--per-request", metavar="FILE", help="Also write each request's hit blocks, as CSV.")
@@ -39,7 +41,7 @@ from .output import console, print_json, print_tables
 @click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
 @MEMORY
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
-def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, **options):
+def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
     """Say what a prefix cache would have hit: an engine's, with any eviction order, at any capacity; TRACE - is stdin."""
     from dataclasses import replace
 
@@ -55,6 +57,7 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
         raise UsageError("--json and --csv exclude each other. Give one of them.")
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = milliseconds(over_time) if over_time else None
+    options["roofline"] = _roofline(model_config, gpu_name, gpus)
     read = _read(trace, block_size, chain, memory, quiet, {"per_request": per_request, "over_time": over_time} | options)
     units = {"block_size": read.block_size, "working_set": read.working_set, "kv_bytes_per_token": kv_bytes}
     skipped = leading_rows(warm_up, read.timestamp)
@@ -93,7 +96,7 @@ def _read(trace, block_size, chain, memory, quiet, options):
     return StreamedTrace(parts, ids=True)
 
 
-def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, threads, inclusive, per_request, over_time, instances, routers, **switches):
+def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, threads, inclusive, per_request, over_time, instances, routers, roofline, **switches):
     """The memory that the simulations will take; which capacities they have makes no difference, how many does."""
     from ..cache.schedule import parse_schedule
     from ..cache.simulate import switched
@@ -105,7 +108,7 @@ def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_
     common = {"mode": mode, "schedule": parse_schedule(schedule), "switches": switched(switches)}
     settings = settings_of(range(1, count + 1), names(policies), names(engine_names), **common)
     bounds = [] if no_gap or tiers else [optimum_of(one) for one in settings]
-    beyond = "--tiers" if tiers else "--instances" if instances else "--over-time" if over_time else None
+    beyond = "--tiers" if tiers else "--instances" if instances else "--gpu" if roofline else "--over-time" if over_time else None
     return simulating(parts, dict.fromkeys(settings + bounds), threads, per_request=bool(per_request), beyond=beyond)
 
 
@@ -133,16 +136,20 @@ def _policies_of_the_user():
         sys.path.remove("")
 
 
-def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, threads, instances, routers, **switches):
+def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, threads, instances, routers, roofline, **switches):
     """The simulations that were asked for, and the offline optimum at each of their capacities."""
+    from functools import partial
+
     from ..cache.instances import simulate_instances
     from ..cache.schedule import parse_schedule
+    from ..cache.serving import serve
     from ..cache.simulate import switched
     from ..cache.sweep import optimum_of, settings_of, sweep
     from ..cache.tiers import parse_tiers, simulate_tiers
     from ..capacity import parse_capacities
     from ..errors import UsageError
     from ..lists import names
+    from ..planning import rates_of
 
     common = {
         "mode": mode,
@@ -150,26 +157,42 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
         "switches": switched(switches),
     }
     wanted, engines = names(policies), names(engine_names)
-    if (routers and not instances) or (tiers and instances):
-        raise UsageError("--router goes with --instances, and --instances without --tiers.")
+    if (routers and not instances) or (tiers and (instances or roofline)):
+        raise UsageError("--router goes with --instances, and --instances and --gpu without --tiers.")
     if tiers:
         sizes = parse_tiers(tiers, lambda text: parse_capacities(text, **units)[0])
         settings = settings_of([1], wanted, engines, **common)
         bar.expect(len(trace) * len(settings) * (len(sizes) if inclusive else 1))
         runs = [simulate_tiers(trace, sizes, one.policy, exclusive=not inclusive, setting=one, on_progress=bar.update) for one in settings]
         return runs, []
+    if roofline and capacity == "auto":
+        capacity = str(roofline.kv_capacity_tokens // trace.block_size)
     capacities = _auto(trace, mode) if capacity == "auto" else parse_capacities(capacity, **units)
     settings = settings_of(dict.fromkeys(capacities), wanted, engines, **common)
-    if instances:
+    if instances or roofline:
         by = [(router, one) for router in names(routers or "round-robin") for one in settings]
         bar.expect(len(trace) * len(by))
-        runs = [simulate_instances(trace, instances, router, setting=one, on_progress=bar.update) for router, one in by]
-        return runs, []
+        if roofline:
+            served = partial(serve, trace, rates_of(roofline), instances=instances or 1, on_progress=bar.update)
+            return [served(setting=one, router=router) for router, one in by], []
+        return [simulate_instances(trace, instances, router, setting=one, on_progress=bar.update) for router, one in by], []
     bounds = [] if no_gap else list(dict.fromkeys(optimum_of(one) for one in settings))
     every = list(dict.fromkeys(settings + bounds))
     bar.expect(len(trace) * len(every))
     done = dict(zip(every, sweep(trace, every, threads=threads, on_progress=bar.update), strict=True))
     return [done[one] for one in settings], [done[one] for one in bounds]
+
+
+def _roofline(model_config, gpu_name, gpus):
+    """The model on its GPUs, where these are named; None where not."""
+    from ..errors import UsageError
+    from ..serving import Roofline, gpu, model_shape
+
+    if gpu_name is None:
+        return None
+    if model_config is None:
+        raise UsageError("--gpu needs --model-config: times follow from both.")
+    return Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
 
 
 def _auto(trace, mode, points=10):

@@ -60,6 +60,8 @@ def tables(found: dict[str, Any]) -> list[Table]:
     columns = ["capacity", *(["GiB"] if has_bytes else []), "hit blocks", *(f"in {name}" for name in tiers)]
     columns += [f"{name} hit rate" for name in RATES.values()] + (["gap to belady"] if has_gap else [])
     columns += ["imbalance"] if routed else []
+    timed = "ttft_s" in results[0]
+    columns += ["TTFT p50", "p90", "p99", "TPOT p50", "requests/s"] if timed else []
     for name in (*columns, "evictions", "early frees"):
         shown.add_column(name, justify="right", no_wrap=True)
     for row in results:
@@ -71,6 +73,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
             *(f"{row[rate]:.4f}" for rate in RATES),
             *([f"{row['gap_to_belady']:.4f}" if "gap_to_belady" in row else ""] if has_gap else []),
             *([f"{row['imbalance']:.2f}"] if routed else []),
+            *(_times(row) if timed else []),
             f"{row['evictions']:,}", f"{row['early_frees']:,}",
         )  # fmt: skip
     loads = [_loads(row) for row in results] if routed else []
@@ -125,6 +128,11 @@ def _table(title, names):
     return shown
 
 
+def _times(row):
+    ttft = (f"{row['ttft_s'][name]:.3f} s" for name in ("p50", "p90", "p99"))
+    return [*ttft, f"{1000 * row['tpot_s']['p50']:.1f} ms", f"{row['requests_per_s']:.2f}"]
+
+
 def _loads(row):
     """What each instance was sent."""
     shown = _table(f"{row['instances']} instances of {row['capacity']:,} blocks, {row['router']}", [])
@@ -154,7 +162,10 @@ def _flat(row):
     tiers = {
         f"{tier['name']}_{name}": tier[name] for tier in row.get("tiers", []) for name in ("capacity", "hit_blocks")
     }
-    flat = {name: value for name, value in row.items() if name not in ("tiers", "over_time", "loads")} | tiers
+    flat = {name: value for name, value in row.items() if not isinstance(value, (dict, list))} | tiers
+    for name, value in row.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}_{key}": one for key, one in value.items()}
     if "over_time" not in row:
         return [flat]
     named = {name: flat[name] for name in ("engine", "policy", "mode", "schedule", "capacity")}
