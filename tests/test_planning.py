@@ -109,6 +109,18 @@ def test_the_command_prints_a_page_and_one_json(tmp_path, capsys, trace):
         assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_the_report_page_holds_the_plan(tmp_path, capsys, trace):
+    pytest.importorskip("plotly")
+    kvtrace.write(trace, tmp_path / "t.jsonl")
+    words = ["report", str(tmp_path / "t.jsonl"), "-o", str(tmp_path / "p.html"), "--gpu", "a100", "--ttft", "3s", "-q"]
+    assert run([*words, "--model-config", str(MODEL)]) == 0
+    html = (tmp_path / "p.html").read_text()
+    assert all(text in html for text in ('<section id="plan">', "Instances for a time to first token", "assumes:"))
+    assert run(words) == 2 and "needs --model-config" in capsys.readouterr().err
+    assert run(["report", str(tmp_path / "t.jsonl"), "-o", str(tmp_path / "p.html"), "-q"]) == 0
+    assert 'id="plan"' not in (tmp_path / "p.html").read_text()
+
+
 def test_on_a_real_trace_the_plan_takes_seconds(shared):
     import time
 

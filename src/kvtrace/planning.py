@@ -201,7 +201,7 @@ def instances(trace: Trace, roofline: Roofline, wanted: Wanted, blocks: int) -> 
         "best": min(meeting, key=lambda row: (row["instances"], row["ttft_s"]), default=None),
         "assumes": ["the trace's own arrivals", "blocks of outputs are reserved nowhere: mode token",
                     f"{wanted.limits.step_tokens:,} tokens a step, {wanted.limits.requests:,} requests at once",
-                    "more instances never make it worse: the fewest are found by halving"],
+                    "the fewest are found by halving, and waver by one or two near the target"],
     }  # fmt: skip
 
 

@@ -98,8 +98,9 @@ class Served(FleetSimulation):
         served = len(self.ended_s) - self.rejected
         times = {name: _summary(getattr(self, f"{name}_s")) for name in ("queued", "ttft", "tpot")}
         return super().to_dict() | {
-            "schedule": "events", "served": served, "rejected": self.rejected, "cached_tokens": int(self.cached_tokens.sum()),
-            "makespan_s": span, "requests_per_s": served / span if span else 0.0,
+            "schedule": "events", "served": served, "rejected": self.rejected,
+            "cached_tokens": int(self.cached_tokens.sum()), "makespan_s": span,
+            "requests_per_s": served / span if span else 0.0,
             "utilisation": [busy / span if span else 0.0 for busy in self.busy_s],
         } | {f"{name}_s": values for name, values in times.items()}  # fmt: skip
 

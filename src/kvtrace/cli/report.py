@@ -16,22 +16,29 @@ from .output import console
 @click.option("--png", metavar="DIR", help="Also write the plots as figures for a paper into this folder.")
 @click.option("--title", metavar="TEXT", help="What the page is called.  [default: the names of the traces]")
 @click.option("--model-config", metavar="FILE", help="A model's config.json, for bytes of KV cache.")
+@click.option("--gpu", "gpu_name", metavar="G", help="With --model-config: a plan of instances too, on h100, h200, a100 or a JSON file's.")
+@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs of an instance.")
+@click.option("--ttft", default="2s", metavar="TIME", help="With --gpu: what the time to first token may be for 90 %.")
 @click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache a token, in place of --model-config.")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
 @click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
-def report(trace, other, output, png, title, model_config, kv_bytes_per_token, block_size, chain, quiet):
+def report(trace, other, output, png, title, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, ttft, quiet):
     """Show a trace on one page of plots and tables that needs no network; with TRACE2, how the two differ."""
     from .. import formats
+    from ..durations import milliseconds
     from ..files import name_of, write_atomically
     from ..kv_bytes import chosen
+    from ..planning import Wanted, plan
     from ..report import interactive, page, paper
     from ..report.analysis import plain
+    from ..serving import roofline_of
 
     interactive.script()  # before any work: it says what is not installed
     formats.check_output(output)
     paths = [path for path in (trace, other) if path is not None]
     _require_unread(output, paths)
+    roofline = roofline_of(model_config, gpu_name, gpus)
     kv_bytes, studies = chosen(model_config, kv_bytes_per_token), []
     names = [os.path.basename(name_of(path)) for path in paths]
     names = names if len(set(names)) == len(paths) else paths  # of one name in two folders
@@ -39,7 +46,8 @@ def report(trace, other, output, png, title, model_config, kv_bytes_per_token, b
         read = formats.read(path, block_size=block_size)
         studies.append(page.Study(read.chained() if chain else read, plain(name), kv_bytes))
     plots = page.draw(*studies)
-    html = page.render(studies, plots, title)
+    found = plan(studies[0].trace, roofline, Wanted(ttft_s=milliseconds(ttft) / 1000)) if roofline else None
+    html = page.render(studies, plots, title, found)
     figures = paper.write_figures(plots, png) if png else []
     with write_atomically(output) as stream:
         stream.write(html.encode())

@@ -52,12 +52,13 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
     from ..lists import leading_rows
     from ..report import simulation as shown
     from ..report.progress import Requests
+    from ..serving import roofline_of
 
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other. Give one of them.")
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = milliseconds(over_time) if over_time else None
-    options["roofline"] = _roofline(model_config, gpu_name, gpus)
+    options["roofline"] = roofline_of(model_config, gpu_name, gpus)
     read = _read(trace, block_size, chain, memory, quiet, {"per_request": per_request, "over_time": over_time} | options)
     units = {"block_size": read.block_size, "working_set": read.working_set, "kv_bytes_per_token": kv_bytes}
     skipped = leading_rows(warm_up, read.timestamp)
@@ -181,18 +182,6 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
     bar.expect(len(trace) * len(every))
     done = dict(zip(every, sweep(trace, every, threads=threads, on_progress=bar.update), strict=True))
     return [done[one] for one in settings], [done[one] for one in bounds]
-
-
-def _roofline(model_config, gpu_name, gpus):
-    """The model on its GPUs, where these are named; None where not."""
-    from ..errors import UsageError
-    from ..serving import Roofline, gpu, model_shape
-
-    if gpu_name is None:
-        return None
-    if model_config is None:
-        raise UsageError("--gpu needs --model-config: times follow from both.")
-    return Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
 
 
 def _auto(trace, mode, points=10):

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..compare import Comparison, compare_sides
 from ..trace import Trace
-from . import analysis, comparison, interactive
+from . import analysis, comparison, interactive, planning
 from .plots import PLOTS, compare
 from .plots.plot import Plot, Study, short, time_unit
 
@@ -39,8 +39,11 @@ def page(
     names: tuple[str, str] = ("trace", "other"),
     title: str | None = None,
     kv_bytes_per_token: int | None = None,
+    plan: dict[str, Any] | None = None,
 ) -> str:
     """The HTML report of a trace, and of how another one differs from it; InputError where it has no blocks.
+
+    `plan` is what `kvtrace.plan` found for it, to stand on the page too.
 
     The same traces give the same page, byte for byte.
 
@@ -51,7 +54,7 @@ def page(
     studies = [Study(trace, names[0], kv_bytes_per_token)]
     if other is not None:
         studies.append(Study(other, names[1], kv_bytes_per_token))
-    return render(studies, draw(*studies), title)
+    return render(studies, draw(*studies), title, plan)
 
 
 def draw(study: Study, other: Study | None = None) -> dict[str, Plot]:
@@ -64,7 +67,9 @@ def draw(study: Study, other: Study | None = None) -> dict[str, Plot]:
     return plots | {name: plot(study) for name, plot in PLOTS.items()}
 
 
-def render(studies: list[Study], plots: dict[str, Plot], title: str | None = None) -> str:
+def render(
+    studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: dict[str, Any] | None = None
+) -> str:
     """The page of plots that are drawn already."""
     from jinja2 import Environment, StrictUndefined
 
@@ -78,6 +83,7 @@ def render(studies: list[Study], plots: dict[str, Plot], title: str | None = Non
         story=(f"{studies[0].name}: " if len(studies) > 1 else "") + story(studies[0]),
         heads=[{"name": study.name, "tiles": list(tiles(study))} for study in studies],
         fidelity=_fidelity(fidelity(*studies)) if len(studies) > 1 else None,
+        plan=None if plan is None else _plan(plan),
         sections=sections,
         tables=[_cells(table) for table in analysis.tables(studies[0].summary)],
         definitions=DEFINITIONS,
@@ -140,6 +146,15 @@ def fidelity(study: Study, other: Study) -> Comparison:
 
 def _fidelity(found: Comparison) -> dict[str, Any]:
     return {"tables": [_cells(table) for table in comparison.tables(found)], "notes": found.notes}
+
+
+def _plan(found: dict[str, Any]) -> dict[str, Any]:
+    """A plan's tables, and what each assumes."""
+    shown = planning.tables(found)
+    return {
+        "tables": [_cells(table) for table in shown],
+        "notes": [f"{_text(table.title or '')}: {_text(table.caption)}." for table in shown if table.caption],
+    }
 
 
 def _gib(study, blocks):

@@ -11,6 +11,6 @@ Each formula, source and assumption is in docs/serving-model.md.
 from .gpus import GPUS, Gpu, gpu
 from .models import ModelShape, model_shape
 from .prices import Prices
-from .roofline import Roofline
+from .roofline import Roofline, roofline_of
 
-__all__ = ["GPUS", "Gpu", "ModelShape", "Prices", "Roofline", "gpu", "model_shape"]
+__all__ = ["GPUS", "Gpu", "ModelShape", "Prices", "Roofline", "gpu", "model_shape", "roofline_of"]

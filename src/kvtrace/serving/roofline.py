@@ -16,8 +16,8 @@ import numpy as np
 
 from ..errors import UsageError
 from .columns import columns, number
-from .gpus import Gpu
-from .models import ModelShape
+from .gpus import Gpu, gpu
+from .models import ModelShape, model_shape
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,19 @@ class Roofline:
     @property
     def _bandwidth(self):
         return self.gpu.bandwidth * self.gpus * self.bandwidth_share
+
+
+def roofline_of(model_config: Any, gpu_name: Any, gpus: int = 1) -> Roofline | None:
+    """The model on its GPUs where a command names them; None where it names no GPU, UsageError where no model.
+
+    >>> roofline_of(None, None) is None
+    True
+    """
+    if gpu_name is None:
+        return None
+    if model_config is None:
+        raise UsageError("--gpu needs --model-config: times follow from both.")
+    return Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
 
 
 def _squares(new, cached):
