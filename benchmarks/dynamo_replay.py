@@ -80,18 +80,15 @@ def in_order(trace: kvtrace.Trace, version: str, summary: dict[str, Any], reques
         alike = defaultdict(list)
         for row in range(len(trace)):
             alike[trace.timestamp[row], trace.input_length[row], trace.output_length[row]].append(row)
+        workers = 1 + max(request[4] for request in requests)
         for number, request in enumerate(requests):
             mine = alike[tuple(request[1:4])]
-            rows[number] = min(mine, key=lambda row: (row % (1 + max_worker(requests)) != request[4], row))
+            rows[number] = min(mine, key=lambda row: (row % workers != request[4], row))
             mine.remove(rows[number])
     columns = np.empty((len(trace), 6))
     columns[rows] = [request[4:] for request in requests]
     worker, reused, admit, first, end, readmitted = columns.T
     return Replayed(version, summary, worker.astype(int), reused.astype(int), admit, first, end, readmitted.astype(int))
-
-
-def max_worker(requests: list[list[Any]]) -> int:
-    return max(request[4] for request in requests)
 
 
 def at_their_times(trace: kvtrace.Trace, seen: Replayed, capacity: int) -> tuple[np.ndarray, int]:

@@ -11,7 +11,7 @@ from kvtrace.cache.serving import serve
 from kvtrace.cache.simulate import Setting, simulate
 from kvtrace.cli import run
 from kvtrace.errors import UsageError
-from kvtrace.planning import GIB, Wanted, memory, plan, rates_of, replace_times, tiers
+from kvtrace.planning import GIB, Below, Wanted, memory, parse_tier, plan, rates_of, replace_times, tiers
 from kvtrace.reuse import hit_curve
 from kvtrace.serving import Roofline, gpu, model_shape
 from kvtrace.trace import toy
@@ -33,7 +33,7 @@ def trace():
 
 @pytest.fixture(scope="module")
 def found(trace, roofline):
-    return plan(trace, roofline, Wanted(ttft_s=3.0, dram_bytes=64 * GIB))
+    return plan(trace, roofline, Wanted(ttft_s=3.0, tiers=(Below("dram", 64 * GIB, 25e9),)))
 
 
 def test_every_part_states_what_it_assumes(found):
@@ -61,7 +61,7 @@ def test_the_gaps_are_those_of_simulations(trace, roofline):
 
 
 def test_the_best_router_meets_the_target_and_one_instance_less_does_not(trace, roofline, found):
-    best, wanted = found["instances"]["best"], Wanted(ttft_s=3.0, dram_bytes=64 * GIB)
+    best, wanted = found["instances"]["best"], Wanted(ttft_s=3.0, tiers=(Below("dram", 64 * GIB, 25e9),))
     from kvtrace.planning import served
 
     blocks = roofline.kv_capacity_tokens // 512
@@ -83,8 +83,22 @@ def test_slower_arrivals_never_need_more_and_a_tier_only_adds_hits(trace, roofli
     slow = serve(replace_times(trace, 10), rates_of(roofline), setting=Setting(4000, mode="token"))
     fast = serve(replace_times(trace, 0.1), rates_of(roofline), setting=Setting(4000, mode="token"))
     assert slow.ttft_s.mean() <= fast.ttft_s.mean()
-    part = tiers(trace, roofline, Wanted(dram_bytes=GIB), 40)
-    assert part["hbm"]["hit_blocks"] == simulate(trace, 40).hits.hit_blocks
+    below = (Below("dram", 4 * GIB, 25e9), Below("ssd", 16 * GIB, 3e9))
+    rows = tiers(trace, roofline, Wanted(tiers=below), 40)["rows"]
+    assert rows[0]["hit_blocks"] == simulate(trace, 40).hits.hit_blocks
+    sizes = np.cumsum([row["capacity"] for row in rows])
+    assert [sum(row["hit_blocks"] for row in rows[: i + 1]) for i in range(3)] == [
+        hit_curve(trace).at(int(size)).hit_blocks for size in sizes
+    ]
+    through = tiers(trace, roofline, Wanted(tiers=below, write_through=True), 40)["rows"]
+    assert sum(row["capacity"] for row in through) == 16 * GIB // (512 * 131072)
+
+
+def test_a_tier_is_a_name_a_size_and_a_bandwidth():
+    assert parse_tier("ssd=4TB@3GB") == Below("ssd", 4_000_000_000_000, 3_000_000_000)
+    for wrong in ("dram", "dram=4GB", "hbm=4GB@1GB", "=4GB@1GB", "dram=x@1GB"):
+        with pytest.raises(UsageError):
+            parse_tier(wrong)
 
 
 def test_a_model_that_does_not_fit_is_refused(trace):
@@ -92,19 +106,19 @@ def test_a_model_that_does_not_fit_is_refused(trace):
     with pytest.raises(UsageError, match="GPUs or more"):
         plan(trace, big)
     with pytest.raises(UsageError, match="holds no block"):
-        plan(trace, Roofline(model_shape(MODEL), gpu("a100")), Wanted(dram_bytes=5.0))
+        plan(trace, Roofline(model_shape(MODEL), gpu("a100")), Wanted(tiers=(Below("dram", 5, 25e9),)))
 
 
 def test_the_command_prints_a_page_and_one_json(tmp_path, capsys, trace):
     kvtrace.write(trace, tmp_path / "t.jsonl")
     words = ["plan", str(tmp_path / "t.jsonl"), "--model-config", str(MODEL), "--gpu", "a100", "--ttft", "3s"]
-    assert run([*words, "--router", "sticky,lmetric", "--dram", "64GiB", "-q"]) == 0
+    assert run([*words, "--router", "sticky,lmetric", "--tier", "dram=64GiB@25GB", "-q"]) == 0
     page = capsys.readouterr().out
-    for title in ("Hits against memory", "A tier below", "Instances for", "quick look", "assumption changes", "prices"):
+    for title in ("Hits against memory", "Tiers below", "Instances for", "quick look", "assumption changes", "prices"):
         assert title in page
     assert run([*words, "--json", "-q", "--router", "sticky"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == 1
-    for wrong in (["--gpu", "nothing"], ["--router", "nobody"], ["--ttft", "soon"], ["--dram", "much"]):
+    for wrong in (["--gpu", "nothing"], ["--router", "nobody"], ["--ttft", "soon"], ["--tier", "much"]):
         assert run([*words, *wrong]) in (2, 3)
         assert len(capsys.readouterr().err.splitlines()) == 1
 

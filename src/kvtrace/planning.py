@@ -6,6 +6,7 @@ those of the event-driven simulation (cache/serving.py) with the roofline of ser
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +19,7 @@ from .cache.simulate import Setting, simulate
 from .cache.tiers import simulate_tiers
 from .errors import UsageError
 from .hits import count_hits, unlimited_hits
+from .memory import parse_memory
 from .reuse import HitCurve, hit_curve
 from .serving import Prices, Roofline
 from .trace import Trace
@@ -33,13 +35,26 @@ CHANGES = {"compute share": "compute_share", "bandwidth share": "bandwidth_share
 
 
 @dataclass(frozen=True)
+class Below:
+    """A tier below an instance's GPUs: DRAM, an SSD, or memory elsewhere.
+
+    >>> parse_tier("dram=512GiB@25GB")
+    Below(name='dram', size=549755813888, bandwidth=25000000000)
+    """
+
+    name: str
+    size: int  # bytes
+    bandwidth: float  # bytes a second to the GPUs
+
+
+@dataclass(frozen=True)
 class Wanted:
-    """What is planned for: a target, the memory below the GPUs', and the prices."""
+    """What is planned for: a target, the tiers below the GPUs, and the prices."""
 
     ttft_s: float = 2.0  # at most, for `quantile` of the requests
     quantile: float = 0.9
-    dram_bytes: float = 0.0  # of an instance, for blocks that its GPUs evict; 0 = none
-    dram_bandwidth: float = 25e9  # bytes a second from there to the GPUs
+    tiers: Sequence[Below] = ()  # of an instance, the fastest first
+    write_through: bool = False  # a tier holds all that is above it; else what is evicted from there
     prices: Prices = field(default_factory=Prices)
     limits: Limits = field(default_factory=Limits)
     routers: Sequence[str] = ROUTERS
@@ -151,37 +166,59 @@ def rates_of(roofline: Roofline) -> Rates:
     )  # fmt: skip
 
 
+def parse_tier(text: str) -> Below:
+    """A tier as in `dram=512GiB@25GB`: its name, size, and bytes a second; UsageError where it is none."""
+    found = re.fullmatch(r"(\w{1,20})=([^@]+)@([^@]+)", text)
+    if not found or found[1] == "hbm":
+        raise UsageError(f"{text!r} is no tier. Try dram=512GiB@25GB: a name other than hbm, a size, bytes a second.")
+    return Below(found[1], parse_memory(found[2]), parse_memory(found[3]))
+
+
+def lower(roofline: Roofline, wanted: Wanted, block_size: int, blocks: int) -> list[Tier]:
+    """The tiers below, as the simulation wants them.
+
+    Written through, a tier holds what is above it as well: with LRU it adds what it has beyond that.
+    """
+    block_bytes = block_size * roofline.model.kv_bytes_per_token
+    found, above = [], blocks
+    for tier in wanted.tiers:
+        own = int(tier.size // block_bytes) - (above if wanted.write_through else 0)
+        if own < 1:
+            raise UsageError(f"tier {tier.name} holds no block beyond those above it. Try a larger one.")
+        found.append(Tier(tier.name, own, block_bytes / tier.bandwidth))
+        above += own
+    return found
+
+
 def tiers(trace: Trace, roofline: Roofline, wanted: Wanted, blocks: int) -> dict[str, Any] | None:
-    """What a second tier would add to one instance: hits that come from there, and when fetching them pays."""
-    if not wanted.dram_bytes:
+    """What tiers below would add to one instance: hits that come from each, and where fetching them pays."""
+    if not wanted.tiers:
         return None
-    block_bytes = trace.block_size * roofline.model.kv_bytes_per_token
-    below = int(wanted.dram_bytes // block_bytes)
-    if not below:
-        raise UsageError("the second tier holds no block. Try a larger --dram.")
-    done = simulate_tiers(trace, {"hbm": blocks, "dram": below})
+    below = lower(roofline, wanted, trace.block_size, blocks)
+    done = simulate_tiers(trace, {"hbm": blocks} | {tier.name: tier.capacity for tier in below})
     assert done.found is not None
     hits, references = done.found.sum(axis=1).tolist(), max(1, len(trace.hash_ids))
+    rows = [{"name": "hbm", "capacity": blocks, "hit_blocks": hits[0], "share": hits[0] / references}]
+    for tier, stated, found in zip(below, wanted.tiers, hits[1:], strict=True):
+        rows.append({
+            "name": tier.name, "capacity": tier.capacity, "hit_blocks": found, "share": found / references,
+            "fetch_s_a_block": tier.block_s, "bandwidth": stated.bandwidth,
+            "fetch_pays": bool(roofline.fetch_pays(trace.block_size, stated.bandwidth)),
+        })  # fmt: skip
+    how = "exclusive: what is evicted goes down"
+    if wanted.write_through:
+        how = "written through: a tier holds what is above it, too"
     return {
-        "hbm": {"capacity": blocks, "hit_blocks": hits[0], "share": hits[0] / references},
-        "dram": {"capacity": below, "hit_blocks": hits[1], "share": hits[1] / references},
-        "dram_gib": wanted.dram_bytes / GIB,
-        "fetch_s_a_block": block_bytes / wanted.dram_bandwidth,
-        "break_even_bandwidth": float(roofline.break_even_bandwidth(trace.block_size)),
-        "fetch_pays": bool(roofline.fetch_pays(trace.block_size, wanted.dram_bandwidth)),
-        "assumes": ["exclusive tiers: what the GPUs evict goes down, and comes up when it is wanted",
-                    f"{wanted.dram_bandwidth / 1e9:,.0f} GB/s from the second tier"],
+        "rows": rows, "break_even_bandwidth": float(roofline.break_even_bandwidth(trace.block_size)),
+        "assumes": [f"{how}, and comes up when it is wanted", "each transfer has its link to itself"],
     }  # fmt: skip
 
 
 def served(trace: Trace, roofline: Roofline, wanted: Wanted, blocks: int, count: int, router: str) -> Served:
     """The trace on so many instances."""
-    block_bytes = trace.block_size * roofline.model.kv_bytes_per_token
-    below = int(wanted.dram_bytes // block_bytes)
-    lower = [Tier("dram", below, block_bytes / wanted.dram_bandwidth)] if below else []
     return serve(
         trace, rates_of(roofline), setting=Setting(blocks, mode="token"), instances=count, router=router,
-        limits=wanted.limits, tiers=lower,
+        limits=wanted.limits, tiers=lower(roofline, wanted, trace.block_size, blocks),
     )  # fmt: skip
 
 
@@ -248,7 +285,7 @@ def loop(trace: Trace, roofline: Roofline, wanted: Wanted, blocks: int, best: di
 
     count, router = best["instances"], best["router"]
     one_pass = simulate_instances(trace, count, router, setting=Setting(blocks, mode="token")).hits.block_hit_rate
-    events = served(trace, roofline, replace(wanted, dram_bytes=0.0), blocks, count, router).hits.block_hit_rate
+    events = served(trace, roofline, replace(wanted, tiers=()), blocks, count, router).hits.block_hit_rate
     return {
         "instances": count, "router": router, "one_pass_block_hit_rate": one_pass, "events_block_hit_rate": events,
         "difference": events - one_pass,

@@ -15,8 +15,8 @@ from .output import console, print_json, print_tables
 @click.option("--ttft", default="2s", metavar="TIME", help="What the time to first token may be, at most.")
 @click.option("--quantile", default=0.9, type=click.FloatRange(0.01, 0.999), metavar="Q", help="For this share of the requests.")
 @click.option("--router", "routers", default="round-robin,sticky,least-loaded,kv-aware,lmetric", metavar="R,...", help="Routers to try; docs/instances.md says what each does.")
-@click.option("--dram", default=None, metavar="SIZE", help="Memory of an instance below its GPUs, as in 512GiB, for blocks that they evict.")
-@click.option("--dram-bandwidth", default="25GB", metavar="SIZE", help="Bytes a second from there.")
+@click.option("--tier", "tiers", multiple=True, metavar="NAME=SIZE@RATE", help="A tier of an instance below its GPUs, as in dram=512GiB@25GB; several, the fastest first.")
+@click.option("--write-through", is_flag=True, help="Tiers hold what is above them, too.  [default: what is evicted from there]")
 @click.option("--input-price", default=3.0, type=click.FloatRange(0), metavar="USD", help="A provider's price of a million input tokens.")
 @click.option("--output-price", default=15.0, type=click.FloatRange(0), metavar="USD", help="... of a million output tokens.")
 @click.option("--step-tokens", default=8192, type=click.IntRange(1), metavar="N", help="Tokens that a step of an instance takes, at most.")
@@ -24,7 +24,7 @@ from .output import console, print_json, print_tables
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/plan.md lists its keys.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
-def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, dram, dram_bandwidth, input_price, output_price, step_tokens, max_requests, block_size, as_json, quiet):
+def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, step_tokens, max_requests, block_size, as_json, quiet):
     """Say how much memory buys how many hits, how many instances meet a target, and what it costs and saves.
 
     Every figure stands with what it assumes, and how it changes when that is a fifth lower or higher. TRACE - is stdin.
@@ -34,16 +34,15 @@ def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, dram, dra
     from ..cache.serving import Limits
     from ..durations import milliseconds
     from ..lists import names
-    from ..memory import parse_memory
-    from ..planning import Wanted
+    from ..planning import Wanted, parse_tier
     from ..planning import plan as planned
     from ..report import planning as shown
     from ..serving import Prices, Roofline, gpu, model_shape
 
     roofline = Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
     wanted = Wanted(
-        ttft_s=milliseconds(ttft) / 1000, quantile=quantile, dram_bytes=parse_memory(dram) if dram else 0.0,
-        dram_bandwidth=parse_memory(dram_bandwidth), prices=Prices(input_price / 1e6, output_price / 1e6),
+        ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, tiers)),
+        write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
         limits=Limits(step_tokens, max_requests), routers=names(routers),
     )  # fmt: skip
     for router in wanted.routers:

@@ -57,12 +57,13 @@ def _memory(part) -> Table:
 
 
 def _tiers(part) -> Table:
-    table = _table("A tier below the GPUs", ["tier", "blocks", "hit blocks", "share of blocks"], part["assumes"])
-    for name in ("hbm", "dram"):
-        tier = part[name]
-        table.add_row(name, f"{tier['capacity']:,}", f"{tier['hit_blocks']:,}", f"{tier['share']:.4f}")
-    pays = "pays" if part["fetch_pays"] else "does not pay"
-    table.add_row("", "", "", f"fetching {pays}: it would from {part['break_even_bandwidth'] / 1e9:,.1f} GB/s on")
+    names = ["tier", "blocks", "hit blocks", "share of blocks", "a block takes", "fetching pays"]
+    table = _table("Tiers below the GPUs", names, part["assumes"])
+    for row in part["rows"]:
+        takes, pays = ("", "") if row["name"] == "hbm" else (f"{1000 * row['fetch_s_a_block']:.2f} ms", "no")
+        pays = "yes" if row.get("fetch_pays") else pays
+        table.add_row(row["name"], f"{row['capacity']:,}", f"{row['hit_blocks']:,}", f"{row['share']:.4f}", takes, pays)
+    table.add_row("it would from", "", "", "", "", f"{part['break_even_bandwidth'] / 1e9:,.1f} GB/s on")
     return table
 
 
