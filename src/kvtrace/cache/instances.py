@@ -24,7 +24,7 @@ ROUTERS = {
     "sticky": "by session, or by the second block of the prompt, where no sessions are known",
     "overlap": "to the instance where most blocks hit; of equal ones to the first",
     "least-loaded": "to the instance with the fewest live tokens; of equal ones to the one sent fewest requests",
-    "kv-aware": "least blocks to compute and live blocks together: Dynamo's cost with its weight of 1",
+    "kv-aware": "least blocks to compute and live blocks together, as Dynamo's router does with a weight of 1",
     "lmetric": "least tokens to compute x (live requests + 1): LMetric (arXiv 2603.15202)",
 }
 
