@@ -173,6 +173,15 @@ def test_what_can_not_be_served_is_refused():
         serve(trace, Rates(1.0), setting=Setting(4, policy="belady"))
 
 
+def test_with_rates_near_dynamos_a_real_trace_hits_what_its_replay_hits(shared):
+    trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
+    near = Rates(token_s=1.99e-5, read_s=54.01e-3 / (5000 * 512), overhead_s=5.74e-3)  # docs/dynamo.md
+    done = serve(trace, near, setting=Setting(5000, mode="grow", engine="vllm"), instances=4)
+    assert done.hits.hit_blocks == pytest.approx(35_155, rel=0.002)
+    assert done.ttft_s.mean() == pytest.approx(0.486, rel=0.05)
+    assert np.quantile(done.ttft_s, 0.99) == pytest.approx(2.492, rel=0.05)
+
+
 def test_a_real_trace_on_four_instances_closes_the_loop_in_seconds(shared):
     import time
 
