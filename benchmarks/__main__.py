@@ -11,7 +11,8 @@ import argparse
 import os
 import tempfile
 
-from . import analyze, anonymize, curve, memory, policies, prefix_cache, reading, simulate, synthesize
+from . import analyze, anonymize, curve, large_trace, memory, policies, prefix_cache, reading, serving, simulate
+from . import synthesize as synthesis
 from .apart import apart, wait_for_quiet
 from .raw_logs import AGENT, CHATS, large
 from .table import show
@@ -37,7 +38,9 @@ def main() -> None:
         found += memory.claims(folder, 110 * part)
         found += analyze.claims(folder, 400 * part, rounds)
         found += simulate.claims(rounds) + prefix_cache.claims(rounds)
-        found += synthesize.claims(folder, round(synthesize.ROWS * part), rounds)
+        found += synthesis.claims(folder, round(synthesis.ROWS * part), rounds)
+        found += serving.claims(rounds)
+        found += large_trace.claims(folder)
         found += policies.claims(folder, round(policies.REQUESTS * part), rounds)
     show(found)
 
