@@ -71,7 +71,7 @@ def simulate_instances(
 ) -> FleetSimulation:
     """What so many instances, each with the cache of `setting`, would have hit behind a router.
 
-    UsageError for an unknown router, a schedule other than c1 and timed, or an engine that can't say what would hit.
+    UsageError for an unknown router, or a schedule other than c1 and timed.
 
     >>> from kvtrace.trace import toy
     >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2))

@@ -77,6 +77,15 @@ class Chunks(Engine):
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(-1, check=False)
+    def peek(self, row: cython.Py_ssize_t) -> cython.int:
+        hit: cython.int = 0
+        while hit < self.full[row] // self.factor and self.here[self._chunk(row, hit)]:
+            hit += 1
+        return hit * self.factor
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
     def admit(self, row: cython.Py_ssize_t) -> cython.int:
         chunks: cython.int = self.full[row] // self.factor
         hit: cython.int = 0

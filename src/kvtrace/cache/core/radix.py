@@ -196,6 +196,25 @@ class Radix(Engine):
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(-1, check=False)
+    def peek(self, row: cython.Py_ssize_t) -> cython.int:
+        """As a walk does, but nothing is refreshed or split."""
+        child: cython.int
+        same: cython.int
+        done: cython.longlong = 0
+        start: cython.longlong = self.start[row]
+        while done < self.limit[row]:
+            child = self.head[self.ids[start + done]]
+            if child < 0:
+                break
+            same = self._common(child, start + done, self.limit[row] - done)
+            done += same
+            if same < self.length[child]:
+                break
+        return cython.cast(cython.int, done)
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
     def admit(self, row: cython.Py_ssize_t) -> cython.int:
         """Match, lock, make room, insert; a match without room still refreshes and splits nodes, as SGLang's does."""
         start: cython.longlong = self.start[row]
