@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import kvtrace
@@ -57,6 +57,7 @@ def test_a_request_goes_where_its_engine_would_hit_most(engine, mode):
     @settings(max_examples=25, deadline=None)
     @given(traces(outputs=False))
     def holds(trace):
+        assume(engine != "lmcache" or 256 % trace.block_size == 0)  # its chunks hold 256 tokens
         capacity = max(256, int(trace.prompt_blocks.max(initial=1)))
         found = simulate_instances(trace, 2, "overlap", setting=Setting(capacity, engine=engine, mode=mode)).instance
         for row in range(len(trace)):
@@ -67,6 +68,15 @@ def test_a_request_goes_where_its_engine_would_hit_most(engine, mode):
             assert found[row] == int(np.argmax(hits))
 
     holds()
+
+
+def test_lmcache_is_asked_by_its_chunks():
+    #  blocks of 128 tokens: a chunk of 256 is two of them; the third goes where two chunks hit, not one
+    trace = toy("0 1 2 3", "4 5 6 7", "4 5 6 7", "0 1 2 9", block_size=128)
+    done = simulate_instances(trace, 2, "overlap", setting=Setting(4, engine="lmcache"))
+    assert done.instance.tolist() == [0, 0, 0, 0] and done.hit_blocks.tolist() == [0, 0, 4, 0]
+    roomy = simulate_instances(trace, 2, "overlap", setting=Setting(8, engine="lmcache"))
+    assert roomy.hit_blocks.tolist() == [0, 0, 4, 2]
 
 
 @given(traces(outputs=False), st.integers(1, 5), routers)
