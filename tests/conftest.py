@@ -5,8 +5,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
+settings.register_profile("kvtrace", deadline=None)  # how long an example takes is the machine's, and what else it does
+settings.load_profile("kvtrace")
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup make test` ignores it, and so would the commands that tests start
 
 

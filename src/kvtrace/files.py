@@ -121,6 +121,29 @@ def unwritable(path: str | Path, error: OSError, rest: str = "") -> KvtraceError
     return kind(f"{path}: cannot be written ({error.strerror or type(error).__name__}).{rest}")
 
 
+@contextmanager
+def named_errors(path: str | Path) -> Iterator[None]:
+    """What goes wrong with a file that is written, told with its name."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def append_whole(handle: int, data: bytes, end: int, path: str | Path) -> int:
+    """Append the bytes to an open file that ends at `end`, or leave it as it was; returns where it ends then."""
+    written = 0
+    try:
+        with named_errors(path):
+            while written < len(data):
+                written += os.pwrite(handle, data[written:] if written else data, end + written)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, end)
+        raise
+    return end + len(data)
+
+
 def remove_stale(path: str | Path) -> None:
     """Remove what killed runs left of a file under temporary names; no other run may be writing it now."""
     if not is_regular(path):

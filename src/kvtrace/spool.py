@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 from . import __version__
 from .encode import Batch, Encoder
 from .errors import InputError, KvtraceError, UsageError
-from .files import is_regular, remove_stale, unwritable
+from .files import append_whole, is_regular, named_errors, remove_stale, unwritable
 from .keys import Key
 from .logs import sources
 from .packing import packed, unpacked
@@ -98,7 +98,7 @@ class Spool:
             self._require_same(stated, inputs)
         else:
             line = json.dumps(stated).encode() + b"\n"
-            with self._named_errors():
+            with named_errors(self.path):
                 os.ftruncate(self._handle, 0)
             self._write(line)
             self._start = len(line)
@@ -112,7 +112,7 @@ class Spool:
                 self._end += HEAD.size + len(data)
                 self._frames += 1
                 yield unpacked(data)
-        with self._named_errors():
+        with named_errors(self.path):
             os.ftruncate(self._handle, self._end)
 
     def append(self, batch: Batch) -> None:
@@ -121,7 +121,7 @@ class Spool:
         self._write(HEAD.pack(len(data), zlib.crc32(data)) + data)
         self._frames += 1
         if self._frames % SYNC == 0:
-            with self._named_errors():
+            with named_errors(self.path):
                 os.fsync(self._handle)
 
     def __exit__(self, _kind, error, _traceback) -> None:
@@ -158,23 +158,7 @@ class Spool:
 
     def _write(self, data: bytes) -> None:
         """Append the bytes, or leave the file as it was."""
-        written = 0
-        try:
-            with self._named_errors():
-                while written < len(data):
-                    written += os.pwrite(self._handle, data[written:] if written else data, self._end + written)
-        except KvtraceError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._handle, self._end)
-            raise
-        self._end += len(data)
-
-    @contextlib.contextmanager
-    def _named_errors(self):
-        try:
-            yield
-        except OSError as error:
-            raise unwritable(self.path, error) from None
+        self._end = append_whole(self._handle, data, self._end, self.path)
 
 
 def path_beside(output: str | os.PathLike) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from .. import __version__
 from ..errors import InputError, UsageError
-from ..files import remove_stale, unwritable
+from ..files import append_whole, named_errors, remove_stale, unwritable
 from .cells import COLUMNS, Row
 
 FORMAT = 1
@@ -98,7 +98,7 @@ class Journal:
                 for line in file:
                     if not self._take(line):
                         break
-        with self._named_errors():
+        with named_errors(self.path):
             os.ftruncate(self._handle, self._end)
         if not self._end:  # new, or killed before it had stated all
             self._write(json.dumps(self._stated).encode() + b"\n")
@@ -130,23 +130,7 @@ class Journal:
 
     def _write(self, data: bytes) -> None:
         """Append the bytes, or leave the file as it was."""
-        written = 0
-        try:
-            with self._named_errors():
-                while written < len(data):
-                    written += os.pwrite(self._handle, data[written:], self._end + written)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._handle, self._end)
-            raise
-        self._end += len(data)
-
-    @contextlib.contextmanager
-    def _named_errors(self):
-        try:
-            yield
-        except OSError as error:
-            raise unwritable(self.path, error) from None
+        self._end = append_whole(self._handle, data, self._end, self.path)
 
 
 def path_beside(output: str) -> str:
