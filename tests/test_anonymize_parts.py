@@ -307,6 +307,26 @@ def test_a_store_may_lie_behind_a_url(log, tmp_path):
     assert not fsspec.filesystem("memory").find("/runs")
 
 
+@pytest.mark.parametrize("where", ["folder", "file", "url"])
+def test_a_work_folder_that_holds_something_is_refused_and_left_alone(log, tmp_path, where):
+    path, work = log(rows(9, seed=1)), tmp_path / "work"
+    if where == "url":
+        fsspec = pytest.importorskip("fsspec")
+        fsspec.filesystem("memory").pipe("/mine/photo", b"kept")
+        work = "memory://mine"
+    elif where == "folder":
+        work.mkdir()
+        (work / "photo").write_bytes(b"kept")
+    else:
+        work.write_bytes(b"kept")
+    with pytest.raises(UsageError, match="not empty"), anonymize_parts(path, runner=Here(), work=work, **OPTIONS):
+        pass
+    if where == "url":
+        assert fsspec.filesystem("memory").cat("/mine/photo") == b"kept"
+    else:
+        assert (work / "photo" if where == "folder" else work).read_bytes() == b"kept"
+
+
 def test_nothing_in_the_store_is_text_or_key(log, tmp_path):
     wanted = list(rows(20, seed=1))
     for row in wanted:

@@ -38,9 +38,21 @@ class Store:
 
     @classmethod
     def at(cls, place: str | os.PathLike) -> Store:
-        """The store in a folder, by a name that means the same to every process, or at a URL."""
+        """A new store in a folder, by a name that means the same to every process, or at a URL.
+
+        It is removed with all that it holds, so a folder that holds anything is a UsageError.
+        """
         text = os.fspath(place)
-        return cls(text if "://" in text else os.path.abspath(text))
+        store = cls(text if "://" in text else os.path.abspath(text))
+        if store._holds_anything():
+            raise UsageError(f"{text}: is there and not empty, and a run removes its work folder. Name a new one.")
+        return store
+
+    def _holds_anything(self) -> bool:
+        if self.is_local:
+            return os.path.lexists(self.url) and not (os.path.isdir(self.url) and not os.listdir(self.url))
+        files, path = self._remote()
+        return files.exists(path) and (not files.isdir(path) or bool(files.ls(path)))
 
     @property
     def is_local(self) -> bool:
