@@ -347,9 +347,8 @@ class Collector:
         if self._sessions.distinct:
             _link_sessions(columns, column["session"], by_time, order)
         users = column["user"][order] if self._users.distinct else None
-        if self.tally.counts.lengths_only:
-            meta = meta | {"prefixes": "unknown: the log holds lengths only, so no block is shared"}
-        return Rows(columns, self.block_size, self.tail, meta, self.tally.counts, users)
+        counts = self.tally.counts
+        return Rows(columns, self.block_size, self.tail, meta | counts.unknown, counts, users)
 
     def _extra(self, order):
         if all(kind is None for kind in self._types):

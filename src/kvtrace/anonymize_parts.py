@@ -65,7 +65,7 @@ def anonymize_parts(
         plan = _plan(job, store, encoded, partitions, task_blocks)
         spilled = {"encode": sum(one.bytes for one in encoded)}
         del encoded
-        made = number(plan, runner, job.meta | _unknown(tally), isolated=job.recipe.isolate_tenants)
+        made = number(plan, runner, job.meta | tally.counts.unknown, isolated=job.recipe.isolate_tenants)
         if "prefixes" in made.meta:  # nothing is shared, so there is nothing to lose or to warn of
             made.account.steps, made.account.notes = [], []
         made.meta |= made.account.meta | {"counts": tally.counts.to_dict()}
@@ -89,12 +89,6 @@ def _require_files(job: Prepared) -> None:
         raise UsageError("a run of many tasks needs inputs that are files: stdin and pipes can be read but once.")
     if job.recipe.reader.block_size is not None:
         raise UsageError("the log holds an engine's hashes, which may not be chained. Leave out --runner.")
-
-
-def _unknown(tally: Tally) -> dict[str, str]:
-    if not tally.counts.lengths_only:
-        return {}
-    return {"prefixes": "unknown: the log holds lengths only, so no block is shared"}
 
 
 # -- the stages --------------------------------------------------------------------------------------------------

@@ -14,10 +14,9 @@ from .errors import UsageError
 from .keys import Key, load_key
 from .logs import sources
 from .logs.sources import Piece, Source
-from .stages.plan import offsets_of
+from .stages.plan import offsets_of, told_of
 from .stages.store import Store
 
-SAMPLES = 256  # times of a part that are told, from which ranges of about equal size are cut
 CHECK = "the key that hosts share"
 NOBODY = Key(bytes(16))  # in place of the key, where a recipe crosses hosts
 
@@ -83,9 +82,8 @@ class PartEncoder:
             f"encoded/{part.number}", {"types": list(known)},
             **arrays, type=codes[order], offsets=offsets, digests=digests[place],
         )  # fmt: skip
-        at = np.arange(0, len(order), max(1, -(-len(order) // SAMPLES)))
         return Encoded(
-            told, arrays["time"][at], np.diff(np.append(offsets[at], offsets[-1])),
+            told, *told_of(arrays["time"], offsets),
             int(arrays["time"][0]) if len(order) else None,
             has_sessions=links["session"] is not None, has_users=links["user"] is not None,
             has_types=any(kind is not None for kind in types), bytes=written,

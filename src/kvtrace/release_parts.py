@@ -17,10 +17,10 @@ from .formats.parts import Parts
 from .hits import Hits, added_up, unlimited_hits
 from .privacy.allowed import EXTRA
 from .privacy.profiles import TAILS, Profile
-from .privacy.release import Step
+from .privacy.release import Step, drawn, left_out
 from .privacy.steps import ORDER
 from .shards import split_mix
-from .stages.plan import BLOCKS, Plan, counts_of, cuts, offsets_of
+from .stages.plan import BLOCKS, Plan, counts_of, cuts, offsets_of, told_of
 from .stages.run import Numbered, Runner, number
 from .stages.store import Store
 from .streamed import StreamedTrace
@@ -28,7 +28,6 @@ from .trace import Columns
 
 WHOLE = "Or convert it to one file, which is released in one place."
 CARRIED = ("session", "parent", "turn")
-SAMPLES = 256  # rows of a part whose times are told
 
 
 @contextmanager
@@ -51,7 +50,7 @@ def release_parts(
     whole = StreamedTrace(parts, extra=("turn",))
     _require_partable(parts, whole, profile)
     tail = max(TAILS[profile.tail], parts.tail, key=ORDER.index)
-    rows = _drawn(whole, users, session_share, rng or np.random.default_rng())
+    rows = None if session_share == 1 else drawn(whole, users, session_share, rng, _not_inferred)
     drops = tail == "dropped" != parts.tail
     if drops and rows is not None:
         raise UsageError("a sample is drawn and tails are dropped one after the other. Release it twice.")
@@ -63,8 +62,8 @@ def release_parts(
         plan = _plan(parts, profile, encode, partitions, task_blocks, tail, whole)
         made = number(plan, runner, meta, before=before, raw=raw, retailed=tail != parts.tail)
         made.account.sampled = rows is not None
-        if profile.coarsens and (left := len(_others(parts))):
-            made.account.notes.insert(0, f"{left} extra {'columns were' if left > 1 else 'column was'} left out.")
+        if profile.coarsens:
+            made.account.notes[:0] = left_out(_others(parts))
         made.meta |= made.account.meta
         made.bytes = {"encode": encode.bytes} | made.bytes
         yield made
@@ -98,24 +97,8 @@ def _hits(parts: Parts) -> Hits:
     return added_up(pieces(), parts.block_size)
 
 
-def _drawn(whole, users, share, rng) -> np.ndarray | None:
-    """Which rows are drawn: those of whole sessions, or of whole users where there are none; None = all."""
-    from .privacy.holders import holders
-
-    if share == 1:
-        return None
-    if not 0 < share < 1:
-        raise UsageError(f"the share of sessions is {share:g}; it is more than 0 and at most 1.")
-    if whole.session is not None and (whole.session >= 0).any():
-        unit = holders(whole, counts="sessions").holder
-    elif users is not None:
-        unit = holders(whole, users).holder
-    else:
-        raise UsageError(f"conversations can't be inferred from a folder of parts. Try --users FILE. {WHOLE}")
-    taken = (rng.random(int(unit.max(initial=-1)) + 1) < share)[unit]
-    if not taken.any():
-        raise UsageError(f"the sample holds none of the {len(whole):,} requests. Try a larger share.")
-    return taken
+def _not_inferred() -> np.ndarray:
+    raise UsageError(f"conversations can't be inferred from a folder of parts. Try --users FILE. {WHOLE}")
 
 
 class _Encoder:
@@ -166,9 +149,9 @@ class _Encoder:
             **{name: _digests(held, kind) for kind, (name, held) in enumerate(holders.items()) if held is not None},
             **{f"carried {name}": values for name, values in kept.items()},
         )  # fmt: skip
-        at = np.arange(0, len(columns), max(1, -(-len(columns) // SAMPLES)))
-        self.times.append(columns.timestamp[at])
-        self.blocks.append(np.diff(np.append(offsets[at], offsets[-1])))
+        times, blocks = told_of(columns.timestamp, offsets)
+        self.times.append(times)
+        self.blocks.append(blocks)
 
 
 def _plan(parts, profile, encode, partitions, task_blocks, tail, whole) -> Plan:

@@ -45,6 +45,13 @@ class Counts:
     without_output_blocks: int = 0  # with --outputs: the log has no text, or counts other tokens than it has
     reasons: Counter = field(default_factory=Counter)  # why rows were rejected
 
+    @property
+    def unknown(self) -> dict[str, str]:
+        """What a sidecar says of what the log does not show."""
+        if not self.lengths_only:
+            return {}
+        return {"prefixes": "unknown: the log holds lengths only, so no block is shared"}
+
     def to_dict(self) -> dict[str, Any]:
         """The counts by name."""
         return {name: value for name, value in asdict(self).items() if name != "reasons"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,7 +91,7 @@ def release(
     if not trace.is_chained and profile.coarsens:
         _note(done, "chained", trace.chained())
     if session_share != 1:
-        rows = _drawn(done.trace, users, session_share, rng or np.random.default_rng())
+        rows = np.flatnonzero(drawn(done.trace, users, session_share, rng, lambda: inferred(done.trace.chained())))
         users = None if users is None else users[rows]
         done.sampled = True
         _note(done, "sampled", done.trace[rows])
@@ -118,8 +119,7 @@ def _coarsen(done: Released, profile: Profile) -> None:
     columns, left = coarsened(whole, profile, whole.block_size, whole.tail)
     if columns is not whole:
         done.trace = Trace.from_columns(columns, block_size=whole.block_size, tail=whole.tail, meta=whole.meta)
-    if left:
-        done.notes.append(f"{len(left)} extra {'columns were' if len(left) > 1 else 'column was'} left out.")
+    done.notes += left_out(left)
 
 
 def _note(done: Released, name: str, trace: Trace) -> None:
@@ -127,15 +127,32 @@ def _note(done: Released, name: str, trace: Trace) -> None:
     done.steps.append(Step(name, count_hits(trace, unlimited_hits(trace))))
 
 
-def _drawn(trace, users, share, rng):
-    """Rows of the sessions that are drawn, each whole; of users or inferred conversations where there are none."""
+def left_out(columns: Sequence[str]) -> list[str]:
+    """What there is to say of extra columns that a release leaves out."""
+    if not columns:
+        return []
+    return [f"{len(columns)} extra {'columns were' if len(columns) > 1 else 'column was'} left out."]
+
+
+def drawn(
+    trace: Trace,
+    users: np.ndarray | None,
+    share: float,
+    rng: np.random.Generator | None,
+    infer: Callable[[], np.ndarray],
+) -> np.ndarray:
+    """Whether each request is drawn: those of whole sessions, of whole users where there are none, else as inferred.
+
+    UsageError for a share that is none, or a sample that holds nothing.
+    """
     if not 0 < share <= 1:
         raise UsageError(f"the share of sessions is {share:g}; it is more than 0 and at most 1.")
     if trace.session is not None and (trace.session >= 0).any():
         unit = holders(trace, counts="sessions").holder
     else:
-        unit = inferred(trace.chained()) if users is None else holders(trace, users).holder
-    rows = np.flatnonzero((rng.random(int(unit.max(initial=-1)) + 1) < share)[unit])
-    if not len(rows):
+        unit = infer() if users is None else holders(trace, users).holder
+    rng = rng or np.random.default_rng()
+    taken = (rng.random(int(unit.max(initial=-1)) + 1) < share)[unit]
+    if not taken.any():
         raise UsageError(f"the sample holds none of the {len(trace):,} requests. Try a larger share.")
-    return rows
+    return taken
