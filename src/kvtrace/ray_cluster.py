@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from .errors import StoppedError, UsageError
-from .workers import _guarded
+from .workers import guarded
 
 PATIENCE = 10  # seconds for somebody at an address to answer
 
@@ -69,7 +69,7 @@ def ordered(function: Callable, tasks: Iterable, *, in_flight: int, retries: int
     """
     import ray
 
-    call = ray.remote(num_cpus=1, max_retries=retries)(_guarded)
+    call = ray.remote(num_cpus=1, max_retries=retries)(guarded)
     waiting: deque = deque()
     # Ray is called aside: what a signal raises in the main thread would get lost in Ray's compiled part
     with ThreadPoolExecutor(1) as aside:

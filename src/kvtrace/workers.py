@@ -31,7 +31,7 @@ def ordered_map(function: Callable, items: Iterable, workers: int) -> Generator:
     """
     if workers <= 1:
         for item in items:
-            yield _guarded(function, item).value()
+            yield guarded(function, item).value()
         return
     with ProcessPoolExecutor(
         workers, mp_context=_context(), initializer=_start, initargs=(function, os.getpid())
@@ -100,7 +100,8 @@ class _Result:
         return self.given
 
 
-def _guarded(function, item) -> _Result:
+def guarded(function, item) -> _Result:
+    """What function(item) gave or where it failed, whatever it raised, in a form that can cross processes."""
     try:
         return _Result(function(item))
     except KvtraceError as error:
@@ -139,7 +140,7 @@ def _start(function, parent):
 
 
 def _run(item) -> _Result:
-    return _guarded(_function, item)
+    return guarded(_function, item)
 
 
 def _die_with(parent):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..privacy.steps import coarsened
@@ -13,8 +15,8 @@ NS_PER_MS = 1_000_000
 COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets")
 
 
-def finish(plan: Plan, number: int) -> dict[str, int]:
-    """Make `finished/<number>`: the columns of its rows."""
+def finish(plan: Plan, number: int) -> dict[str, Any]:
+    """Make `finished/<number>`: the columns of its rows; gives their sums, and the last of times and sessions."""
     with plan.store.open(f"gathered/{number}") as held:
         rows = {name: held[name] for name in ("time", "input_length", "output_length", "blocks")}
         entry, first, by_shard, shards = held["entry"], held["first"], held["by_shard"], held["shards"]
@@ -54,7 +56,12 @@ def finish(plan: Plan, number: int) -> dict[str, int]:
     if "turn" in carried:
         columns.extra["turn"] = carried["turn"]
     columns, _ = coarsened(columns, plan.profile, plan.block_size, plan.tail)
-    return {"bytes": write_columns(plan, number, columns)}
+    return {
+        "requests": len(columns), "tokens": int(columns.input_length.sum()),
+        "output_tokens": int(columns.output_length.sum()), "blocks": len(columns.hash_ids),
+        "sessions": 0 if columns.session is None else int(columns.session.max(initial=-1)) + 1,
+        "duration_ms": float(columns.timestamp.max(initial=0.0)), "bytes": write_columns(plan, number, columns),
+    }  # fmt: skip
 
 
 def _timestamp(plan: Plan, time) -> np.ndarray:

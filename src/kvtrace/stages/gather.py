@@ -12,9 +12,9 @@ import numpy as np
 
 from .._kernels import ids as numbering
 from .._kernels import ragged, sharing
-from .plan import ALONE, MANY, Plan, offsets_of, shard_of
+from .plan import ALONE, MANY, Plan, firsts_of, offsets_of, shard_of, tails_of
 
-ROWS = ("time", "input_length", "output_length", "session", "user", "type")
+ROWS = ("time", "input_length", "output_length")
 
 
 def gather(plan: Plan, number: int) -> dict[str, int]:
@@ -22,28 +22,30 @@ def gather(plan: Plan, number: int) -> dict[str, int]:
     rows, types, digests = _rows(plan, number)
     blocks = rows["blocks"]
     offsets = offsets_of(blocks)
-    tails = _tails(plan, rows["input_length"], offsets)
+    tails = tails_of(plan, rows["input_length"], offsets)
     digest = numbering.DigestIndex().add(digests)  # reference -> its digest's number in this range
     digest = numbering.renumber(2 * digest.astype(np.int64) + tails)[0]  # tails are blocks of their own
-    holder, tokens = _holders(plan, rows, number)
-    entry, many = _split(plan, digest, offsets, tails, holder)
-    first = _firsts(entry)  # entry -> reference
-    held = {"digest": digests[first], "is_tail": tails[first]}
-    if plan.counts != "none":
+    if plan.counts == "none":
+        entry = digest.astype(np.int32)
+        first = firsts_of(entry)  # entry -> reference
+        held = {}
+    else:
+        holder, rows["row_holder"] = _holders(plan, rows, number)
+        entry, many = _split(plan, digest, offsets, tails, holder)
+        first = firsts_of(entry)
         row = np.searchsorted(offsets, first, side="right") - 1
-        held["holder"] = np.where(many[digest[first]][:, None], MANY, tokens[row])
+        held = {"holder": np.where(many[digest[first]][:, None], MANY, rows["row_holder"][row])}
+    held |= {"digest": digests[first], "is_tail": tails[first]}
     shard = shard_of(held["digest"], plan.shards)
     by_shard = np.argsort(shard, kind="stable")
     sessions = _sessions(plan, rows)
     written = plan.store.write(
         f"gathered/{number}", {"types": types},
-        **{name: rows[name] for name in ("time", "input_length", "output_length", "blocks")},
-        **{name: values for name, values in rows.items() if name.startswith("carried ")},
-        **({"type": rows["type"]} if plan.has_types else {}), row_holder=tokens,
+        **{name: values for name, values in rows.items() if name not in ("session", "user")},
         entry=entry, first=first, by_shard=by_shard, shards=_starts(shard[by_shard], plan.shards),
         **{name: values[by_shard] for name, values in held.items()}, **sessions,
     )  # fmt: skip
-    return {"rows": len(blocks), "blocks": len(entry), "entries": len(first), "bytes": written}
+    return {"rows": len(blocks), "bytes": written}
 
 
 def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | None], np.ndarray]:
@@ -59,7 +61,7 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
             stop = len(time) if until is None else int(np.searchsorted(time, until))
             if start == stop:
                 continue
-            taken: dict[str, Any] = {name: held[name, start:stop] for name in ROWS[:3]}
+            taken: dict[str, Any] = {name: held[name, start:stop] for name in ROWS}
             offsets = held["offsets", start : stop + 1]
             taken["blocks"], taken["digests"] = np.diff(offsets), held["digests", int(offsets[0]) : int(offsets[-1])]
             for name in plan.carried:
@@ -83,7 +85,7 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
 
 
 def _no_rows(plan):
-    numbers = {name: np.empty(0, dtype=np.int64) for name in ("time", "input_length", "output_length", "blocks")}
+    numbers = {name: np.empty(0, dtype=np.int64) for name in (*ROWS, "blocks")}
     words = {name: np.empty((0, 2), dtype=np.uint64) for name in ("session", "user")}
     carried = {f"carried {name}": np.empty(0, dtype=np.int64) for name in plan.carried}
     return numbers | words | carried | ({"type": np.empty(0, dtype=np.int32)} if plan.has_types else {})
@@ -93,15 +95,6 @@ def _taken(digests, offsets, order) -> np.ndarray:
     """The digests of rows in another order."""
     place, _ = ragged.take(np.arange(len(digests)), offsets, order)
     return digests[place]
-
-
-def _tails(plan, input_length, offsets) -> np.ndarray:
-    """Which references are tails that get an id of their own."""
-    found = np.zeros(int(offsets[-1]), dtype=bool)
-    if plan.tail == "unique":
-        partial = (input_length % plan.block_size > 0) & (np.diff(offsets) > 0)
-        found[offsets[1:][partial] - 1] = True
-    return found
 
 
 # -- who holds what ----------------------------------------------------------------------------------------------
@@ -124,24 +117,10 @@ def _split(plan: Plan, digest, offsets, tails, holder) -> tuple[np.ndarray, np.n
     And of which digests no holder need be told: k have it in this range already, or it is a tail's.
     """
     distinct = int(digest.max(initial=-1)) + 1
-    if plan.counts == "none":
-        return digest.astype(np.int32), np.ones(distinct, dtype=bool)
     many = sharing.count_holders([(digest, offsets)], holder, distinct) >= plan.profile.k
     many[digest[tails]] = True
     (ids,) = sharing.split([(digest, offsets)], holder, ~many, distinct)
     return numbering.renumber(ids)[0].astype(np.int32), many
-
-
-def _firsts(numbers) -> np.ndarray:
-    """Where each number first stands; numbers are 0, 1, 2, ... by first appearance.
-
-    >>> _firsts(np.array([0, 1, 0, 2]))
-    array([0, 1, 3])
-    """
-    if not len(numbers):
-        return np.empty(0, dtype=np.int64)
-    greatest = np.maximum.accumulate(numbers)
-    return np.flatnonzero(np.concatenate([[True], greatest[1:] > greatest[:-1]]))
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------
@@ -154,7 +133,7 @@ def _sessions(plan: Plan, rows) -> dict[str, np.ndarray]:
     known = np.flatnonzero(rows["session"].any(axis=1))
     session = np.full(len(rows["session"]), -1, dtype=np.int64)
     session[known] = numbering.DigestIndex().add(rows["session"][known])
-    firsts = known[_firsts(session[known])]
+    firsts = known[firsts_of(session[known])]
     last = np.empty(len(firsts), dtype=np.int64)
     last[session[known]] = known  # the latest write stays
     digest = rows["session"][firsts]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from .._kernels import ids as numbering
-from .gather import _firsts
-from .plan import MANY, Plan, numbers_of, offsets_of
+from .plan import MANY, Plan, firsts_of, numbers_of, offsets_of
 
 TAIL = 2**62  # in place of a holder: blocks that are nobody else's
 
 
 def match(plan: Plan, shard: int) -> dict[str, int]:
-    """Make `matched/<shard>`: for each entry, range after range, who has its id first; gives bytes and splits.
+    """Make `matched/<shard>`: for each entry, range after range, who has its id first.
 
     `owner` is the first entry of the same block (itself, if it is new), `is_first` says whether its digest is new.
     """
@@ -33,31 +32,31 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
                 session_bounds.append(session_bounds[-1] + stop - start)
     digest = numbering.DigestIndex().add(np.concatenate(digests)).astype(np.int64)
     del digests
-    firsts, is_tail, few = _firsts(digest), np.concatenate(tails), 0
+    firsts, is_tail = firsts_of(digest), np.concatenate(tails)
     name = np.zeros(len(digest), dtype=np.int64)  # what tells blocks of one digest apart
     if holders:
-        name, few = _holders(digest, is_tail, len(firsts), np.concatenate(holders), plan.profile.k)
+        name = _holders(digest, is_tail, len(firsts), np.concatenate(holders), plan.profile.k)
     name[is_tail] = TAIL
     block = numbers_of(digest, name)
-    owner = _firsts(block)[block]
+    owner = firsts_of(block)[block]
     is_first = np.zeros(len(digest), dtype=bool)
     is_first[firsts] = True
     written = plan.store.write(
         f"matched/{shard}", bounds=np.array(bounds), owner=owner.astype(np.int32), is_first=is_first,
         **(_linked(sessions, session_bounds) if plan.has_sessions else {}),
     )  # fmt: skip
-    return {"bytes": written, "split": few}
+    return {"bytes": written}
 
 
-def _holders(digest, is_tail, distinct, holder, k) -> tuple[np.ndarray, int]:
-    """A number for the holder of each entry whose digest 2 to k - 1 have, else 0; and how many digests are split."""
+def _holders(digest, is_tail, distinct, holder, k) -> np.ndarray:
+    """A number for the holder of each entry whose digest 2 to k - 1 have, else 0."""
     many = (holder == MANY).all(axis=1)
     number = numbering.DigestIndex().add(holder).astype(np.int64)
-    counted = _firsts(numbers_of(digest, number))
+    counted = firsts_of(numbers_of(digest, number))
     holders = np.bincount(digest[counted[~is_tail[counted]]], minlength=distinct)
     holders[digest[many & ~is_tail]] = k  # or more
     few = (holders > 1) & (holders < k)
-    return np.where(few[digest], number + 1, 0), int(few.sum())
+    return np.where(few[digest], number + 1, 0)
 
 
 def _linked(sessions, bounds) -> dict[str, np.ndarray]:
@@ -72,7 +71,7 @@ def _linked(sessions, bounds) -> dict[str, np.ndarray]:
     turns = offsets_of(whole["rows"][by_session])[:-1]
     starts = np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(session))))
     turns = turns - turns[starts] if len(session) else turns
-    linked = {"session_owner": _firsts(session)[session], "session_bounds": np.array(bounds)}
+    linked = {"session_owner": firsts_of(session)[session], "session_bounds": np.array(bounds)}
     for name, values in (("session_previous", previous), ("session_turns", turns)):
         linked[name] = np.empty_like(values)
         linked[name][by_session] = values

@@ -128,3 +128,24 @@ def shard_of(digests: np.ndarray, shards: int) -> np.ndarray:
 def offsets_of(lengths) -> np.ndarray:
     """Where rows of these lengths begin and end, laid end to end."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
+
+
+def firsts_of(numbers) -> np.ndarray:
+    """Where each number first stands; numbers are 0, 1, 2, ... by first appearance.
+
+    >>> firsts_of(np.array([0, 1, 0, 2]))
+    array([0, 1, 3])
+    """
+    if not len(numbers):
+        return np.empty(0, dtype=np.int64)
+    greatest = np.maximum.accumulate(numbers)
+    return np.flatnonzero(np.concatenate([[True], greatest[1:] > greatest[:-1]]))
+
+
+def tails_of(plan: Plan, input_length: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Which references are tails that get an id of their own."""
+    found = np.zeros(int(offsets[-1]), dtype=bool)
+    if plan.tail == "unique":
+        partial = (input_length % plan.block_size > 0) & (np.diff(offsets) > 0)
+        found[offsets[1:][partial] - 1] = True
+    return found

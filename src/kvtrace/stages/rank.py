@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .plan import Plan, offsets_of
+from .plan import Plan, offsets_of, tails_of
 
 
 def rank(plan: Plan, number: int) -> dict[str, int]:
@@ -47,9 +47,7 @@ def rank(plan: Plan, number: int) -> dict[str, int]:
 
 def fresh_references(plan: Plan, entry, first, is_new, input_length, blocks) -> tuple[np.ndarray, np.ndarray]:
     """Which references get a new id, and which are tails that share none."""
-    from .gather import _tails
-
-    tails = _tails(plan, input_length, offsets_of(blocks))
+    tails = tails_of(plan, input_length, offsets_of(blocks))
     fresh = np.zeros(len(entry), dtype=bool)
     fresh[first[is_new]] = True
     return fresh | tails, tails

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -42,7 +42,7 @@ class Numbered:
     meta: dict[str, Any]
     figures: dict[str, Any]
     account: Account
-    bytes: dict[str, int] = field(default_factory=dict)  # written by each stage
+    bytes: dict[str, int]  # written by each stage
 
     def columns(self) -> Iterator[Columns]:
         """The trace's columns, some rows at a time: ids are those of the whole trace, and so are rows of parents."""
@@ -90,11 +90,10 @@ def number(
     finished = run(finish, plan.ranges)
     account = Account(plan.profile, isolated=isolated)
     _count(account, plan, before, raw, retailed)
-    found = Numbered(plan, meta | account.meta, {}, account)
-    found.figures = _figures(found, sum(blocks))
+    figures = _figures(plan, finished, sum(blocks), meta)
     stages = {"gather": gathered, "match": matched, "rank": ranked, "resolve": resolved, "finish": finished}
-    found.bytes = {name: sum(one["bytes"] for one in results) for name, results in stages.items()}
-    return found
+    written = {name: sum(one["bytes"] for one in results) for name, results in stages.items()}
+    return Numbered(plan, meta | account.meta, figures, account, written)
 
 
 # -- what is said of it ------------------------------------------------------------------------------------------
@@ -126,24 +125,12 @@ def _hits(plan: Plan, step: str, lengths: str = "gathered") -> Hits:
     return added_up(parts(), plan.block_size)
 
 
-def _figures(found: Numbered, distinct: int) -> dict[str, Any]:
+def _figures(plan: Plan, finished: list[dict[str, Any]], distinct: int, meta: dict[str, Any]) -> dict[str, Any]:
     """What figures.figures says of the whole trace."""
-    requests = tokens = output_tokens = blocks = sessions = 0
-    last = 0.0
-    for columns in found.columns():
-        requests += len(columns)
-        tokens += int(columns.input_length.sum())
-        output_tokens += int(columns.output_length.sum())
-        blocks += len(columns.hash_ids)
-        last = float(columns.timestamp[-1])
-        if columns.session is not None:
-            sessions = max(sessions, int(columns.session.max()) + 1)
-    plan = found.plan
-    figures: dict[str, Any] = {
-        "requests": requests, "tokens": tokens, "output_tokens": output_tokens, "blocks": blocks,
-        "distinct_blocks": distinct, "sessions": sessions, "duration_ms": last,
-    }  # fmt: skip
-    if "prefixes" not in found.meta:
+    sums = {name: sum(one[name] for one in finished) for name in ("requests", "tokens", "output_tokens", "blocks")}
+    most = {name: max(one[name] for one in finished) for name in ("sessions", "duration_ms")}
+    figures: dict[str, Any] = {**sums, "distinct_blocks": distinct, **most}
+    if "prefixes" not in meta:
         step = "k-sharing" if plan.counts != "none" else "tails unique" if plan.tail == "unique" else "as it was"
         figures["hits"] = _hits(plan, step, "finished").to_dict()
     return figures
