@@ -16,6 +16,7 @@ import numpy as np
 from ..errors import UsageError
 from ..hits import count_hits
 from ..trace import Trace
+from .core import router as routers
 from .jobs import Jobs, jobs
 from .simulate import CHUNK, Setting, Simulation, build
 
@@ -78,17 +79,16 @@ def simulate_instances(
     >>> done.hit_blocks.tolist(), done.instance.tolist(), round(done.imbalance, 2)
     ([0, 0, 2], [0, 1, 0], 1.33)
     """
-    from .core import fleet
+    from .core.fleet import Fleet
 
-    fleet.check(router)
+    routers.check(router)
     if instances < 1:
         raise UsageError(f"{instances} instances serve nobody. Try 1 or more.")
     if setting.schedule.kind == "window" or setting.ceiling:
         raise UsageError("instances are served one request at a time or timed, by an order that an engine can have.")
     asked = asked or jobs(trace, *setting.asks)
     engines = [build(setting, asked) for _ in range(instances)]
-    held = trace.input_length + trace.output_length
-    run = fleet.Fleet(engines, router, keys(trace), trace.input_length, held, trace.block_size)
+    run = Fleet(engines, routed(trace, router, engines), trace.input_length + trace.output_length)
     while run.done < len(asked):
         before = run.done
         run.advance(CHUNK)
@@ -102,7 +102,12 @@ def simulate_instances(
     )  # fmt: skip
 
 
-def keys(trace: Trace) -> np.ndarray:
+def routed(trace: Trace, router: str, engines: list):
+    """The router of that name over a trace and the engines that it may ask."""
+    return routers.Router(engines, router, _keys(trace), trace.input_length, trace.block_size)
+
+
+def _keys(trace: Trace) -> np.ndarray:
     """What a sticky router goes by: a hash of the session, else of the second block (the only one where there is one).
 
     The hash is SHA-256 of the number's digits, of which the last 32 bits are taken: the same everywhere.

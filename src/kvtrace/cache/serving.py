@@ -14,7 +14,8 @@ import numpy as np
 
 from ..errors import UsageError
 from ..trace import Trace
-from .instances import FleetSimulation, keys
+from .core import router as routers
+from .instances import FleetSimulation, routed
 from .jobs import Jobs, jobs
 from .simulate import Setting, build
 from .tiers import tiered
@@ -130,9 +131,9 @@ def serve(
     >>> done.ttft_s.tolist(), done.cached_tokens.tolist()
     ([2.0, 1.0], [0, 1])
     """
-    from .core import fleet, serving
+    from .core.serving import Serving
 
-    fleet.check(router)
+    routers.check(router)
     limits = limits or Limits()
     if instances < 1 or limits.step_tokens < 1 or limits.requests < 1:
         raise UsageError("instances, tokens a step and requests at once are 1 or more.")
@@ -140,8 +141,9 @@ def serve(
         raise UsageError("who is live when follows from the events, and the order is one that an engine can have.")
     asked = asked or jobs(trace, *setting.asks)
     engines = [_engine(setting, asked, tiers) for _ in range(instances)]
-    run = serving.Serving(
-        engines, router, keys(trace), trace.timestamp / 1000, trace.input_length, trace.output_length, asked.most,
+    run = Serving(
+        engines, routed(trace, router, engines), trace.timestamp / 1000, trace.input_length, trace.output_length,
+        asked.most,
         [limits.step_tokens, limits.requests, setting.capacity, trace.block_size],
         [rates.token_s, rates.pair_s, rates.step_s, rates.read_s, rates.overhead_s], prefetch,
     )  # fmt: skip

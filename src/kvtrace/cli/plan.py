@@ -30,7 +30,7 @@ def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, wr
     Every figure stands with what it assumes, and how it changes when that is a fifth lower or higher. TRACE - is stdin.
     """
     from .. import formats
-    from ..cache.core import fleet
+    from ..cache.core import router as routing
     from ..cache.serving import Limits
     from ..durations import milliseconds
     from ..lists import names
@@ -46,7 +46,7 @@ def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, wr
         limits=Limits(step_tokens, max_requests), routers=names(routers),
     )  # fmt: skip
     for router in wanted.routers:
-        fleet.check(router)
+        routing.check(router)
     read = formats.read(trace, block_size=block_size)
     screen = console()
     tell = None if quiet else lambda part: screen.print(f"[dim]{shown.DOING[part]} ...[/dim]", highlight=False)

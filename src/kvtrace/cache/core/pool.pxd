@@ -9,6 +9,7 @@ cdef class Pool(Engine):
     cdef int[::1] pins
     cdef int[::1] children
     cdef const int[::1] parent
+    cdef int resident_run(self, Py_ssize_t row) except -1 nogil
     cdef int _make_room(self) except -1 nogil
     cdef int _serve_one(self, Py_ssize_t row, Py_ssize_t at) except -1 nogil
     cdef int _fetch(self, Py_ssize_t start, Py_ssize_t stop) except -1 nogil

@@ -120,11 +120,18 @@ class Pool(Engine):
     @cython.nogil
     @cython.exceptval(-1, check=False)
     def peek(self, row: cython.Py_ssize_t) -> cython.int:
-        hit: cython.int = 0
-        start: cython.Py_ssize_t = self.start[row]
-        while hit < self.full[row] and self.pins[self.ids[start + hit]] != ABSENT:
-            hit += 1
-        return min(hit, self.limit[row])
+        return min(self.resident_run(row), self.limit[row])
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def resident_run(self, row: cython.Py_ssize_t) -> cython.int:
+        """How many of a request's leading blocks are resident."""
+        i: cython.Py_ssize_t = self.start[row]
+        stop: cython.Py_ssize_t = i + self.full[row]
+        while i < stop and self.pins[self.ids[i]] != ABSENT:
+            i += 1
+        return cython.cast(cython.int, i - self.start[row])
 
     @cython.cfunc
     @cython.nogil
@@ -136,11 +143,8 @@ class Pool(Engine):
         stop: cython.Py_ssize_t = start + self.full[row]
         if self.fetches:
             self._fetch(start, stop)
-        i = start
-        while i < stop and self.pins[self.ids[i]] != ABSENT:  # match
-            i += 1
-        hit: cython.int = cython.cast(cython.int, i - start)
-        if self.total and not self._fits(row, start, i, stop):
+        hit: cython.int = self.resident_run(row)  # match
+        if self.total and not self._fits(row, start, start + hit, stop):
             return NO_ROOM
         for i in range(start, stop):  # pin: also what is resident below a gap, and is computed again in its place
             block = self.ids[i]

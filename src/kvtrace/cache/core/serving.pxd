@@ -1,11 +1,10 @@
 from kvtrace.cache.core.engine cimport Engine
+from kvtrace.cache.core.router cimport Router
 
 cdef class Serving:
     cdef list engines
     cdef list instances
-    cdef int count
-    cdef int router
-    cdef const long long[::1] key
+    cdef Router router
     cdef const double[::1] arrival
     cdef const long long[::1] tokens
     cdef const long long[::1] output
@@ -21,8 +20,7 @@ cdef class Serving:
     cdef double[::1] ready
     cdef bint prefetches
     cdef Py_ssize_t row
-    cdef int _choose(self, Py_ssize_t row) except -1
-    cdef double _cost(self, Py_ssize_t row, Instance one) except? -1
+    cdef _tell(self)
 
 cdef class Instance:
     cdef Engine engine
@@ -33,7 +31,7 @@ cdef class Instance:
     cdef list decoding
     cdef readonly double now
     cdef readonly double busy
-    cdef long long steps, batch, context, reserved, prefill, load, sent
+    cdef long long steps, batch, context, reserved, prefill, load
     cdef long long waiting(self) except -1
     cdef take(self, Py_ssize_t row)
     cdef run(self, double until)

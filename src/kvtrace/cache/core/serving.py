@@ -13,13 +13,6 @@ import cython
 import numpy as np
 
 NEVER = cython.declare(cython.double, 1e300)
-TURNS = cython.declare(cython.int, 0)  # the kinds of router, as core/fleet.py has them
-KEYED = cython.declare(cython.int, 1)
-OVERLAP = cython.declare(cython.int, 2)
-LOADED = cython.declare(cython.int, 3)
-AWARE = cython.declare(cython.int, 4)
-KINDS = {"round-robin": TURNS, "sticky": KEYED, "overlap": OVERLAP, "least-loaded": LOADED, "kv-aware": AWARE,
-         "lmetric": 5}  # fmt: skip
 
 
 @cython.cclass
@@ -31,10 +24,9 @@ class Serving:
     at most.
     """
 
-    def __init__(self, engines, router, key, arrival, tokens, output, need, limits, rates, prefetches=True):
+    def __init__(self, engines, router, arrival, tokens, output, need, limits, rates, prefetches=True):
         rows = len(tokens)
-        self.engines, self.count, self.router = engines, len(engines), KINDS[router]
-        self.key = np.ascontiguousarray(key, dtype=np.int64)
+        self.engines, self.router = engines, router
         self.arrival = np.ascontiguousarray(arrival, dtype=np.float64)
         self.tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         self.output = np.ascontiguousarray(output, dtype=np.int64)
@@ -71,12 +63,14 @@ class Serving:
     def advance(self, rows):
         """Let so many more requests arrive; returns how many have."""
         one: Instance
+        chosen: cython.int
         stop: cython.Py_ssize_t = min(self.row + rows, self.tokens.shape[0])
         while self.row < stop:
             for one in self.instances:
                 one.run(self.arrival[self.row])
             if self.need[self.row] <= self.limits[2]:  # else it is rejected: no instance holds it
-                chosen = self._choose(self.row)
+                self._tell()
+                chosen = self.router.send(self.row)
                 self.instance[self.row] = chosen
                 one = self.instances[chosen]
                 one.take(self.row)
@@ -92,40 +86,15 @@ class Serving:
             engine.close()
 
     @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _choose(self, row: cython.Py_ssize_t) -> cython.int:
-        best: cython.int = 0
+    def _tell(self):
+        """Tell the router how busy each instance is."""
         i: cython.int
-        cost: cython.double
-        least: cython.double = 0
         one: Instance
-        other: Instance
-        if self.router == TURNS:
-            return cython.cast(cython.int, row % self.count)
-        if self.router == KEYED:
-            return cython.cast(cython.int, self.key[row] % self.count)
-        for i in range(self.count):
-            one, other = self.instances[i], self.instances[best]
-            cost = self._cost(row, one)
-            if i == 0 or cost < least or (cost == least and self.router == LOADED and one.sent < other.sent):
-                best, least = i, cost
-        return best
-
-    @cython.cfunc
-    @cython.exceptval(-1, check=True)
-    def _cost(self, row: cython.Py_ssize_t, one: Instance) -> cython.double:
-        hit: cython.longlong
-        blocks: cython.double
-        size: cython.longlong = self.limits[3]
-        if self.router == LOADED:
-            return one.load
-        hit = one.engine.peek(row)
-        if self.router == OVERLAP:
-            return -hit
-        if self.router == AWARE:
-            blocks = (one.prefill + self.tokens[row]) / cython.cast(cython.double, size)
-            return max(0.0, blocks - hit) + one.reserved
-        return cython.cast(cython.double, max(0, self.tokens[row] - hit * size)) * (one.waiting() + 1)
+        router: Router = self.router
+        for i in range(router.count):
+            one = self.instances[i]
+            router.load[i], router.waiting[i] = one.load, one.prefill
+            router.blocks[i], router.here[i] = one.reserved, one.waiting()
 
 
 @cython.cclass
@@ -142,7 +111,7 @@ class Instance:
         self.queue, self.prefilling, self.decoding = [], [], []
         self.head = 0
         self.now = self.busy = 0
-        self.steps = self.batch = self.context = self.reserved = self.prefill = self.load = self.sent = 0
+        self.steps = self.batch = self.context = self.reserved = self.prefill = self.load = 0
 
     @cython.cfunc
     @cython.exceptval(-1, check=False)
@@ -159,7 +128,6 @@ class Instance:
         self.queue.append(row)
         self.prefill += s.tokens[row]
         self.load += s.tokens[row] + s.output[row]
-        self.sent += 1
 
     @cython.cfunc
     def run(self, until: cython.double):

@@ -88,14 +88,13 @@ class Tiers(Pool):
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(-1, check=False)
-    def peek(self, row: cython.Py_ssize_t) -> cython.int:
-        hit: cython.int = 0
-        start: cython.Py_ssize_t = self.start[row]
-        while hit < self.full[row] and (
-            self.pins[self.ids[start + hit]] != ABSENT or self.below[self.ids[start + hit]]
-        ):
-            hit += 1
-        return min(hit, self.limit[row])
+    def resident_run(self, row: cython.Py_ssize_t) -> cython.int:
+        """How many of a request's leading blocks are in any tier."""
+        i: cython.Py_ssize_t = self.start[row]
+        stop: cython.Py_ssize_t = i + self.full[row]
+        while i < stop and (self.pins[self.ids[i]] != ABSENT or self.below[self.ids[i]]):
+            i += 1
+        return cython.cast(cython.int, i - self.start[row])
 
     @cython.cfunc
     @cython.nogil
@@ -123,21 +122,18 @@ class Tiers(Pool):
     @cython.exceptval(-1, check=False)
     def admit(self, row: cython.Py_ssize_t) -> cython.int:
         i: cython.Py_ssize_t
-        gap: cython.Py_ssize_t
         block: cython.int
         start: cython.Py_ssize_t = self.start[row]
         stop: cython.Py_ssize_t = start + self.full[row]
-        gap = start
-        while gap < stop and (self.pins[self.ids[gap]] != ABSENT or self.below[self.ids[gap]]):
-            gap += 1
+        hit: cython.int = self.peek(row)
         if not self._fits(row, start, start, stop):
             return NO_ROOM
         for i in range(start, stop):  # out of the lower tiers first: it makes room for what the first one evicts
             block = self.ids[i]
             if self.below[block]:
-                self._take(block, row, i - start < min(gap - start, self.limit[row]))
+                self._take(block, row, i - start < hit)
         Pool.admit(self, row)
-        return min(cython.cast(cython.int, gap - start), self.limit[row])
+        return hit
 
     @cython.cfunc
     @cython.nogil
