@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace import UsageError, shards
+from kvtrace.mixing import split_mix
 from kvtrace.reuse import RATES, hit_curve
-from kvtrace.shards import SAMPLES, SampledCurve, _sample_of, split_mix
+from kvtrace.shards import SAMPLES, SampledCurve, _sample_of
 from kvtrace.trace import Columns, Trace
 from tests.strategies import traces
 

@@ -15,11 +15,11 @@ from .convert import STALE
 from .errors import UsageError
 from .formats.parts import Parts
 from .hits import Hits, added_up, unlimited_hits
+from .mixing import split_mix
 from .privacy.allowed import EXTRA
 from .privacy.profiles import TAILS, Profile
 from .privacy.release import Step, drawn, left_out
 from .privacy.steps import ORDER
-from .shards import split_mix
 from .stages.plan import BLOCKS, Plan, counts_of, cuts, offsets_of, told_of
 from .stages.run import Numbered, Runner, number
 from .stages.store import Store

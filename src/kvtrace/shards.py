@@ -13,6 +13,7 @@ import numpy as np
 
 from .errors import UsageError
 from .hits import Hits
+from .mixing import split_mix
 from .ramps import Ramps, Steps
 from .reuse import RATES, HitCurve, Segments, tails
 from .streamed import pieces
@@ -156,15 +157,3 @@ def _every(share, distinct):
             f"{FEWEST * SAMPLES}. Try a larger share, or the exact curve."
         )
     return round(SAMPLES / share)
-
-
-def split_mix(values: np.ndarray) -> np.ndarray:
-    """SplitMix64 (Steele et al., 2014): each value as the seed of a generator, and the first number it gives.
-
-    >>> split_mix(np.array([0]))
-    array([16294208416658607535], dtype=uint64)
-    """
-    mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))

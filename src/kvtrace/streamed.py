@@ -12,11 +12,16 @@ import numpy as np
 
 from .errors import InputError
 from .formats.parts import Parts
-from .trace import Columns, Repairs, Trace, TraceBuilder
-from .trace import _by_first_appearance as by_first_appearance
-from .trace import _verify_lengths as verify_lengths
-from .trace import _verify_outputs as verify_outputs
-from .trace import _verify_rows as verify_rows
+from .trace import (
+    Columns,
+    Repairs,
+    Trace,
+    TraceBuilder,
+    by_first_appearance,
+    verify_lengths,
+    verify_outputs,
+    verify_rows,
+)
 
 REFERENCES = 1 << 18  # of a piece: few enough that what is made of them stays small
 REMEDY = "In a stream nothing is mended. Try kvtrace.read and kvtrace.write, which mend what can be."

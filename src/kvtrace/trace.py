@@ -201,7 +201,7 @@ class Trace(Columns):
             raise UsageError("a row was selected twice; a trace holds each request once.")
         part = self.take(rows)
         part.timestamp = part.timestamp - part.timestamp[0] if len(part) else part.timestamp
-        part.session = None if part.session is None else _by_first_appearance(part.session)
+        part.session = None if part.session is None else by_first_appearance(part.session)
         renumber(part)
         return Trace(**_fields(part), block_size=self.block_size, tail=self.tail, meta=self.meta)
 
@@ -276,14 +276,14 @@ class Trace(Columns):
     def _verify(self):
         rows = len(self)
         for name in ("input_length", "output_length", "session", "parent"):
-            _verify_rows(name, getattr(self, name), rows)
+            verify_rows(name, getattr(self, name), rows)
         for name, values in self.extra.items():
-            _verify_rows(f"extra column {name!r}", values, rows)
+            verify_rows(f"extra column {name!r}", values, rows)
         _verify_offsets("offsets", self.offsets, rows, len(self.hash_ids))
-        _verify_lengths(self)
+        verify_lengths(self)
         if self.output_ids is not None:
             _verify_offsets("output_offsets", self.output_offsets, rows, len(self.output_ids))
-            _verify_outputs(self)
+            verify_outputs(self)
         if rows and not np.isfinite(self.timestamp).all():
             raise InputError(f"row {np.flatnonzero(~np.isfinite(self.timestamp))[0]}: the timestamp is not finite.")
         if rows and self.timestamp[0] != 0:
@@ -420,7 +420,7 @@ def mend(columns: Columns) -> tuple[Columns, Repairs]:
         repairs.dangling_parents = int(dangling.sum())
         columns.parent = np.where(dangling, -1, columns.parent)
     if columns.session is not None:
-        columns.session = _by_first_appearance(columns.session)
+        columns.session = by_first_appearance(columns.session)
     repairs.renumbered = renumber(columns)
     return columns, repairs
 
@@ -470,7 +470,7 @@ def _moved_parents(parent, rows):
     return moved[parent[rows]]
 
 
-def _by_first_appearance(session: np.ndarray) -> np.ndarray:
+def by_first_appearance(session: np.ndarray) -> np.ndarray:
     """Sessions renumbered 0, 1, 2, ... in order of first appearance; -1 stays."""
     from ._kernels import ids
 
@@ -507,7 +507,8 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
     return np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
 
 
-def _verify_rows(name, values, rows):
+def verify_rows(name, values, rows):
+    """InputError unless a column has so many rows of plain values."""
     if values is None:
         return
     if values.shape != (rows,):
@@ -528,7 +529,8 @@ def expected_blocks(tokens: np.ndarray, block_size: int, tail: str) -> np.ndarra
     return tokens // block_size if tail == "dropped" else -(-tokens // block_size)
 
 
-def _verify_lengths(trace):
+def verify_lengths(trace):
+    """InputError unless prompts have the blocks that their lengths give."""
     expected = expected_blocks(trace.input_length, trace.block_size, trace.tail)
     wrong = np.flatnonzero(np.diff(trace.offsets) != expected)
     if wrong.size:
@@ -545,7 +547,8 @@ def expected_output_blocks(trace) -> np.ndarray:
     return both - trace.full_blocks
 
 
-def _verify_outputs(trace):
+def verify_outputs(trace):
+    """InputError unless outputs have no blocks, or those that lengths give."""
     blocks = np.diff(trace.output_offsets)
     wrong = np.flatnonzero((blocks != 0) & (blocks != expected_output_blocks(trace)))
     if wrong.size:

@@ -9,8 +9,8 @@ import numpy as np
 
 from .._kernels.ids import DigestIndex
 from ..errors import UsageError
+from ..mixing import split_mix
 from ..privacy.profiles import Profile
-from ..shards import split_mix
 from .store import Store
 
 BLOCKS = 1 << 20  # references that a task holds, about

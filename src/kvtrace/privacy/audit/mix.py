@@ -1,19 +1,10 @@
-"""SplitMix64's finaliser: equal numbers stay equal, others hardly ever meet in a part of their bits."""
+"""A number for a row's list of numbers: equal lists have equal ones, others hardly ever."""
 
 from __future__ import annotations
 
 import numpy as np
 
-
-def mix(values: np.ndarray) -> np.ndarray:
-    """Each number (uint64) with its bits spread over the word; no two numbers become one.
-
-    >>> int(mix(np.array([1], dtype=np.uint64))[0]) >> 32 > 0
-    True
-    """
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+from ...mixing import mix
 
 
 def of_rows(numbers: np.ndarray, offsets: np.ndarray, skip: np.ndarray | None = None) -> np.ndarray:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError, UsageError
+from ...mixing import mix
 from .marks import IDENTIFIER
-from .mix import mix
 
 MOST = 64  # bytes a distinct id that is in the table, its growth included
 
