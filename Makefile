@@ -33,19 +33,19 @@ fuzz-short: $(VENV)/dev  ## fuzzers for FUZZ_SHORT seconds each, the kernels' wi
 	$(PY) -m fuzz.readers --seconds $(FUZZ_SHORT)
 	$(PY) -m fuzz.scanner --seconds $(FUZZ_SHORT)
 	sh tests/asan_build.sh $(PY) $(FUZZ_SHORT)
-	KVTRACE_CANARY_ROWS=100000 $(PY) -m pytest tests/test_canary.py -k nothing_that_a_run_leaves
+	KVTRACE_CANARY_ROWS=100000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
 
 fuzz: $(VENV)/dev  ## fuzzers for FUZZ_SECONDS each (an hour), what they find kept in build/fuzz; a million canaries, 200 kills
 	$(PY) -m fuzz.readers --seconds $(FUZZ_SECONDS) build/fuzz/readers
 	$(PY) -m fuzz.scanner --seconds $(FUZZ_SECONDS) build/fuzz/scanner
 	sh tests/asan_build.sh $(PY) $(FUZZ_SECONDS)
-	KVTRACE_CANARY_ROWS=1000000 $(PY) -m pytest tests/test_canary.py -k nothing_that_a_run_leaves
-	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/test_resume.py -k killed_its_resumption
+	KVTRACE_CANARY_ROWS=1000000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
+	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/ingest/test_resume.py -k killed_its_resumption
 
 wheel: $(VENV)/dev  ## build a wheel and try it in a bare environment
 	sh tests/smoke_wheel.sh $(PY)
 
-docs: $(VENV)/dev  ## write the --help texts into docs/cli.md
+docs: $(VENV)/dev  ## write the --help texts into docs/cli/cli.md
 	$(PY) -m tests.make_docs
 
 vectors: $(VENV)/dev  ## write the test vectors from the reference; a diff is a change of behaviour
@@ -58,7 +58,7 @@ clean:  ## remove what was built
 	rm -rf build dist $(VENV) demo-output .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find src -name '*.so' -delete
 
-COMPILED := src/kvtrace/_kernels src/kvtrace/cache src/kvtrace/cache/core src/kvtrace/cache/policies
+COMPILED := $(addprefix src/kvtrace/,_native cache/core cache/live cache/policies cache/structures serving/core)
 SOURCES := pyproject.toml setup.py $(wildcard $(COMPILED:%=%/*.py) $(COMPILED:%=%/*.pxd))
 
 # an editable install with the kernels compiled in place; made again when a kernel or a dependency changes

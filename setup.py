@@ -11,10 +11,20 @@ from Cython.Compiler import Errors
 from setuptools import Extension, setup
 
 DEBUG = os.environ.get("KVTRACE_DEBUG_KERNELS") == "1"
-COMPILED = ["_kernels", "cache/core", "cache/policies"]  # folders whose files are all compiled
+COMPILED = [
+    "_native",
+    "cache/core",
+    "cache/live",
+    "cache/policies",
+    "cache/structures",
+    "serving/core",
+]  # folders whose files are all compiled
 KERNELS = sorted(
-    path for folder in COMPILED for path in Path("src/kvtrace", folder).glob("*.py") if path.name != "__init__.py"
-) + [path for path in [Path("src/kvtrace/cache/manager.py")] if path.exists()]
+    path
+    for folder in COMPILED
+    for path in Path("src/kvtrace", folder).glob("*.py")
+    if path.stem not in ("__init__", "policy_choice", "self_check")
+)
 
 
 def fail_on_performance_hint(position, message, env=None):

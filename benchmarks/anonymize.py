@@ -34,8 +34,8 @@ def claims(folder: str, megabytes: float, rounds: int) -> list[Claim]:
 
 def resumable(log: str) -> float:
     """Seconds of the same with all that is done kept in a spool."""
-    from kvtrace.keys import Key
-    from kvtrace.spool import Spool
+    from kvtrace.ingest.checkpoint import Spool
+    from kvtrace.ingest.keys import Key
 
     with Spool(f"{log}.resume") as spool:
         return pipeline(log, key=Key.random(), spool=spool)
@@ -43,8 +43,8 @@ def resumable(log: str) -> float:
 
 def pipeline(log: str, profile: str = "standard", **options) -> float:
     """Seconds from a log to released rows on all cores, with a tokenizer that is loaded."""
-    from kvtrace import tokenizers
-    from kvtrace.anonymize import anonymize_rows
+    from kvtrace.ingest.pipeline import anonymize_rows
+    from kvtrace.text import tokenizers
 
     tokenizer = tokenizers.load(TOKENIZER).wait()
     tokenizers.load = lambda name: tokenizer  # type: ignore[assignment]
@@ -65,7 +65,7 @@ def rival(log: str) -> float:
     """Seconds that encode_batch_fast takes on all cores for the rendered prompts; nothing else is counted."""
     import tokenizers
 
-    from kvtrace import tokenizer_files
+    from kvtrace.text import tokenizer_files
 
     prompts = rendered(log)
     library = tokenizers.Tokenizer.from_file(str(tokenizer_files.find(TOKENIZER).tokenizer))
@@ -79,7 +79,7 @@ def rendered(log: str) -> list[str]:
     """The prompts of a log as text."""
     import orjson
 
-    from kvtrace import templates
+    from kvtrace.text import templates
 
     template = templates.load(TOKENIZER)
     assert template is not None
@@ -98,12 +98,12 @@ def stages(log: str) -> dict[str, float]:
     os.environ["FASTOKENS_BPE_THREADS"] = "1"
     import numpy as np
 
-    from kvtrace import logs
-    from kvtrace.anonymize import Collector
-    from kvtrace.encode import Batch, Encoder, Recipe
-    from kvtrace.errors import EmptyPrompt
-    from kvtrace.keys import Key
-    from kvtrace.logs import sources
+    from kvtrace._base.errors import EmptyPrompt
+    from kvtrace.ingest import logs
+    from kvtrace.ingest.encoding import Batch, Encoder, Recipe
+    from kvtrace.ingest.keys import Key
+    from kvtrace.ingest.logs import sources
+    from kvtrace.ingest.pipeline import Collector
 
     files = sources.find(log)
     reader = logs.open_reader("auto", sources.sample(files))

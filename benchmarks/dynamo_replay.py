@@ -1,7 +1,7 @@
 """NVIDIA Dynamo's offline replay beside kvtrace: KVTRACE_CLIENTS=FOLDER python -m benchmarks.dynamo_replay TRACE.
 
 Three tables: one request at a time; four workers at the trace's times; and what tells its KV router from ours. FOLDER
-has an environment `dynamo` with ai-dynamo-runtime. docs/dynamo.md explains the figures.
+has an environment `dynamo` with ai-dynamo-runtime. docs/serving/dynamo.md explains the figures.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kvtrace.serving.hardware.instances import simulate_instances
 
 import kvtrace
-from kvtrace.cache.instances import simulate_instances
-from kvtrace.cache.jobs import jobs
-from kvtrace.cache.schedule import parse_schedule
-from kvtrace.cache.simulate import Setting, build, simulate
+from kvtrace.cache.demand import jobs
+from kvtrace.cache.schedules import parse_schedule
+from kvtrace.cache.simulation import Setting, build, simulate
 from tests.reference.dynamo_router import Rules, decisions, routed
 
 ROOT = Path(__file__).resolve().parent.parent

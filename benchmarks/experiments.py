@@ -17,13 +17,13 @@ from typing import Any
 
 from rich.console import Console
 
-from kvtrace.experiments import figures, tables
-from kvtrace.experiments.eviction import eviction
-from kvtrace.experiments.hit_rate import hit_rate
-from kvtrace.experiments.identical import identical_prompt
-from kvtrace.experiments.latency import latency
-from kvtrace.experiments.prompts import Mix
-from kvtrace.experiments.throughput import small_mix, throughput
+from experiments import figures, tables
+from experiments.eviction import eviction
+from experiments.hit_rate import hit_rate
+from experiments.identical import identical_prompt
+from experiments.latency import latency
+from experiments.prompts import Mix
+from experiments.throughput import small_mix, throughput
 
 from .apart import wait_for_quiet
 

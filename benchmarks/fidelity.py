@@ -12,8 +12,10 @@ import time
 import numpy as np
 
 import kvtrace
-from kvtrace.distances import spearman
-from kvtrace.synthesize import fit, fit_tree, sample
+from kvtrace.analysis.distances import spearman
+from kvtrace.synthesis import fitting as fit
+from kvtrace.synthesis import sampling as sample
+from kvtrace.synthesis.tree import fit_tree
 
 SEEDS = range(5)
 CAPACITIES = (2_000, 10_000, 50_000)

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterator
 
 import numpy as np
+from kvtrace.formats.trace_files.dataset import PartsWriter
+from kvtrace.trace.trace.trace import Columns, Trace, replace_columns, toy
 
-from kvtrace import formats
-from kvtrace.formats.parts import PartsWriter
-from kvtrace.trace import Columns, Trace, replace_columns, toy
+from kvtrace.formats.trace_files import trace_files as formats
 
 from .apart import apart
 from .raw_logs import SHARED

@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from kvtrace.cache.manager import PrefixCache
+from kvtrace.cache.live.prefix_cache import PrefixCache
 
 from .apart import apart, medians
 from .table import Claim, show
@@ -107,7 +107,7 @@ def prompts(seed: int, count: int, length: int = PROMPT) -> list[np.ndarray]:
 
 
 def costs() -> None:
-    """Print the table of docs/prefix-cache.md."""
+    """Print the table of docs/cache/prefix-cache.md."""
     rows = {
         "a new block: allocate or append_many, an eviction, free": (blocks,),
         "a block, 4 of 5 hit": (blocks, True),

@@ -42,7 +42,7 @@ def claims(folder: str, rows: int, rounds: int) -> list[Claim]:
 
 def fitted(path: str) -> None:
     """Save the model of the conversation trace, or of one that is made up."""
-    from kvtrace.synthesize import fit
+    from kvtrace.synthesis import fitting as fit
 
     once = _once()
     trace = once if isinstance(once, kvtrace.Trace) else kvtrace.Trace.from_columns(once, block_size=BLOCK)
@@ -51,7 +51,8 @@ def fitted(path: str) -> None:
 
 def written(model: str, folder: str, rows: int) -> float:
     """Seconds to sample and write so many rows, in a process that is up."""
-    from kvtrace.synthesize import Model, write_sample
+    from kvtrace.synthesis.model import Model
+    from kvtrace.synthesis.sampling import write_sample
 
     loaded, path = Model.load(model), os.path.join(folder, "sample.jsonl")
     write_sample(loaded, 1, path, seed=7)  # what a first call imports
@@ -62,7 +63,8 @@ def written(model: str, folder: str, rows: int) -> float:
 
 def dumped(folder: str, model: str, rows: int) -> float:
     """Seconds of a loop of json.dumps that writes the same rows."""
-    from kvtrace.synthesize import Model, sample
+    from kvtrace.synthesis import sampling as sample
+    from kvtrace.synthesis.model import Model
 
     trace = sample(Model.load(model), rows, seed=7)
     columns = [column.tolist() for column in (trace.timestamp, trace.input_length, trace.output_length, trace.offsets)]
@@ -81,7 +83,7 @@ def dumped(folder: str, model: str, rows: int) -> float:
 
 def fit(path: str) -> float:
     """Seconds to fit a trace in memory."""
-    from kvtrace.synthesize import fit as fit_model
+    from kvtrace.synthesis import fitting as fit_model
 
     trace = kvtrace.read(path, block_size=BLOCK)
     start = time.perf_counter()

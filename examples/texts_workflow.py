@@ -6,9 +6,10 @@ Run it from the project's folder: `python examples/texts_workflow.py`.
 import numpy as np
 
 from kvtrace import Columns, Trace
-from kvtrace.replay import hashes_to_texts, texts_to_hashes
-from kvtrace.synthesize import fit, sample
-from kvtrace.tokenizers import load
+from kvtrace.synthesis import fitting as fit
+from kvtrace.synthesis import sampling as sample
+from kvtrace.text.prompts import hashes_to_texts, texts_to_hashes
+from kvtrace.text.tokenizers import load
 
 BLOCK_SIZE = 4
 QUESTIONS = [

@@ -21,15 +21,15 @@ import numpy as np
 
 from fuzz.mutate import mutate
 from fuzz.seeds import trace_files
-from kvtrace._kernels import forest, ids, ragged, rows_out, sharing, siphash
-from kvtrace.formats import jsonl_read
+from kvtrace._native import forest, ids, ragged, rows_out, sharing, siphash
+from kvtrace.formats.trace_files import jsonl_read
+from tests.formats.test_rows import as_rows, comparable
 from tests.reference import forest as slow_forest
 from tests.reference import ids as slow_ids
 from tests.reference import ragged as slow_ragged
 from tests.reference import rows as slow_rows
 from tests.reference import rows_out as slow_rows_out
 from tests.reference import siphash as slow_siphash
-from tests.test_rows import as_rows, comparable
 
 
 def main(arguments: list[str] | None = None) -> int:

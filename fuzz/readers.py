@@ -12,9 +12,9 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["kvtrace.logs", "kvtrace.messages"], enable_loader_override=False):
-    from kvtrace import logs
-    from kvtrace.errors import RowError
+with atheris.instrument_imports(include=["kvtrace.ingest.logs", "kvtrace.text.messages"], enable_loader_override=False):
+    from kvtrace._base.errors import RowError
+    from kvtrace.ingest import logs
 
 import orjson
 

@@ -15,14 +15,14 @@ from types import ModuleType
 import atheris
 from atheris.instrument_bytecode import patch_code
 
-with atheris.instrument_imports(include=["kvtrace.formats"], enable_loader_override=False):
-    from kvtrace.formats import jsonl_read
+with atheris.instrument_imports(include=["kvtrace.formats.trace_files"], enable_loader_override=False):
+    from kvtrace.formats.trace_files import jsonl_read
 
 from fuzz.engine import fuzz
 from fuzz.mutate import TOKENS
 from fuzz.seeds import trace_files
-from kvtrace import _kernels
-from tests.test_rows import agree
+from kvtrace import _native as _kernels
+from tests.formats.test_rows import agree
 
 SOURCE = Path(_kernels.__file__).parent / "rows.py"
 

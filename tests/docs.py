@@ -1,4 +1,4 @@
-"""What README and docs hold: their code blocks, and the --help texts that are generated into docs/cli.md."""
+"""What README and docs hold: their code blocks, and the --help texts that are generated into docs/cli/cli.md."""
 
 import re
 import shlex
@@ -35,7 +35,8 @@ def is_ours(command):
 
 def with_help(text):
     """A page with its --help texts as the commands print them now."""
-    from kvtrace import cli, datagen
+    from kvtrace import cli
+    from kvtrace.cli import datagen
 
     groups = {"kvtrace": cli.commands, "datagen": datagen.commands}
 

@@ -5,13 +5,13 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+from kvtrace.trace.trace.trace import Columns, Trace
 
-from kvtrace.cache.core.borrowed import Borrowed
 from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.jobs import jobs
+from kvtrace.cache.core.python_policy import Borrowed
+from kvtrace.cache.demand import jobs
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.policies.base import Context
-from kvtrace.trace import Columns, Trace
 from tests.reference import pool as slow
 
 CAPACITIES = (12, 20, 40)
@@ -56,7 +56,7 @@ def twin(name, context):
     """The plain order of that name; the words of its parameter are turned as the table's row says."""
     name, _, text = name.partition(":")
     row = POLICIES[name]
-    home = {"lru": slow, "mru": import_module("tests.test_engine_lmcache")}.get(row.module)
+    home = {"lru": slow, "mru": import_module("tests.cache.test_engine_lmcache")}.get(row.module)
     home = home or import_module(f"tests.reference.policies.{row.module}")
     cls = getattr(home, {"lru": "Lru", "mru": "Mru"}.get(row.module, row.cls))
     return cls(context, row.parameter(text)) if text else cls(context)

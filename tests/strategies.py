@@ -2,8 +2,7 @@
 
 import numpy as np
 from hypothesis import strategies as st
-
-from kvtrace.trace import Columns, Trace
+from kvtrace.trace.trace.trace import Columns, Trace
 
 paths = st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=12)
 

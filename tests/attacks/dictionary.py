@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 import xxhash
 
-from kvtrace._kernels import siphash
+from kvtrace._native import siphash
 
 Scheme = Callable[[list[int], int], list[bytes]]  # tokens, block size -> a digest a block
 

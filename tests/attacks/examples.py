@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvtrace import logs
-from kvtrace.errors import RowError
-from kvtrace.logs import tables
+from kvtrace._base.errors import RowError
+from kvtrace.ingest import logs
+from kvtrace.ingest.logs import tables
 
 LOGS = Path(__file__).resolve().parent.parent / "data/logs"
 MAPS = {

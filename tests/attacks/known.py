@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from kvtrace import logs
-from kvtrace.blocks import BlockHasher
-from kvtrace.encode import Encoder, Recipe
-from kvtrace.errors import RowError
-from kvtrace.keys import Key
+from kvtrace._base.errors import RowError
+from kvtrace.ingest import logs
+from kvtrace.ingest.encoding import Encoder, Recipe
+from kvtrace.ingest.hashing import BlockHasher
+from kvtrace.ingest.keys import Key
 from tests.attacks import dictionary, examples
 
 TINY = Path(__file__).resolve().parent.parent / "data/tokenizers/tiny"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace import logs
 from kvtrace.cli import run
-from kvtrace.keys import Key, load_key
+from kvtrace.ingest import logs
+from kvtrace.ingest.keys import Key, load_key
 from tests.attacks import dictionary, examples
 from tests.attacks.known import TINY, Known, know
 from tests.attacks.search import Needles, found_in
@@ -120,7 +120,7 @@ class Stopped:
     def __init__(self, out, monkeypatch):
         self.files: dict[str, bytes] = {}
         self._out, self._looks = out, 0
-        monkeypatch.setattr("kvtrace.logs.sources.PIECE_BYTES", 4096)
+        monkeypatch.setattr("kvtrace.ingest.logs.sources.PIECE_BYTES", 4096)
         monkeypatch.setattr("kvtrace.report.progress.Bar.update", self.look)
 
     def look(self, *_):
@@ -148,7 +148,7 @@ def test_nor_in_what_an_interrupted_run_leaves_to_go_on_from(log, needles, out, 
 
 def test_an_interrupted_run_under_a_guessed_key_is_caught(log, needles, out, tmp_path, capfd, monkeypatch):
     stopped = Stopped(out, monkeypatch)
-    monkeypatch.setattr("kvtrace.keys.load_key", lambda path: Key(bytes(16)))
+    monkeypatch.setattr("kvtrace.ingest.keys.load_key", lambda path: Key(bytes(16)))
     assert anonymized(log, out, tmp_path / "key", "--block-size", str(BLOCK_SIZE)) != 0
     assert any("key guessed" in line for line in found_in(stopped.files, needles))
 

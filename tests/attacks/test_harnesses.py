@@ -8,11 +8,11 @@ import pytest
 
 from fuzz import kernels, seeds
 from fuzz.mutate import mutate
-from kvtrace import logs
-from kvtrace._kernels import sharing
-from kvtrace.errors import RowError
+from kvtrace._base.errors import RowError
+from kvtrace._native import sharing
+from kvtrace.ingest import logs
 from tests.attacks.canary import CANARY
-from tests.test_rows import agree
+from tests.formats.test_rows import agree
 
 
 def test_the_kernels_pass_a_few_cases():

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kvtrace.trace.trace.trace import Columns, Trace
 
 import kvtrace
-from kvtrace.privacy.audit.anonymity import alone_near
+from kvtrace.privacy.checks.anonymity import alone_near
 from kvtrace.privacy.profiles import PROFILES
-from kvtrace.privacy.release import release
-from kvtrace.trace import Columns, Trace
+from kvtrace.privacy.releases import release
 from tests.reference.location import located
 
 
@@ -70,5 +70,5 @@ def mooncake(shared):
 def test_on_a_real_trace_strict_hides_most_requests(mooncake):
     found = {profile: share(mooncake, profile) for profile in PROFILES}
     assert found["exact"] == pytest.approx(0.998, abs=0.001)
-    assert found["standard"] == pytest.approx(0.998, abs=0.001)  # exact lengths tell: docs/privacy.md says so
+    assert found["standard"] == pytest.approx(0.998, abs=0.001)  # exact lengths tell: docs/privacy/privacy.md says so
     assert found["strict"] == pytest.approx(0.227, abs=0.005)

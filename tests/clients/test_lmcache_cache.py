@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.test_engine_lmcache import POLICIES, VECTORS, drawn, made, serve, vector_trace
+from tests.cache.test_engine_lmcache import POLICIES, VECTORS, drawn, made, serve, vector_trace
 
 PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "lmcache/bin/python"
 needs_lmcache = pytest.mark.skipif(not PYTHON.exists(), reason="no environment lmcache in KVTRACE_CLIENTS")

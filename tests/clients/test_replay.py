@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from kvtrace import clients, count_hits, read, replay, tokenizers, unlimited_hits
-from kvtrace.replay import texts_to_hashes
-from kvtrace.synthesize import fit, sample
+from kvtrace import count_hits, read, unlimited_hits
+from kvtrace.formats.trace_files import targets as clients
+from kvtrace.synthesis import fitting as fit
+from kvtrace.synthesis import sampling as sample
+from kvtrace.text import prompts as replay
+from kvtrace.text import tokenizers
+from kvtrace.text.prompts import texts_to_hashes
 from tests.clients.test_load import ENVIRONMENTS
 
 ROWS, REVISION = 50, "0" * 40

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvtrace.cache.jobs import jobs
-from tests.test_engine_sglang import POLICIES, VECTORS, drawn, made, plan, serve, vector_trace
+from kvtrace.cache.demand import jobs
+from tests.cache.test_engine_sglang import POLICIES, VECTORS, drawn, made, plan, serve, vector_trace
 
 PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "sglang/bin/python"
 MODES, SCHEDULES = ("block", "token", "grow"), ("c1", "window:2", "window:4", "timed:0.5", "timed:4")

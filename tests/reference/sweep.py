@@ -1,10 +1,11 @@
 """A sweep in the plainest way: nested loops around `simulate`, in the order of the table's rows."""
 
+from kvtrace.trace.trace.folding import fold
+
+from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cache.engines import ENGINES
 from kvtrace.cache.policies import POLICIES
-from kvtrace.cache.simulate import simulate
-from kvtrace.errors import InputError, UsageError
-from kvtrace.fold import fold
+from kvtrace.cache.simulation import simulate
 
 
 def rows(traces, *, factors, engines, modes, schedules, policies, capacities, switches=None):

@@ -34,7 +34,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "sho
 
 
 def main(command: click.Command | None = None, name: str = "kvtrace") -> None:
-    """Run a console script's command; every failure is one line on stderr and an exit status of docs/cli.md."""
+    """Run a console script's command; every failure is one line on stderr and an exit status of docs/cli/cli.md."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # of libraries, and lines of code: nothing that a user could mend
     for stop in ("SIGTERM", "SIGHUP"):
@@ -54,7 +54,7 @@ def _stop(number, _frame):
 
 def run(arguments: list[str], command: click.Command | None = None, name: str = "kvtrace") -> int:
     """The exit status of a command line, of `kvtrace` unless another command is given."""
-    from ..errors import KvtraceError
+    from .._base.errors import KvtraceError
 
     try:
         status = (command or commands).main(arguments or ["--help"], prog_name=name, standalone_mode=False) or 0
@@ -121,15 +121,15 @@ def _forget_stdout() -> None:
 
 
 def _system(error: OSError) -> int:
-    from ..files import FULL
-    from ..workers import place_of
+    from .._base.files import FULL
+    from .._base.workers import place_of
 
     told = f"{error.strerror or 'the system failed'} ({place_of(error)}); no output file was written."
     return _fail(_with_notes(told, error), 5 if error.errno in FULL else 1)
 
 
 def _internal(error: Exception) -> int:
-    from ..workers import place_of
+    from .._base.workers import place_of
 
     if os.environ.get("KVTRACE_DEBUG"):
         import traceback

@@ -11,7 +11,7 @@ from .output import print_json, print_tables
 @click.command()
 @click.argument("trace", metavar="TRACE")
 @click.option("--basic", is_flag=True, help="Only the statistics of datagen and AIPerf.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/analyze.md lists its keys.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/analysis/analyze.md lists its keys.")
 @click.option("--quantiles", metavar="Q,...", help="Further quantiles of every distribution, as in 0.9,0.99.")
 @click.option("--fold", "factors", metavar="N,...", help="Also hit rates where so many blocks are one, as in 1,2,4.")
 @click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="MS", help="Time of a generated token that the concurrency assumes.")
@@ -23,12 +23,12 @@ from .output import print_json, print_tables
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
 def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
     """Say what a trace is like: lengths, hit rates, reuse, arrivals, conversations; TRACE - is stdin."""
-    from ..analyze import analyze as analyzed
-    from ..analyze import basics, by_block_size
-    from ..kv_bytes import chosen
-    from ..lists import factors as parse_factors
-    from ..lists import quantiles as parse_quantiles
+    from .._base.lists import factors as parse_factors
+    from .._base.lists import quantiles as parse_quantiles
+    from ..analysis.summary import analyze as analyzed
+    from ..analysis.summary import basics, by_block_size
     from ..report import analysis
+    from ..serving.kv_bytes import chosen
 
     wanted, sizes = parse_quantiles(quantiles), parse_factors(factors)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
@@ -48,9 +48,9 @@ def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_confi
 
 def _read(trace, basic, factors, block_size, chain, memory, quiet):
     """The trace: in a stream where it is a folder of parts and every statistic can be counted in one."""
-    from .. import formats
-    from ..memory import analyzing, whole
-    from ..streamed import StreamedTrace
+    from .._base.memory import analyzing, whole
+    from ..formats import trace_files as formats
+    from ..formats.lazy import StreamedTrace
     from .large import opened, say
 
     parts, most = opened(trace, memory, block_size)

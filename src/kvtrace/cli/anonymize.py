@@ -15,7 +15,7 @@ from .release_options import chosen_profile, release_options
 @click.argument("inputs", nargs=-1, required=True, metavar="LOG...")
 @click.option("-o", "--output", required=True, metavar="TRACE", help="File to write; - is stdout. .gz, .zst, .parquet by name.")
 @click.option("--format", "to", metavar="NAME", help="mooncake, bailian or parquet.  [default: by the file's name, else mooncake]")
-@click.option("--log-format", default="auto", metavar="NAME", help="A reader of docs/logs.md; auto looks at the first rows.")
+@click.option("--log-format", default="auto", metavar="NAME", help="A reader of docs/ingest/logs.md; auto looks at the first rows.")
 @click.option("--map", "maps", multiple=True, metavar="FIELD=PATH", help="Where a field is, as in session=meta.conversation.")
 @click.option("--time-unit", default="auto", metavar="UNIT", help="s, ms, us, ns or iso; auto looks at the first rows.")
 @click.option("--tokenizer", default="deepseek-r1", metavar="NAME", help="A built-in name, a tokenizer.json or its folder, or a Hugging Face id.")
@@ -51,15 +51,15 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
     profile says, and audited before it gets its name. Written beside it are TRACE.meta.json, which says how it was made,
     and TRACE.card.md, which says so to people.
     """
-    from .. import preload
+    from ..text import preload
 
     if any(map(os.path.exists, inputs)):  # else an error is near, and nobody should wait for it
         preload.begin(options["tokenizer"])
-    from .. import formats
-    from ..errors import UsageError
-    from ..keys import load_key
-    from ..logs.fieldmap import parse_map
-    from ..rejects import RejectsFile
+    from .._base.errors import UsageError
+    from .._base.rejects import RejectsFile
+    from ..formats import trace_files as formats
+    from ..ingest.keys import load_key
+    from ..ingest.logs.fieldmap import parse_map
     from ..report import summary as said
     from ..report.progress import Bar
 
@@ -102,9 +102,9 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
 
 def _in_one(inputs, output, to, spool, *, first_id, against=None, **options):
     """Anonymise in this process and its workers; what there is to say of it."""
-    from ..anonymize import anonymize_rows
-    from ..figures import figures
-    from ..privacy.publish import publish
+    from ..ingest.pipeline import anonymize_rows
+    from ..privacy.publishing import publish
+    from ..trace.figures import figures
 
     rows = anonymize_rows(inputs, spool=spool, **options)
     found, released = figures(rows.trace()), rows.released
@@ -117,13 +117,13 @@ def _in_one(inputs, output, to, spool, *, first_id, against=None, **options):
 
 def _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, *, quiet, first_id, against=None, workers=None, **options):
     """Anonymise in tasks over files; what there is to say of it."""
-    from ..anonymize_parts import anonymize_parts
-    from ..files import temporary_name
-    from ..memory import keep_little, parse_memory
-    from ..privacy.publish import publish_chunks
-    from ..stages.bound import blocks_within, require_folder, running
-    from ..stages.local import LocalRunner
-    from ..stages.on_ray import on_ray
+    from .._base.files import temporary_name
+    from .._base.memory import keep_little, parse_memory
+    from ..ingest.pipeline_tasks import anonymize_parts
+    from ..privacy.numbering.bound import blocks_within, require_folder, running
+    from ..privacy.numbering.local_runner import LocalRunner
+    from ..privacy.numbering.ray_runner import on_ray
+    from ..privacy.publishing import publish_chunks
     from .large import say
 
     keep_little()
@@ -156,9 +156,9 @@ def _say(screen, found, counts, account, written):
 
 def _spool(inputs, output, rejects, key_file, resume):
     """What keeps the run's work until it is done; None where it can't be resumed, an error if --resume asks for it."""
-    from .. import formats
-    from ..errors import UsageError
-    from ..spool import Spool, path_beside, why_not
+    from .._base.errors import UsageError
+    from ..formats import trace_files as formats
+    from ..ingest.checkpoint import Spool, path_beside, why_not
 
     reason = why_not(inputs, output, key_file)
     if reason is None:
@@ -171,9 +171,9 @@ def _spool(inputs, output, rejects, key_file, resume):
 
 def _require_apart(inputs, *outputs):
     """No file that is written is another one, or a log that is read: it would be lost."""
-    from ..errors import UsageError
-    from ..files import is_regular
-    from ..logs import sources
+    from .._base.errors import UsageError
+    from .._base.files import is_regular
+    from ..ingest.logs import sources
 
     taken = {os.path.realpath(source.path) for source in sources.find(inputs)}
     for path in outputs:

@@ -19,14 +19,14 @@ from .output import print_json, print_tables
 @click.option("--format", "given", metavar="NAME", help="mooncake, bailian, parquet or parts.  [default: by the content]")
 @click.option("--card", "card_file", metavar="FILE", help="Also write a data card: Markdown to publish beside the trace.")
 @MEMORY
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/audit.md lists its keys.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/privacy/audit.md lists its keys.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
 def audit(trace, against, users, profile, block_size, given, card_file, memory, as_json, quiet):
     """Audit a trace, a file or a folder of parts: fifteen checks, PASS, WARN or FAIL; exit status 4 if one fails."""
-    from ..errors import UsageError
-    from ..files import name_of
-    from ..privacy.audit import audit as audited
-    from ..privacy.audit import auditing
+    from .._base.errors import UsageError
+    from .._base.files import name_of
+    from ..privacy.checks import audit as audited
+    from ..privacy.checks import auditing
     from ..report.audit import table
     from .large import opened, say
 
@@ -53,10 +53,10 @@ def audit(trace, against, users, profile, block_size, given, card_file, memory, 
 def _write_card(found, path, parts, card_file, options):
     import orjson
 
-    from .. import formats
-    from ..files import write_atomically
-    from ..formats.parts import MANIFEST
-    from ..privacy.card import card
+    from .._base.files import write_atomically
+    from ..formats import trace_files as formats
+    from ..formats.dataset import MANIFEST
+    from ..privacy.data_card import card
 
     beside = formats.sidecar_path(path) if parts is None else os.path.join(path, MANIFEST)
     read = formats.read(path, extra="ignore", **options) if parts is None else None  # a manifest has the figures

@@ -12,7 +12,7 @@ import click
 @click.option("-q", "--quiet", is_flag=True, help="Print violations only.")
 def check(trace, block_size, most, quiet):
     """Check the invariants of any trace file: one line a violation, exit status 3 if there is one."""
-    from ..check import check as violations_of
+    from ..formats.violations import check as violations_of
 
     violations = violations_of(trace, block_size=block_size, most=most)
     for violation in violations:

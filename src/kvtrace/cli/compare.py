@@ -10,7 +10,7 @@ from .output import print_json, print_tables
 @click.command()
 @click.argument("a", metavar="TRACE")
 @click.argument("b", metavar="TRACE2")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/compare.md lists its keys.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/analysis/compare.md lists its keys.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header, a figure a line.")
 @click.option(
     "--block-size",
@@ -23,10 +23,10 @@ def compare(a, b, as_json, as_csv, block_size, chain):
     """Say how faithful TRACE2 is to TRACE: a score from 0 to 1 for each figure, with the figure beside it."""
     import os
 
-    from .. import formats
-    from ..compare import compare as compared
-    from ..errors import UsageError
-    from ..files import name_of
+    from .._base.errors import UsageError
+    from .._base.files import name_of
+    from ..analysis.comparison import compare as compared
+    from ..formats import trace_files as formats
     from ..report import comparison
 
     if as_json and as_csv:

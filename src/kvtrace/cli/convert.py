@@ -31,12 +31,13 @@ def convert(trace, output, to, block_size, start, stop, sample_sessions, sample,
 
     The steps come in this order: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold, --speed-up.
     """
-    from .. import clients, formats
-    from ..convert import convert as converted
-    from ..convert import convert_parts, meta_of, streams
-    from ..durations import milliseconds
-    from ..memory import converting
-    from ..memory import whole as needs_whole
+    from .._base.durations import milliseconds
+    from .._base.memory import converting
+    from .._base.memory import whole as needs_whole
+    from ..formats import targets as clients
+    from ..formats import trace_files as formats
+    from ..trace.conversion import convert as converted
+    from ..trace.conversion import convert_parts, meta_of, streams
     from .large import opened, say
 
     is_client = to is not None and to not in formats.NAMES

@@ -12,7 +12,7 @@ from .output import print_json, print_tables
 @click.argument("trace", metavar="TRACE")
 @click.option("--capacity", default="auto", metavar="LIST", help="Capacities, as in 1000,64ktokens,24GiB,50%; a number alone is blocks, % is of the working set. auto: from the longest request to the working set.")
 @click.option("--points", default=25, type=click.IntRange(1, 10_000), metavar="N", help="How many capacities auto takes.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/curve.md lists its keys.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/analysis/curve.md lists its keys.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
 @click.option("--sample", type=float, metavar="SHARE", help="Estimate from this share of the blocks, with errors.  [default: all, exact]")
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="What the sample is drawn with.")
@@ -24,11 +24,11 @@ from .output import print_json, print_tables
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
 def curve(trace, capacity, points, as_json, as_csv, sample, seed, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
     """Say how often an LRU cache of each capacity hits, exactly, in one pass; TRACE - is stdin."""
-    from ..capacity import parse_capacities
-    from ..errors import UsageError
-    from ..kv_bytes import chosen
+    from .._base.errors import UsageError
+    from ..analysis.capacities import parse_capacities
+    from ..analysis.reuse import hit_curve
     from ..report import curve as shown
-    from ..reuse import hit_curve
+    from ..serving.kv_bytes import chosen
 
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other. Give one of them.")
@@ -50,9 +50,9 @@ def curve(trace, capacity, points, as_json, as_csv, sample, seed, model_config, 
 
 def _read(trace, sample, block_size, chain, memory, quiet):
     """The trace, in a stream where it is a folder of parts; and the most references that a sample may hold."""
-    from .. import formats
-    from ..memory import curving, sampled, whole
-    from ..streamed import StreamedTrace
+    from .._base.memory import curving, sampled, whole
+    from ..formats import trace_files as formats
+    from ..formats.lazy import StreamedTrace
     from .large import opened, say
 
     parts, most = opened(trace, memory, block_size)

@@ -68,9 +68,10 @@ def _applied(rows):
 @click.option("--prompt-length", default=6, type=click.IntRange(1), metavar="N", help="Its tokens.")
 def hit_rate(probabilities, identical, prompt_length, seeds, seed, **options):
     """Figure 1: hit rate against the probability of a frequent sequence; --identical for the repeated prompt."""
-    from ..experiments import figures, hit_rate, tables
-    from ..experiments import identical as repeated
-    from ..lists import quantiles
+    from experiments import figures, hit_rate, tables
+    from experiments import identical as repeated
+
+    from .._base.lists import quantiles
 
     with _Shown(options) as shown:
         common = {"serving": shown.serving(), "seeds": seeds, "seed": seed, "progress": shown.progress}
@@ -91,9 +92,10 @@ def hit_rate(probabilities, identical, prompt_length, seeds, seed, **options):
 @_options(of_model=True, requests=64, output_length="4:16", block_size=4)
 def throughput(probabilities, lengths, at_lengths, at_probabilities, repeats, seed, **options):
     """Figure 2: items per second with and without caching, by a small transformer whose KV lives in the cache."""
-    from ..experiments import figures, tables
-    from ..experiments import throughput as measured
-    from ..lists import factors, quantiles
+    from experiments import figures, tables
+    from experiments import throughput as measured
+
+    from .._base.lists import factors, quantiles
 
     with _Shown(options) as shown:
         found = measured.throughput(
@@ -113,9 +115,10 @@ def throughput(probabilities, lengths, at_lengths, at_probabilities, repeats, se
 @_options(requests=1000, output_length="16:128", block_size=4)
 def eviction(policies, idles, pools, probability, seeds, seed, **options):
     """Future work 2: eviction by frequency beside recency, over the number of idle blocks."""
-    from ..experiments import eviction as compared
-    from ..experiments import figures, tables
-    from ..lists import factors, names
+    from experiments import eviction as compared
+    from experiments import figures, tables
+
+    from .._base.lists import factors, names
 
     with _Shown(options) as shown:
         found = compared.eviction(
@@ -130,9 +133,10 @@ def eviction(policies, idles, pools, probability, seeds, seed, **options):
 @_options(of_model=True, requests=64, output_length="4:16", block_size=16)
 def latency(workloads, repeats, seed, **options):
     """Future work 3: more prompts, time to first token, and prompt tokens that need not be computed."""
-    from ..experiments import figures, tables
-    from ..experiments import latency as measured
-    from ..lists import names
+    from experiments import figures, tables
+    from experiments import latency as measured
+
+    from .._base.lists import names
 
     with _Shown(options) as shown:
         found = measured.latency(
@@ -163,7 +167,7 @@ class _Shown:
 
     def between(self, name):
         """Lengths written as A:B."""
-        from ..errors import UsageError
+        from .._base.errors import UsageError
 
         parts = self.options[name].split(":")
         if not all(part.isdecimal() and len(part) < 10 for part in parts) or len(parts) > 2:
@@ -171,31 +175,31 @@ class _Shown:
         return int(parts[0]), int(parts[-1])
 
     def serving(self):
-        from ..experiments.settings import Serving
+        from experiments.settings import Serving
 
         return Serving(*(self.options[name] for name in ("block_size", "idle", "batch", "policy", "hashing")))
 
     def mix(self, p=0.5):
-        from ..experiments.prompts import Mix
+        from experiments.prompts import Mix
 
         lengths = {name: self.between(name) for name in ("frequent_length", "output_length")}
         others = {name: self.options[name] for name in ("requests", "frequent", "random_length", "vocabulary")}
         return Mix(p=p, **lengths, **others)
 
     def shape(self):
-        from ..experiments.model import Shape
+        from experiments.model import Shape
 
         vocabulary = self.options.get("vocabulary", Shape.vocabulary)
         return Shape(*(self.options[name] for name in ("layers", "heads", "head_dim")), vocabulary)
 
     def machine(self):
-        from ..experiments.measure import Machine
+        from experiments.measure import Machine
 
         return Machine(self.options["threads"], self.options["device"])
 
     def show(self, found, tables, figure):
-        from ..experiments.figures import write_figure
-        from ..experiments.tables import notes
+        from experiments.figures import write_figure
+        from experiments.tables import notes
 
         self.bar.__exit__()
         if self.options["figure"]:

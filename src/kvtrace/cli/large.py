@@ -11,9 +11,9 @@ MEMORY = click.option("--memory", metavar="SIZE", help="Refuse a folder of parts
 
 def opened(path, memory, block_size=None):
     """The folder of parts that a path names, and the memory that may be taken, in bytes; None for any other trace."""
-    from ..errors import UsageError
-    from ..formats import parts
-    from ..memory import keep_little, parse_memory
+    from .._base.errors import UsageError
+    from .._base.memory import keep_little, parse_memory
+    from ..formats import dataset as parts
 
     most = None if memory is None else parse_memory(memory)
     if not parts.is_parts(path):

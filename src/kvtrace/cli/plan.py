@@ -10,11 +10,11 @@ from .output import console, print_json, print_tables
 @click.command()
 @click.argument("trace", metavar="TRACE")
 @click.option("--model-config", required=True, metavar="FILE", help="The model's config.json, as Hugging Face repositories have it.")
-@click.option("--gpu", "gpu_name", default="h100", metavar="G", help="h100, h200, a100, or a JSON file; docs/serving-model.md lists its keys.")
+@click.option("--gpu", "gpu_name", default="h100", metavar="G", help="h100, h200, a100, or a JSON file; docs/serving/serving-model.md lists its keys.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="GPUs of an instance, which work as one.")
 @click.option("--ttft", default="2s", metavar="TIME", help="What the time to first token may be, at most.")
 @click.option("--quantile", default=0.9, type=click.FloatRange(0.01, 0.999), metavar="Q", help="For this share of the requests.")
-@click.option("--router", "routers", default="round-robin,sticky,least-loaded,kv-aware,lmetric", metavar="R,...", help="Routers to try; docs/instances.md says what each does.")
+@click.option("--router", "routers", default="round-robin,sticky,least-loaded,kv-aware,lmetric", metavar="R,...", help="Routers to try; docs/serving/instances.md says what each does.")
 @click.option("--tier", "tiers", multiple=True, metavar="NAME=SIZE@RATE", help="A tier of an instance below its GPUs, as in dram=512GiB@25GB; several, the fastest first.")
 @click.option("--write-through", is_flag=True, help="Tiers hold what is above them, too.  [default: what is evicted from there]")
 @click.option("--input-price", default=3.0, type=click.FloatRange(0), metavar="USD", help="A provider's price of a million input tokens.")
@@ -22,22 +22,22 @@ from .output import console, print_json, print_tables
 @click.option("--step-tokens", default=8192, type=click.IntRange(1), metavar="N", help="Tokens that a step of an instance takes, at most.")
 @click.option("--max-requests", default=256, type=click.IntRange(1), metavar="N", help="Requests that an instance has at once, at most.")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/plan.md lists its keys.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/serving/plan.md lists its keys.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
 def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, step_tokens, max_requests, block_size, as_json, quiet):
     """Say how much memory buys how many hits, how many instances meet a target, and what it costs and saves.
 
     Every figure stands with what it assumes, and how it changes when that is a fifth lower or higher. TRACE - is stdin.
     """
-    from .. import formats
-    from ..cache.core import router as routing
-    from ..cache.serving import Limits
-    from ..durations import milliseconds
-    from ..lists import names
-    from ..planning import Wanted, parse_tier
-    from ..planning import plan as planned
+    from .._base.durations import milliseconds
+    from .._base.lists import names
+    from ..formats import trace_files as formats
     from ..report import planning as shown
-    from ..serving import Prices, Roofline, gpu, model_shape
+    from ..serving.core import router as routing
+    from ..serving.hardware import Prices, Roofline, gpu, model_shape
+    from ..serving.planning import Wanted, parse_tier
+    from ..serving.planning import plan as planned
+    from ..serving.simulation import Limits
 
     roofline = Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
     wanted = Wanted(

@@ -27,9 +27,9 @@ def release(trace, output, to, block_size, sample_sessions, users, isolate_tenan
 
     Users are counted, never written. The steps and what each costs in hits are printed, and stand in the sidecar.
     """
-    from .. import formats
-    from ..errors import UsageError
-    from ..formats import parts
+    from .._base.errors import UsageError
+    from ..formats import dataset as parts
+    from ..formats import trace_files as formats
     from ..report import release as said
 
     profile = chosen_profile(options)
@@ -55,13 +55,13 @@ def _in_tasks(trace, output, profile, block_size, workers, memory, quiet, writin
 
     import numpy as np
 
-    from ..errors import UsageError
-    from ..files import temporary_name
-    from ..privacy.publish import publish_chunks
+    from .._base.errors import UsageError
+    from .._base.files import temporary_name
+    from ..privacy.numbering.bound import blocks_within, require_folder, running
+    from ..privacy.numbering.local_runner import LocalRunner
+    from ..privacy.publishing import publish_chunks
+    from ..privacy.release_tasks import release_parts
     from ..privacy.users import numbered
-    from ..release_parts import release_parts
-    from ..stages.bound import blocks_within, require_folder, running
-    from ..stages.local import LocalRunner
     from .large import opened, say
 
     if isolate:
@@ -86,11 +86,11 @@ def _in_one(trace, output, profile, block_size, writing, *, users, share, isolat
     """Release a trace that is read whole; what was done, its figures, and what was written."""
     import numpy as np
 
-    from ..convert import STALE
-    from ..figures import figures
-    from ..privacy.publish import publish
-    from ..privacy.release import release as released
+    from ..privacy.publishing import publish
+    from ..privacy.releases import release as released
     from ..privacy.users import read_with_users
+    from ..trace.conversion import STALE
+    from ..trace.figures import figures
 
     whole, holding = read_with_users(trace, users, block_size=block_size)
     rng = np.random.default_rng(seed)

@@ -25,14 +25,15 @@ from .output import console
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 def report(trace, other, output, png, title, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, ttft, quiet):
     """Show a trace on one page of plots and tables that needs no network; with TRACE2, how the two differ."""
-    from .. import formats
-    from ..durations import milliseconds
-    from ..files import name_of, write_atomically
-    from ..kv_bytes import chosen
-    from ..planning import Wanted, plan
-    from ..report import interactive, page, paper
+    from .._base.durations import milliseconds
+    from .._base.files import name_of, write_atomically
+    from ..formats import trace_files as formats
+    from ..report import html_page as page
+    from ..report import interactive, paper
     from ..report.analysis import plain
-    from ..serving import roofline_of
+    from ..serving.hardware import roofline_of
+    from ..serving.kv_bytes import chosen
+    from ..serving.planning import Wanted, plan
 
     interactive.script()  # before any work: it says what is not installed
     formats.check_output(output)
@@ -58,7 +59,7 @@ def report(trace, other, output, png, title, model_config, kv_bytes_per_token, b
 
 def _require_unread(output, inputs):
     """What is written is none of the files that are read."""
-    from ..errors import UsageError
+    from .._base.errors import UsageError
 
     if output != "-" and os.path.realpath(output) in {os.path.realpath(path) for path in inputs if path != "-"}:
         raise UsageError(f"{output}: is the trace itself, and would be written over. Name another file.")

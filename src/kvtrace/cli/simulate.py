@@ -32,7 +32,7 @@ from .output import console, print_json, print_tables
 @click.option("--over-time", metavar="WINDOW", help="Also the counts of each window of time, as in 10m.")
 @click.option("--per-request", metavar="FILE", help="Also write each request's hit blocks, as CSV.")
 @click.option("--no-gap", is_flag=True, help="Leave out the comparison with the offline optimum, which takes a simulation a capacity.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/simulate.md lists its keys.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/cache/simulate.md lists its keys.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Simulations at once.  [default: one a core]")
 @click.option("--model-config", metavar="FILE", help="A model's config.json, for bytes of KV cache.")
@@ -45,14 +45,14 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
     """Say what a prefix cache would have hit: an engine's, with any eviction order, at any capacity; TRACE - is stdin."""
     from dataclasses import replace
 
-    from ..durations import milliseconds
-    from ..errors import UsageError
-    from ..files import write_atomically
-    from ..kv_bytes import chosen
-    from ..lists import leading_rows
+    from .._base.durations import milliseconds
+    from .._base.errors import UsageError
+    from .._base.files import write_atomically
+    from .._base.lists import leading_rows
     from ..report import simulation as shown
     from ..report.progress import Requests
-    from ..serving import roofline_of
+    from ..serving.hardware import roofline_of
+    from ..serving.kv_bytes import chosen
 
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other. Give one of them.")
@@ -82,9 +82,9 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
 
 def _read(trace, block_size, chain, memory, quiet, options):
     """The trace; of a folder of parts, all columns with ids of 32 bits, which is what a simulation wants."""
-    from .. import formats
-    from ..memory import whole
-    from ..streamed import StreamedTrace
+    from .._base.memory import whole
+    from ..formats import trace_files as formats
+    from ..formats.lazy import StreamedTrace
     from .large import opened, say
 
     parts, most = opened(trace, memory, block_size)
@@ -99,11 +99,11 @@ def _read(trace, block_size, chain, memory, quiet, options):
 
 def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, threads, inclusive, per_request, over_time, instances, routers, roofline, **switches):
     """The memory that the simulations will take; which capacities they have makes no difference, how many does."""
-    from ..cache.schedule import parse_schedule
-    from ..cache.simulate import switched
-    from ..cache.sweep import optimum_of, settings_of
-    from ..lists import names
-    from ..memory import simulating
+    from .._base.lists import names
+    from .._base.memory import simulating
+    from ..cache.many_settings import optimum_of, settings_of
+    from ..cache.schedules import parse_schedule
+    from ..cache.simulation import switched
 
     count = 10 if capacity == "auto" else len(names(capacity))
     common = {"mode": mode, "schedule": parse_schedule(schedule), "switches": switched(switches)}
@@ -118,9 +118,9 @@ def _policies_of_the_user():
     """Find classes in the folder where the command runs, and let what goes wrong in one be told as theirs."""
     import traceback
 
+    from .._base.errors import KvtraceError, UsageError
+    from .._base.workers import place_of
     from ..cache.policies import VERBS
-    from ..errors import KvtraceError, UsageError
-    from ..workers import place_of
 
     sys.path.insert(0, "")
     try:
@@ -141,16 +141,16 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
     """The simulations that were asked for, and the offline optimum at each of their capacities."""
     from functools import partial
 
-    from ..cache.instances import simulate_instances
-    from ..cache.schedule import parse_schedule
-    from ..cache.serving import serve
-    from ..cache.simulate import switched
-    from ..cache.sweep import optimum_of, settings_of, sweep
-    from ..cache.tiers import parse_tiers, simulate_tiers
-    from ..capacity import parse_capacities
-    from ..errors import UsageError
-    from ..lists import names
-    from ..planning import rates_of
+    from .._base.errors import UsageError
+    from .._base.lists import names
+    from ..analysis.capacities import parse_capacities
+    from ..cache.many_settings import optimum_of, settings_of, sweep
+    from ..cache.schedules import parse_schedule
+    from ..cache.simulation import switched
+    from ..cache.tiered import parse_tiers, simulate_tiers
+    from ..serving.instances import simulate_instances
+    from ..serving.planning import rates_of
+    from ..serving.simulation import serve
 
     common = {
         "mode": mode,
@@ -186,8 +186,8 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
 
 def _auto(trace, mode, points=10):
     """Capacities from the longest request to the working set."""
-    from ..cache.jobs import jobs
-    from ..capacity import spread
+    from ..analysis.capacities import spread
+    from ..cache.demand import jobs
 
     most = jobs(trace, mode).most
     return spread(int(most.max(initial=1)), max(trace.working_set, int(most.max(initial=1))), points)

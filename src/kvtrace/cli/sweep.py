@@ -29,7 +29,7 @@ from .output import console, print_json, print_tables
 @click.option("--runner", default="local", type=click.Choice(["local", "ray"]), help="local: threads. ray: tasks on a cluster whose machines see the TRACEs' files.")
 @click.option("--ray-address", metavar="A", help="A Ray cluster: auto, or host:port.  [default: one that begins here]")
 @click.option("--threads", type=click.IntRange(1), metavar="N", help="Cells at once; with Ray, tasks of up to eight cells.  [default: one a core; with Ray, two]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/sweep.md lists its keys.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/cache/sweep.md lists its keys.")
 @click.option("--model-config", metavar="FILE", help="A model's config.json, for bytes of KV cache.")
 @click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache a token, in place of --model-config.")
 @click.option("--trace-block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block of the TRACEs.  [default: their sidecars', else inferred]")
@@ -37,10 +37,10 @@ from .output import console, print_json, print_tables
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
 def sweep(traces, output, resume, runner, ray_address, threads, as_json, quiet, **options):
     """Simulate every policy at every capacity, engine, block size and seed on every TRACE: one tidy table."""
-    from ..errors import UsageError
+    from .._base.errors import UsageError
+    from ..cache.sweeps import sweep as run
     from ..report import sweep as shown
     from ..report.progress import Requests
-    from ..sweeps import sweep as run
 
     if as_json and output == "-":
         raise UsageError("--json and -o - both go to stdout. Give one of them.")
@@ -66,10 +66,10 @@ def sweep(traces, output, resume, runner, ray_address, threads, as_json, quiet, 
 
 def _grid(traces, *, policies, engines, modes, schedules, block_sizes, seeds, model_config, kv_bytes_per_token, **others):
     """What the options ask for."""
-    from ..cache.simulate import switched
-    from ..kv_bytes import chosen
-    from ..lists import names
-    from ..sweeps import Grid
+    from .._base.lists import names
+    from ..cache.simulation import switched
+    from ..cache.sweeps import Grid
+    from ..serving.kv_bytes import chosen
 
     switches = switched({name: others.pop(name) for name in ("capacity_counts", "pool", "free_order", "watermark")})
     lists = {"policies": policies, "engines": engines, "modes": modes, "schedules": schedules, "block_sizes": block_sizes}
@@ -81,8 +81,8 @@ def _grid(traces, *, policies, engines, modes, schedules, block_sizes, seeds, mo
 
 def _seeds(text):
     """The seeds of a comma-separated list, spans as 0:5 among them."""
-    from ..errors import UsageError
-    from ..lists import names
+    from .._base.errors import UsageError
+    from .._base.lists import names
 
     found = []
     for part in names(text):

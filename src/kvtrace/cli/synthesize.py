@@ -33,8 +33,9 @@ from .output import console
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 def synthesize(trace, n, output, method, scale, seed, save_model, extra, workers, block_size, chain, quiet, **knobs):
     """Make a trace of any size that behaves as TRACE, or as the model that was saved of one; TRACE - is stdin."""
-    from ..errors import UsageError
-    from ..synthesize import Knobs, write_sample
+    from .._base.errors import UsageError
+    from ..synthesis.knobs import Knobs
+    from ..synthesis.sampling import write_sample
 
     if output is None and save_model is None:
         raise UsageError("there is nothing to write. Give -o FILE, --save-model FILE, or both.")
@@ -52,9 +53,11 @@ def synthesize(trace, n, output, method, scale, seed, save_model, extra, workers
 
 def _model(path, method, block_size, chain):
     """The model in a file, or one fitted to the trace in it."""
-    from .. import formats
-    from ..errors import UsageError
-    from ..synthesize import Model, fit, fit_tree
+    from .._base.errors import UsageError
+    from ..formats import trace_files as formats
+    from ..synthesis import fitting as fit
+    from ..synthesis.model import Model
+    from ..synthesis.tree import fit_tree
 
     if Model.is_model(path):
         if method != "attach" or chain or block_size:

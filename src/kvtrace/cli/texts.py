@@ -23,8 +23,10 @@ def texts(trace, output, tokenizer, to, separator, words, model, block_size, see
 
     Every prompt is tokenised again and compared with the trace: the summary counts those that came back exactly.
     """
-    from .. import formats, replay, tokenizers
+    from ..formats import trace_files as formats
     from ..report.progress import Steps
+    from ..text import prompts as replay
+    from ..text import tokenizers
 
     loaded = tokenizers.load(tokenizer)
     vocabulary = None if words is None else _words(words)
@@ -45,8 +47,8 @@ def texts(trace, output, tokenizer, to, separator, words, model, block_size, see
 
 
 def _words(path):
-    from ..errors import InputError
-    from ..files import open_read
+    from .._base.errors import InputError
+    from .._base.files import open_read
 
     with open_read(path) as stream:
         try:
@@ -59,7 +61,7 @@ def _words(path):
 
 
 def _say(trace, written, output, to, name, tokenizer):
-    from ..replay.bodies import IS_CHAT, usage
+    from ..text.prompts.bodies import IS_CHAT, usage
 
     exact = f"{written.exact:,} of {written.requests:,} prompts re-tokenise to the trace's lengths and sharing"
     lines = [
@@ -78,7 +80,7 @@ def _say(trace, written, output, to, name, tokenizer):
 
 def _chat_tokens(name, tokenizer):
     """How many tokens the tokenizer's own chat template adds to a text."""
-    from .. import templates
+    from ..text import templates
 
     counted = "input_length is the text's tokens, without a chat template"
     template = templates.load(name)

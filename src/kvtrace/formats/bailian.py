@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..trace import Columns
-from .found import Found
+from ..trace.trace import Columns
 from .jsonl_read import OnError, Rows
 from .jsonl_write import lists, require_writable, scalars, seconds, whole, write_rows
+from .read_result import Found
 
 MARKS = ("chat_id", "parent_chat_id")  # keys that tell the format, read even when extra keys are not
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import InputError, RowError, UsageError
-from ..trace import TAILS, expected_blocks
-from .found import Found
+from .._base.errors import InputError, RowError, UsageError
+from ..trace.trace import TAILS, expected_blocks
+from .read_result import Found
 
 ANY = 1 << 62  # no upper end
 MOST = 1 << 24  # no engine has larger blocks

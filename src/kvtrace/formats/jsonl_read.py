@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from .._kernels.rows import PAD, Scanner
-from ..errors import InputError, RowError
-from ..files import size_of
+from .._base.errors import InputError, RowError
+from .._base.files import size_of
+from .._native.rows import PAD, Scanner
 from . import scalars
 
 PIECE = 1 << 21  # bytes: a piece and its columns stay in the processor's cache
@@ -79,7 +79,7 @@ def _read_into(table: _Table | _Ids, lines: _Lines, new_piece: Callable[[], _Pie
 
 
 def _cores() -> int:
-    from ..workers import cores
+    from .._base.workers import cores
 
     return cores()
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import UsageError
-from ..trace import Columns
+from .._base.errors import UsageError
+from ..trace.trace import Columns
 from . import scalars
-from .found import Found
 from .jsonl_read import Rows
 from .jsonl_write import lists, milliseconds, require_writable, whole, write_rows
+from .read_result import Found
 
 KEPT = ("session_id",)  # what is read even when extra keys are not
 

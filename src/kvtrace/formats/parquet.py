@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ..errors import InputError, KvtraceError, UsageError
-from ..files import is_std, name_of
-from ..trace import Columns
+from .._base.errors import InputError, KvtraceError, UsageError
+from .._base.files import is_std, name_of
+from ..trace.trace import Columns
 from . import scalars, sidecar
-from .found import Found
+from .read_result import Found
 
 MAGIC = b"PAR1"
 KEY = b"kvtrace"  # of the schema's metadata

@@ -15,9 +15,9 @@ import numpy as np
 import orjson
 
 from .. import __version__
-from ..errors import InputError, UsageError
-from ..files import is_regular
-from ..trace import TAILS, Columns, Trace
+from .._base.errors import InputError, UsageError
+from .._base.files import is_regular
+from ..trace.trace import TAILS, Columns, Trace
 
 FORMAT_VERSION = 1
 UNREAD = object()
@@ -164,6 +164,6 @@ def _distinct(columns: Columns) -> int:
         for part in parts:
             seen[part] = True
         return int(np.count_nonzero(seen))
-    from .._kernels import ids
+    from .._native import ids
 
     return ids.renumber(np.concatenate(parts))[1] if parts else 0

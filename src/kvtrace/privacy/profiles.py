@@ -1,6 +1,6 @@
 """Release profiles: how much of a trace is coarsened before somebody else may see it; each is one row of PROFILES.
 
-What each step is for, and what it costs, is in docs/privacy.md.
+What each step is for, and what it costs, is in docs/privacy/privacy.md.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from ..errors import UsageError
+from .._base.errors import UsageError
 
 TAILS = {"shared": "kept", "unique": "unique", "drop": "dropped"}  # option -> what a Trace calls it
 COUNTED = ("auto", "users", "sessions", "requests")

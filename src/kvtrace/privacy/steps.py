@@ -1,6 +1,6 @@
 """The steps of a release that cost no hits but those of tails, each to what shows less.
 
-docs/privacy.md says what each is for.
+docs/privacy/privacy.md says what each is for.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
-from ..trace import Columns, Trace, renumber, replace_columns
-from .allowed import EXTRA, TYPES
+from .._base.errors import UsageError
+from ..trace.trace import Columns, Trace, renumber, replace_columns
+from .allowed_fields import EXTRA, TYPES
 from .profiles import Profile
 
 ORDER = ("kept", "unique", "dropped")  # each shows less than the one before
@@ -20,7 +20,7 @@ ORDER = ("kept", "unique", "dropped")  # each shows less than the one before
 def with_tail(trace: Trace, tail: str) -> Trace:
     """The trace with its tail blocks kept, unique or dropped; what shows less already stays as it is.
 
-    >>> from kvtrace.trace import Columns
+    >>> from kvtrace.trace.trace import Columns
     >>> columns = Columns([0, 0], [3, 3], [1, 1], [0, 1, 0, 1], [0, 2, 4])
     >>> with_tail(Trace.from_columns(columns, block_size=2), "unique").hash_ids
     array([0, 1, 0, 2])
@@ -66,7 +66,7 @@ def round_lengths(
 ) -> Columns:
     """The columns with lengths rounded as a profile says; blocks of outputs, which would show them, are left out.
 
-    >>> from kvtrace.trace import toy
+    >>> from kvtrace.trace.trace import toy
     >>> round_lengths(toy("0 1"), "exact", 8, block_size=1, tail="kept").output_length
     array([8])
     """
@@ -84,7 +84,7 @@ def round_lengths(
 def step_times(columns: Columns, step_ms: int) -> Columns:
     """The columns with times rounded down to whole steps: who came when is told to the step, who came first to the row.
 
-    >>> from kvtrace.trace import toy
+    >>> from kvtrace.trace.trace import toy
     >>> step_times(toy("0", "1", "2", gap_ms=700.0), 1000).timestamp
     array([   0.,    0., 1000.])
     """

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import formats
-from ..errors import InputError
-from ..files import name_of, open_read
-from ..trace import Trace
+from .._base.errors import InputError
+from .._base.files import name_of, open_read
+from ..formats import trace_files as formats
+from ..trace.trace import Trace
 
 COLUMN = "\0user"  # an extra column while a trace is read, so that users move with their rows
 

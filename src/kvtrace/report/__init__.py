@@ -1,1 +1,1 @@
-"""Results made readable: rich renderables for a terminal, plain text for a pipe. Nothing here prints."""
+"""Results as tables, JSON, plots, and one HTML page."""

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ..analyze import Basics, Folded, Summary
-    from ..distribution import Distribution
+    from ..analysis.distribution import Distribution
+    from ..analysis.summary import Basics, Folded, Summary
 
 ROWS = {  # the names that datagen and AIPerf print
     "Input length (ISL)": "input_length",

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ..privacy.audit import Audit, Finding
+    from ..privacy.checks import Audit, Finding
 
 STYLES = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from .analysis import number, plain
 
 if TYPE_CHECKING:
-    from ..compare import Comparison, Curves, Number, Values
+    from ..analysis.comparison import Comparison, Curves, Number, Values
 
 NAMES = {
     "input_length": "Input length (ISL), tokens",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
+from .._base.errors import UsageError
 from .plots.plot import Axis, Density, Panel, Series, log_ticks, short
 
 DIGITS = 5  # significant, more than a screen can show

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, UsageError
+from .._base.errors import InputError, UsageError
 from .interactive import extent
 from .plots.plot import Axis, Panel, Plot, log_ticks, short
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
-from ..privacy.publish import Published
-from ..privacy.release import Account
+from ..privacy.publishing import Published
+from ..privacy.releases import Account
 
 
 def costs(done: Account) -> Table:

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 
 from rich.table import Table
 
-from ..cache.simulate import DEFAULTS, SCHEMA, Simulation
-from ..trace import Trace
+from ..cache.simulation import DEFAULTS, SCHEMA, Simulation
+from ..trace.trace import Trace
 from .curve import GIB, RATES
 
 COMMON = ("engine", "mode", "schedule", "policy")  # columns that go into the title where all rows have one value

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table as Shown
 
-from ..cache.simulate import DEFAULTS
-from ..sweeps.cells import SETTINGS
-from ..sweeps.table import Table
+from ..cache.simulation import DEFAULTS
+from ..cache.sweeps.cells import SETTINGS
+from ..cache.sweeps.table import Table
 from .curve import RATES
 
 TEXTS = {"trace", "engine", "mode", "schedule", "policy", *DEFAULTS}

@@ -1,16 +1,1 @@
-"""What serving takes: time by a roofline of GPU and model, memory for KV, money at a provider's prices.
-
-    gpus.py      a GPU's peaks, memory and price
-    models.py    a model's shape, its parameters, what a token's KV and the weights weigh
-    roofline.py  seconds of a step, room for KV, when fetching KV beats computing it
-    prices.py    what hits save where a provider bills tokens, and which time to live pays
-
-Each formula, source and assumption is in docs/serving-model.md.
-"""
-
-from .gpus import GPUS, Gpu, gpu
-from .models import ModelShape, model_shape
-from .prices import Prices
-from .roofline import Roofline, roofline_of
-
-__all__ = ["GPUS", "Gpu", "ModelShape", "Prices", "Roofline", "gpu", "model_shape", "roofline_of"]
+"""What serving takes: hardware, schedulers, routers, time, money, the plan."""

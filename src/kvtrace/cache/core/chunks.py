@@ -9,7 +9,7 @@ tests/reference/chunks.py.
 import cython
 import numpy as np
 
-from kvtrace.errors import UsageError
+from kvtrace._base.errors import UsageError
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.core.engine import Engine

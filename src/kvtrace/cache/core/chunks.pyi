@@ -1,6 +1,6 @@
 import numpy as np
 
-from ..jobs import Jobs
+from ..demand import Jobs
 from ..policies.base import Context, Policy
 from .engine import Engine
 

@@ -7,7 +7,7 @@ An engine is a subclass with three verbs: `admit` (match, pin, allocate), `grow`
 import cython
 import numpy as np
 
-from kvtrace.errors import KvtraceError, UsageError
+from kvtrace._base.errors import KvtraceError, UsageError
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import Context

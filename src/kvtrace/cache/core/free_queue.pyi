@@ -1,5 +1,5 @@
 from kvtrace.cache.core.engine import Engine
-from kvtrace.cache.jobs import Jobs
+from kvtrace.cache.demand import Jobs
 from kvtrace.cache.policies.base import Context
 
 class FreeQueue(Engine):

@@ -7,12 +7,12 @@ end unpin all of them tail first. Twin: tests/reference/pool.py.
 import cython
 import numpy as np
 
-from kvtrace.errors import UsageError
+from kvtrace._base.errors import UsageError
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
     from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.policies.fetch import fetch
+    from cython.cimports.kvtrace.cache.structures.fetch import fetch
 
 ABSENT = cython.declare(cython.int, -1)  # pins of a block that is not resident
 FAR = cython.declare(cython.int, 24)  # so many blocks before one is wanted, its pins and the policy's state are fetched

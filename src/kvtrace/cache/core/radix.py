@@ -8,7 +8,7 @@ ids. A request costs what the nodes on its path cost, however many blocks they h
 import cython
 import numpy as np
 
-from kvtrace.errors import UsageError
+from kvtrace._base.errors import UsageError
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine

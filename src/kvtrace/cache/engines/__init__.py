@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
-from ...errors import UsageError
+from ..._base.errors import UsageError
 
 
 @dataclass(frozen=True)

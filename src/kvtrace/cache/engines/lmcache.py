@@ -25,9 +25,9 @@ prefilled, and stored, in parts, and the server's order ARC.
 
 from __future__ import annotations
 
-from ...errors import UsageError
+from ..._base.errors import UsageError
 from ..core.chunks import Chunks
-from ..jobs import Jobs
+from ..demand import Jobs
 from ..policies import make
 from ..policies.base import Context
 
@@ -41,8 +41,8 @@ def build(jobs: Jobs, context: Context, policy: str = "lru", *, watermark: str =
     UsageError where the trace's blocks do not make up a chunk, the capacity holds none, or the order and the watermark
     do not go together.
 
-    >>> from kvtrace.cache.jobs import jobs
-    >>> from kvtrace.trace import toy
+    >>> from kvtrace.cache.demand import jobs
+    >>> from kvtrace.trace.trace import toy
     >>> asked = jobs(toy("0 1 2", "0 1 2", block_size=128))
     >>> store = build(asked, Context(blocks=asked.blocks, capacity=4, jobs=asked))
     >>> store.advance(2)

@@ -14,15 +14,15 @@ free the oldest live one early.
 from __future__ import annotations
 
 from ..core.free_queue import FreeQueue
-from ..jobs import Jobs
+from ..demand import Jobs
 from ..policies.base import Context
 
 
 def build(jobs: Jobs, context: Context, policy: str = "lru") -> FreeQueue:
     """nano-vllm's cache of `context.capacity` blocks for the jobs; its one policy is lru, by the queue's order.
 
-    >>> from kvtrace.cache.jobs import jobs
-    >>> from kvtrace.trace import toy
+    >>> from kvtrace.cache.demand import jobs
+    >>> from kvtrace.trace.trace import toy
     >>> asked = jobs(toy("0 1", "0 1", "0 1 2"), recompute_last=True)
     >>> cache = build(asked, Context(blocks=asked.blocks, capacity=4, jobs=asked))
     >>> cache.advance(3)

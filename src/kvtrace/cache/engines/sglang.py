@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...errors import UsageError
-from ...trace import Trace
+from ..._base.errors import UsageError
+from ...trace.trace import Trace
 from ..core.radix import Radix
-from ..jobs import Jobs
+from ..demand import Jobs
 from ..policies.base import Context
 
 
@@ -28,8 +28,8 @@ def build(jobs: Jobs, context: Context, policy: str = "lru") -> Radix:
     `priority` takes each request's from the trace's extra column of that name: whole numbers, higher ones go later, one
     that is missing is 0. UsageError for an order that SGLang does not have, or where there are no priorities.
 
-    >>> from kvtrace.cache.jobs import jobs
-    >>> from kvtrace.trace import toy
+    >>> from kvtrace.cache.demand import jobs
+    >>> from kvtrace.trace.trace import toy
     >>> asked = jobs(toy("0 1 2", "3", "0 1 2"), recompute_last=True)
     >>> cache = build(asked, Context(blocks=asked.blocks, capacity=5, jobs=asked))
     >>> cache.advance(3)

@@ -21,7 +21,7 @@ a request only when there is room for its whole output, where we free the oldest
 from __future__ import annotations
 
 from ..core.pool import Pool
-from ..jobs import Jobs
+from ..demand import Jobs
 from ..policies import make
 from ..policies.base import Context
 
@@ -31,8 +31,8 @@ def build(jobs: Jobs, context: Context, policy: str = "lru") -> Pool:
 
     InputError where there are no priorities, or they are not from 0 to 100.
 
-    >>> from kvtrace.cache.jobs import jobs
-    >>> from kvtrace.trace import toy
+    >>> from kvtrace.cache.demand import jobs
+    >>> from kvtrace.trace.trace import toy
     >>> asked = jobs(toy("0 1 2", "3", "0 1 2"), recompute_last=True)
     >>> cache = build(asked, Context(blocks=asked.blocks, capacity=4, jobs=asked))
     >>> cache.advance(3)

@@ -14,9 +14,9 @@ of layers. vLLM makes the request that came last wait or start over where we fre
 
 from __future__ import annotations
 
-from ...errors import UsageError
+from ..._base.errors import UsageError
 from ..core.free_queue import FreeQueue
-from ..jobs import Jobs
+from ..demand import Jobs
 from ..policies.base import Context
 
 FREE_ORDERS = ("prepend", "append")
@@ -27,8 +27,8 @@ def build(jobs: Jobs, context: Context, policy: str = "lru", *, free_order: str 
 
     UsageError where there is no such free order.
 
-    >>> from kvtrace.cache.jobs import jobs
-    >>> from kvtrace.trace import toy
+    >>> from kvtrace.cache.demand import jobs
+    >>> from kvtrace.trace.trace import toy
     >>> asked = jobs(toy("0 1 2", "3", "0 1 2"), recompute_last=True)
     >>> cache = build(asked, Context(blocks=asked.blocks, capacity=4, jobs=asked))
     >>> cache.advance(3)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ..._built import load
-from ...durations import milliseconds
-from ...errors import UsageError
+from ..._base.built import load
+from ..._base.durations import milliseconds
+from ..._base.errors import UsageError
 
 
 def _share(text: str) -> float:
@@ -94,7 +94,7 @@ def _shipped(name, colon, text, context):
 
 
 def _users(module, name, context):
-    from ..core.borrowed import Borrowed
+    from ..core.python_policy import Borrowed
 
     try:
         cls = getattr(import_module(module), name, None)

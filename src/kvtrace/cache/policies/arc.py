@@ -16,9 +16,9 @@ import numpy as np
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.policies.fetch import fetch
-    from cython.cimports.kvtrace.cache.policies.line import Line
-    from cython.cimports.kvtrace.cache.policies.queue import Places, Queue
+    from cython.cimports.kvtrace.cache.structures.fetch import fetch
+    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
+    from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
 
 
 @cython.final

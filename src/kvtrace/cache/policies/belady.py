@@ -13,11 +13,11 @@ each verb takes O(1). Blocks that are never used again are in the very last queu
 import cython
 import numpy as np
 
-from kvtrace.cache.policies.recency import depths
+from kvtrace.cache.structures.recency import depths
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.policies.bits import Bits
+    from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
 
 
 @cython.final

@@ -8,9 +8,9 @@ import cython
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.policies.fetch import fetch
-    from cython.cimports.kvtrace.cache.policies.line import Line
-    from cython.cimports.kvtrace.cache.policies.queue import Places
+    from cython.cimports.kvtrace.cache.structures.fetch import fetch
+    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
+    from cython.cimports.kvtrace.cache.structures.queue import Places
 
 
 @cython.final

@@ -9,8 +9,8 @@ import numpy as np
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.policies.bits import Bits
-    from cython.cimports.kvtrace.cache.policies.fetch import fetch
+    from cython.cimports.kvtrace.cache.structures.fetch import fetch
+    from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
 
 MOST = cython.declare(cython.int, 1 << 24)  # uses are counted so far, so that the table of lists stays small
 STEPS = cython.declare(cython.int, 3)  # from the victim to the one that is fetched

@@ -14,7 +14,7 @@ import numpy as np
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.policies.heap import Heaps
+    from cython.cimports.kvtrace.cache.structures.heap import Heaps
 
 ROW = cython.declare(cython.longlong, 1 << 32)  # what a later request adds, more than any number of its releases
 

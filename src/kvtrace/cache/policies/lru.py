@@ -8,8 +8,8 @@ import cython
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.policies.fetch import fetch
-    from cython.cimports.kvtrace.cache.policies.queue import Places, Queue
+    from cython.cimports.kvtrace.cache.structures.fetch import fetch
+    from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
 
 
 @cython.final

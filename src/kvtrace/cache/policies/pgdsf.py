@@ -20,12 +20,12 @@ pool may lose a parent first: with the pool leaf-first, as in the paper, it can'
 import cython
 import numpy as np
 
-from kvtrace.errors import UsageError
+from kvtrace._base.errors import UsageError
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.policies.heap import Heaps
-    from cython.cimports.kvtrace.cache.policies.recency import Recency
+    from cython.cimports.kvtrace.cache.structures.heap import Heaps
+    from cython.cimports.kvtrace.cache.structures.recency import Recency
 
 
 @cython.final

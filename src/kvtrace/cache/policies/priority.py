@@ -12,12 +12,12 @@ Equal priorities: the one whose last request is longer ago goes first, and of on
 import cython
 import numpy as np
 
-from kvtrace.errors import InputError, UsageError
+from kvtrace._base.errors import InputError, UsageError
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.policies.heap import Heaps
-    from cython.cimports.kvtrace.cache.policies.recency import Recency
+    from cython.cimports.kvtrace.cache.structures.heap import Heaps
+    from cython.cimports.kvtrace.cache.structures.recency import Recency
 
 UNSAID = cython.declare(cython.double, 35.0)
 

@@ -14,9 +14,9 @@ import cython
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.policies.fetch import fetch
-    from cython.cimports.kvtrace.cache.policies.line import Line
-    from cython.cimports.kvtrace.cache.policies.queue import Places, Queue
+    from cython.cimports.kvtrace.cache.structures.fetch import fetch
+    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
+    from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
 
 SMALL = cython.declare(cython.int, 0)  # the tags of the lines
 MAIN = cython.declare(cython.int, 1)

@@ -11,9 +11,9 @@ import cython
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.policies.fetch import fetch
-    from cython.cimports.kvtrace.cache.policies.line import Line
-    from cython.cimports.kvtrace.cache.policies.queue import Places
+    from cython.cimports.kvtrace.cache.structures.fetch import fetch
+    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
+    from cython.cimports.kvtrace.cache.structures.queue import Places
 
 NEAR = cython.declare(cython.int, 16)  # places between the hand and what `coming` looks at, at least
 FAR = cython.declare(cython.int, 80)  # and at most

@@ -11,11 +11,11 @@ Release puts a block at the most recent end of its segment. No two blocks tie.
 import cython
 import numpy as np
 
-from kvtrace.errors import UsageError
+from kvtrace._base.errors import UsageError
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.policies.queue import Places, Queue
+    from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
 
 
 @cython.final

@@ -12,11 +12,11 @@ no limit it is LRU.
 import cython
 import numpy as np
 
-from kvtrace.errors import UsageError
+from kvtrace._base.errors import UsageError
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.policies.heap import Heaps
+    from cython.cimports.kvtrace.cache.structures.heap import Heaps
 
 
 @cython.final

@@ -24,12 +24,12 @@ measured. A use too recent to have been reused counts against p. Release changes
 import cython
 import numpy as np
 
-from kvtrace.errors import UsageError
+from kvtrace._base.errors import UsageError
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.policies.heap import Heaps
-    from cython.cimports.kvtrace.cache.policies.recency import Recency
+    from cython.cimports.kvtrace.cache.structures.heap import Heaps
+    from cython.cimports.kvtrace.cache.structures.recency import Recency
     from cython.cimports.libc.math import exp
 
 LAST_TURN = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...cache.sweep import settings_of, sweep
+from ...cache.many_settings import settings_of, sweep
 from .plot import Axis, Panel, Plot, Series, Study, log_ticks, short
 
 POINTS = 200  # capacities that the curve is drawn through
@@ -14,7 +14,7 @@ OPTIMA = 12  # and those at which the optimum is simulated
 def plot(study: Study) -> Plot:
     """The exact hit curve, block and token hit rate.
 
-    >>> from kvtrace.trace import toy
+    >>> from kvtrace.trace.trace import toy
     >>> [series.name for series in plot(Study(toy("0 1", "2", "0 1"))).panels[0].series]
     ['block hit rate, LRU', 'token hit rate, LRU', 'block, belady', 'block, unlimited', 'token, unlimited']
     """

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ...reuse import reuse_distances, reuse_times
+from ...analysis.reuse import reuse_distances, reuse_times
 from .plot import Axis, Panel, Plot, Study, cdf, time_unit
 
 
 def plot(study: Study) -> Plot:
     """Cumulative distributions of reuse time and reuse distance.
 
-    >>> from kvtrace.trace import toy
+    >>> from kvtrace.trace.trace import toy
     >>> plot(Study(toy("0 1", "2", "0 1"))).panels[1].series[0].x.tolist()
     [0.0, 1.0, 2.0, 2.0]
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...turns import Sessions
+from ...analysis.turns import Sessions
 from .plot import Axis, Panel, Plot, Series, Study, cumulative
 
 TITLES = ("Turns per session", "Context by turn", "Block hit rate by turn")
@@ -14,7 +14,7 @@ NO_SESSIONS = "the trace has no sessions."
 def plot(study: Study) -> Plot:
     """Turns per session, prompt length by turn and hit rate by turn.
 
-    >>> from kvtrace.trace import toy
+    >>> from kvtrace.trace.trace import toy
     >>> plot(Study(toy("0 1", "0 2"))).panels[0].missing
     'the trace has no sessions.'
     """

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...trace import first_seen
+from ...trace.trace import first_seen
 from .plot import NO_DURATION, Axis, Panel, Plot, Series, Study, time_bins, time_unit
 
 WINDOWS = 30
@@ -15,7 +15,7 @@ WINDOWS = 30
 def plot(study: Study) -> Plot:
     """Distinct blocks since the beginning and in windows.
 
-    >>> from kvtrace.trace import toy
+    >>> from kvtrace.trace.trace import toy
     >>> plot(Study(toy("0 1", "0 2"))).panels[0].series[0].y[-1].item()
     3
     """

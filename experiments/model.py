@@ -1,0 +1,112 @@
+"""A small decoder-only transformer with random weights: RMSNorm, rotary positions, gated feed-forward layers.
+
+What it says is noise; what it costs is real. Where keys and values come from is not its business: `attend` keeps those
+of the tokens it is shown, and gives the attention over all that came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kvtrace._base.errors import UsageError
+
+from .torch_here import best_device, torch
+
+Attend = Callable[[int, Any, Any, Any], Any]  # layer, queries, keys, values [tokens, heads, dim] -> the same shape
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large the model is; `hidden` is heads * head_dim.
+
+    >>> Shape().hidden, Shape().kv_bytes_per_token
+    (128, 4096)
+    """
+
+    layers: int = 4
+    heads: int = 4
+    head_dim: int = 32
+    vocabulary: int = 1024
+
+    def __post_init__(self):
+        for name in ("layers", "heads", "head_dim", "vocabulary"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}. Try 1 or more.")
+        if self.head_dim % 2:
+            raise UsageError(f"head_dim is {self.head_dim}, and rotary positions turn pairs. Try an even number.")
+
+    @property
+    def hidden(self) -> int:
+        """Width of the residual stream."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values of one token, in float32."""
+        return 2 * self.layers * self.hidden * 4
+
+
+class Transformer:
+    """The weights, drawn with a seed, and one forward pass; on a GPU if there is one, unless told.
+
+    UsageError where PyTorch is missing.
+    """
+
+    def __init__(self, shape: Shape | None = None, *, seed: int = 0, device: str | None = None, dtype: str = "float32"):
+        self.shape, self.torch = shape or Shape(), torch()
+        self.device, self.dtype = device or best_device(), getattr(self.torch, dtype)
+        self._dice = self.torch.Generator().manual_seed(seed)
+        hidden, wide = self.shape.hidden, 4 * self.shape.hidden
+        self.embedding = self._drawn(self.shape.vocabulary, hidden)
+        self.head = self._drawn(hidden, self.shape.vocabulary)
+        self.layers = [
+            {
+                "qkv": self._drawn(hidden, 3 * hidden), "out": self._drawn(hidden, hidden),
+                "up": self._drawn(hidden, 2 * wide), "down": self._drawn(wide, hidden),
+            }
+            for _ in range(self.shape.layers)
+        ]  # fmt: skip
+
+    def forward(self, tokens: Any, positions: Any, attend: Attend) -> Any:
+        """The hidden state of each token, [tokens, hidden]; tokens of several sequences may lie end to end."""
+        x = self.embedding[tokens]
+        turn = self._turns(positions)
+        for number, layer in enumerate(self.layers):
+            q, k, v = self._heads(_normed(x) @ layer["qkv"])
+            mixed = attend(number, _turned(q, turn), _turned(k, turn), v)
+            x = x + mixed.reshape(len(x), -1) @ layer["out"]
+            gate, up = (_normed(x) @ layer["up"]).chunk(2, dim=-1)
+            x = x + (self.torch.nn.functional.silu(gate) * up) @ layer["down"]
+        return _normed(x)
+
+    def logits(self, hidden: Any) -> Any:
+        """The score of each token of the vocabulary to come next, [tokens, vocabulary]."""
+        return hidden @ self.head
+
+    def _heads(self, qkv):
+        return qkv.view(len(qkv), 3, self.shape.heads, self.shape.head_dim).unbind(1)
+
+    def _turns(self, positions):
+        """Cosine and sine of each position's angles, [tokens, 1, head_dim / 2]."""
+        half = self.torch.arange(self.shape.head_dim // 2, device=self.device, dtype=self.dtype)
+        angles = positions.to(self.dtype)[:, None] * 10_000.0 ** (-2 * half / self.shape.head_dim)
+        return angles.cos()[:, None], angles.sin()[:, None]
+
+    def _drawn(self, rows, columns):
+        """Random weights that keep the size of what goes through them."""
+        weights = self.torch.randn(rows, columns, generator=self._dice, dtype=self.torch.float64) * rows**-0.5
+        return weights.to(self.dtype).to(self.device)
+
+
+def _normed(x):
+    """RMSNorm, without learned gains: they would all be 1."""
+    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+def _turned(x, turn):
+    """Rotary positions: each pair of numbers is turned by the angle of its position."""
+    cosine, sine = turn
+    one, other = x.chunk(2, dim=-1)
+    return torch().cat((one * cosine - other * sine, one * sine + other * cosine), dim=-1)

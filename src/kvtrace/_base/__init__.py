@@ -1,0 +1,1 @@
+"""Errors, files, workers, memory, units: what every room stands on."""

@@ -1,5 +1,0 @@
-"""The compiled loops: arrays in, arrays out. Each has a plain twin in tests/reference/ that defines it."""
-
-from .._built import require_built
-
-require_built(__file__)

@@ -1,0 +1,1 @@
+"""What a trace is like: statistics, sessions, reuse, the hit curve, comparison."""

@@ -1,0 +1,66 @@
+"""When requests arrive: rate, gaps, burstiness, and how many would be under way at once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from ..trace.trace import Trace
+from .distribution import Distribution
+
+WINDOWS_S = (1, 10, 60)
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Arrival statistics of a trace."""
+
+    duration_ms: float
+    requests_per_second: float | None
+    prompt_tokens_per_second: float | None
+    gap_ms: Distribution  # between one arrival and the next
+    gap_cv: float | None  # standard deviation / mean of the gaps: 1 for a Poisson process
+    dispersion: dict[int, float | None]  # window in s -> variance / mean of the requests in it: 1 for a Poisson process
+    ms_per_token: float  # the decode speed that `concurrency` assumes
+    concurrency: float | None  # mean number under way, were each answered at that speed (Little's law)
+
+    def to_dict(self) -> dict:
+        """Keys as docs/analysis/analyze.md lists them."""
+        found = asdict(self) | {"gap_ms": self.gap_ms.to_dict()}
+        return found | {"dispersion": {f"{window}s": value for window, value in self.dispersion.items()}}
+
+
+def arrivals(trace: Trace, *, ms_per_token: float = 30.0, quantiles=()) -> Arrivals:
+    """Arrival statistics; what needs a duration is None where all requests arrive at once.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> arrivals(toy("0", "1", "2", gap_ms=500)).gap_ms.mean
+    500.0
+    """
+    gaps, duration = np.diff(trace.timestamp), float(trace.timestamp[-1]) if len(trace) else 0.0
+    gap = Distribution.of(gaps, quantiles)
+    busy_ms = float(trace.output_length.sum()) * ms_per_token
+    return Arrivals(
+        duration_ms=duration,
+        requests_per_second=len(trace) / duration * 1000 if duration else None,
+        prompt_tokens_per_second=float(trace.input_length.sum()) / duration * 1000 if duration else None,
+        gap_ms=gap,
+        gap_cv=gap.std / gap.mean if gap.mean and gap.std is not None else None,
+        dispersion={window: dispersion(trace.timestamp, window * 1000) for window in WINDOWS_S},
+        ms_per_token=ms_per_token,
+        concurrency=busy_ms / duration if duration else None,
+    )
+
+
+def dispersion(timestamp: np.ndarray, window_ms: float) -> float | None:
+    """Variance / mean of the requests in each whole window; None with fewer than two windows.
+
+    >>> dispersion(np.array([0.0, 10.0, 1010.0, 2500.0]), 1000)
+    0.16666666666666666
+    """
+    windows = int(timestamp[-1] // window_ms) if len(timestamp) else 0  # the last window, cut short, is left out
+    if windows < 2:
+        return None
+    counts = np.bincount((timestamp // window_ms).astype(np.int64))[:windows]
+    return float(counts.var() / counts.mean()) if counts.any() else None

@@ -1,0 +1,68 @@
+"""Capacities as people write them: blocks, tokens, bytes of KV, or a share of the working set -> blocks."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from .._base.errors import UsageError
+
+MOST = 1 << 48  # blocks: no cache is larger, and sums over it stay whole
+FORM = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z%]*)")
+COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+BYTES = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+         "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+
+
+def parse_capacities(
+    text: str, *, block_size: int, working_set: int, kv_bytes_per_token: int | None = None
+) -> list[int]:
+    """The capacities of a comma-separated list, in blocks; UsageError says which is none.
+
+    >>> parse_capacities("1000, 2k, 6400tokens, 50%", block_size=64, working_set=300)
+    [1000, 2000, 100, 150]
+    >>> parse_capacities("1GiB", block_size=16, working_set=300, kv_bytes_per_token=131072)
+    [512]
+    """
+    return [
+        _blocks(part.strip(), block_size, working_set, kv_bytes_per_token) for part in text.split(",") if part.strip()
+    ] or _refuse(text)
+
+
+def _blocks(text, block_size, working_set, kv_bytes_per_token):
+    match = FORM.fullmatch(text)
+    if not match:
+        return _refuse(text)
+    number, unit = float(match[1]), match[2].lower().removesuffix("s")
+    if unit == "%":
+        blocks = round(number / 100 * working_set)
+    elif unit in BYTES:
+        if kv_bytes_per_token is None:
+            raise UsageError(f"capacity {text} is in bytes. Add --model-config or --kv-bytes-per-token.")
+        blocks = int(number * BYTES[unit] // (kv_bytes_per_token * block_size))
+    elif unit.removesuffix("token").strip() in COUNTS and unit.endswith("token"):
+        blocks = int(number * COUNTS[unit.removesuffix("token")] // block_size)
+    elif unit.removesuffix("block") in COUNTS:
+        blocks = int(number * COUNTS[unit.removesuffix("block")])
+    else:
+        return _refuse(text)
+    if not 1 <= blocks <= MOST:
+        said = "less than one block" if blocks < 1 else f"more than {MOST:,} blocks"
+        raise UsageError(f"capacity {text} is {said} of {block_size:,} tokens.")
+    return blocks
+
+
+def _refuse(text):
+    raise UsageError(f"{text!r} is no capacity. Try 1000 (blocks), 64ktokens, 24GiB or 50% (of the working set).")
+
+
+def spread(longest: int, working_set: int, points: int = 25) -> list[int]:
+    """Capacities from the longest request to the whole working set, evenly on a log scale.
+
+    >>> spread(10, 1000, 3)
+    [10, 100, 1000]
+    """
+    low, high = max(1, min(longest, working_set)), max(1, working_set)
+    between = np.geomspace(low, high, points) if points > 1 else [high]
+    return sorted({min(high, round(float(value))) for value in between})

@@ -1,0 +1,103 @@
+"""A user's policy, written in Python, in the place of a compiled one: each verb is a call that lets exceptions through.
+
+The lock is held for the whole run, so a call costs what a call from Python costs.
+"""
+
+import cython
+
+from kvtrace._base.errors import UsageError
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+
+
+@cython.final
+@cython.cclass
+class Borrowed(Policy):
+    """Hands the verbs to an object's methods of the same names; `expired` and `miss` where the object has them."""
+
+    held: object
+    _insert: object
+    _use: object
+    _release: object
+    _victim: object
+    _remove: object
+    _expired: object
+    _miss: object
+
+    def __init__(self, context: Context, held):
+        Policy.__init__(self, context)
+        self.needs_lock = True
+        self.held = held
+        self._insert, self._use, self._release = held.insert, held.use, held.release
+        self._victim, self._remove = held.victim, held.remove
+        self._expired = getattr(held, "expired", None)
+        self.expires = self._expired is not None
+        self._miss = getattr(held, "miss", None)
+        self.misses = self._miss is not None
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def insert(self, block: cython.int) -> cython.int:
+        with cython.gil:
+            self._insert(block)
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def use(self, block: cython.int) -> cython.int:
+        with cython.gil:
+            self._use(block)
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def release(self, block: cython.int) -> cython.int:
+        with cython.gil:
+            self._release(block)
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def victim(self) -> cython.int:
+        with cython.gil:
+            return _number(self._victim())
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def remove(self, block: cython.int) -> cython.int:
+        with cython.gil:
+            self._remove(block)
+        return 0
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def expired(self) -> cython.int:
+        with cython.gil:
+            return _number(self._expired())
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(-1, check=False)
+    def miss(self, block: cython.int) -> cython.int:
+        with cython.gil:
+            self._miss(block)
+        return 0
+
+
+@cython.cfunc
+@cython.exceptval(-1, check=False)
+def _number(answer: object) -> cython.int:
+    """A block's number; None and what is below 0 are none."""
+    if answer is None:
+        return NONE
+    if not hasattr(answer, "__index__"):
+        raise UsageError(f"the policy named a {type(answer).__name__} as its victim. Return a block's number.")
+    number = answer.__index__()
+    return NONE if number < 0 or number > 0x7FFFFFFF else number

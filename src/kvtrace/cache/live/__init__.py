@@ -1,0 +1,1 @@
+"""The live `PrefixCache`, compiled: token by token, for an engine to use."""

@@ -1,0 +1,258 @@
+"""The table of the live cache: which blocks are known, each by its own tokens and the number of the block before it.
+
+A number stands for one prefix as long as any block after it is known, even if its KV is gone. So tokens and one number
+are compared, never digests alone: a collision costs a comparison, and never gives another prompt's KV.
+"""
+
+import os
+
+import cython
+
+from kvtrace._base.errors import UsageError
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.live.block_hash import begin, end, take
+    from cython.cimports.kvtrace.cache.live.buffers import resized
+    from cython.cimports.libc.stdlib import free as give_back
+    from cython.cimports.libc.string import memcmp, memcpy
+
+NONE = cython.declare(cython.int, -1)
+SPARE = cython.declare(cython.int, -1)  # the length of a number that is not in use
+
+
+@cython.final
+@cython.cclass
+class Known:
+    """Blocks by number, found by tokens and parent; roots, by salt and tenant, are numbers too.
+
+    `is_direct` says that a digest is of all tokens before, not of the digest before. `digest_mask` is what is kept of
+    a digest: all of it, but for tests, which make all blocks collide.
+    """
+
+    def __cinit__(self, block_size, is_direct):
+        self.block_size, self.is_direct = block_size, is_direct
+        self.roots = {}  # (salt, tenant) -> root
+        self.tenants = {}  # and back
+        self.spare = NONE  # first of the numbers below `made` that are not in use
+        key = os.urandom(16)  # nobody outside can make prompts that collide
+        self.key0, self.key1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
+        self.digest_mask = ~cython.cast(cython.ulonglong, 0)
+        self.reserve(1)
+
+    def __dealloc__(self):
+        give_back(self.blocks)
+        give_back(self.own)
+        give_back(self.buckets)
+        give_back(self.path)
+
+    # ---- looking up
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def walk(self, root: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Put the leading blocks of the tokens that are known into `path`; returns how many, resident or not."""
+        known: cython.Py_ssize_t = 0
+        here: cython.Py_ssize_t = 0
+        if root == NONE:
+            return 0
+        count: cython.Py_ssize_t = (length + self.block_size - 1) // self.block_size
+        if count > self.path_room:
+            self.path = cython.cast(cython.p_int, resized(self.path, 2 * count * cython.sizeof(cython.int)))
+            self.path_room = 2 * count
+        b: cython.int = root
+        while known < count:
+            b = self.find(b, tokens + here, min(self.block_size, length - here))
+            if b == NONE:
+                break
+            self.path[known] = b
+            known += 1
+            here += self.block_size
+        return known
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def resident(self, known: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """How many of the first blocks of `path`, `known` in all, have a slot each: the hit."""
+        hits: cython.Py_ssize_t = 0
+        while hits < known and self.blocks[self.path[hits]].slot != NONE:
+            hits += 1
+        return hits
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def find(self, parent: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.int:
+        """The block of these tokens after `parent`, or NONE."""
+        return self._find_by(self._digest(parent, tokens, length), parent, tokens, length)
+
+    @cython.cfunc
+    @cython.exceptval(-2, check=False)
+    def root(self, salt: object, tenant: object) -> cython.int:
+        """The root of a tenant's blocks, or NONE where there are none."""
+        try:
+            return self.roots.get((salt, tenant), NONE)
+        except TypeError:
+            raise UsageError(f"a tenant is a name or a number, not {type(tenant).__name__}.") from None
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def tokens_of(self, b: cython.int) -> cython.p_uint:
+        return self.own + b * self.block_size
+
+    # ---- coming and going
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def reserve(self, more: cython.Py_ssize_t) -> cython.int:
+        """Make room for so many more blocks; numbers stay as they are."""
+        b: cython.int
+        i: cython.Py_ssize_t
+        if self.spare_count + self.room - self.made >= more:
+            return 0
+        room: cython.Py_ssize_t = max(256, 2 * self.room, self.made + more)
+        if room > (1 << 31) - 1:
+            raise MemoryError("more blocks are remembered than can be numbered")
+        size: cython.Py_ssize_t = 2
+        while size < 2 * room:
+            size *= 2
+        self.blocks = cython.cast(cython.pointer(Block), resized(self.blocks, room * cython.sizeof(Block)))
+        self.own = cython.cast(cython.p_uint, resized(self.own, room * self.block_size * cython.sizeof(cython.uint)))
+        self.buckets = cython.cast(cython.p_int, resized(self.buckets, size * cython.sizeof(cython.int)))
+        self.room = room
+        self.mask = cython.cast(cython.ulonglong, size - 1)
+        for i in range(size):
+            self.buckets[i] = NONE
+        for i in range(self.made):
+            b = cython.cast(cython.int, i)
+            if self.blocks[b].length != SPARE and self.blocks[b].parent != NONE:
+                self._link(b)
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def named(self, parent: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.int:
+        """The block of these tokens after `parent`, new where it was not known; `reserve` made room for it."""
+        digest: cython.ulonglong = self._digest(parent, tokens, length)
+        b: cython.int = self._find_by(digest, parent, tokens, length)
+        return self._add(digest, parent, tokens, length) if b == NONE else b
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def new(self, parent: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.int:
+        """As `named`, where it is clear that the block is not known."""
+        return self._add(self._digest(parent, tokens, length), parent, tokens, length)
+
+    @cython.cfunc
+    @cython.exceptval(-2, check=False)
+    def new_root(self, salt: object, tenant: object) -> cython.int:
+        """A root for a tenant that has none."""
+        b: cython.int = self._number()
+        self.serial += 1
+        self.blocks[b].digest, self.blocks[b].parent, self.blocks[b].slot = self.serial, NONE, NONE
+        self.blocks[b].holders = self.blocks[b].length = 0
+        self.roots[(salt, tenant)] = b
+        self.tenants[b] = (salt, tenant)
+        return b
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def let_go(self, b: cython.int) -> cython.int:
+        """One holder less; what nobody holds is forgotten, and its parent has one less in turn."""
+        parent: cython.int
+        while b != NONE:
+            self.blocks[b].holders -= 1
+            if self.blocks[b].holders > 0:
+                return 0
+            parent = self.blocks[b].parent
+            if parent == NONE:
+                del self.roots[self.tenants.pop(b)]
+            else:
+                self._unlink(b)
+            self.blocks[b].length, self.blocks[b].next = SPARE, self.spare
+            self.spare = b
+            self.spare_count += 1
+            b = parent
+        return 0
+
+    # ---- for the self-check
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def found_as(self, b: cython.int) -> cython.int:
+        """The number that a block's own tokens are found as: its own, or something is wrong; NONE for a root."""
+        if self.blocks[b].parent == NONE:
+            return NONE
+        return self.find(self.blocks[b].parent, self.tokens_of(b), self.blocks[b].length)
+
+    # ---- helpers
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _find_by(self, digest: cython.ulonglong, parent: cython.int, tokens: cython.p_uint,
+                 length: cython.Py_ssize_t) -> cython.int:  # fmt: skip
+        b: cython.int = self.buckets[digest & self.mask]
+        while b != NONE:
+            if (
+                self.blocks[b].digest == digest
+                and self.blocks[b].parent == parent
+                and self.blocks[b].length == length
+                and memcmp(self.tokens_of(b), tokens, length * cython.sizeof(cython.uint)) == 0
+            ):
+                return b
+            b = self.blocks[b].next
+        return NONE
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _add(self, digest: cython.ulonglong, parent: cython.int, tokens: cython.p_uint,
+             length: cython.Py_ssize_t) -> cython.int:  # fmt: skip
+        """A new block in the table, held by nobody yet."""
+        b: cython.int = self._number()
+        self.blocks[b].digest, self.blocks[b].parent, self.blocks[b].slot = digest, parent, NONE
+        self.blocks[b].holders, self.blocks[b].length = 0, cython.cast(cython.int, length)
+        memcpy(self.tokens_of(b), tokens, length * cython.sizeof(cython.uint))
+        self._link(b)
+        self.blocks[parent].holders += 1
+        return b
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _number(self) -> cython.int:
+        """A number for a new block or root."""
+        b: cython.int = self.spare
+        if b == NONE:
+            b = cython.cast(cython.int, self.made)
+            self.made += 1
+        else:
+            self.spare = self.blocks[b].next
+            self.spare_count -= 1
+        return b
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _link(self, b: cython.int) -> cython.void:
+        """Put a block into its bucket."""
+        self.blocks[b].next = self.buckets[self.blocks[b].digest & self.mask]
+        self.buckets[self.blocks[b].digest & self.mask] = b
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _unlink(self, b: cython.int) -> cython.void:
+        at: cython.p_int = cython.address(self.buckets[self.blocks[b].digest & self.mask])
+        while at[0] != b:
+            at = cython.address(self.blocks[at[0]].next)
+        at[0] = self.blocks[b].next
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _digest(self, parent: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.ulonglong:
+        """Of the block's tokens and its parent's digest, or (direct) the tokens of all before it and their root's."""
+        v: cython.ulonglong[4]
+        total: cython.ulonglong = length
+        begin(v, self.key0, self.key1)
+        take(v, tokens, length)
+        if self.is_direct:
+            while self.blocks[parent].parent != NONE:
+                take(v, self.tokens_of(parent), self.blocks[parent].length)
+                total += self.blocks[parent].length
+                parent = self.blocks[parent].parent
+        return end(v, self.blocks[parent].digest, total) & self.digest_mask

@@ -1,0 +1,87 @@
+"""What an engine hears of the live cache: its callbacks, called when a change is done, evictions first."""
+
+import cython
+
+from kvtrace._base.errors import UsageError
+
+if cython.compiled:
+    from cython.cimports.kvtrace.cache.live.block_table import NONE
+    from cython.cimports.kvtrace.cache.live.sequence import Sequence
+    from cython.cimports.kvtrace.cache.live.slot_pool import SlotPool
+
+
+@cython.final
+@cython.cclass
+class Listener:
+    """The four callbacks of a PrefixCache, each of them or None; `telling` while one is called."""
+
+    def __cinit__(self, block_size, on_read, on_write, on_evict, on_copy):
+        self.block_size = block_size
+        self.on_read, self.on_write = called("on_read", on_read), called("on_write", on_write)
+        self.on_evict, self.on_copy = called("on_evict", on_evict), called("on_copy", on_copy)
+        self.hears_growth = on_evict is not None or on_write is not None or on_copy is not None
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def evicted(self, pool: SlotPool) -> cython.int:
+        """Tell of what the pool evicted since it was last told of."""
+        if pool.gone:
+            gone, pool.gone, self.telling = pool.gone, [], True
+            try:
+                for slot in gone:
+                    self.on_evict(slot)
+            finally:
+                self.telling = False
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def allocated(self, pool: SlotPool, sequence: Sequence) -> cython.int:
+        """Tell what a new sequence reads, and what is to be written for it."""
+        i: cython.Py_ssize_t
+        self.evicted(pool)
+        if self.on_read is None and self.on_write is None:
+            return 0
+        self.telling = True
+        try:
+            if self.on_read is not None:
+                for i in range(sequence.hit_blocks):
+                    self.on_read(sequence.slots[i], i * self.block_size)
+            self._tell_writes(sequence, sequence.hit_tokens)
+        finally:
+            self.telling = False
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def extended(self, pool: SlotPool, sequence: Sequence, first: cython.Py_ssize_t, shared: cython.int) -> cython.int:
+        """Tell of tokens from `first` on; the partial block they began in may have been copied from `shared`."""
+        self.evicted(pool)
+        filled: cython.Py_ssize_t = first % self.block_size
+        self.telling = True
+        try:
+            if shared != NONE and self.on_copy is None:
+                first -= filled
+            elif shared != NONE:
+                self.on_copy(shared, sequence.slots[first // self.block_size], filled)
+            self._tell_writes(sequence, first)
+        finally:
+            self.telling = False
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
+    def _tell_writes(self, sequence: Sequence, first: cython.Py_ssize_t) -> cython.int:
+        stop: cython.Py_ssize_t
+        while self.on_write is not None and first < sequence.length:
+            stop = min(sequence.length, first - first % self.block_size + self.block_size)
+            self.on_write(sequence.slots[first // self.block_size], first, stop - first)
+            first = stop
+        return 0
+
+
+def called(name, call):
+    """What a caller gave to be called, or None; UsageError where it can't be."""
+    if call is not None and not callable(call):
+        raise UsageError(f"{name} is called, and {type(call).__name__} can't be.")
+    return call

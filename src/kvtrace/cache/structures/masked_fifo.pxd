@@ -1,0 +1,24 @@
+from kvtrace.cache.structures.hierarchical_bitset cimport Bits
+from kvtrace.cache.structures.queue cimport Places
+
+cdef class Line:
+    cdef Places places
+    cdef int[::1] order
+    cdef signed char[::1] marked
+    cdef Bits allowed
+    cdef int tag
+    cdef readonly int tail
+    cdef int front  # where `first` found its block last
+    cdef readonly Py_ssize_t size
+    cdef int push(self, int block) except -1 nogil
+    cdef int join(self, int block) except -1 nogil
+    cdef int ahead(self, int place) noexcept nogil
+    cdef int drop(self, int block) except -1 nogil
+    cdef int rejoin(self, int block) except -1 nogil
+    cdef int allow(self, int block) except -1 nogil
+    cdef int forbid(self, int block) except -1 nogil
+    cdef int place(self, int block) noexcept nogil
+    cdef bint holds(self, int block) noexcept nogil
+    cdef int first(self) noexcept nogil
+    cdef int next(self, int block) noexcept nogil
+    cdef int _compact(self) except -1 nogil

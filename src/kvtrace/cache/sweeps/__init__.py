@@ -1,0 +1,7 @@
+"""Sweeps: traces x block sizes x engines x modes x schedules x policies x capacities x seeds -> one tidy table."""
+
+from .grid import Grid, plan
+from .running import sweep
+from .table import Table
+
+__all__ = ["Grid", "Table", "plan", "sweep"]

@@ -1,0 +1,62 @@
+"""One cell of a sweep -> one row of its table; a cell that can't be run says why in the column `error`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from ..._base.errors import InputError, KvtraceError, UsageError
+from ..._base.lists import leading_rows
+from ..._base.workers import place_of
+from ...trace.trace import Trace
+from ..demand import Jobs
+from ..policies import POLICIES
+from ..simulation import run
+from .grid import Cell
+
+Row = dict[str, Any]
+OnProgress = Callable[[int], None]  # requests served
+
+SWITCHES = ("capacity_counts", "pool", "free_order", "watermark")
+COUNTS = (
+    "requests", "hit_blocks", "blocks", "hit_tokens", "tokens", "request_hits", "requests_with_blocks",
+    "block_hit_rate", "token_hit_rate", "request_hit_rate", "evictions", "early_frees", "warm_up_requests",
+)  # fmt: skip
+SETTINGS = ("trace", "block_size", "engine", "mode", "schedule", "policy", "capacity", "seed")
+COLUMNS = (*SETTINGS, "capacity_tokens", "capacity_bytes", *SWITCHES, *COUNTS, "error")
+
+
+def row_of(cell: Cell, trace: Trace, asked: Jobs | None = None, on_progress: OnProgress | None = None) -> Row:
+    """What `simulate` counts for a cell, by column; None where a column does not apply, counts after an error too."""
+    fault: str | None = None
+    try:
+        done = run(cell.setting, trace, asked, on_progress)
+    except (UsageError, InputError) as error:
+        fault = str(error)
+    except (KvtraceError, MemoryError, InterruptedError):
+        raise
+    except Exception as error:
+        if not _is_users(cell.setting.policy):
+            raise
+        fault = f"policy {cell.setting.policy} failed, {place_of(error)}."
+    if fault is not None:
+        if on_progress is not None:
+            on_progress(len(trace))  # nobody waits for them any more
+        return _settings(cell, trace) | {"error": fault}
+    found = replace(done, warm_up=leading_rows(cell.warm_up, trace.timestamp)).to_dict()
+    return _settings(cell, trace) | {name: found[name] for name in (*SWITCHES, *COUNTS) if name in found}
+
+
+def _settings(cell, trace) -> Row:
+    setting, source, per_token = cell.setting, cell.workload.source, cell.kv_bytes_per_token
+    tokens = setting.capacity * trace.block_size
+    return dict.fromkeys(COLUMNS) | {
+        "trace": source.name, "block_size": trace.block_size, "engine": setting.engine, "mode": setting.mode,
+        "schedule": str(setting.schedule), "policy": setting.policy, "capacity": setting.capacity, "seed": source.seed,
+        "capacity_tokens": tokens, "capacity_bytes": None if per_token is None else tokens * per_token,
+    }  # fmt: skip
+
+
+def _is_users(policy: str) -> bool:
+    return ":" in policy and policy.partition(":")[0] not in POLICIES

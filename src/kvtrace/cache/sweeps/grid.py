@@ -1,0 +1,173 @@
+"""The grid of a sweep: the values of each axis, and the cells that they make on the traces at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from itertools import product
+
+from ..._base.errors import KvtraceError, UsageError
+from ..._base.lists import leading_rows
+from ...analysis.capacities import parse_capacities, spread
+from ...trace.trace import Trace, toy
+from .. import engines
+from ..demand import jobs
+from ..policies import POLICIES
+from ..schedules import parse_schedule
+from ..simulation import Setting, build
+from .workload import Workload, factor_of, source_trace, sources_of, trace_of
+
+POINTS = 10  # capacities of `auto`
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What to simulate: the values of each axis, then what all cells share. docs/cache/sweep.md says what each one takes."""
+
+    traces: tuple[str, ...]  # files of traces, or of models that samples are drawn from
+    policies: tuple[str, ...] = ("lru",)
+    capacity: str = "auto"  # comma-separated, as `simulate` takes it: its meaning may depend on the trace
+    engines: tuple[str, ...] = ("founding",)
+    modes: tuple[str, ...] = ("block",)
+    schedules: tuple[str, ...] = ("c1",)
+    block_sizes: tuple[str, ...] = ("1x",)  # multiples of a trace's own, or tokens
+    seeds: tuple[int, ...] = (0,)  # of samples
+    requests: int | None = None  # of a sample
+    switches: tuple[tuple[str, str], ...] = ()  # for the engines that take them
+    warm_up: str = "0"
+    kv_bytes_per_token: int | None = None
+    trace_block_size: int | None = None
+    chain: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One simulation of a sweep."""
+
+    workload: Workload
+    setting: Setting
+    warm_up: str = "0"
+    kv_bytes_per_token: int | None = None
+
+
+def plan(grid: Grid, on_workload: Callable[[Workload, Trace], None] | None = None) -> list[Cell]:
+    """The cells in the order of the table: trace, block size, engine, mode, schedule, policy, capacity, seed.
+
+    Reads each trace once, and draws each sample, for what `auto` and shares of the working set come to. UsageError
+    where a value of an axis fits nothing else of the grid, InputError where a trace can't be read.
+    """
+    _refuse_misfits(grid)
+    placed: dict[Cell, tuple[int, ...]] = {}  # the first place of each
+    for place, workload in _workloads(grid):
+        trace = trace_of(workload)
+        leading_rows(grid.warm_up, trace.timestamp)  # refused here where it is no part of a trace
+        for at, setting in _settings(grid, trace):
+            key = (*place[:2], *at, place[2])
+            placed.setdefault(Cell(workload, setting, grid.warm_up, grid.kv_bytes_per_token), key)
+        if on_workload is not None:
+            on_workload(workload, trace)
+    return sorted(placed, key=placed.__getitem__)
+
+
+def _workloads(grid) -> Iterator[tuple[tuple[int, int, int], Workload]]:
+    """(places of trace, block size and seed) and workload; those of one source follow each other."""
+    given = [
+        sources_of(name, grid.seeds, grid.requests, grid.trace_block_size, grid.chain)
+        for name in dict.fromkeys(grid.traces)
+    ]
+    if not any(source.seed is not None for sources in given for source in sources):
+        for option, asked in (("--seed", grid.seeds != (0,)), ("--requests", grid.requests is not None)):
+            if asked:
+                raise UsageError(f"{option} is for samples of a model, and no TRACE is one. Leave it out.")
+    for first, sources in enumerate(given):
+        for last, source in enumerate(sources):
+            size = source_trace(source).block_size
+            for place, text in enumerate(grid.block_sizes):
+                yield (first, place, last), Workload(source, factor_of(text, size, source.name))
+
+
+def _settings(grid, trace) -> Iterator[tuple[tuple[int, ...], Setting]]:
+    """(places of engine, mode, schedule, policy, capacity) and setting; the same one may come again."""
+    units = {
+        "block_size": trace.block_size, "working_set": trace.working_set, "kv_bytes_per_token": grid.kv_bytes_per_token,
+    }  # fmt: skip
+    capacities = {
+        mode: auto(trace, mode) if grid.capacity == "auto" else parse_capacities(grid.capacity, **units)
+        for mode in grid.modes
+    }
+    axes = (grid.engines, grid.modes, grid.schedules, grid.policies)
+    for places in product(*(range(len(values)) for values in axes)):
+        engine, mode, schedule, policy = (values[place] for values, place in zip(axes, places, strict=True))
+        for place, capacity in enumerate(capacities[mode]):
+            yield (*places, place), setting_of(grid, engine, mode, schedule, policy, capacity)
+
+
+def setting_of(grid: Grid, engine: str, mode: str, schedule: str, policy: str, capacity: int) -> Setting:
+    """One setting of the grid: a ceiling is no engine's, and an engine gets the switches that it takes."""
+    name = policy.partition(":")[0]
+    engine = "founding" if name in POLICIES and POLICIES[name].ceiling else engine
+    switches = tuple(pair for pair in grid.switches if pair[0] in engines.find(engine).switches)
+    return Setting(capacity, policy, engine, mode, parse_schedule(schedule), switches)
+
+
+def auto(trace: Trace, mode: str) -> list[int]:
+    """Ten capacities from the longest request to the working set.
+
+    >>> auto(toy("0 1", "2", "0 1"), "block")
+    [2, 3]
+    """
+    longest = int(jobs(trace, mode).most.max(initial=1))
+    return spread(longest, max(trace.working_set, longest), POINTS)
+
+
+def _refuse_misfits(grid) -> None:
+    """UsageError where nothing of the grid could run with a value of an axis: a misspelt name, say.
+
+    Each combination is built, for one request. One that no engine has beside others that run is for the column `error`.
+    """
+    for name in ("traces", *AXES):
+        if not getattr(grid, name):
+            raise UsageError(f"the sweep has no {name.replace('_', ' ')}. Give one or more.")
+    for engine in grid.engines:
+        engines.find(engine)
+    for name, value in grid.switches:
+        if not any(name in engines.find(engine).switches for engine in grid.engines):
+            raise UsageError(f"no engine of the sweep takes {name.replace('_', '-')} {value}. Leave it out.")
+    combinations = product(*(getattr(grid, name) for name in AXES))
+    faults = {combination: _fault(grid, *combination) for combination in combinations}
+    for axis in range(len(AXES)):
+        for value in dict.fromkeys(combination[axis] for combination in faults):
+            of_value = [fault for combination, fault in faults.items() if combination[axis] == value]
+            if all(of_value):
+                raise UsageError(of_value[0])
+
+
+AXES = ("engines", "modes", "schedules", "policies")
+
+
+def _fault(grid, engine, mode, schedule, policy) -> str | None:
+    """What is wrong with the arguments; None also where only the real trace can tell."""
+    try:
+        build(setting_of(grid, engine, mode, schedule, policy, 1 << 10), jobs(toy("0", block_size=256), mode))
+    except UsageError as error:
+        return str(error)
+    except KvtraceError:
+        return None  # of the one request: no column priority
+    except Exception:
+        return None  # of a user's policy, which may want more than one request
+    return None
+
+
+def stated(grid: Grid) -> dict[str, object]:
+    """The grid by the options that state it, but for the traces."""
+    return {
+        f"--{OPTIONS.get(field.name, field.name.replace('_', '-'))}": getattr(grid, field.name)
+        for field in fields(grid)
+        if field.name != "traces"
+    }
+
+
+OPTIONS = {
+    "policies": "policy", "engines": "engine", "modes": "mode", "schedules": "schedule", "block_sizes": "block-size",
+    "seeds": "seed",
+}  # fmt: skip

@@ -1,0 +1,137 @@
+"""A sweep from its grid to its table: plan the cells, run those that are not in the journal, put the rows in order."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+from ..._base.errors import UsageError
+from ..._base.files import is_regular
+from ..._base.workers import cores
+from ..policies import POLICIES
+from .cells import Row
+from .grid import Cell, Grid, plan, stated
+from .journal import Journal
+from .runners import local, on_ray
+from .table import Table, check_output
+from .workload import forget
+
+RUNNERS = ("local", "ray")
+
+
+def sweep(
+    grid: Grid,
+    output: str | None = None,
+    *,
+    resume: bool = False,
+    runner: str = "local",
+    threads: int | None = None,
+    ray_address: str | None = None,
+    on_total: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Table:
+    """The table of a grid, also written to `output`; a run that was stopped is taken up with `resume`.
+
+    Cells run in so many threads, or as tasks on a Ray cluster; the table's bytes are the same. `on_total` gets the
+    requests that all cells serve together, `on_progress` those that were served since its last call, from any thread.
+    A cell that can't be run has a row with an `error`. UsageError where no cell can, or an argument does not fit;
+    InputError where a trace can't be read; StoppedError where it can be resumed.
+
+    >>> import tempfile, kvtrace
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = kvtrace.write(kvtrace.toy("0 1", "2", "0 1"), f"{folder}/trace.jsonl")
+    ...     table = sweep(Grid((f"{folder}/trace.jsonl",), capacity="2,3"))
+    >>> [(row["capacity"], row["hit_blocks"]) for row in table.rows]
+    [(2, 1), (3, 2)]
+    """
+    _refuse(output, resume, runner, threads, ray_address)
+    requests: dict = {}  # workload -> requests
+    try:
+        cells = plan(grid, lambda workload, trace: requests.setdefault(workload, len(trace)))
+        if on_total is not None:
+            on_total(sum(requests[cell.workload] for cell in cells))
+        with _journal(grid, cells, output, resume) as journal:
+            work = _pending(cells, journal.rows)
+            if on_progress is not None:
+                on_progress(sum(requests[cells[number].workload] for number in journal.rows))
+            done = (
+                local(work, threads or cores(), on_progress)
+                if runner == "local"
+                else on_ray(work, requests, ray_address, threads, on_progress)
+            )
+            for number, row in done:
+                journal.append(number, row)
+            table = Table([journal.rows[number] for number in range(len(cells))])
+            if len(table.failed) == len(table.rows):
+                journal.discard()
+                raise UsageError(f"no cell of the sweep could be run. The first: {table.rows[0]['error']}")
+            if output is not None:
+                table.write(output)
+    finally:
+        forget()
+    return table
+
+
+class Kept:
+    """A journal in memory, for a sweep that has no file to put one beside."""
+
+    def __init__(self):
+        self.rows: dict[int, Row] = {}
+
+    def append(self, number: int, row: Row) -> None:
+        """Keep the row of a cell."""
+        self.rows[number] = row
+
+    def discard(self) -> None:
+        """Keep nothing."""
+        self.rows.clear()
+
+
+def _refuse(output, resume, runner, threads, ray_address) -> None:
+    if runner not in RUNNERS:
+        raise UsageError(f"there is no runner {runner!r}. Try {' or '.join(RUNNERS)}.")
+    if ray_address is not None and runner != "ray":
+        raise UsageError("--ray-address is for --runner ray. Add it, or leave the address out.")
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads is {threads}; it is 1 or more.")
+    if output is not None:
+        check_output(output)
+    if resume and (output is None or not is_regular(output)):
+        raise UsageError("--resume needs -o FILE: what a sweep without one did is kept nowhere.")
+
+
+def _journal(grid: Grid, cells: list[Cell], output: str | None, resume: bool):
+    if output is None or not is_regular(output):
+        return nullcontext(Kept())
+    policies = [[policy, _code(policy)] for policy in grid.policies]
+    traces = {cell.workload.source.name: cell.workload.source.sha256 for cell in cells}
+    return Journal(output, stated(grid) | {"--policy": policies}, traces, resume=resume)
+
+
+def _code(policy: str) -> str | None:
+    """SHA-256 of the file that a user's policy is in: rows of another version of it are not rows of this one."""
+    module = policy.partition(":")[0]
+    if ":" not in policy or module in POLICIES:
+        return None
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None or not Path(found.origin).is_file():
+        return None
+    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
+
+
+def _pending(cells: list[Cell], done) -> list[tuple[int, Cell]]:
+    """(number, cell) of what is not done; sources, their workloads and cells that ask for the same stay together."""
+    order: dict = {}  # source, then workload -> place
+    for cell in cells:
+        order.setdefault(cell.workload.source, len(order))
+        order.setdefault(cell.workload, len(order))
+    waiting = [(number, cell) for number, cell in enumerate(cells) if number not in done]
+
+    def place(one):
+        number, cell = one
+        return order[cell.workload.source], order[cell.workload], cell.setting.asks, number
+
+    return sorted(waiting, key=place)

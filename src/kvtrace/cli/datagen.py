@@ -1,0 +1,87 @@
+"""The `datagen` command: the names, flags, defaults and table of NVIDIA Dynamo's tool, over kvtrace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import __version__, cli
+
+TOKENS: dict[str, Any] = {"type": int, "metavar": "TOKENS"}
+TIMES: dict[str, Any] = {"default": 1.0, "metavar": "X"}
+
+
+@click.group(context_settings=cli.CONTEXT)
+@click.version_option(__version__, message="datagen (kvtrace %(version)s)")
+def commands() -> None:
+    """Analyze and synthesize prefix-cache traces, with the flags of Dynamo's datagen."""
+
+
+@commands.command()
+@click.option("--input-file", default="mooncake_trace.jsonl", metavar="FILE", help="The trace to analyze.")
+@click.option("--block-size", default=512, type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.")
+def analyze(input_file, block_size):
+    """Print datagen's statistics of a trace; `kvtrace analyze` says more."""
+    from ..analysis.summary import basics
+    from ..formats import trace_files as formats
+    from ..report.analysis import datagen_table
+    from .output import print_tables
+
+    print_tables([datagen_table(basics(formats.read(input_file, block_size=block_size, extra="ignore")))])
+
+
+@commands.command()
+@click.option("--input-file", default="mooncake_trace.jsonl", metavar="FILE", help="The trace to learn from.")
+@click.option("--num-requests", default=100_000, type=click.IntRange(1), metavar="N", help="Requests to synthesize.")
+@click.option("--speedup-ratio", **TIMES, help="Divide times by this.")
+@click.option("--prefix-len-multiplier", **TIMES, help="Stretch what prompts share.")
+@click.option("--prefix-root-multiplier", default=1, metavar="N", help="Disjoint copies of what prompts share.")
+@click.option("--prompt-len-multiplier", **TIMES, help="Stretch what is a prompt's own.")
+@click.option("--osl-multiplier", **TIMES, help="Stretch outputs.")
+@click.option("--min-isl", **TOKENS, help="Draw shorter prompts again.  [default: no limit]")
+@click.option("--max-isl", **TOKENS, help="Draw longer prompts again.  [default: no limit]")
+@click.option("--min-osl", **TOKENS, help="Raise shorter outputs to this.  [default: no limit]")
+@click.option("--max-osl", **TOKENS, help="Cut longer outputs to this.  [default: no limit]")
+@click.option("--block-size", default=512, type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.")
+@click.option("--output-file", metavar="FILE", help="File to write.  [default: named here after input and options]")
+@click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The same seed gives the same bytes.")
+@click.option("--max-rejections", default=10_000, metavar="N", help="Give up after so many prompts in a row.")
+@click.option(
+    "--method", default="attach", type=click.Choice(["attach", "tree"]), help="tree is datagen's own, mended."
+)
+@click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
+def synthesize(input_file, num_requests, block_size, output_file, seed, method, chain, **knobs):
+    """Make a trace of any size that behaves as another; `kvtrace synthesize` can do more."""
+    from ..formats import trace_files as formats
+    from ..synthesis import fitting as fit
+    from ..synthesis.knobs import Knobs
+    from ..synthesis.sampling import write_sample
+    from ..synthesis.tree import fit_tree
+    from .output import console
+
+    turned = Knobs(**knobs)  # before a long trace is read
+    trace = formats.read(input_file, block_size=block_size, extra="ignore")
+    model = (fit_tree if method == "tree" else fit)(trace.chained() if chain else trace)
+    output_file = output_file or auto_name(input_file, num_requests, seed, method, turned)
+    # a longer trace at the same rate, as datagen's
+    written = write_sample(model, num_requests, output_file, seed=seed, scale="duration", knobs=turned)
+    console().print(f"wrote       {' and '.join(map(str, written))}", highlight=False, markup=False)
+
+
+def auto_name(input_file: str, num_requests: int, seed: int, method: str, knobs) -> str:
+    """A file's name, in this folder, that says what it was made of and with which options.
+
+    >>> from kvtrace.synthesis.knobs import Knobs
+    >>> auto_name("logs/day.jsonl.gz", 500, 7, "tree", Knobs(max_isl=4096, osl_multiplier=1.5))
+    'day_synth_500_seed7_tree_osl-multiplier1.5_max-isl4096.jsonl'
+    """
+    stem = "stdin" if input_file == "-" else Path(input_file).name.split(".")[0] or "trace"
+    turned = [f"{name.replace('_', '-')}{value}" for name, value in knobs.to_dict().items()]
+    return "_".join([stem, "synth", str(num_requests), f"seed{seed}", method, *turned]) + ".jsonl"
+
+
+def main() -> None:
+    """Run the command; failures end as those of kvtrace do."""
+    cli.main(commands, "datagen")

@@ -1,0 +1,197 @@
+"""A trace whose block ids stay on disk: every other column is in memory, and ids come piece by piece.
+
+It is made of a folder of parts in one pass that verifies the invariants, and is then a Trace to all that looks at
+requests. What walks blocks goes through `pieces`, which gives a trace in memory as the one piece that it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from .._base.errors import InputError
+from ..trace.trace import (
+    Columns,
+    Repairs,
+    Trace,
+    TraceBuilder,
+    by_first_appearance,
+    verify_lengths,
+    verify_outputs,
+    verify_rows,
+)
+from .dataset import Parts
+
+REFERENCES = 1 << 18  # of a piece: few enough that what is made of them stays small
+REMEDY = "In a stream nothing is mended. Try kvtrace.read and kvtrace.write, which mend what can be."
+
+
+def pieces(trace: Trace) -> Iterator[tuple[slice, Columns]]:
+    """A trace's rows piece by piece, each with its place in the whole; ids and parents are those of the whole.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> [(rows, piece.hash_ids.tolist()) for rows, piece in pieces(toy("0 1", "0 2"))]
+    [(slice(0, 2, None), [0, 1, 0, 2])]
+    """
+    if isinstance(trace, StreamedTrace):
+        yield from trace.pieces()
+    else:
+        yield slice(0, len(trace)), trace
+
+
+def first_blocks(trace: Trace) -> np.ndarray:
+    """The first block of each prompt that has any.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> first_blocks(toy("0 1", "", "0 2"))
+    array([0, 0])
+    """
+    if isinstance(trace, StreamedTrace):
+        return trace.first_blocks
+    return trace.hash_ids[trace.offsets[:-1][trace.prompt_blocks > 0]]
+
+
+def has_output_blocks(trace: Trace) -> bool:
+    """Whether any output has blocks."""
+    return trace.output_offsets is not None and bool(trace.output_offsets[-1])
+
+
+class StreamedTrace(Trace):
+    """A folder of parts as a Trace without `hash_ids`; with `ids`, these are there too, as int32.
+
+    `extra` names the extra columns that are kept, None = all. InputError where the rows are no trace as they stand:
+    nothing is mended in a stream.
+    """
+
+    def __init__(self, parts: Parts, *, ids: bool = False, extra: tuple[str, ...] | None = None, references=REFERENCES):
+        self.parts, self.block_size, self.tail = parts, parts.block_size, parts.tail
+        self.meta, self.repairs, self._references = parts.meta, Repairs(), references
+        problem = None
+        try:
+            self._read(ids, extra)
+        except InputError as error:
+            problem = str(error)
+        if problem:  # raised out here, so that nothing hangs on it
+            raise InputError(problem if problem.startswith(parts.path) else f"{parts.path}: {problem} {REMEDY}")
+
+    @property
+    def working_set(self) -> int:
+        """Distinct blocks of the prompts."""
+        return self._working_set
+
+    def pieces(self) -> Iterator[tuple[slice, Columns]]:
+        """The rows once more, piece by piece."""
+        start = 0
+        for columns in self.parts.chunks(self._references, extra="ignore"):
+            yield slice(start, start + len(columns)), columns
+            start += len(columns)
+
+    def _read(self, ids, extra):
+        walk, rest, firsts, row = _Walk(self.parts), TraceBuilder(), [np.empty(0, np.int32)], 0
+        self._allot(len(self.parts), ids)
+        same: dict[str, str] = {}  # one object a distinct text
+        for columns in self.parts.chunks(self._references, extra="ignore" if extra == () else "keep"):
+            walk.verify(columns, row)
+            firsts.append(columns.hash_ids[columns.offsets[:-1][np.diff(columns.offsets) > 0]].astype(np.int32))
+            self._put(columns, row, ids)
+            if extra != ():
+                rest.add(_extra_alone(columns, extra, same))
+            row += len(columns)
+        if walk.distinct != self.parts.distinct:
+            raise InputError(f"there are {walk.distinct:,} distinct blocks, not {self.parts.distinct:,} as was said.")
+        self.distinct, self.is_chained, self._working_set = walk.distinct, walk.is_chained, walk.working_set
+        del walk
+        self.first_blocks, self.extra = np.concatenate(firsts), rest.columns().extra
+        self._verify()
+
+    def _allot(self, rows, ids):
+        """Room for the columns of so many rows, taken as it is filled."""
+        self.timestamp = np.empty(rows)
+        self.input_length, self.output_length = (np.empty(rows, dtype=np.int64) for _ in range(2))
+        self.offsets = np.zeros(rows + 1, dtype=np.int64)
+        self.session = self.parent = self.output_offsets = None
+        if ids:
+            self.hash_ids = np.empty(self.parts.blocks, dtype=np.int32)
+
+    def _put(self, columns, row, ids):
+        """The next rows, the first of which is `row`."""
+        rows, ends = slice(row, row + len(columns)), slice(row + 1, row + len(columns) + 1)
+        for name in ("timestamp", "input_length", "output_length"):
+            getattr(self, name)[rows] = getattr(columns, name)
+        for name in ("session", "parent"):
+            if (values := getattr(columns, name)) is not None:
+                if getattr(self, name) is None:
+                    setattr(self, name, np.full(len(self), -1, dtype=np.int64))
+                getattr(self, name)[rows] = values
+        self.offsets[ends] = self.offsets[row] + columns.offsets[1:]
+        if columns.output_offsets is not None and self.output_offsets is None:
+            self.output_offsets = np.zeros(len(self) + 1, dtype=np.int64)
+        if self.output_offsets is not None:
+            blocks = 0 if columns.output_offsets is None else columns.output_offsets[1:]
+            self.output_offsets[ends] = self.output_offsets[row] + blocks
+        if ids:
+            self.hash_ids[self.offsets[row] : self.offsets[rows.stop]] = columns.hash_ids
+
+    def _verify(self):
+        """The invariants but for those of the ids, which were looked at on the way."""
+        rows = len(self)
+        for name in ("input_length", "output_length", "session", "parent"):
+            verify_rows(name, getattr(self, name), rows)
+        verify_lengths(self)
+        if self.output_offsets is not None:
+            verify_outputs(self)
+        if rows and (not np.isfinite(self.timestamp).all() or self.timestamp[0] != 0):
+            raise InputError("times are not finite, or do not count from the first request.")
+        if (falls := np.flatnonzero(np.diff(self.timestamp) < 0)).size:
+            raise InputError(f"row {falls[0] + 1}: the timestamp falls; rows of a trace are in time order.")
+        if self.parent is not None and (self.parent >= np.arange(rows)).any():
+            raise InputError(f"row {np.flatnonzero(self.parent >= np.arange(rows))[0]}: its parent comes later.")
+        if self.session is not None:
+            self.session = by_first_appearance(self.session)
+
+
+class _Walk:
+    """A walk over all rows that sees whether ids are numbered by first appearance and form a forest."""
+
+    def __init__(self, parts):
+        from .._native import forest
+
+        self._forest, self._block_size = forest, parts.block_size
+        self._parent = np.full(parts.distinct, forest.UNSEEN, dtype=np.int64)
+        self._in_prompts = np.zeros(parts.distinct if parts.output_blocks else 0, dtype=bool)
+        self._has_outputs = bool(parts.output_blocks)
+        self.distinct, self.is_chained = 0, True
+
+    def verify(self, columns: Columns, row: int) -> None:
+        """The next rows, the first of which is `row`; InputError where their ids are not numbered."""
+        self.distinct, gap, fork = self._forest.verify_on(
+            columns.hash_ids, columns.offsets, columns.input_length // self._block_size,
+            columns.output_ids, columns.output_offsets, self._parent, self.distinct,
+        )  # fmt: skip
+        if gap >= 0:
+            raise InputError(f"row {row + gap}: ids are not 0, 1, 2, ... by first appearance.")
+        self.is_chained = self.is_chained and fork < 0
+        if self._has_outputs:
+            self._in_prompts[columns.hash_ids] = True
+
+    @property
+    def working_set(self) -> int:
+        return int(np.count_nonzero(self._in_prompts)) if self._has_outputs else self.distinct
+
+
+def _extra_alone(columns, extra, same) -> Columns:
+    """The extra columns of a piece, and equal texts as one object."""
+    kept = {name: _shared(values, same) for name, values in columns.extra.items() if extra is None or name in extra}
+    nothing = np.empty(0, dtype=np.int64)
+    times, lengths = columns.timestamp, columns.input_length  # for their length
+    return Columns(times, lengths, lengths, nothing, np.zeros(len(times) + 1, dtype=np.int64), extra=kept)
+
+
+def _shared(values, same) -> np.ndarray:
+    if values.dtype != object:
+        return values
+    for row, value in enumerate(values):
+        if type(value) is str:
+            values[row] = same.setdefault(value, value)
+    return values

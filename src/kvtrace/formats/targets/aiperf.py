@@ -1,0 +1,25 @@
+"""AIPerf's `mooncake_trace`: NVIDIA's load generator, https://github.com/ai-dynamo/aiperf.
+
+It builds the prompts from the ids; one id at two sizes, more ids than blocks, or an output of 0 tokens is an error.
+Rows that share a `session_id` would be taken for increments of one conversation.
+"""
+
+from .portable import SIDECAR, adapt, check_name, write
+
+DEFAULT_BLOCK_SIZE = 512
+
+__all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
+
+
+def usage(trace, path) -> list[str]:
+    """How to replay the file, and how to check it.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> usage(toy("0 1", block_size=16), "day.jsonl")[1].split(" --custom")[1]
+    '-dataset-type mooncake-trace --fixed-schedule --isl-block-size 16'
+    """
+    size = "" if trace.block_size == DEFAULT_BLOCK_SIZE else f" --isl-block-size {trace.block_size}"
+    return [
+        f"aiperf validate mooncake-trace --input {path}",
+        f"aiperf profile --input-file {path} --custom-dataset-type mooncake-trace --fixed-schedule{size}",
+    ]

@@ -1,0 +1,37 @@
+"""The Azure LLM inference traces' CSV (ISCA'24), which inference-perf reads: a date a row, and two token counts.
+
+Dates begin at EPOCH, a day without meaning: a trace does not know when it was recorded.
+"""
+
+from datetime import datetime, timedelta
+
+from ..._base.errors import InputError
+from .lengths import SIDECAR, adapt, check_name, rows_of, write_table
+
+__all__ = ["EPOCH", "SIDECAR", "adapt", "check_name", "usage", "write"]
+
+EPOCH = datetime(2000, 1, 1)
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
+
+
+def write(stream, trace, *, first_id=0, name="") -> None:
+    """Write the table as CSV; times have seven decimals, as in the published files."""
+    write_table(stream, HEADER, rows_of(trace), lambda time, isl, osl: f"{_date(time)},{isl},{osl}\n")
+
+
+def usage(_trace, path) -> list[str]:
+    """How inference-perf takes the file: these belong to its configuration."""
+    trace = f"trace: {{file: {path}, format: AzurePublicDataset}}"
+    return [f"load: {{type: trace_replay, {trace}}}", f"data: {{type: random, {trace}}}"]
+
+
+def _date(time_ms: float) -> str:
+    """A time as a date of 2000, to the microsecond.
+
+    >>> _date(61_114.25)
+    '2000-01-01 00:01:01.1142500'
+    """
+    try:
+        return f"{(EPOCH + timedelta(milliseconds=time_ms)).isoformat(' ', 'microseconds')}0"
+    except OverflowError:
+        raise InputError(f"a time of {time_ms / 1000:,.0f} s is no date before the year 10000.") from None

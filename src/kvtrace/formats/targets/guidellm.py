@@ -1,0 +1,37 @@
+"""GuideLLM's `mooncake` data: Mooncake's rows, times in SECONDS, ids of 32 bits, exactly ceil(ISL / block) of them.
+
+It tells JSON Lines by the file's name.
+"""
+
+from ..._base.errors import UsageError
+from ..._base.files import is_std
+from ..jsonl_write import lists, seconds, whole, write_rows
+from .portable import adapt, require_small_ids
+
+__all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
+
+SIDECAR = False  # its seconds would be read as milliseconds
+
+
+def check_name(path) -> None:
+    """UsageError if GuideLLM would not read a file of that name."""
+    if not is_std(path) and not str(path).endswith(".jsonl"):
+        raise UsageError(f"{path}: GuideLLM reads files whose names end in .jsonl. Name it so.")
+
+
+def write(stream, trace, *, first_id=0, name="") -> None:
+    """Write the rows as JSON Lines."""
+    require_small_ids(trace, first_id)
+    fields = {
+        "timestamp": seconds(trace.timestamp),
+        "input_length": whole(trace.input_length),
+        "output_length": whole(trace.output_length),
+        "hash_ids": lists(trace.hash_ids, trace.offsets),
+    }
+    write_rows(stream, trace, fields, first_id=first_id)
+
+
+def usage(trace, path) -> list[str]:
+    """How to replay the file."""
+    data = f"kind=mooncake,source.kind=json_file,source.path={path},hash_id_block_size={trace.block_size}"
+    return [f"guidellm run --profile kind=replay --data {data}"]

@@ -1,0 +1,58 @@
+"""Tables of arrival times and token counts: what is left of a trace for clients that know no shared prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import BinaryIO
+
+from ...trace.trace import Trace, replace_columns
+from .losses import Losses
+
+SIDECAR = False  # no trace: it can't be read back
+ROWS = 1 << 14  # printed at a time
+
+
+def adapt(trace: Trace, *, sessions: bool = False) -> tuple[Trace, list[str]]:
+    """The requests with prompts and outputs of at least one token; that the blocks are lost is said.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> adapt(toy("0 1", "0 2"))[1]
+    ['4 hash_ids were left out: which prompts share a prefix is lost.']
+    """
+    losses = Losses()
+    trace = losses.without_empty_prompts(trace)
+    columns = losses.some_output(replace_columns(trace))
+    losses.drop_blocks(columns)
+    if not sessions:
+        losses.drop_sessions(columns)
+    losses.drop_extra(columns)
+    columns.output_ids = columns.output_offsets = None
+    return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.said
+
+
+def check_name(path) -> None:
+    """Any name will do: readers of tables unpack them."""
+
+
+def write_table(stream: BinaryIO, header: str, rows: Iterable[tuple], line: Callable[..., str]) -> None:
+    """Write a header and, of each row's values, what `line` makes of them."""
+    stream.write(f"{header}\n".encode())
+    for lines in _batches(line(*row) for row in rows):
+        stream.write("".join(lines).encode())
+
+
+def rows_of(trace: Trace) -> Iterator[tuple[float, int, int]]:
+    """(timestamp in ms, input_length, output_length) of each request, as Python numbers."""
+    columns = (trace.timestamp, trace.input_length, trace.output_length)
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def number(value: float) -> str:
+    """The shortest text of a number: 1500 ms in seconds is `1.5`, 2000 ms is `2`."""
+    return repr(int(value)) if value == int(value) else repr(value)
+
+
+def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
+    while batch := list(islice(lines, ROWS)):
+        yield batch

@@ -1,0 +1,73 @@
+"""libCacheSim's traces, https://github.com/1a1a11a/libCacheSim: one row a block, as CSV or as its binary oracleGeneral.
+
+A name that ends in .csv asks for CSV. A block is an object of size 1, so that capacities count blocks. The rule that a
+hit is a leading run is lost: libCacheSim counts each block by itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..._base.files import SUFFIXES
+from ...trace.trace import Trace, replace_columns
+from .lengths import check_name, write_table
+from .losses import Losses
+
+__all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
+
+SIDECAR = False
+CSV_COLUMNS = ("time", "obj_id", "obj_size")  # its CSV reader takes no next access: Belady needs the binary
+NEVER = -1  # the next access of a block that is not wanted again
+RECORD = np.dtype([("time", "<u4"), ("obj_id", "<u8"), ("obj_size", "<u4"), ("next_access_vtime", "<i8")])  # packed
+
+
+def adapt(trace: Trace) -> tuple[Trace, list[str]]:
+    """The trace without what a row a block has no place for."""
+    losses = Losses()
+    columns = replace_columns(trace)
+    losses.drop_outputs(columns)
+    losses.drop_sessions(columns)
+    losses.drop_extra(columns)
+    losses.said.append("requests were taken apart: each block counts by itself, not as part of a leading run.")
+    return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.said
+
+
+def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
+    """Write one record a block reference, requests in time order and each root first; times are whole seconds."""
+    records = np.empty(len(trace.hash_ids), dtype=RECORD)
+    records["time"] = np.repeat(trace.timestamp // 1000, trace.prompt_blocks)
+    records["obj_id"] = trace.hash_ids + first_id
+    records["obj_size"] = 1
+    records["next_access_vtime"] = next_uses(trace.hash_ids)
+    if is_csv(name):
+        columns = (records[name].tolist() for name in CSV_COLUMNS)
+        write_table(stream, ",".join(CSV_COLUMNS), zip(*columns, strict=True), "{},{},{}\n".format)
+    else:
+        stream.write(records.tobytes())
+
+
+def next_uses(ids: np.ndarray) -> np.ndarray:
+    """The place of the next reference to the same block, NEVER where there is none.
+
+    >>> next_uses(np.array([0, 1, 0, 0]))
+    array([ 2, -1,  3, -1])
+    """
+    order = np.argsort(ids, kind="stable")
+    again = ids[order[1:]] == ids[order[:-1]]
+    following = np.full(len(ids), NEVER, dtype=np.int64)
+    following[order[:-1][again]] = order[1:][again]
+    return following
+
+
+def is_csv(name: str) -> bool:
+    """Whether a file's name asks for CSV."""
+    plain = name.removesuffix(next((suffix for suffix in SUFFIXES if name.endswith(suffix)), ""))
+    return plain.endswith(".csv")
+
+
+def usage(trace, path) -> list[str]:
+    """How to simulate with the file."""
+    if is_csv(str(path)):
+        columns = "time-col=1,obj-id-col=2,obj-size-col=3,has-header=true,delimiter=,"
+        return [f'cachesim {path} csv lru CAPACITY -t "{columns}"']
+    return [f"cachesim {path} oracleGeneral lru CAPACITY"]

@@ -1,0 +1,39 @@
+"""llm-d-benchmark's trace replay: Qwen-Bailian's keys, times in seconds, blocks of 16 tokens."""
+
+from ...trace.trace import Trace, mend, replace_columns
+from .. import bailian
+from .losses import Losses
+from .portable import check_name
+
+__all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
+
+SIDECAR = True
+BLOCK_SIZE = 16
+
+
+def adapt(trace):
+    """The trace with outputs of at least one token; sessions become chat ids."""
+    losses = Losses()
+    trace = losses.without_empty_prompts(trace)
+    columns = losses.some_output(replace_columns(trace))
+    losses.drop_outputs(columns)
+    kept = {name: values for name, values in columns.extra.items() if name in ("type", "turn")}
+    left_out = len(columns.extra) - len(kept)
+    columns.extra = kept
+    losses.say(left_out, "extra column was left out.", "extra columns were left out.")
+    if trace.block_size != BLOCK_SIZE:
+        losses.said.append(
+            f"blocks hold {trace.block_size:,} tokens; readers of this format expect {BLOCK_SIZE} unless they are told."
+        )
+    columns, _ = mend(columns)
+    return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.said
+
+
+def write(stream, trace, *, first_id=0, name="") -> None:
+    """Write the rows as JSON Lines."""
+    bailian.write(stream, trace, first_id=first_id)
+
+
+def usage(trace, path) -> list[str]:
+    """What the file is to be given as."""
+    return [f"Qwen-Bailian rows in {path}: times in seconds, block size {trace.block_size}"]

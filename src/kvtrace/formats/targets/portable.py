@@ -1,0 +1,93 @@
+"""The portable profile: rows that every reader of Mooncake traces takes as they are.
+
+Four keys; whole milliseconds; prompts and outputs of at least one token; an id for every tail, and never one id for
+blocks of two sizes; no sessions, because some readers take the rows of one session for increments.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ..._base.errors import UsageError
+from ..._base.files import SUFFIXES
+from ...trace.trace import Trace, mend, replace_columns
+from .. import mooncake
+from .losses import Losses
+
+MOST_IDS = 2**31  # some readers hold ids in 32 bits
+SIDECAR = True
+
+
+def adapt(trace: Trace) -> tuple[Trace, list[str]]:
+    """The trace within the profile, and what it lost, a sentence each.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> adapt(toy("0 1", "0 2", gap_ms=0.4))
+    (Trace(2 requests, 4 blocks, 3 distinct, block_size=1, tail=kept), ['1 time was rounded to whole milliseconds.'])
+    """
+    losses = Losses()
+    trace = losses.without_empty_prompts(trace)
+    columns = losses.some_output(replace_columns(trace))
+    losses.rounded_times(columns)
+    losses.drop_outputs(columns)
+    losses.drop_sessions(columns)
+    losses.drop_extra(columns)
+    rule = trace.tail
+    if rule == "dropped" and _complete_tails(columns, trace, losses):
+        rule = "unique"
+    _one_size_an_id(columns, trace.block_size, losses)
+    columns, _ = mend(columns)
+    return Trace(**vars(columns), block_size=trace.block_size, tail=rule, meta=trace.meta), losses.said
+
+
+def check_name(path) -> None:
+    """UsageError if a file of that name would be packed: the clients read plain ones."""
+    if Path(path).suffix in SUFFIXES:
+        raise UsageError(f"{path}: clients read no packed files. Leave {Path(path).suffix} out.")
+
+
+def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
+    """Write the rows as JSON Lines; UsageError if the ids don't fit 31 bits."""
+    require_small_ids(trace, first_id)
+    mooncake.write(stream, trace, first_id=first_id)
+
+
+def require_small_ids(trace: Trace, first_id: int) -> None:
+    """UsageError if an id is below 0 or past 31 bits."""
+    if not 0 <= first_id <= MOST_IDS - trace.distinct:
+        raise UsageError(f"first id {first_id:,} takes an id out of 0 ... 2^31 - 1, all that the client takes.")
+
+
+def _complete_tails(columns, trace, losses) -> bool:
+    """Give each tail that the trace left out an id of its own; True if the trace has tails now."""
+    missing = trace.input_length % trace.block_size != 0
+    count = int(missing.sum())
+    columns.hash_ids = np.insert(columns.hash_ids, columns.offsets[1:][missing], trace.distinct + np.arange(count))
+    columns.offsets = columns.offsets + np.concatenate([[0], np.cumsum(missing)])
+    losses.say(
+        count,
+        "tail that the trace leaves out got an id of its own.",
+        "tails that the trace leaves out got ids of their own.",
+    )
+    return True
+
+
+def _one_size_an_id(columns, block_size, losses) -> None:
+    """New ids for tails whose id also names a full block, or a tail of another length."""
+    rows = np.flatnonzero(columns.input_length % block_size)
+    at = columns.offsets[1:][rows] - 1  # where the tails are
+    sizes, distinct = columns.input_length[rows] % block_size, int(columns.hash_ids.max(initial=-1)) + 1
+    first_size = np.full(distinct, -1, dtype=np.int64)  # id -> tokens of its block
+    first_size[columns.hash_ids[at][::-1]] = sizes[::-1]
+    full = np.ones(len(columns.hash_ids), dtype=bool)
+    full[at] = False
+    first_size[columns.hash_ids[full]] = block_size
+    clash = first_size[columns.hash_ids[at]] != sizes
+    pairs = columns.hash_ids[at[clash]] * (block_size + 1) + sizes[clash]  # one number for an id and a size
+    renamed = columns.hash_ids.copy()
+    renamed[at[clash]] = distinct + np.unique(pairs, return_inverse=True)[1]
+    columns.hash_ids = renamed
+    losses.say(int(clash.sum()), "tail had the id of a block of another size and got a new one.",
+               "tails had ids of blocks of another size and got new ones.")  # fmt: skip

@@ -1,0 +1,115 @@
+"""Tokens and a key become chained digests, one a block: the last place that sees what a log says.
+
+The digest of a block is SipHash-2-4-128 over the previous block's digest and the block's tokens, so that equal digests
+mean equal prefixes. A prompt's chain begins at a root, which is keyed by whatever else changes the KV cache.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+
+import numpy as np
+
+from .._native import siphash
+from ..trace.trace import TAILS
+from .keys import Key
+
+Ragged = tuple[np.ndarray, np.ndarray]  # rows end to end, and their offsets
+NO_DIGEST = np.zeros(2, dtype=np.uint64)
+
+
+class BlockHasher:
+    """Digests of prompts, outputs and session keys under one secret key.
+
+    >>> hasher = BlockHasher(Key(bytes(16)), block_size=2, tail="kept")
+    >>> root = hasher.roots(["model a"])
+    >>> digests, offsets = hasher.prompts((np.array([1, 2, 3], np.uint32), np.array([0, 3])), root)
+    >>> digests.shape, offsets
+    ((2, 2), array([0, 2]))
+    """
+
+    def __init__(self, key: Key, *, block_size: int, tail: str):
+        assert tail in TAILS
+        self.block_size = block_size
+        self._digest_tails = tail == "kept"  # a unique tail needs no digest: it is numbered afresh
+        self._block_key = key.subkey("blocks")
+        root_key, session_key, user_key = key.subkey("roots"), key.subkey("sessions"), key.subkey("users")
+        self._engine_key = key.subkey("engine hashes")
+        self._root = lru_cache(maxsize=4096)(lambda context: _digest(root_key, context))
+        self._session = lru_cache(maxsize=4096)(lambda session: _digest(session_key, session))
+        self._user = lru_cache(maxsize=4096)(lambda user: _digest(user_key, user))
+
+    def roots(self, contexts: list[str]) -> np.ndarray:
+        """One root a request, from the words that name what else its KV cache depends on (see `context`)."""
+        return np.array([self._root(context) for context in contexts], dtype=np.uint64).reshape(-1, 2)
+
+    def prompts(self, prompts: Ragged, roots: np.ndarray) -> Ragged:
+        """Chained digests of each prompt's blocks, and their offsets."""
+        tokens, offsets = prompts
+        return siphash.chain(self._block_key, tokens, offsets, roots, self.block_size, self._digest_tails)
+
+    def outputs(self, prompts: Ragged, prompt_digests: Ragged, outputs: Ragged, roots, has_output) -> Ragged:
+        """Digests of each output's blocks, continuing the prompt's chain after its last full block.
+
+        `prompts` and `outputs` hold tokens, `prompt_digests` what `prompts()` made of the first. An output's first
+        tokens fill what the prompt's last, partial block left free. A row without output text gets no blocks.
+        """
+        tokens, offsets = prompts
+        digests, digest_offsets = prompt_digests
+        full = np.diff(offsets) // self.block_size
+        roots = roots.copy()
+        roots[full > 0] = digests[(digest_offsets[:-1] + full - 1)[full > 0]]
+        starts = offsets[:-1] + full * self.block_size
+        joined, joined_offsets = _join((tokens, starts, offsets[1:]), outputs, has_output)
+        return siphash.chain(self._block_key, joined, joined_offsets, roots, self.block_size, self._digest_tails)
+
+    def engine_hashes(self, hashes: Ragged, roots: np.ndarray) -> np.ndarray:
+        """Keyed digests of an engine's own hashes (uint64), which tell a block with its prefix already."""
+        values, offsets = hashes
+        words = np.ascontiguousarray(values, dtype="<u8").view("<u4")
+        each = np.repeat(roots, np.diff(offsets), axis=0)  # every hash is a chain of one block
+        return siphash.chain(self._engine_key, words, np.arange(0, len(words) + 1, 2), each, 2, False)[0]
+
+    def sessions(self, keys: list[str | None]) -> np.ndarray:
+        """Keyed digests of session keys; two zeros where a request has none."""
+        return _digests(self._session, keys)
+
+    def users(self, keys: list[str | None]) -> np.ndarray:
+        """Keyed digests of what names users or tenants; two zeros where a request has none."""
+        return _digests(self._user, keys)
+
+
+def context(**parts) -> str:
+    """The canonical words of a root: tokenizer, template, model, adapter, media ... by name; None is left out.
+
+    >>> context(model="a", adapter=None)
+    '{"model": "a"}'
+    """
+    return json.dumps({name: part for name, part in parts.items() if part}, sort_keys=True)
+
+
+def _digests(digest, keys) -> np.ndarray:
+    found = [NO_DIGEST if key is None else digest(key) for key in keys]
+    return np.array(found, dtype=np.uint64).reshape(-1, 2)
+
+
+def _digest(key: bytes, words: str) -> np.ndarray:
+    return np.frombuffer(siphash.siphash128(key, words.encode("utf-8", "surrogatepass")), dtype="<u8")
+
+
+def _join(prompts, outputs, has_output):
+    """Each row's leftover prompt tokens followed by its output tokens; nothing for rows without output."""
+    tokens, starts, stops = prompts
+    output_tokens, output_offsets = outputs
+    rows = [
+        part
+        for row in np.flatnonzero(has_output)
+        for part in (
+            tokens[starts[row] : stops[row]],
+            output_tokens[output_offsets[row] : output_offsets[row + 1]],
+        )
+    ]
+    lengths = np.where(has_output, stops - starts + np.diff(output_offsets), 0)
+    joined = np.concatenate(rows) if rows else np.empty(0, dtype=np.uint32)
+    return joined, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -1,0 +1,324 @@
+"""The fields that readers share: looked up, checked and put into a Record, without ever quoting a value.
+
+A reader looks in `places`, pairs of (JSON path, object): the row itself first, which is where a field map writes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import orjson
+
+from ..._base.errors import EmptyPrompt, RowError
+from ...privacy.allowed_fields import TYPES
+from .fieldmap import MISSING
+from .record import Record
+
+Places = list[tuple[str, dict]]
+
+SESSION = ("session", "session_id", "conversation_id")
+USER = ("user", "user_id", "safety_identifier")
+TENANT = ("tenant", "tenant_id")
+ID = ("id", "request_id", "custom_id")
+
+TEXT_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "reasoning"))
+MEDIA_PARTS = {
+    "image_url": "image", "input_image": "image", "image": "image",
+    "file": "file", "input_file": "file", "document": "file",
+    "input_audio": "audio", "audio_url": "audio", "audio": "audio",
+    "video_url": "video", "input_video": "video", "video": "video",
+}  # fmt: skip
+
+
+CUT_MARK = "(litellm_truncated"  # what LiteLLM leaves where it took text out
+CUT_LENGTHS = (2048, 2048 + len("..."))  # where LiteLLM and SGLang cut unless told otherwise
+
+
+def find(places: Places, *names: str) -> tuple[Any, str]:
+    """The first of `names` that is set in the first place that has one, and its JSON path.
+
+    Where there is none it is None, and the path is where it was looked for last.
+
+    >>> find([("", {"a": None}), ("request.", {"a": 1, "b": 2})], "b", "a")
+    (2, 'request.b')
+    """
+    for prefix, place in places:
+        for name in names:
+            value = place.get(name)
+            if value is not None:
+                return (None if value is MISSING else value), prefix + name
+    return None, (places[-1][0] if places else "") + names[0]
+
+
+def common(places: Places, time: Any, time_path: str = "timestamp") -> Record:
+    """A Record with its time and all that describes the request, but neither prompt nor output; RowError."""
+    if time is None:
+        reason = "is missing; a trace needs the time of each request."
+        raise RowError(reason, field=time_path, hint="Try --map timestamp=FIELD.")
+    return described(places, time)
+
+
+def described(places: Places, time: Any = None) -> Record:
+    """A Record with all that describes the request, its time if it has one, but neither prompt nor output; RowError."""
+    row = places[:1]  # nested objects have lengths and types of their own, which mean something else
+    return Record(
+        time=time,
+        tools=_tools(places),
+        output_length=count(*find(row, "output_length")),
+        session=key_of(*find(places, *SESSION)),
+        user=key_of(*find(places, *USER)),
+        tenant=key_of(*find(places, *TENANT)),
+        type=_type(*find(row, "type")),
+        model=key_of(*find(places, "model")),
+        adapter=key_of(*find(places, "adapter")),
+        prompt_tokens=count(*find(row, "prompt_tokens")),
+        id=key_of(*find(places, *ID)),
+    )
+
+
+def fill(record: Record, row: dict, places: Places, **names: tuple[str, ...]) -> None:
+    """Set the keys that the row itself does not tell from other names: `fill(record, row, places, user=("end_user",))`.
+
+    The first name that is set in some place counts; a field that a map says is missing stays empty.
+    """
+    for field, others in names.items():
+        if getattr(record, field) is None and row.get(field) is not MISSING:
+            keys = (key_of(*find(places, name)) for name in others)
+            setattr(record, field, next((key for key in keys if key is not None), None))
+
+
+def put_media(record: Record, kind: str | None, item: Any, path: str) -> None:
+    """Note what identifies a medium that stands beside the prompt, and what kind of request that makes; RowError."""
+    if type(item) is str:
+        _note_if_cut(record, item, path)
+    record.media.append(_json(item, path))
+    record.type = record.type or kind
+
+
+def put_prompt(record: Record, value: Any, path: str) -> None:
+    """Put messages, templated text or token ids into the record as its prompt; RowError where it is none of them."""
+    if value is None:
+        raise RowError("is missing; it holds the prompt.", field=path, hint="Try --map input=FIELD.")
+    if type(value) is str and value:
+        record.text = value
+        _note_if_cut(record, value, path)
+    elif type(value) is list and value:
+        if type(value[0]) is dict:
+            put_messages(record, value, path)
+        elif type(value[0]) is int:
+            record.token_ids = token_ids(value, path)
+        else:
+            raise wrong(value[0], f"{path}[0]", "a message or a token id")
+    elif value in ("", []):
+        raise EmptyPrompt("the prompt is empty.", field=path)
+    else:
+        raise wrong(value, path, "messages, text or token ids")
+    record.type = record.type or "text"
+
+
+def put_messages(record: Record, messages: Any, path: str) -> None:
+    """Put chat messages into the record, with what identifies their images, files and sounds; RowError."""
+    if type(messages) is not list:
+        raise wrong(messages, path, "a list of messages")
+    if not messages:
+        raise EmptyPrompt("the prompt is empty.", field=path)
+    for i, message in enumerate(messages):
+        put_message(record, message, f"{path}[{i}]")
+    record.messages = messages
+
+
+def put_message(record: Record, message: Any, path: str) -> None:
+    """Note in the record what one message of its prompt holds: images, files, sounds and cut texts; RowError."""
+    if type(message) is not dict:
+        raise wrong(message, path, "a message")
+    if type(message.get("role")) is not str:
+        raise wrong(message.get("role"), f"{path}.role", "a string")
+    content = message.get("content")
+    if type(content) is str:
+        if is_cut(content):
+            _note_cut(record, f"{path}.content")
+    elif content is not None:
+        _put_parts(record, content, f"{path}.content")
+    if message.get("tool_calls") is not None:
+        for text in _arguments(message["tool_calls"], f"{path}.tool_calls"):
+            _note_if_cut(record, text, f"{path}.tool_calls")
+
+
+def put_output(record: Record, value: Any, path: str) -> None:
+    """Put text, token ids, a length or an assistant's message into the record as its output; RowError.
+
+    A length that the log states wins over counting; text that was cut is then left out instead of refused.
+    """
+    if type(value) is dict:
+        value = _message_text(value, path)
+    if type(value) is str:
+        if not is_cut(value):
+            record.output_text = value
+        elif record.output_length is None:
+            record.output_text = value
+            _note_cut(record, path)
+    elif type(value) is list:
+        record.output_ids = token_ids(value, path)
+        if record.output_length is None:
+            record.output_length = len(value)
+    elif value is not None:
+        if type(value) not in (int, float):
+            raise wrong(value, path, "text, token ids or a length")
+        stated = count(value, path)
+        record.output_length = stated if record.output_length is None else record.output_length
+    elif record.output_length is None:
+        raise RowError("is missing, and no length is logged.", field=path, hint="Try --map output_length=FIELD.")
+
+
+def put_spoken(record: Record, messages: list[dict], path: str) -> None:
+    """Put what the assistant's messages say, end to end, into the record as its output; without any there is none."""
+    spoken = [_message_text(message, path) for message in messages if message["role"] == "assistant"]
+    put_output(record, "".join(spoken) if spoken else None, path)
+
+
+def token_ids(value: Any, path: str) -> array[int]:
+    """The ids as an array of uint32; RowError where one is not a whole number from 0 to 2^32 - 1."""
+    if type(value) is not list:
+        raise wrong(value, path, "a list of token ids")
+    if list(map(type, value)).count(int) == len(value):  # an array would take True for 1
+        try:
+            return array("I", value)
+        except OverflowError:
+            pass
+    raise RowError("holds more than token ids, whole numbers from 0 to 2^32 - 1.", field=path)
+
+
+def count(value: Any, path: str) -> int | None:
+    """A number of tokens, None where there is none; RowError where it is negative, fractional or no number."""
+    if type(value) is float and value.is_integer():  # data frames write 12.0
+        value = int(value)
+    if value is None or (type(value) is int and 0 <= value < 2**31):
+        return value
+    if type(value) is int:
+        raise RowError("is negative." if value < 0 else "is beyond 2^31 tokens.", field=path)
+    raise wrong(value, path, "a whole number of tokens")
+
+
+def as_text(value: Any, path: str) -> str:
+    """A text as it is, anything else as JSON; RowError where it nests too deeply."""
+    return value if type(value) is str else _json(value, path).decode()
+
+
+def is_cut(text: str) -> bool:
+    """Whether the text is one that a logger cut short.
+
+    >>> is_cut("x" * 2048 + "..."), is_cut("x" * 2048), is_cut("... (litellm_truncated 52 chars)")
+    (True, False, True)
+    """
+    if len(text) not in CUT_LENGTHS:
+        return CUT_MARK in text
+    return text.endswith("...") or text[1024:-1024] == "..." or CUT_MARK in text  # SGLang keeps both ends
+
+
+def _type(value, path):
+    """A request type of TYPES: any other word is `other`, for it goes into the trace and may be anything."""
+    if value is None or type(value) is str:
+        return value if value in (None, *TYPES) else "other"
+    raise wrong(value, path, "a string")
+
+
+def key_of(value, path):
+    """What names a session, user, model or request: a string; numbers count as theirs, an empty one as none."""
+    if value is None or type(value) is str:
+        return value or None
+    if type(value) is int:
+        return str(value)
+    raise wrong(value, path, "a string or a whole number")
+
+
+def _tools(places):
+    tools, path = find(places, "tools", "functions")
+    if tools is None:
+        return None
+    if type(tools) is not list or not all(type(tool) is dict for tool in tools):
+        raise wrong(tools, path, "a list of tool definitions")
+    if path.endswith("functions"):  # OpenAI's older name and shape
+        tools = [{"type": "function", "function": function} for function in tools]
+    return tools or None
+
+
+def _put_parts(record, parts, path):
+    """Note what identifies each part that is not text, and what kind of request that makes."""
+    if type(parts) is not list:
+        raise wrong(parts, path, "text, a list of parts or null")
+    for i, part in enumerate(parts):
+        if type(part) is str:
+            _note_if_cut(record, part, f"{path}[{i}]")
+            continue
+        if type(part) is not dict:
+            raise wrong(part, f"{path}[{i}]", "a part of a message")
+        kind = part.get("type", "text")
+        if type(kind) is not str:
+            raise wrong(kind, f"{path}[{i}].type", "a string")
+        if kind in TEXT_PARTS:
+            if type(text := part.get(kind, part.get("text"))) is str:
+                _note_if_cut(record, text, f"{path}[{i}]")
+            continue
+        record.media.append(_identity(part, f"{path}[{i}]"))
+        record.type = record.type or MEDIA_PARTS.get(kind)
+
+
+def _identity(part, path):
+    """The bytes that tell this part from others; a cache marker moves from turn to turn and is no part of it."""
+    return _json({key: part[key] for key in part if key != "cache_control"}, path)
+
+
+def _message_text(message, path):
+    """What the model generated: its reasoning, its words and the arguments of its tool calls, end to end."""
+    # engines that write both names write the same text twice
+    texts = [message.get("reasoning_content") or message.get("reasoning")]
+    content = message.get("content")
+    if type(content) is list:
+        texts += [part.get("text") for part in content if type(part) is dict]
+    elif content is None or type(content) is str:
+        texts.append(content)
+    else:
+        raise wrong(content, f"{path}.content", "text, a list of parts or null")
+    if message.get("tool_calls") is not None:
+        texts += _arguments(message["tool_calls"], f"{path}.tool_calls")
+    return "".join(text for text in texts if type(text) is str)
+
+
+def _arguments(calls, path):
+    """The arguments of each tool call, as text."""
+    if type(calls) is not list:
+        raise wrong(calls, path, "a list of tool calls")
+    for i, call in enumerate(calls):
+        function = call.get("function") if type(call) is dict else None
+        if type(function) is dict:
+            arguments = function.get("arguments", "")
+            yield arguments if type(arguments) is str else _json(arguments, f"{path}[{i}].function.arguments").decode()
+        elif type(call) is not dict:
+            raise wrong(call, f"{path}[{i}]", "a tool call")
+
+
+def _json(value, path):
+    """The value as JSON with sorted keys; RowError where it nests deeper than orjson writes, though it reads that."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:
+        pass
+    raise RowError("is nested too deeply.", field=path)
+
+
+def _note_if_cut(record, text, path):
+    if is_cut(text):
+        _note_cut(record, path)
+
+
+def _note_cut(record, path):
+    record.cut = record.cut or path
+
+
+_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", float: "a fraction",
+          int: "a number", type(None): "missing"}  # fmt: skip
+
+
+def wrong(value, path, expected):
+    return RowError(f"is {_KINDS[type(value)]}; expected was {expected}.", field=path)

@@ -1,0 +1,62 @@
+"""OpenAI chat requests with their responses, as gateways log them and Batch files hold them (see pairs.py).
+
+Request: `messages` with tool calls, null contents and parts (or `prompt`, text or ids, of the older completions),
+`tools`, `user` or `safety_identifier`. Response: `created`, in seconds, unless the row has a `timestamp`; `model`, else
+the request's; `choices[0]`, its message's text and tool calls or its `text`; `usage.prompt_tokens` and
+`usage.completion_tokens`, which wins over counting the text.
+"""
+
+from __future__ import annotations
+
+from ..._base.errors import RowError
+from . import fields, pairs
+from .pairs import small_unit as small_unit
+from .record import Record
+
+
+def read(row: dict) -> Record:
+    """The Record of one request and its response; RowError where the row is not of this form.
+
+    >>> row = {"created": 5, "messages": [{"role": "user", "content": "Hello"}], "usage": {"completion_tokens": 7}}
+    >>> read(row).output_length
+    7
+    """
+    requests, responses = pairs.split(row)
+    record = fields.common(pairs.places(requests, responses), *pairs.time_of(requests, responses))
+    _put_prompt(record, requests)
+    _put_usage(record, pairs.usage(responses))
+    _put_answer(record, responses)
+    return record
+
+
+def matches(row: dict) -> bool:
+    """Whether the row looks like one of this form."""
+    requests, _ = pairs.split(row)
+    return fields.find(requests, "messages", "prompt")[0] is not None
+
+
+def _put_prompt(record, requests):
+    value, path = fields.find(requests[:1], "input")  # where a map puts the prompt
+    if value is None:
+        value, path = fields.find(requests, "messages", "prompt")
+    if value is None and "custom_id" in requests[0][1]:
+        hint = "A Batch's requests and responses are two files: join their lines on custom_id."
+        raise RowError("is missing; it holds the prompt.", field=path, hint=hint)
+    fields.put_prompt(record, value, path)
+
+
+def _put_usage(record, usage):
+    """The server's counts, where neither the row nor a map gave any."""
+    if record.prompt_tokens is None:
+        record.prompt_tokens = fields.count(*fields.find(usage, "prompt_tokens", "input_tokens"))
+    if record.output_length is None:
+        record.output_length = fields.count(*fields.find(usage, "completion_tokens", "output_tokens"))
+
+
+def _put_answer(record, responses):
+    value, path = fields.find(responses[:1], "output")
+    if value is None:
+        value, path = fields.find(pairs.first_choice(responses) or [("choices[0].", {})], "message", "text")
+    if value is None and type(responses[0][1].get("response")) is str:
+        value, path = responses[0][1]["response"], "response"
+    fields.put_output(record, value, path)

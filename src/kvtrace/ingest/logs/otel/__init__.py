@@ -1,0 +1,1 @@
+"""OpenTelemetry: one reader, and one file for each convention of spans."""

@@ -1,0 +1,67 @@
+"""The numbered attributes of OpenLLMetry (Traceloop) before it took over OpenTelemetry's messages.
+
+`gen_ai.prompt.0.role`, `.content` and `.tool_calls.0.name`, `gen_ai.completion.0.content`,
+`llm.request.functions.0.name`, as in opentelemetry-instrumentation-openai 0.40; `llm.prompts.0.content` of its first
+versions; and `gen_ai.prompt` as one list, of OpenTelemetry's conventions before 1.28.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import values
+from .span_content import Said, chat_message, tool
+
+PROMPTS = ("gen_ai.prompt", "llm.prompts")
+COMPLETIONS = ("gen_ai.completion", "llm.completions")
+TOOLS = "llm.request.functions"
+HINT = "Log with TRACELOOP_TRACE_CONTENT=true."
+
+
+def said(attributes: dict[str, Any], events: list[tuple[str, dict]]) -> Said | None:
+    """What the span tells in this dialect; None where it does not speak it.
+
+    >>> said({"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hello"}, []).messages
+    [{'role': 'user', 'content': 'Hello'}]
+    """
+    for prompt, completion in zip(PROMPTS, COMPLETIONS, strict=True):
+        messages, is_whole = _numbered(attributes, prompt)
+        if not messages:
+            continue
+        told = Said(f"attributes.{prompt}", output_path=f"attributes.{completion}")
+        told.messages = [chat_message(message) if type(message) is dict else message for message in messages]
+        told.lacks = None if is_whole else "messages, for their numbers have gaps"
+        if values.is_broken(attributes.get(prompt)):
+            told.cut = told.path
+        if attributes.get("llm.request.type") == "completion" and len(messages) == 1 and type(messages[0]) is dict:
+            told.messages, told.text = None, messages[0].get("content")  # no template renders it
+        _put_tools(told, attributes)
+        _put_output(told, attributes, completion)
+        return told
+    return None
+
+
+def _numbered(attributes, name):
+    """The messages of that name, and whether none is left out: numbered, as one list, or as a user's words."""
+    value = values.loaded(attributes.get(name))
+    if type(value) is list:
+        return value, True
+    if type(value) is str:
+        return [{"role": "user", "content": value}], True
+    return values.gathered(attributes, name)
+
+
+def _put_tools(told, attributes):
+    definitions, _ = values.gathered(attributes, TOOLS)
+    for i, definition in enumerate(definitions):
+        path = f"attributes.{TOOLS}.{i}"
+        schema = definition.get("parameters", definition.get("input_schema")) if type(definition) is dict else None
+        if values.is_broken(schema):
+            told.cut = told.cut or path
+        told.tools.append(tool(definition, path))
+
+
+def _put_output(told, attributes, name):
+    answers, _ = _numbered(attributes, name)
+    if answers:
+        told.output = chat_message(answers[0]) if type(answers[0]) is dict else answers[0]

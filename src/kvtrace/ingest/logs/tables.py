@@ -1,0 +1,61 @@
+"""Logs that are tables: CSV with a heading, a row a line; a cell that holds a line break is not known here."""
+
+from __future__ import annotations
+
+import csv
+import re
+
+from ..._base.errors import RowError
+from . import fields
+
+_NAME = re.compile(r"[A-Za-z_][\w .()/-]{0,63}", re.ASCII)  # of a column: no fragment of JSON or prose looks so
+_WHOLE = re.compile(r"-?[0-9]{1,18}(\.0*)?", re.ASCII)  # data frames write 12.0
+
+
+def heading(line: bytes) -> tuple[str, ...] | None:
+    """The names of the columns, where the line is a table's heading: two different names or more.
+
+    >>> heading(b"TIMESTAMP,ContextTokens,GeneratedTokens")
+    ('TIMESTAMP', 'ContextTokens', 'GeneratedTokens')
+    """
+    names = _cells(line)
+    if names is None or not 1 < len(names) == len(set(names)) or not all(_NAME.fullmatch(name) for name in names):
+        return None
+    return tuple(names)
+
+
+def row(line: bytes, columns: tuple[str, ...]) -> dict[str, str] | None:
+    """A line's cells by their columns, empty ones left out; None where it is the heading again. RowError."""
+    cells = _cells(line)
+    if cells is None:
+        raise RowError("is no row of CSV in UTF-8.")
+    if tuple(cells) == columns:
+        return None
+    if len(cells) != len(columns):
+        raise RowError(f"has {len(cells):,} cells; the heading has {len(columns):,}.")
+    return {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
+
+
+def tokens(row: dict, *names: str) -> int:
+    """The number of tokens in the first of these columns that is set; RowError where there is none.
+
+    >>> tokens({"ContextTokens": "4808"}, "input_length", "ContextTokens")
+    4808
+    """
+    cell, path = fields.find([("", row)], *names)
+    if type(cell) is str:
+        if not _WHOLE.fullmatch(cell):
+            raise RowError("is not a whole number of tokens.", field=path)
+        cell = int(cell.partition(".")[0])
+    number = fields.count(cell, path)
+    if number is None:
+        raise RowError("is missing; it holds a number of tokens.", field=names[-1])
+    return number
+
+
+def _cells(line) -> list[str] | None:
+    try:
+        rows = list(csv.reader([line.decode()], strict=True))
+    except (UnicodeDecodeError, csv.Error):
+        return None
+    return [cell.strip() for cell in rows[0]] if len(rows) == 1 else None

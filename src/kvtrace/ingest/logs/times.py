@@ -1,0 +1,148 @@
+"""Times of a raw log: which unit they are in, and each of them as whole nanoseconds.
+
+A log may write seconds, ms, us, ns or ISO 8601, as numbers or strings, from 1970 or from its own start. `detect`
+tells them apart by size: since 2001 and until 2286 an epoch time has 10 digits in seconds, 13 in ms, 16 in us and
+19 in ns; smaller numbers count from the log's start, whole ones in ms and fractional ones in seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ..._base.errors import RowError, UsageError
+
+POWERS = {"s": 9, "ms": 6, "us": 3, "ns": 0}  # unit -> power of ten that makes nanoseconds of it
+CHOICES = ("auto", *POWERS, "iso")  # what --time-unit takes
+WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+FIRST_EPOCH_NS = 10**18  # September 2001; a smaller time counts from the log's start
+NO_TIME = -1  # of a request whose log has no times
+END_NS = 2**63  # the year 2262, where 64 bits end
+SPANS = {"epoch": (FIRST_EPOCH_NS, END_NS), "start": (0, FIRST_EPOCH_NS), "any": (0, END_NS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a log's times count, and from when: `epoch`, the log's `start`, or `any` where the user stated the unit.
+
+    >>> str(Unit("us", "epoch")), Unit("ms", "start").parse("27.5")
+    ('epoch microseconds', 27500000)
+    """
+
+    name: str  # s, ms, us, ns or iso
+    span: str = "any"  # one of SPANS
+
+    def __str__(self):
+        if self.name == "iso":
+            return "ISO 8601, UTC where no zone is given"
+        return {"epoch": "epoch {}", "start": "{} from the start", "any": "{}"}[self.span].format(WORDS[self.name])
+
+    def parse(self, value: Any) -> int:
+        """The time in nanoseconds, exact for whole numbers and decimal strings; a fractional float to the microsecond.
+
+        RowError, without the value, where it does not fit: another magnitude, no number, negative.
+        """
+        ns = _from_iso(value) if self.name == "iso" else _from_number(value, POWERS[self.name])
+        low, high = SPANS[self.span]
+        if ns < 0:
+            raise RowError("the time is negative, or before 1970.")
+        if self.name == "iso" and ns >= END_NS:
+            raise RowError("the time is after the year 2262, the last one of times in 64 bits.")
+        if not low <= ns < high:
+            raise RowError(f"the time is of another magnitude than {self}.", hint="Try --time-unit.")
+        return ns
+
+
+def stated(name: str) -> Unit:
+    """The unit of that name, for times that count from anywhere; UsageError if there is none."""
+    if name not in CHOICES[1:]:
+        raise UsageError(f"there is no time unit {name!r}; it is one of {', '.join(CHOICES)}.")
+    return Unit(name)
+
+
+def detect(values: Iterable[Any], default: str | None = None) -> Unit | None:
+    """The unit that most of the times among `values` fit, or None where none of them is a time.
+
+    `default` is the unit of numbers too small to be epoch times, where the field is known to hold, say, seconds.
+    RowError where no unit fits more than half of them; those that do not fit the unit found will not parse.
+
+    >>> str(detect([1760995776640783, "1760995776650000"]))
+    'epoch microseconds'
+    >>> str(detect([0, 27, 30])), str(detect([0, 0.027])), str(detect([0, 27], default="s"))
+    ('milliseconds from the start', 'seconds from the start', 'seconds from the start')
+    """
+    kinds = Counter(kind for value in values if (kind := _kind(value)))
+    if kinds["fractional"]:
+        kinds["fractional"] += kinds.pop("whole", 0)  # 0, 0.5, 1: one fraction says what the whole ones count
+    if not kinds.total():
+        return None
+    kind, times = kinds.most_common(1)[0]
+    if kind == "unclear" or 2 * times <= kinds.total():
+        found = "no unit that is known by its size" if kind == "unclear" else "several units"
+        raise RowError(f"the times of the first rows fit {found}.", hint=f"Try --time-unit {'|'.join(CHOICES[1:])}.")
+    if kind in ("whole", "fractional"):
+        return Unit(default or ("ms" if kind == "whole" else "s"), "start")
+    return Unit(kind, "any" if kind == "iso" else "epoch")
+
+
+# a sign, digits, a fraction, an exponent; lengths are bounded so that no string makes a giant of a number
+_DECIMAL = re.compile(r"\s*([+-]?)(\d{1,40})(?:\.(\d{0,40}))?(?:[eE]([+-]?\d{1,2}))?\s*", re.ASCII)
+_ISO = re.compile(
+    r"\s*(\d{4}-?\d\d-?\d\d)(?:[Tt ](\d\d:?\d\d)(?:(:?\d\d)(?:[.,](\d+))?)?)?\s*(Z|z|UTC|[+-]\d\d(?::?\d\d)?)?\s*",
+    re.ASCII,
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _kind(value):
+    """s, ms, us, ns or iso; whole or fractional where the number is too small; unclear; None for what is no time."""
+    if type(value) is str:
+        if not _DECIMAL.fullmatch(value):
+            return "iso" if _ISO.fullmatch(value) else None
+        value = float(value)
+    if type(value) not in (int, float) or not 0 <= value < END_NS:
+        return None
+    if value * 10**9 < FIRST_EPOCH_NS:
+        return "whole" if value == int(value) else "fractional"
+    for name, power in POWERS.items():
+        if FIRST_EPOCH_NS <= value * 10**power < 10 * FIRST_EPOCH_NS:
+            return name
+    return "unclear"
+
+
+def _from_number(value, power):
+    if type(value) is int:
+        return value * 10**power
+    if type(value) is float and abs(value) < END_NS:  # NaN is not
+        # a float of today's seconds resolves a quarter of a microsecond: digits below are noise
+        return int(value) * 10**power if value.is_integer() else round(value * 10.0 ** (power - 3)) * 1000
+    match = _DECIMAL.fullmatch(value) if type(value) is str else None
+    if not match:
+        raise RowError("the time is not a number, as the other times are.", hint="Try --time-unit.")
+    sign, whole, fraction, exponent = match.groups(default="")
+    digits, shift = int(whole + fraction), power - len(fraction) + int(exponent or 0)
+    ns = digits * 10**shift if shift >= 0 else (digits + 10**-shift // 2) // 10**-shift
+    return -ns if sign == "-" else ns
+
+
+def _from_iso(value):
+    match = _ISO.fullmatch(value) if type(value) is str else None
+    moment = _moment(*match.group(1, 2, 3, 5)) if match else None
+    if moment is None:
+        raise RowError("the time is not ISO 8601.", hint="Try --time-unit.")
+    since = moment - _EPOCH
+    # the fraction apart: datetime holds no nanoseconds
+    return (since.days * 86_400 + since.seconds) * 10**9 + int((match[4] or "")[:9].ljust(9, "0"))
+
+
+def _moment(day, minutes, seconds, zone):
+    zone = "Z" if zone in (None, "z", "UTC") else zone
+    try:
+        return datetime.fromisoformat(f"{day}T{minutes or '00:00'}{seconds or ''}{zone}")
+    except ValueError:  # a 13th month
+        return None

@@ -1,0 +1,91 @@
+"""The audit: fifteen checks of a trace file, graded against the profile it declares, before anybody else may see it.
+
+A check is a file here and a row in CHECKS: a function from Evidence to a Finding. docs/privacy/audit.md says what each is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..contributors import Holders
+from . import (
+    anonymity,
+    block_size,
+    chains,
+    exposure,
+    fields,
+    gaps,
+    lengths,
+    numbering,
+    overlap,
+    sessions,
+    sidecar,
+    tails,
+    times,
+    volume,
+)
+from . import (
+    no_protection as unprotected,
+)
+from .bound import auditing
+from .evidence import Evidence, gather
+from .finding import Audit, Finding
+
+__all__ = ["CHECKS", "Audit", "Evidence", "Finding", "audit", "auditing"]
+
+CHECKS: dict[str, Callable[[Evidence], Finding]] = {  # in the order of their numbers, from 1
+    "fields": fields.check,
+    "numbering": numbering.check,
+    "gaps": gaps.check,
+    "chains": chains.check,
+    "tails": tails.check,
+    "block size": block_size.check,
+    "anonymity sets": anonymity.check,
+    "k-sharing": exposure.check,
+    "times": times.check,
+    "session links": sessions.check,
+    "lengths": lengths.check,
+    "earlier release": overlap.check,
+    "sidecar": sidecar.check,
+    "volume": volume.check,
+    "not protected": unprotected.check,
+}
+
+
+def audit(
+    path: str | Path,
+    *,
+    against: str | Path | None = None,
+    users: str | Path | None = None,
+    profile: str | None = None,
+    block_size: int | None = None,
+    format: str | None = None,
+    sidecar: dict[str, Any] | None = None,
+    holders: Holders | None = None,
+    memory: int | None = None,
+) -> Audit:
+    """What a trace file, or a folder of parts, shows, check by check; InputError only where it can't be read at all.
+
+    It is graded against `profile`, or else the one that its sidecar declares, or else `standard`. `against` is an
+    earlier release. `users` is a file, one user a line for each row; `holders` are the same, known to the caller.
+    `sidecar` stands in for `<path>.meta.json`. `memory` is how many bytes the audit of a folder may take; UsageError
+    where its bound (`auditing`) is more.
+
+    >>> import tempfile, kvtrace
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = kvtrace.write(kvtrace.toy("0 1 2", "0 3", block_size=16), f"{folder}/t.jsonl")
+    ...     found = audit(f"{folder}/t.jsonl")
+    >>> found.level, [finding.name for finding in found.findings if finding.level == "FAIL"]
+    ('FAIL', ['k-sharing', 'times'])
+    """
+    there = gather(
+        path, against=against, users=users, profile=profile, block_size=block_size, format=format, sidecar=sidecar,
+        holders=holders, memory=memory,
+    )  # fmt: skip
+    found = [
+        replace(check(there), number=number, name=name) for number, (name, check) in enumerate(CHECKS.items(), start=1)
+    ]
+    return Audit(there.profile, there.declared, found)

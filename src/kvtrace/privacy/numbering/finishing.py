@@ -1,0 +1,120 @@
+"""Finish: one range's rows of the trace, released as the profile says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...trace.trace import Columns, replace_columns
+from ..steps import coarsened
+from .plan import Plan, offsets_of
+from .ranking import fresh_references
+
+NS_PER_MS = 1_000_000
+COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets")
+
+
+def finish(plan: Plan, number: int) -> dict[str, Any]:
+    """Make `finished/<number>`: the columns of its rows; gives their sums, and the last of times and sessions."""
+    with plan.store.open(f"gathered/{number}") as held:
+        rows = {name: held[name] for name in ("time", "input_length", "output_length", "blocks")}
+        entry, first, by_shard, shards = held["entry"], held["first"], held["by_shard"], held["shards"]
+        kinds = (held["type"], held.about["types"]) if plan.has_types and len(rows["time"]) else None
+        carried = {name: held[f"carried {name}"] for name in plan.carried}
+        links = {}
+        if plan.has_sessions:
+            links = {name: held[name] for name in ("session", "sessions_by_shard", "session_shards")}
+    with plan.store.open(f"ranked/{number}") as held:
+        is_new = held["is_new"]
+    ids = np.empty(len(first), dtype=np.int64)  # entry -> id
+    found: dict[str, np.ndarray] = {}
+    for shard in range(plan.shards):
+        with plan.store.open(f"resolved/{shard}") as held:
+            start, stop = held["bounds", number : number + 2].tolist()
+            ids[by_shard[shards[shard] : shards[shard + 1]]] = held["id", start:stop]
+            if links:
+                start, stop = held["session_bounds", number : number + 2].tolist()
+                place = links["sessions_by_shard"][links["session_shards"][shard] : links["session_shards"][shard + 1]]
+                for name in ("session", "session_previous", "session_turns"):
+                    into = found.setdefault(name, np.empty(len(links["sessions_by_shard"]), dtype=np.int64))
+                    into[place] = held[name, start:stop]
+    fresh, tails = fresh_references(plan, entry, first, is_new, rows["input_length"], rows["blocks"])
+    hash_ids = ids[entry]
+    hash_ids[tails] = plan.blocks_before[number] + (np.cumsum(fresh) - 1)[tails]
+    columns = Columns(
+        timestamp=_timestamp(plan, rows["time"]),
+        input_length=rows["input_length"], output_length=rows["output_length"],
+        hash_ids=hash_ids, offsets=offsets_of(rows["blocks"]),
+    )  # fmt: skip
+    if kinds is not None:
+        words = np.array([kind or "text" for kind in kinds[1]], dtype=object)
+        columns.extra["type"] = words[kinds[0]]
+    if links:
+        _link(columns, plan, number, links["session"], found)
+    columns.session, columns.parent = (carried.get(name, getattr(columns, name)) for name in ("session", "parent"))
+    if "turn" in carried:
+        columns.extra["turn"] = carried["turn"]
+    columns, _ = coarsened(columns, plan.profile, plan.block_size, plan.tail)
+    return {
+        "requests": len(columns), "tokens": int(columns.input_length.sum()),
+        "output_tokens": int(columns.output_length.sum()), "blocks": len(columns.hash_ids),
+        "sessions": 0 if columns.session is None else int(columns.session.max(initial=-1)) + 1,
+        "duration_ms": float(columns.timestamp.max(initial=0.0)), "bytes": write_columns(plan, number, columns),
+    }  # fmt: skip
+
+
+def _timestamp(plan: Plan, time) -> np.ndarray:
+    """Milliseconds since the first request."""
+    if plan.first_time is None:
+        return time
+    return ((time - plan.first_time) // NS_PER_MS).astype(np.float64)
+
+
+def _link(columns: Columns, plan: Plan, number: int, local, found) -> None:
+    """Each row's session, the row of the turn before it, and its turn, from 1."""
+    count = len(columns)
+    columns.session, columns.parent = np.full(count, -1), np.full(count, -1)
+    turn = np.ones(count, dtype=np.int64)
+    known = np.flatnonzero(local >= 0)
+    session = local[known]
+    columns.session[known] = found["session"][session]
+    by_session = np.argsort(session, kind="stable")
+    rows, session = known[by_session], session[by_session]
+    begins = np.ones(len(rows), dtype=bool)
+    begins[1:] = session[1:] != session[:-1]
+    before = np.empty(len(rows), dtype=np.int64)
+    before[1:] = rows[:-1] + plan.rows_before[number]
+    before[begins] = found["session_previous"][session[begins]]
+    columns.parent[rows] = before
+    place = np.arange(len(rows))
+    turn[rows] = place - np.maximum.accumulate(np.where(begins, place, 0)) + 1 + found["session_turns"][session]
+    columns.extra["turn"] = turn
+
+
+# -- columns in a file -------------------------------------------------------------------------------------------
+
+
+def write_columns(plan: Plan, number: int, columns: Columns) -> int:
+    """Write `finished/<number>`; returns its bytes."""
+    arrays = {name: getattr(columns, name) for name in COLUMNS}
+    arrays |= {name: values for name in ("session", "parent") if (values := getattr(columns, name)) is not None}
+    words: dict[str, list[str]] = {}
+    for name, values in columns.extra.items():
+        if values.dtype == object:
+            words[name], values = (list(part) for part in np.unique(values.astype(str), return_inverse=True))
+        arrays[f"extra {name}"] = np.asarray(values)
+    return plan.store.write(f"finished/{number}", {"words": words}, **arrays)
+
+
+def read_columns(plan: Plan, number: int) -> Columns:
+    """What write_columns wrote."""
+    with plan.store.open(f"finished/{number}") as held:
+        time, inputs, outputs, ids, offsets = (held[name] for name in COLUMNS)
+        columns = Columns(time, inputs, outputs, ids, offsets)
+        columns = replace_columns(columns, **{name: held[name] for name in ("session", "parent") if name in held})
+        for name in ("type", "turn"):
+            if f"extra {name}" in held:
+                values, words = held[f"extra {name}"], held.about["words"].get(name)
+                columns.extra[name] = values if words is None else np.array(words, dtype=object)[values]
+    return columns

@@ -1,0 +1,151 @@
+"""Gather: the rows of one range of time, put in order, and the distinct digests among their blocks, sorted by shard.
+
+An entry is a digest, or, where k-sharing may split it, a digest and one of its holders. Entries stand in the order of
+their first appearance in the range, so that whoever has them all knows which came first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..._native import ids as numbering
+from ..._native import ragged, sharing
+from .plan import ALONE, MANY, Plan, firsts_of, offsets_of, shard_of, tails_of
+
+ROWS = ("time", "input_length", "output_length")
+
+
+def gather(plan: Plan, number: int) -> dict[str, int]:
+    """Make `gathered/<number>`; gives how many rows and bytes there are."""
+    rows, types, digests = _rows(plan, number)
+    blocks = rows["blocks"]
+    offsets = offsets_of(blocks)
+    tails = tails_of(plan, rows["input_length"], offsets)
+    digest = numbering.DigestIndex().add(digests)  # reference -> its digest's number in this range
+    digest = numbering.renumber(2 * digest.astype(np.int64) + tails)[0]  # tails are blocks of their own
+    if plan.counts == "none":
+        entry = digest.astype(np.int32)
+        first = firsts_of(entry)  # entry -> reference
+        held = {}
+    else:
+        holder, rows["row_holder"] = _holders(plan, rows, number)
+        entry, many = _split(plan, digest, offsets, tails, holder)
+        first = firsts_of(entry)
+        row = np.searchsorted(offsets, first, side="right") - 1
+        held = {"holder": np.where(many[digest[first]][:, None], MANY, rows["row_holder"][row])}
+    held |= {"digest": digests[first], "is_tail": tails[first]}
+    shard = shard_of(held["digest"], plan.shards)
+    by_shard = np.argsort(shard, kind="stable")
+    sessions = _sessions(plan, rows)
+    written = plan.store.write(
+        f"gathered/{number}", {"types": types},
+        **{name: values for name, values in rows.items() if name not in ("session", "user")},
+        entry=entry, first=first, by_shard=by_shard, shards=_starts(shard[by_shard], plan.shards),
+        **{name: values[by_shard] for name, values in held.items()}, **sessions,
+    )  # fmt: skip
+    return {"rows": len(blocks), "bytes": written}
+
+
+def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | None], np.ndarray]:
+    """The columns of the range's rows in order of time, what types there are, and their digests."""
+    since = plan.cuts[number - 1] if number else None
+    until = plan.cuts[number] if number < len(plan.cuts) else None
+    parts: list[dict[str, np.ndarray]] = []
+    types: dict[str | None, int] = {}
+    for part in range(plan.parts):
+        with plan.store.open(f"encoded/{part}") as held:
+            time = held["time"]
+            start = 0 if since is None else int(np.searchsorted(time, since))
+            stop = len(time) if until is None else int(np.searchsorted(time, until))
+            if start == stop:
+                continue
+            taken: dict[str, Any] = {name: held[name, start:stop] for name in ROWS}
+            offsets = held["offsets", start : stop + 1]
+            taken["blocks"], taken["digests"] = np.diff(offsets), held["digests", int(offsets[0]) : int(offsets[-1])]
+            for name in plan.carried:
+                taken[f"carried {name}"] = held[f"carried {name}", start:stop]
+            for name in ("session", "user"):
+                none = np.zeros((stop - start, 2), dtype=np.uint64)
+                taken[name] = held[name, start:stop] if name in held else none
+            if plan.has_types:
+                code = np.array([types.setdefault(kind, len(types)) for kind in held.about["types"]], dtype=np.int32)
+                taken["type"] = code[held["type", start:stop]]
+            parts.append(taken)
+    if not parts:
+        return _no_rows(plan), [], np.empty((0, 2), dtype=np.uint64)
+    whole = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+    order = np.argsort(whole["time"], kind="stable")  # parts follow each other as the log does
+    digests, blocks = whole.pop("digests"), whole["blocks"]
+    if not (order[1:] > order[:-1]).all():
+        digests = _taken(digests, offsets_of(blocks), order)
+        whole = {name: values[order] for name, values in whole.items()}
+    return whole, list(types), digests
+
+
+def _no_rows(plan):
+    numbers = {name: np.empty(0, dtype=np.int64) for name in (*ROWS, "blocks")}
+    words = {name: np.empty((0, 2), dtype=np.uint64) for name in ("session", "user")}
+    carried = {f"carried {name}": np.empty(0, dtype=np.int64) for name in plan.carried}
+    return numbers | words | carried | ({"type": np.empty(0, dtype=np.int32)} if plan.has_types else {})
+
+
+def _taken(digests, offsets, order) -> np.ndarray:
+    """The digests of rows in another order."""
+    place, _ = ragged.take(np.arange(len(digests)), offsets, order)
+    return digests[place]
+
+
+# -- who holds what ----------------------------------------------------------------------------------------------
+
+
+def _holders(plan: Plan, rows, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """The holder of each row, numbered within the range, and the 128 bits that stand for it in all ranges."""
+    count = len(rows["blocks"])
+    tokens = np.stack([np.arange(count, dtype=np.uint64), np.full(count, ALONE, dtype=np.uint64)], axis=1)
+    tokens[:, 0] |= np.uint64(number << 40)
+    for name in {"users": ("session", "user"), "sessions": ("session",)}.get(plan.counts, ()):
+        known = rows[name].any(axis=1)
+        tokens[known] = rows[name][known]
+    return numbering.DigestIndex().add(tokens).astype(np.int64), tokens
+
+
+def _split(plan: Plan, digest, offsets, tails, holder) -> tuple[np.ndarray, np.ndarray]:
+    """The entry of each reference: its digest, or its digest with a holder, numbered by first appearance (int32).
+
+    And of which digests no holder need be told: k have it in this range already, or it is a tail's.
+    """
+    distinct = int(digest.max(initial=-1)) + 1
+    many = sharing.count_holders([(digest, offsets)], holder, distinct) >= plan.profile.k
+    many[digest[tails]] = True
+    (ids,) = sharing.split([(digest, offsets)], holder, ~many, distinct)
+    return numbering.renumber(ids)[0].astype(np.int32), many
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------
+
+
+def _sessions(plan: Plan, rows) -> dict[str, np.ndarray]:
+    """The range's sessions by shard: digest, last row, rows; and the number of each row's, -1 = none."""
+    if not plan.has_sessions:
+        return {}
+    known = np.flatnonzero(rows["session"].any(axis=1))
+    session = np.full(len(rows["session"]), -1, dtype=np.int64)
+    session[known] = numbering.DigestIndex().add(rows["session"][known])
+    firsts = known[firsts_of(session[known])]
+    last = np.empty(len(firsts), dtype=np.int64)
+    last[session[known]] = known  # the latest write stays
+    digest = rows["session"][firsts]
+    shard = shard_of(digest, plan.shards)
+    by_shard = np.argsort(shard, kind="stable")
+    return {
+        "session": session, "sessions_by_shard": by_shard,
+        "session_shards": _starts(shard[by_shard], plan.shards), "session_digest": digest[by_shard],
+        "session_last": last[by_shard], "session_rows": np.bincount(session[known], minlength=len(firsts))[by_shard],
+    }  # fmt: skip
+
+
+def _starts(sorted_shards, shards) -> np.ndarray:
+    """Where each shard begins, and the last one ends."""
+    return np.searchsorted(sorted_shards, np.arange(shards + 1))

@@ -1,0 +1,24 @@
+"""The stages on this machine: one process a worker; a task whose worker died is done again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ..._base.workers import cores, retrying_map
+
+
+class LocalRunner:
+    """Runs tasks in processes of this machine.
+
+    >>> list(LocalRunner(workers=1).map(abs, [-2, 3]))
+    [2, 3]
+    """
+
+    is_far = False
+
+    def __init__(self, workers: int | None = None):
+        self.workers = workers or cores()
+
+    def map(self, function: Callable, items: Sequence) -> Iterator:
+        """function(item) for each, in order."""
+        return retrying_map(function, items, self.workers)

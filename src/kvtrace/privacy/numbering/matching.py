@@ -1,0 +1,78 @@
+"""Match: one shard of all ranges' entries: which came first, and which are split among few holders."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..._native import ids as numbering
+from .plan import MANY, Plan, firsts_of, numbers_of, offsets_of
+
+TAIL = 2**62  # in place of a holder: blocks that are nobody else's
+
+
+def match(plan: Plan, shard: int) -> dict[str, int]:
+    """Make `matched/<shard>`: for each entry, range after range, who has its id first.
+
+    `owner` is the first entry of the same block (itself, if it is new), `is_first` says whether its digest is new.
+    """
+    digests, tails, holders, sessions, bounds, session_bounds = [], [], [], [], [0], [0]
+    for number in range(plan.ranges):
+        with plan.store.open(f"gathered/{number}") as held:
+            start, stop = held["shards", shard : shard + 2].tolist()
+            digests.append(held["digest", start:stop])
+            tails.append(held["is_tail", start:stop])
+            bounds.append(bounds[-1] + stop - start)
+            if plan.counts != "none":
+                holders.append(held["holder", start:stop])
+            if plan.has_sessions:
+                start, stop = held["session_shards", shard : shard + 2].tolist()
+                found = {name: held[f"session_{name}", start:stop] for name in ("digest", "last", "rows")}
+                found["last"] += plan.rows_before[number]
+                sessions.append(found)
+                session_bounds.append(session_bounds[-1] + stop - start)
+    digest = numbering.DigestIndex().add(np.concatenate(digests)).astype(np.int64)
+    del digests
+    firsts, is_tail = firsts_of(digest), np.concatenate(tails)
+    name = np.zeros(len(digest), dtype=np.int64)  # what tells blocks of one digest apart
+    if holders:
+        name = _holders(digest, is_tail, len(firsts), np.concatenate(holders), plan.profile.k)
+    name[is_tail] = TAIL
+    block = numbers_of(digest, name)
+    owner = firsts_of(block)[block]
+    is_first = np.zeros(len(digest), dtype=bool)
+    is_first[firsts] = True
+    written = plan.store.write(
+        f"matched/{shard}", bounds=np.array(bounds), owner=owner.astype(np.int32), is_first=is_first,
+        **(_linked(sessions, session_bounds) if plan.has_sessions else {}),
+    )  # fmt: skip
+    return {"bytes": written}
+
+
+def _holders(digest, is_tail, distinct, holder, k) -> np.ndarray:
+    """A number for the holder of each entry whose digest 2 to k - 1 have, else 0."""
+    many = (holder == MANY).all(axis=1)
+    number = numbering.DigestIndex().add(holder).astype(np.int64)
+    counted = firsts_of(numbers_of(digest, number))
+    holders = np.bincount(digest[counted[~is_tail[counted]]], minlength=distinct)
+    holders[digest[many & ~is_tail]] = k  # or more
+    few = (holders > 1) & (holders < k)
+    return np.where(few[digest], number + 1, 0)
+
+
+def _linked(sessions, bounds) -> dict[str, np.ndarray]:
+    """For each range's part of a session: the first of all parts, the last row before it, and the turns before it."""
+    whole = {name: np.concatenate([part[name] for part in sessions]) for name in sessions[0]}
+    session = numbering.DigestIndex().add(whole["digest"]).astype(np.int64)
+    by_session = np.argsort(session, kind="stable")
+    goes_on = np.zeros(len(session), dtype=bool)
+    goes_on[1:] = session[by_session][1:] == session[by_session][:-1]
+    previous = np.full(len(session), -1, dtype=np.int64)
+    previous[1:][goes_on[1:]] = whole["last"][by_session][:-1][goes_on[1:]]
+    turns = offsets_of(whole["rows"][by_session])[:-1]
+    starts = np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(session))))
+    turns = turns - turns[starts] if len(session) else turns
+    linked = {"session_owner": firsts_of(session)[session], "session_bounds": np.array(bounds)}
+    for name, values in (("session_previous", previous), ("session_turns", turns)):
+        linked[name] = np.empty_like(values)
+        linked[name][by_session] = values
+    return linked

@@ -1,0 +1,35 @@
+"""The stages on a Ray cluster: one task at a time on a CPU; what a lost worker or node was doing is done again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+RETRIES = 5
+
+
+class RayRunner:
+    """Runs tasks on the cluster that `on_ray` connected to."""
+
+    is_far = True
+
+    def __init__(self, workers: int):
+        self.workers = workers
+
+    def map(self, function: Callable, items: Sequence) -> Iterator:
+        """function(item) for each, in order."""
+        from ..._base.ray_cluster import ordered
+
+        return ordered(function, items, in_flight=2 * self.workers, retries=RETRIES)
+
+
+@contextmanager
+def on_ray(address: str | None = None, workers: int | None = None) -> Iterator[RayRunner]:
+    """A runner on a cluster: the one at an address, or one of this machine that ends with the block.
+
+    `workers` is how many tasks may be under way; all CPUs of the cluster if None.
+    """
+    from ..._base.ray_cluster import connected
+
+    with connected(address) as ray:
+        yield RayRunner(workers or max(1, int(ray.cluster_resources().get("CPU", 1))))

@@ -1,0 +1,165 @@
+"""Arrays in files under one folder: a local one, or any that fsspec knows. A task writes a file once, and whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import prod
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..._base.errors import KvtraceError, UsageError
+from ..._base.files import unwritable
+
+HEAD = struct.Struct("<I")  # bytes of the JSON that says which arrays there are
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder by its path or URL; files in it are for their owner alone, and hold arrays.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = Store(folder)
+    ...     _ = store.write("ranges/3", {"made_by": "me"}, time=np.array([5, 6, 7]))
+    ...     with store.open("ranges/3") as held:
+    ...         print(held["time"], held["time", 1:2], held.about["made_by"])
+    [5 6 7] [6] me
+    """
+
+    url: str
+
+    @classmethod
+    def at(cls, place: str | os.PathLike) -> Store:
+        """A new store in a folder, by a name that means the same to every process, or at a URL.
+
+        It is removed with all that it holds, so a folder that holds anything is a UsageError.
+        """
+        text = os.fspath(place)
+        store = cls(text if "://" in text else os.path.abspath(text))
+        if store._holds_anything():
+            raise UsageError(f"{text}: is there and not empty, and a run removes its work folder. Name a new one.")
+        return store
+
+    def _holds_anything(self) -> bool:
+        if self.is_local:
+            return os.path.lexists(self.url) and not (os.path.isdir(self.url) and not os.listdir(self.url))
+        files, path = self._remote()
+        return files.exists(path) and (not files.isdir(path) or bool(files.ls(path)))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder that every process here sees under its path."""
+        return "://" not in self.url
+
+    def write(self, name: str, about: dict[str, Any] | None = None, /, **arrays: np.ndarray) -> int:
+        """Write a file of these arrays, and what is to be said of them; returns its bytes. It appears whole."""
+        held = {key: np.ascontiguousarray(values) for key, values in arrays.items()}
+        places, at = {}, 0
+        for key, values in held.items():
+            places[key] = {"dtype": values.dtype.str, "shape": values.shape, "at": at}
+            at += values.nbytes
+        plain = json.dumps({"about": about or {}, "arrays": places}).encode()
+        with self._whole(name) as file:
+            file.write(HEAD.pack(len(plain)))
+            file.write(plain)
+            for values in held.values():
+                file.write(values.reshape(-1).view(np.uint8).data)
+        return HEAD.size + len(plain) + at
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Held]:
+        """The arrays of a file, each read when it is asked for."""
+        with self._file(name) as file:
+            (size,) = HEAD.unpack(file.read(HEAD.size))
+            said = json.loads(file.read(size))
+            yield Held(file, said["about"], said["arrays"], HEAD.size + size)
+
+    def remove(self) -> None:
+        """Remove all of it."""
+        if self.is_local:
+            shutil.rmtree(self.url, ignore_errors=True)
+        else:
+            files, path = self._remote()
+            with suppress(FileNotFoundError):
+                files.rm(path, recursive=True)
+
+    @contextmanager
+    def _whole(self, name: str) -> Iterator[BinaryIO]:
+        if not self.is_local:
+            files, path = self._remote()
+            files.makedirs(f"{path}/{os.path.dirname(name)}", exist_ok=True)
+            with files.open(f"{path}/{name}", "wb") as file:  # object stores show a file when it is closed
+                yield file
+            return
+        path = os.path.join(self.url, name)
+        part = f"{path}.{secrets.token_hex(6)}.part"
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                yield file
+            os.replace(part, path)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(part)
+            raise unwritable(self.url, error) from None
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[BinaryIO]:
+        try:
+            if self.is_local:
+                with open(os.path.join(self.url, name), "rb", buffering=0) as file:
+                    yield file  # type: ignore[misc]
+            else:
+                files, path = self._remote()
+                with files.open(f"{path}/{name}", "rb") as file:
+                    yield file
+        except FileNotFoundError:
+            raise KvtraceError(f"{self.url}: {name} has gone while the run went on.") from None
+
+    def _remote(self):
+        try:
+            import fsspec
+        except ImportError:
+            raise UsageError("a work folder with a URL needs fsspec. Try `pip install 'kvtrace[cloud]'`.") from None
+        return fsspec.core.url_to_fs(self.url)
+
+
+@dataclass
+class Held:
+    """What a file holds: `held["name"]` is an array, `held["name", 3:5]` some of its rows, `about` what was said."""
+
+    _file: BinaryIO
+    about: dict[str, Any]
+    _places: dict[str, dict[str, Any]]
+    _start: int
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    def __getitem__(self, wanted: str | tuple[str, slice]) -> np.ndarray:
+        name, rows = (wanted, slice(None)) if isinstance(wanted, str) else wanted
+        place = self._places[name]
+        dtype, (length, *others) = np.dtype(place["dtype"]), place["shape"]
+        start, stop, _ = rows.indices(length)
+        width = dtype.itemsize * prod(others)
+        values = np.empty((max(0, stop - start), *others), dtype=dtype)
+        self._file.seek(self._start + place["at"] + start * width)
+        _read_into(self._file, values.reshape(-1).view(np.uint8).data)
+        return values
+
+
+def _read_into(file, room: memoryview) -> None:
+    done = 0
+    while done < len(room):
+        count = file.readinto(room[done:])
+        if not count:
+            raise KvtraceError("a file of the run has become shorter while the run went on.")
+        done += count

@@ -1,0 +1,201 @@
+"""The report page: one HTML file with all a trace shows, that needs no network and holds no content.
+
+jinja2 fills page.html.jinja; plotly's script is inlined once; the figures stand on the page as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+import orjson
+from rich.table import Table
+from rich.text import Text
+
+from ..analysis.comparison import Comparison, compare_sides
+from ..trace.trace import Trace
+from . import analysis, comparison, interactive, planning
+from .plots import PLOTS, compare
+from .plots.plot import Plot, Study, short, time_unit
+
+DEFINITIONS = {
+    "Block": "So many tokens of a prompt; its id stands for it and all before it: equal ids are equal prefixes.",
+    "Hit": "The leading run of a prompt's blocks that are in the cache.",
+    "Block hit rate": "Hit blocks / blocks, over all requests.",
+    "Token hit rate": "Hit tokens / prompt tokens, over all requests: the share of prefill saved.",
+    "Request hit rate": "The mean of each request's hit blocks / blocks; what datagen and AIPerf print.",
+    "Unlimited": "A cache that never evicts: what no policy can exceed.",
+    "Working set": "The distinct blocks of the trace.",
+    "Reuse distance": "Distinct blocks used between one use of a block and the next.",
+    "Reuse time": "Time between one use of a block and the next.",
+}
+
+
+def page(
+    trace: Trace,
+    other: Trace | None = None,
+    *,
+    names: tuple[str, str] = ("trace", "other"),
+    title: str | None = None,
+    kv_bytes_per_token: int | None = None,
+    plan: dict[str, Any] | None = None,
+) -> str:
+    """The HTML report of a trace, and of how another one differs from it; InputError where it has no blocks.
+
+    `plan` is what `kvtrace.plan` found for it, to stand on the page too.
+
+    The same traces give the same page, byte for byte.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> page(toy("0 1", "0 2"), title="two requests").split("title>")[1]
+    'two requests</'
+    """
+    studies = [Study(trace, names[0], kv_bytes_per_token)]
+    if other is not None:
+        studies.append(Study(other, names[1], kv_bytes_per_token))
+    return render(studies, draw(*studies), title, plan)
+
+
+def draw(study: Study, other: Study | None = None) -> dict[str, Plot]:
+    """Every plot by name: those of the first trace, and with two the comparison."""
+    plots = {}
+    if other is not None:
+        plots["compare"] = compare.plot(study, other)
+        if (behaviour := compare.behaviour(study, other)) is not None:
+            plots["compare-behaviour"] = behaviour
+    return plots | {name: plot(study) for name, plot in PLOTS.items()}
+
+
+def render(
+    studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: dict[str, Any] | None = None
+) -> str:
+    """The page of plots that are drawn already."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    sections = [_section(name, plot) for name, plot in plots.items()]
+    figures = {
+        panel["id"]: panel.pop("figure") for section in sections for panel in section["panels"] if panel["figure"]
+    }
+    return environment.from_string(_asset("page.html.jinja")).render(
+        title=title or " and ".join(study.name for study in studies),
+        story=(f"{studies[0].name}: " if len(studies) > 1 else "") + story(studies[0]),
+        heads=[{"name": study.name, "tiles": list(tiles(study))} for study in studies],
+        fidelity=_fidelity(fidelity(*studies)) if len(studies) > 1 else None,
+        plan=None if plan is None else _plan(plan),
+        sections=sections,
+        tables=[_cells(table) for table in analysis.tables(studies[0].summary)],
+        definitions=DEFINITIONS,
+        style=_asset("style.css"),
+        script=_asset("draw.js"),
+        plotly=interactive.script(),
+        figures=_json(figures),
+    )
+
+
+def story(study: Study) -> str:
+    """What the trace says about caching, in two sentences.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> print(story(Study(toy("0 1", "0 1"))).replace(". ", ".\\n"))
+    A cache that never evicts serves 50.0% of prompt tokens.
+    An LRU cache of 2 blocks (100% of the working set) reaches nine tenths of that.
+    """
+    curve = study.curve
+    best = curve.at(curve.working_set)
+    if not best.hit_tokens:
+        return "No request begins as an earlier one does: there is nothing for a prefix cache to reuse."
+    low, high = max(curve.longest, 1), max(curve.working_set, curve.longest)
+    while low < high:  # hit tokens never fall as the cache grows
+        middle = (low + high) // 2
+        low, high = (low, middle) if curve.at(middle).hit_tokens >= 0.9 * best.hit_tokens else (middle + 1, high)
+    return (
+        f"A cache that never evicts serves {best.token_hit_rate:.1%} of prompt tokens. An LRU cache of {low:,} blocks "
+        f"({low / curve.working_set:.0%} of the working set{_gib(study, low)}) reaches nine tenths of that."
+    )
+
+
+def tiles(study: Study) -> Iterator[tuple[str, str, str]]:
+    """The headline numbers: what, how much, and a note."""
+    found, trace, hits = study.summary, study.trace, study.summary.basics.hits
+    unit, ms = time_unit(found.arrivals.duration_ms)
+    rate = found.arrivals.requests_per_second
+    yield "requests", f"{len(trace):,}", f"{found.sessions.sessions:,} sessions" if found.sessions else "no sessions"
+    yield (
+        "duration",
+        f"{found.arrivals.duration_ms / ms:,.3g} {unit}",
+        f"{rate:,.3g} requests / s" if rate else "all at once",
+    )
+    yield "prompt tokens", short(hits.tokens), f"{short(int(trace.output_length.sum()))} output tokens"
+    yield "blocks", short(found.basics.blocks), f"of {trace.block_size:,} tokens"
+    yield (
+        "distinct blocks",
+        short(found.basics.distinct_blocks),
+        f"the working set{_gib(study, study.curve.working_set)}",
+    )
+    yield "block hit rate", f"{hits.block_hit_rate:.1%}", "unlimited cache"
+    yield "token hit rate", f"{hits.token_hit_rate:.1%}", "unlimited cache"
+    yield "request hit rate", f"{hits.request_hit_rate:.1%}", "mean over requests"
+
+
+def fidelity(study: Study, other: Study) -> Comparison:
+    """How faithful the second trace is to the first, as `kvtrace compare` says it."""
+    return compare_sides(compare.side(study), compare.side(other), (study.name, other.name))
+
+
+def _fidelity(found: Comparison) -> dict[str, Any]:
+    return {"tables": [_cells(table) for table in comparison.tables(found)], "notes": found.notes}
+
+
+def _plan(found: dict[str, Any]) -> dict[str, Any]:
+    """A plan's tables, and what each assumes."""
+    shown = planning.tables(found)
+    return {
+        "tables": [_cells(table) for table in shown],
+        "notes": [f"{_text(table.title or '')}: {_text(table.caption)}." for table in shown if table.caption],
+    }
+
+
+def _gib(study, blocks):
+    if not study.kv_bytes_per_token:
+        return ""
+    return f", {blocks * study.trace.block_size * study.kv_bytes_per_token / 2**30:,.0f}\u00a0GiB"
+
+
+def _section(name: str, plot: Plot) -> dict[str, Any]:
+    panels = [
+        {
+            "id": f"{name}-{place}", "title": panel.title, "note": panel.note, "missing": panel.missing,
+            "figure": None if panel.missing else interactive.figure(panel),
+        }
+        for place, panel in enumerate(plot.panels, 1)
+    ]  # fmt: skip
+    shown = name.replace("-", " ").capitalize()
+    return {"id": name, "name": shown, "title": plot.title, "says": plot.says, "panels": panels}
+
+
+def _cells(table: Table) -> dict[str, Any]:
+    """A table of the terminal, as text."""
+    columns = table.columns
+    return {
+        "title": _text(table.title or ""),
+        "head": [_text(column.header) for column in columns] if table.show_header else [],
+        "right": [column.justify == "right" for column in columns],
+        "rows": [
+            list(row) for row in zip(*([_text(cell) for cell in column.cells] for column in columns), strict=True)
+        ],
+    }
+
+
+def _text(cell: Any) -> str:
+    return cell.plain if isinstance(cell, Text) else Text.from_markup(str(cell)).plain
+
+
+def _json(value: Any) -> str:
+    """JSON that can stand inside a script element: nothing in it ends the element."""
+    return orjson.dumps(value).decode().replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _asset(name: str) -> str:
+    return (resources.files(__package__) / name).read_text(encoding="utf-8")

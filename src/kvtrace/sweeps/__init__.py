@@ -1,7 +1,0 @@
-"""Sweeps: traces x block sizes x engines x modes x schedules x policies x capacities x seeds -> one tidy table."""
-
-from .grid import Grid, plan
-from .run import sweep
-from .table import Table
-
-__all__ = ["Grid", "Table", "plan", "sweep"]

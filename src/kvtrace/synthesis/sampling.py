@@ -1,0 +1,238 @@
+"""A fitted model -> a trace of any size: streams of drafts, stretched, side by side or on and on, and then numbered.
+
+`scale` says what grows where more requests are wanted than the model was fitted on: `rate`, the requests a second, by
+several streams side by side, each with a forest of its own; or `duration`, by one stream that goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._base.errors import InputError, UsageError
+from .._native.ids import number_rows
+from ..trace.trace import Columns, Trace
+from .draft import Draft
+from .knobs import Knobs
+from .limits import within
+
+SCALES = ("rate", "duration")
+COARSE_MS = 10  # where requests come further apart than this, whole milliseconds say all
+
+
+def sample(
+    model: Any, n: int, *, seed: int = 0, scale: str = "rate", knobs: Knobs | None = None, workers: int | None = None
+) -> Trace:
+    """A trace of n requests like the one that the model (of `fit` or `fit_tree`) was fitted on.
+
+    The same model, n, seed, scale and knobs give the same trace, whatever the workers. UsageError where an argument is
+    out of range, InputError where no prompt of the model is within the limits on input lengths.
+
+    >>> from kvtrace.synthesis import fit
+    >>> from kvtrace.trace.trace import toy
+    >>> len(sample(fit(toy("0 1", "0 1 2", "0 3", "0 1")), 10, seed=7))
+    10
+    """
+    columns = _sampled(model, n, seed, scale, knobs or Knobs(), workers)
+    return Trace.from_columns(columns, block_size=model.block_size, tail=_tail(model))
+
+
+def write_sample(
+    model: Any,
+    n: int,
+    path: str | Path,
+    *,
+    seed: int = 0,
+    scale: str = "rate",
+    knobs: Knobs | None = None,
+    format: str | None = None,
+    workers: int | None = None,
+    meta: dict | None = None,
+    extra: bool = False,
+) -> list[str]:
+    """Write a sample to a file, and its sidecar; the names of the files written.
+
+    `extra` writes sessions, and what else the model has, to formats that do not have them anyway.
+
+    With scale `duration`, Mooncake's format and nothing stretched, rows are written as they are drawn, and memory does
+    not grow with n. The bytes are those of `sample`, written.
+    """
+    from ..formats import trace_files as formats
+
+    knobs = knobs or Knobs()
+    meta = {"synthetic": {"method": model.method, "requests": n, "seed": seed, "scale": scale} | knobs.to_dict()} | (
+        meta or {}
+    )
+    format = formats.check_output(path, format)
+    if format != "mooncake" or not _streams_on(scale, knobs):
+        found = _sampled(model, n, seed, scale, knobs, workers)
+        return formats.write(
+            found, path, format=format, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta
+        )
+    seeds = _seeds(model, n, seed, scale, knobs)
+    own, _ = seeds[1].spawn(2)
+    chunks = _columns(model, _stream(model, own, knobs).chunks(n), knobs)
+    return formats.write_chunks(chunks, path, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta)
+
+
+def _sampled(model, n, seed, scale, knobs, workers) -> Columns:
+    """The columns of a sample, which hold all that a Trace asks of them."""
+    seeds = _seeds(model, n, seed, scale, knobs)
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # the kernels let go of the interpreter's lock
+        parts = list(pool.map(lambda part: _whole(model, part[0], part[1], knobs), _streams(model, n, seeds, scale)))
+    return _merged(parts, model, knobs, np.random.default_rng(seeds[0]))
+
+
+def _streams_on(scale, knobs):
+    """Whether rows come in their final order and with their final numbers."""
+    return scale == "duration" and not knobs.stretches and knobs.step_rates is None
+
+
+def _seeds(model, n, seed, scale, knobs):
+    """Check what was asked for; a seed for what is not a stream's, and then one for each stream."""
+    if n < 1:
+        raise UsageError(f"{n} requests are no trace. Try -n 1000.")
+    if seed < 0:
+        raise UsageError(f"a seed of {seed} is none. Try 0 or more.")
+    if scale not in SCALES:
+        raise UsageError(f"there is no scale {scale!r}. Try {' or '.join(SCALES)}.")
+    if knobs.max_isl is not None and knobs.max_isl < model.smallest:
+        raise InputError(
+            f"--max-isl {knobs.max_isl:,} is under the smallest prompt, {model.smallest:,} tokens. Try more."
+        )
+    return np.random.SeedSequence(seed).spawn(1 + _side_by_side(model, n, scale))
+
+
+def _side_by_side(model, n, scale):
+    """How many streams: as many as the model's requests go into n, where the rate is what grows."""
+    return max(1, round(n / model.rows)) if scale == "rate" and model.method == "attach" else 1
+
+
+def _streams(model, n, seeds, scale):
+    """(seed, rows) of each stream."""
+    count = len(seeds) - 1
+    return [(stream, n // count + (place < n % count)) for place, stream in enumerate(seeds[1:])]
+
+
+def _stream(model, seeds, knobs):
+    accept = knobs.accepts if knobs.limits_input else None
+    if model.method == "tree":
+        from .tree import TreeStream
+
+        return TreeStream(model, seeds, accept=accept, max_rejections=knobs.max_rejections)
+    from .attach import AttachStream
+
+    return AttachStream(model, seeds, accept=accept)
+
+
+def _whole(model, seeds, rows, knobs) -> Draft:
+    """All rows of one stream, stretched."""
+    own, others = seeds.spawn(2)
+    draft = joined(list(_stream(model, own, knobs).chunks(rows)))
+    if knobs.stretches:
+        from .stretch import State, stretched
+
+        core = np.bincount(draft.blocks) >= 2
+        draft = stretched(
+            draft, core, State(model.block_size), prefix_len=knobs.prefix_len_multiplier,
+            prompt_len=knobs.prompt_len_multiplier, roots=knobs.prefix_root_multiplier,
+            rng=np.random.default_rng(others),
+        )  # fmt: skip
+    if knobs.limits_input:
+        draft = within(draft, model.block_size, knobs.min_isl, knobs.max_isl)
+    return draft
+
+
+def joined(drafts: list[Draft]) -> Draft:
+    """Consecutive chunks of one stream as one."""
+    if len(drafts) == 1:
+        return drafts[0]
+    starts = np.cumsum([0] + [len(draft.blocks) for draft in drafts])
+    offsets = [draft.offsets[1:] + start for draft, start in zip(drafts, starts, strict=False)]
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(draft, name) for draft in drafts])
+        for name in ("arrival", "blocks", "tail", "output_length", "session", "parent")
+    }
+    extra = {name: np.concatenate([draft.extra[name] for draft in drafts]) for name in drafts[0].extra}
+    return Draft(**columns, offsets=np.concatenate([[0], *offsets]), extra=extra)
+
+
+def _merged(parts: list[Draft], model, knobs, rng) -> Columns:
+    """Streams side by side as one."""
+    rows, blocks = (np.cumsum([0, *sizes]) for sizes in ([len(part) for part in parts], [_numbers(p) for p in parts]))
+    sessions = np.cumsum([0] + [int(part.session.max(initial=-1)) + 1 for part in parts])
+    if blocks[-1] >= 1 << 31:
+        raise UsageError("a sample of that size has more blocks than it can number. Try fewer requests.")
+    merged = joined([
+        Draft(
+            part.arrival, part.offsets, part.blocks + np.int32(first), part.tail, part.output_length,
+            np.where(part.session < 0, -1, part.session + session),
+            np.where(part.parent < 0, -1, part.parent + row), part.extra,
+        )
+        for part, first, session, row in zip(parts, blocks, sessions, rows, strict=False)
+    ])  # fmt: skip
+    order = np.argsort(merged.arrival, kind="stable")
+    ids, _ = number_rows(merged.blocks, merged.offsets, order)
+    place = np.empty_like(order)  # row of the streams -> row of the trace
+    place[order] = np.arange(len(order))
+    parent = np.where(merged.parent < 0, -1, place[merged.parent])[order]
+    taken = Draft(
+        merged.arrival[order], np.concatenate([[0], np.cumsum(merged.path_blocks[order])]), ids, merged.tail[order],
+        merged.output_length[order], merged.session[order], parent,
+        {name: column[order] for name, column in merged.extra.items()},
+    )  # fmt: skip
+    if knobs.step_rates is not None:
+        from .arrivals import profile
+
+        taken.arrival = profile(knobs.step_rates, rng, len(taken))
+        taken.arrival[:1] = 0.0  # a trace begins with its first request
+    span_ms = model.duration_ms if knobs.step_rates is None else float(taken.arrival[-1])
+    in_span = model.rows * len(parts) if knobs.step_rates is None else len(taken)
+    return _final(taken, model, knobs, first_ms=float(taken.arrival[0]), unit=_unit(span_ms / in_span, knobs))
+
+
+def _columns(model, drafts: Iterator[Draft], knobs) -> Iterator[Columns]:
+    """Chunks of one stream, whose numbers are final, as columns."""
+    first, unit = None, _unit(model.duration_ms / model.rows, knobs)
+    for draft in drafts:
+        first = float(draft.arrival[0]) if first is None else first
+        yield _final(draft, model, knobs, first, unit)
+
+
+def _final(draft: Draft, model, knobs, first_ms, unit) -> Columns:
+    times = (draft.arrival - first_ms) / knobs.speedup_ratio
+    offsets, ids, tokens = draft.offsets, draft.blocks, draft.input_length(model.block_size)
+    if _tail(model) == "dropped":
+        offsets, ids = _without_tails(draft, model.block_size)
+    has_sessions = bool((draft.session >= 0).any())
+    return Columns(
+        np.round(times / unit) * unit, tokens, knobs.outputs(draft.output_length),
+        ids.astype(np.int64, copy=False), offsets,
+        session=draft.session if has_sessions else None, parent=draft.parent if has_sessions else None,
+        extra=dict(draft.extra),
+    )  # fmt: skip
+
+
+def _without_tails(draft, block_size):
+    partial = draft.tail < block_size
+    keep = np.ones(len(draft.blocks), dtype=bool)
+    keep[draft.offsets[1:][partial] - 1] = False
+    return np.concatenate([[0], np.cumsum(draft.path_blocks - partial)]), draft.blocks[keep]
+
+
+def _unit(gap_ms, knobs):
+    """What times are rounded to, in ms: a speed-up must not bring different times together."""
+    return 1.0 if gap_ms / knobs.speedup_ratio >= COARSE_MS else 1e-3
+
+
+def _numbers(draft):
+    return int(draft.blocks.max(initial=-1)) + 1
+
+
+def _tail(model):
+    return "kept" if model.tail == "unique" else model.tail

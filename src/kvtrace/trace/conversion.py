@@ -1,0 +1,202 @@
+"""Converting a trace: parts of it, larger blocks, another speed. Each step takes a Trace and gives a Trace.
+
+`convert` takes the steps in one order: chain, window, sample (sessions, then rows), limit, fold, speed up. Selecting
+comes before folding because the result is the same and less is folded. `convert_parts` takes those that can be taken
+row by row, from a folder of parts into a file, in little memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .._base.errors import InputError, UsageError
+from ..formats.dataset import Parts, rows_of
+from .folding import fold
+from .trace import Columns, Trace, replace_columns
+
+STALE = ("counts", "figures")  # what a sidecar says of the whole trace, and would betray of it beside a part
+
+
+def convert(
+    trace: Trace,
+    *,
+    chain: bool = False,
+    start_ms: float = 0.0,
+    stop_ms: float = np.inf,
+    session_share: float = 1.0,
+    row_share: float = 1.0,
+    seed: int = 0,
+    limit: int | None = None,
+    factor: int = 1,
+    ratio: float = 1.0,
+) -> Trace:
+    """The trace after the given steps; UsageError if they leave no request of it.
+
+    `chain` re-chains ids that form no forest; requests arrive from `start_ms` up to, not including, `stop_ms`; of the
+    sessions and of the rows the given shares are drawn, with `seed`; `limit` keeps the first requests; `factor` blocks
+    become one; times are divided by `ratio`.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> convert(toy("0 1", "0 2", "3 4", gap_ms=100.0), start_ms=100.0, factor=2, ratio=4.0).timestamp
+    array([ 0., 25.])
+    """
+    trace = trace.chained() if chain else trace
+    if start_ms > 0 or stop_ms != np.inf:
+        trace = window(trace, start_ms, stop_ms)
+    sessions_rng, rows_rng = np.random.default_rng(seed).spawn(2)
+    if session_share != 1:
+        trace = sample_sessions(trace, session_share, sessions_rng)
+    if row_share != 1:
+        trace = sample_rows(trace, row_share, rows_rng)
+    trace = trace if limit is None else first(trace, limit)
+    trace = trace if factor == 1 else fold(trace, factor)
+    return trace if ratio == 1 else speed_up(trace, ratio)
+
+
+STREAMED = ("mooncake", "parts")  # formats that are written row by row
+ROW_BY_ROW = ("limit", "ratio")  # steps that look at one row at a time
+
+
+def streams(format: Any, **steps) -> bool:
+    """Whether steps of `convert` other than those that were left as they are can be taken row by row.
+
+    >>> streams("mooncake", limit=10, ratio=2.0, factor=1), streams("parquet"), streams("parts", factor=2)
+    (True, False, False)
+    """
+    usual = convert.__kwdefaults__ or {}
+    others = {name: value for name, value in steps.items() if name not in ROW_BY_ROW}
+    return format in STREAMED and all(value == usual[name] for name, value in others.items())
+
+
+def convert_parts(
+    parts: Parts, path, limit: int | None = None, ratio: float = 1.0, *, format: str, first_id: int = 0, extra=False
+) -> tuple[list[str], int]:
+    """Write a folder of parts as another or as JSON Lines, as `convert` and `formats.write` would; (files, requests).
+
+    The folder is read twice: first to verify it.
+    """
+    from ..formats import trace_files as formats
+    from ..formats.lazy import StreamedTrace
+
+    whole = StreamedTrace(parts, extra=())
+    count = len(whole) if limit is None else min(limit, len(whole))
+    if not count:
+        raise InputError(f"{parts.path}: holds no requests.")
+    meta = meta_of(whole, whole, ratio=_ratio(ratio), requests=count)
+    del whole
+    columns = _row_by_row(parts, count, ratio)
+    given = {"block_size": parts.block_size, "tail": parts.tail, "meta": meta}
+    return formats.write_chunks(columns, path, format=format, first_id=first_id, extra=extra, **given), count
+
+
+def _row_by_row(parts, limit, ratio) -> Iterator[Columns]:
+    """The first rows of a folder of parts, faster."""
+    for columns in parts.chunks(1 << 18):
+        some = columns if len(columns) <= limit else rows_of(columns, 0, limit)
+        yield some if ratio == 1 else replace_columns(some, timestamp=some.timestamp / ratio)
+        limit -= len(some)
+        if not limit:
+            return
+
+
+def window(trace: Trace, start_ms: float, stop_ms: float = np.inf) -> Trace:
+    """The requests that arrive from start_ms up to, not including, stop_ms; UsageError if there are none.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> len(window(toy("0", "1", "2", gap_ms=100.0), 100.0))
+    2
+    """
+    if not 0 <= start_ms < stop_ms:
+        raise UsageError(f"the window is from {start_ms:,g} to {stop_ms:,g} ms; it begins at 0 or later and then ends.")
+    return _some(trace.window(start_ms, stop_ms), trace, "the window")
+
+
+def sample_rows(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
+    """The trace with each request kept with probability `share`; a larger share keeps the same and more.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> sample_rows(toy("0", "0 1", "0 2", "0 3"), 0.5, np.random.default_rng(7)).prompt_blocks
+    array([2])
+    """
+    return _some(trace[rng.random(len(trace)) < _share(share)], trace, "the sample")
+
+
+def sample_sessions(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
+    """The trace with each session kept, whole, with probability `share`; a request of no session is one by itself."""
+    if trace.session is None:
+        raise UsageError("the trace has no sessions to sample. Try sampling its rows: sample_rows, or `--sample`.")
+    alone = np.flatnonzero(trace.session < 0)
+    session = trace.session.copy()
+    session[alone] = trace.session.max() + 1 + np.arange(len(alone))
+    kept = rng.random(int(session.max()) + 1 if len(session) else 0) < _share(share)
+    return _some(trace[kept[session]], trace, "the sample")
+
+
+def first(trace: Trace, limit: int) -> Trace:
+    """The first `limit` requests.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> first(toy("0 1", "0 2", "3"), 2).hash_ids
+    array([0, 1, 0, 2])
+    """
+    if limit < 1:
+        raise UsageError(f"the limit is {limit:,} requests; it is 1 or more.")
+    return trace if limit >= len(trace) else trace[:limit]
+
+
+def speed_up(trace: Trace, ratio: float) -> Trace:
+    """The trace with requests `ratio` times as dense in time; times keep their fractions of a millisecond.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> speed_up(toy("0", "1", "2", gap_ms=5.0), 4).timestamp
+    array([0.  , 1.25, 2.5 ])
+    """
+    columns = replace_columns(trace, timestamp=trace.timestamp / _ratio(ratio))
+    return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
+
+
+def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0, requests: int | None = None) -> dict:
+    """What a sidecar says of a converted trace: how the whole was made, less its counts, and what was done to it.
+
+    `requests` is how many of them are written, where that is not all of the trace.
+
+    Not said is how large a share was taken: with it the size of the whole would be known.
+    """
+    done = {
+        "chained": True if trace.is_chained and not whole.is_chained else None,
+        "folded_from": whole.block_size if whole.block_size != trace.block_size else None,
+        "speed_up": ratio if ratio != 1 else None,
+        "part": True if (len(trace) if requests is None else requests) != len(whole) else None,
+    }
+    made = {key: value for key, value in whole.meta.items() if key not in STALE}
+    if isinstance(release := made.get("release"), dict):  # its costs count the whole's blocks
+        made["release"] = {key: value for key, value in release.items() if key != "costs"}
+    return made | {"converted": {key: value for key, value in done.items() if value is not None}}
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------
+
+
+def _share(share: float) -> float:
+    if not 0 < share <= 1:
+        raise UsageError(f"the share is {share:g}; it is more than 0 and at most 1.")
+    return share
+
+
+def _ratio(ratio: float) -> float:
+    if not 0 < ratio < np.inf:
+        raise UsageError(f"the speed is {ratio:g} times; it is more than 0.")
+    return ratio
+
+
+def _some(part: Trace, whole: Trace, what: str) -> Trace:
+    if not len(part):
+        raise UsageError(f"{what} holds none of the {len(whole):,} requests, which arrive in {_duration(whole)}.")
+    return part
+
+
+def _duration(trace) -> str:
+    return f"{trace.timestamp[-1] / 1000:,.3f} s" if len(trace) else "no time"

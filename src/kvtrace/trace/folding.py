@@ -1,0 +1,78 @@
+"""Folding: the same trace in blocks that are a whole factor larger.
+
+Exact on a chained trace, where an id stands for a block and its whole prefix: the LAST id of each group of blocks names
+the group, the partial group at the end of a prompt included. Splitting blocks could not be exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._base.errors import UsageError
+from .trace import Trace, expected_blocks, mend, replace_columns
+
+MOST = 1 << 40  # tokens of a block: far past any prompt
+
+
+def fold(trace: Trace, factor: int) -> Trace:
+    """The trace with `factor` blocks made one; InputError if its ids do not form a forest.
+
+    Tails stay what they were: kept, unique (a tail that a full block of the smaller size became has an id of its own),
+    or dropped.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> fold(toy("0 1 2", "0 1 2 3", "0 1 4 5"), 2).hash_ids
+    array([0, 1, 0, 2, 0, 3])
+    """
+    if isinstance(factor, bool) or not isinstance(factor, (int, np.integer)) or factor < 1:
+        raise UsageError(f"blocks are folded by {factor!r}; it is a whole number, 1 or more.")
+    if factor == 1:
+        return trace
+    if factor * trace.block_size > MOST:
+        raise UsageError(f"blocks are folded by {factor:,}; no prompt fills a block of more than {MOST:,} tokens.")
+    size, columns = trace.block_size * int(factor), replace_columns(trace.require_chained())
+    blocks = expected_blocks(trace.input_length, size, trace.tail)
+    columns.hash_ids, columns.offsets = _last_ids(trace.hash_ids, trace.offsets, blocks, 0, int(factor))
+    if trace.output_ids is not None and trace.output_offsets is not None:
+        blocks, within = _output_blocks(trace, size, int(factor))
+        columns.output_ids, columns.output_offsets = _last_ids(
+            trace.output_ids, trace.output_offsets, blocks, within, int(factor)
+        )
+    if trace.tail == "unique":
+        _number_new_tails(columns, trace, size)
+    folded, _ = mend(columns)
+    return Trace(**vars(folded), block_size=size, tail=trace.tail, meta=trace.meta)
+
+
+def _output_blocks(trace, size, factor):
+    """Blocks of each output at the larger size, and how many smaller blocks of its first one belong to the prompt.
+
+    A prompt and its output are one chain; the output's blocks begin after the prompt's last full one.
+    """
+    both = expected_blocks(trace.input_length + trace.output_length, size, trace.tail)
+    blocks = np.where(np.diff(trace.output_offsets) > 0, both - trace.input_length // size, 0)
+    return blocks, trace.full_blocks % factor
+
+
+def _last_ids(ids, offsets, blocks, within, factor):
+    """The last id of each group, and their offsets; `within` blocks of a row's first group are another column's."""
+    folded = np.zeros(len(offsets), dtype=np.int64)
+    np.cumsum(blocks, out=folded[1:])
+    group = np.arange(folded[-1]) - np.repeat(folded[:-1], blocks)  # reference -> its group in the row, from 0
+    last = np.repeat(offsets[:-1] - within, blocks) + (group + 1) * factor - 1
+    return ids[np.minimum(last, np.repeat(offsets[1:], blocks) - 1)], folded
+
+
+def _number_new_tails(columns, trace, size):
+    """New ids for tails that are full blocks of the smaller size: those, other requests may share."""
+    fresh = trace.distinct
+    both = trace.input_length + trace.output_length
+    for ids, offsets, tokens in (
+        (columns.hash_ids, columns.offsets, trace.input_length),
+        (columns.output_ids, columns.output_offsets, both),
+    ):
+        if ids is None:
+            continue
+        new = (np.diff(offsets) > 0) & (tokens % size != 0) & (tokens % trace.block_size == 0)
+        ids[offsets[1:][new] - 1] = fresh + np.arange(new.sum())
+        fresh += int(new.sum())

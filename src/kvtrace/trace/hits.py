@@ -1,0 +1,163 @@
+"""Hit counts, and the three hit rates derived from them: "hit rate" alone is never written.
+
+A hit is the leading run of a prompt's blocks that are resident. Counts add up across requests, shards and days;
+the rates are derived.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from .trace import Columns, Trace
+
+REFERENCES = 1 << 20  # block references that are looked at together
+
+
+@dataclass(frozen=True)
+class Hits:
+    """How many blocks and tokens of how many requests were hits."""
+
+    requests: int
+    hit_blocks: int
+    blocks: int
+    hit_tokens: int
+    tokens: int
+    request_hits: float  # sum over requests of hit blocks / blocks
+    requests_with_blocks: int  # a request without blocks has no rate
+
+    @property
+    def block_hit_rate(self) -> float:
+        """Hit blocks / blocks, over all requests."""
+        return self.hit_blocks / self.blocks if self.blocks else 0.0
+
+    @property
+    def token_hit_rate(self) -> float:
+        """Hit tokens / prompt tokens, over all requests."""
+        return self.hit_tokens / self.tokens if self.tokens else 0.0
+
+    @property
+    def request_hit_rate(self) -> float:
+        """Mean over requests of hit blocks / blocks: what `datagen analyze` and `aiperf analyze-trace` print."""
+        return self.request_hits / self.requests_with_blocks if self.requests_with_blocks else 0.0
+
+    def __add__(self, other: Hits) -> Hits:
+        return Hits(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
+
+    def to_dict(self) -> dict:
+        """Counts and rates by name."""
+        rates = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
+        return asdict(self) | {name: getattr(self, name) for name in rates}
+
+
+def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = slice(None)) -> Hits:
+    """The counts that follow from each request's hit blocks (request -> leading resident blocks), of all rows or some.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> count_hits(toy("0 1", "0 2"), np.array([0, 1])).block_hit_rate
+    0.25
+    """
+    return added_up([(hit_blocks[rows], trace.prompt_blocks[rows], trace.input_length[rows])], trace.block_size)
+
+
+def added_up(parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], block_size: int) -> Hits:
+    """The counts over requests that come in parts: hit blocks, blocks and prompt tokens of each.
+
+    The same for any cut into parts: shares of requests are added up exactly, and rounded once.
+
+    >>> part = np.array([1]), np.array([3]), np.array([5])  # one request: 1 of 3 blocks, 5 tokens
+    >>> added_up([part, part], 2).blocks
+    6
+    """
+    counts = dict.fromkeys(("requests", "hit_blocks", "blocks", "hit_tokens", "tokens", "requests_with_blocks"), 0)
+
+    def shares():
+        for hits, blocks, tokens in parts:
+            holding = blocks > 0
+            counts["requests"] += len(blocks)
+            counts["hit_blocks"] += int(hits.sum())
+            counts["blocks"] += int(blocks.sum())
+            counts["hit_tokens"] += int(np.minimum(hits * block_size, tokens).sum())
+            counts["tokens"] += int(tokens.sum())
+            counts["requests_with_blocks"] += int(holding.sum())
+            yield from (hits[holding] / blocks[holding]).tolist()
+
+    request_hits = math.fsum(shares())
+    return Hits(**counts, request_hits=request_hits)
+
+
+def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> np.ndarray:
+    """Hit blocks of each request when nothing is ever evicted: the leading run of blocks seen in earlier requests.
+
+    With `outputs`, the blocks of earlier outputs count as resident too, as they do in an engine; of a trace that comes
+    in pieces, the ids below `seen` were in earlier ones.
+
+    >>> from kvtrace.trace.trace import toy
+    >>> unlimited_hits(toy("0 1 2", "0 1 3", "0 1 3 4"))
+    array([0, 2, 3])
+    """
+    reached, hits = _greatest_before(trace, seen), np.empty(len(trace), dtype=np.int64)
+    by_prompts = trace.output_ids is not None and not outputs  # an output may have brought a block in before
+    first_row = _first_rows(trace) if by_prompts else None
+    for rows in _batches(trace.offsets):
+        ids, row = _references(trace, rows)
+        seen = ids <= reached[row] if first_row is None else first_row[ids] < row
+        hits[rows] = _leading_run(seen, trace.offsets[rows.start : rows.stop + 1] - trace.offsets[rows.start])
+    return hits
+
+
+def _batches(offsets) -> Iterator[slice]:
+    """All rows, a million block references at a time, so that what is made of them stays small."""
+    start, rows = 0, len(offsets) - 1
+    while start < rows:
+        stop = int(np.searchsorted(offsets, offsets[start] + REFERENCES, side="right")) - 1
+        yield slice(start, max(stop, start + 1))
+        start = max(stop, start + 1)
+
+
+def _references(trace, rows):
+    """The ids in the prompts of some rows, and the row of each."""
+    ids = trace.hash_ids[trace.offsets[rows.start] : trace.offsets[rows.stop]]
+    return ids, np.repeat(np.arange(rows.start, rows.stop), np.diff(trace.offsets[rows.start : rows.stop + 1]))
+
+
+def _first_rows(trace):
+    """The first row whose prompt holds each block."""
+    first_row = np.full(trace.distinct, len(trace), dtype=np.int64)
+    for rows in reversed(list(_batches(trace.offsets))):
+        ids, row = _references(trace, rows)
+        first_row[ids[::-1]] = row[::-1]  # the earliest write comes last
+    return first_row
+
+
+def _greatest_before(trace, seen):
+    """The greatest id, of prompts and outputs, in all rows before each: ids up to it have been seen."""
+    greatest = _row_max(trace.hash_ids, trace.offsets)
+    if trace.output_ids is not None:
+        greatest = np.maximum(greatest, _row_max(trace.output_ids, trace.output_offsets))
+    before = np.full(len(trace), seen - 1, dtype=np.int64)
+    if len(trace) > 1:
+        before[1:] = np.maximum(np.maximum.accumulate(greatest)[:-1], seen - 1)
+    return before
+
+
+def _row_max(ids, offsets):
+    greatest = np.full(len(offsets) - 1, -1, dtype=np.int64)
+    filled = np.diff(offsets) > 0
+    if filled.any():
+        greatest[filled] = np.maximum.reduceat(ids, offsets[:-1][filled])
+    return greatest
+
+
+def _leading_run(seen, offsets):
+    """Leading True values of each row."""
+    blocks = np.diff(offsets)
+    misses = np.flatnonzero(~seen)
+    if not misses.size:
+        return blocks
+    first = np.searchsorted(misses, offsets[:-1])  # the first miss at or after each row's start
+    at = np.where(first < len(misses), misses[np.minimum(first, len(misses) - 1)], len(seen))
+    return np.minimum(at - offsets[:-1], blocks)

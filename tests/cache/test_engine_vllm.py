@@ -1,0 +1,262 @@
+"""vLLM's cache and nano-vllm's: golden counts of vLLM's own code, what they do by hand-drawn cases, and plain lists."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kvtrace.trace.trace.trace import Columns, Trace, toy
+
+from kvtrace import read, unlimited_hits
+from kvtrace._base.errors import UsageError
+from kvtrace.cache.demand import jobs
+from kvtrace.cache.engines import nano_vllm, vllm
+from kvtrace.cache.policies.base import Context
+from tests.reference import free_queue
+from tests.strategies import traces
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors/engine_vllm.json").read_text())
+KINDS = {  # name -> how the engine is built, and its twin
+    "vllm": (vllm.build, {}, {}),
+    "vllm before May 2026": (vllm.build, {"free_order": "append"}, {"unhashed_first": False}),
+    "nano-vllm": (nano_vllm.build, {}, {"unhashed_first": False, "newest_copy": True}),
+}
+
+
+def serve(trace, capacity, mode="block", schedule="c1", kind="vllm"):
+    """The engine after the whole trace; a schedule is "c1", "window:N" or "timed:MS_PER_TOKEN"."""
+    asked, (build, switches, _) = jobs(trace, mode, recompute_last=True), KINDS[kind]
+    engine = build(asked, Context(asked.blocks, capacity, trace, asked), **switches)
+    engine.schedule(schedule.partition(":")[0], **plan(trace, schedule))
+    engine.advance(len(trace))
+    engine.close()
+    return engine
+
+
+def plan(trace, schedule):
+    name, _, figure = schedule.partition(":")
+    if name == "timed":
+        return {"end": trace.timestamp + float(figure) * trace.output_length}
+    return {"window": int(figure or 1)}
+
+
+def serve_slowly(trace, capacity, mode, schedule, kind="vllm"):
+    """(hits, evicted blocks, early frees) of the twin."""
+    asked = jobs(trace, mode, recompute_last=True)
+    requests = [
+        free_queue.Request(
+            path=asked.ids[asked.start[row] : asked.start[row] + asked.full[row]].tolist(),
+            limit=int(asked.limit[row]),
+            tail=int(asked.tail[row]),
+            grown=list(range(asked.fresh[row], asked.fresh[row] + asked.grown[row])),
+            grown_tail=int(asked.grown_tail[row]),
+        )
+        for row in range(len(trace))
+    ]
+    when = {"arrival": trace.timestamp} | plan(trace, schedule) | KINDS[kind][2]
+    return free_queue.serve(requests, capacity, asked.grows, **when)
+
+
+def hits(*prompts, capacity, schedule="c1"):
+    return serve(toy(*prompts), capacity, schedule=schedule).hits.tolist()
+
+
+def trace_of(block_size, ids, input_length, output_length, timestamp=None):
+    """A trace with true lengths; each prompt's ids are a string or a list."""
+    paths = [[int(word) for word in path.split()] if isinstance(path, str) else path for path in ids]
+    columns = Columns(
+        np.array(range(len(paths)) if timestamp is None else timestamp, dtype=float),
+        np.array(input_length), np.array(output_length),
+        np.array([block for path in paths for block in path]), np.cumsum([0, *map(len, paths)]),
+    )  # fmt: skip
+    return Trace.from_columns(columns, block_size=block_size)
+
+
+@pytest.mark.parametrize(
+    ("mode", "schedule", "capacity", "hit_blocks", "early_frees"),
+    [
+        ("block", "c1", 1_000, 12_837, 0),
+        ("block", "c1", 10_000, 60_971, 0),
+        ("block", "c1", 300_000, 105_592, 0),
+        ("token", "c1", 1_000, 12_988, 0),
+        ("token", "c1", 10_000, 62_001, 0),
+        ("token", "c1", 300_000, 105_592, 0),
+        ("grow", "c1", 1_000, 12_878, 0),
+        ("grow", "c1", 10_000, 61_238, 0),
+        ("grow", "c1", 300_000, 105_592, 0),
+        ("token", "timed:30", 1_000, 12_657, 2_059),
+        ("token", "timed:30", 10_000, 62_785, 0),
+        ("token", "timed:30", 300_000, 105_592, 0),
+        ("token", "timed:100", 2_000, 14_235, 6_083),
+        ("grow", "c1", 5_000, 32_849, 0),
+        ("grow", "timed:30", 1_000, 12_595, 2_292),
+        ("grow", "window:16", 1_000, 12_833, 2),
+    ],
+)
+def test_the_conversation_trace_hits_as_in_vllm(shared, mode, schedule, capacity, hit_blocks, early_frees):
+    trace = read(shared / "data/mooncake/conversation_trace.jsonl")
+    engine = serve(trace, capacity, mode, schedule)
+    assert (int(engine.hits.sum()), engine.early_frees) == (hit_blocks, early_frees)
+
+
+@pytest.mark.parametrize(
+    ("mode", "schedule", "capacity", "hit_blocks", "early_frees"),
+    [
+        ("grow", "c1", 1_000, 12_817, 0),
+        ("grow", "c1", 5_000, 30_953, 0),
+        ("token", "timed:30", 1_000, 12_656, 2_059),
+        ("grow", "timed:30", 5_000, 30_706, 0),
+        ("grow", "window:16", 1_000, 12_817, 2),
+    ],
+)
+def test_the_conversation_trace_hits_as_in_vllm_0_20_2(shared, mode, schedule, capacity, hit_blocks, early_frees):
+    trace = read(shared / "data/mooncake/conversation_trace.jsonl")
+    engine = serve(trace, capacity, mode, schedule, "vllm before May 2026")
+    assert (int(engine.hits.sum()), engine.early_frees) == (hit_blocks, early_frees)
+
+
+@pytest.mark.parametrize(("capacity", "hit_blocks"), [(1_000, 12_837), (10_000, 60_971), (300_000, 105_592)])
+def test_nano_vllm_hits_as_vllm_with_one_request_at_a_time(shared, capacity, hit_blocks):
+    trace = read(shared / "data/mooncake/conversation_trace.jsonl")
+    assert serve(trace, capacity, kind="nano-vllm").hits.sum() == hit_blocks
+
+
+def test_the_deepest_block_goes_first():
+    #  0 1 2 is freed as 2 1 0, behind the one block that was never used: 3 4 takes that one and 2
+    assert hits("0 1 2", "3 4", "0 1 5", capacity=4) == [0, 0, 2]
+
+
+def test_the_last_token_is_always_computed():
+    assert hits("0", "0", capacity=2) == [0, 0]
+    whole = trace_of(2, ["0 1", "0 1"], [4, 4], [1, 1])
+    partial = trace_of(2, ["0 1", "0 2"], [3, 3], [1, 1])
+    assert serve(whole, 4, "token").hits.tolist() == serve(partial, 4, "token").hits.tolist() == [0, 1]
+
+
+def test_a_block_that_is_computed_again_has_two_copies():
+    #  0 1 | 0 1    1 lies twice, in the second and the third of four blocks
+    #  2 3          takes the fourth, never used, and the first copy of 1; the second is found
+    prompts = "0 1", "0 1", "2 3", "0 1 4"
+    assert hits(*prompts, capacity=4) == [0, 1, 0, 2]
+    assert hits(*prompts, capacity=3) == [0, 1, 0, 1]  # both copies are taken
+
+
+def test_vllm_finds_the_first_copy_and_nano_vllm_the_newest():
+    #  r0 holds 0 1 all the time; r1 makes a second copy of 1, which r2 takes once r1 has ended
+    #  vLLM finds r0's copy again; nano-vllm had forgotten that one when the second was registered
+    trace = trace_of(1, ["0 1", "0 1", "2 3", "0 1 4"], [2, 2, 2, 3], [10, 1, 1, 1])
+    assert serve(trace, 4, schedule="timed:1").hits.tolist() == [0, 1, 0, 2]
+    assert serve(trace, 4, schedule="timed:1", kind="nano-vllm").hits.tolist() == [0, 1, 0, 1]
+
+
+def test_a_freed_block_without_a_hash_is_taken_next():
+    #  three prompts of one token each: one block serves them all, unless it goes to the queue's end each time;
+    #  then they take the two blocks that were never used, and 0
+    trace = trace_of(2, ["0", "1", "2", "3", "0 4"], [2, 1, 1, 1, 3], [1] * 5)
+    assert serve(trace, 3, "token").hits.tolist() == [0, 0, 0, 0, 1]
+    for kind in ("vllm before May 2026", "nano-vllm"):
+        assert serve(trace, 3, "token", kind=kind).hits.tolist() == [0, 0, 0, 0, 0]
+
+
+def test_idle_blocks_that_are_hit_need_their_place_too():
+    #  2 3 is live, 0 1 is free: 0 1 4 needs one new block, and both free ones are its own: 2 3 must end
+    engine = serve(toy("0 1", "2 3", "0 1 4"), 4, schedule="window:2")
+    assert engine.hits.tolist() == [0, 0, 2] and engine.early_frees == 1
+
+
+def test_blocks_that_are_hit_while_live_need_no_place():
+    #  0 1 is held by two; the third block is the second request's own
+    engine = serve(toy("0 1", "0 1 2"), 3, schedule="window:2")
+    assert engine.hits.tolist() == [0, 2] and engine.early_frees == 0
+
+
+def test_where_all_is_held_the_oldest_is_freed_early():
+    engine = serve(toy("0 1", "2 3", "4 5", "0 1"), 4, schedule="window:3")
+    assert engine.hits.tolist() == [0, 0, 0, 0] and engine.early_frees == 2
+
+
+def test_an_early_free_may_bring_hits():
+    #  2 frees 0 1, of which it takes 1: the lookup comes again, and 0 3 finds 0
+    engine = serve(toy("0 1", "2", "0 3"), 2, schedule="window:3")
+    assert engine.hits.tolist() == [0, 0, 1] and engine.early_frees == 2
+
+
+def test_an_output_takes_room_and_nobody_hits_it():
+    #  blocks of two; three tokens, then three more are cached: the tail fills up and one block more
+    #  2 3 takes those two, the deepest; then 0 4 takes 3
+    trace = trace_of(2, ["0 1", "2 3", "0 4"], [3, 4, 3], [4, 1, 1])
+    engine = serve(trace, 3, "grow")
+    assert engine.hits.tolist() == [0, 0, 1] and engine.evictions == 3
+    assert serve(trace, 3, "token").evictions == 1  # 2 3 takes what was never used and the tail, which had no hash
+
+
+def test_a_tail_that_does_not_fill_up_has_no_hash():
+    #  0 is one token, and one more is cached: half a block, the next to be taken, at no eviction
+    trace = trace_of(4, ["0", "1", "2 3", "1 4"], [1, 4, 5, 5], [2, 1, 1, 1])
+    assert serve(trace, 3, "grow").evictions == 0
+    assert serve(trace, 3, "grow").hits.tolist() == [0, 0, 0, 1]
+
+
+def test_growth_without_room_frees_the_oldest():
+    #  0 1 lives, 2 is admitted beside it; its output wants two blocks more and one is free
+    trace = trace_of(2, ["0 1", "2"], [4, 2], [1, 5])
+    engine = serve(trace, 4, "grow", "window:2")
+    assert engine.hits.tolist() == [0, 0] and engine.early_frees == 1
+    assert serve(trace, 5, "grow", "window:2").early_frees == 0
+
+
+kinds = st.sampled_from(list(KINDS))
+modes = st.sampled_from(["block", "token", "grow"])
+schedules = st.sampled_from(["c1", "window:2", "window:3", "timed:0.5", "timed:3"])
+
+
+@given(traces(), modes, schedules, kinds, st.integers(0, 12))
+def test_the_compiled_queue_equals_its_twin(trace, mode, schedule, kind, spare):
+    capacity = int(max(1, jobs(trace, mode).most.max())) + spare
+    engine = serve(trace, capacity, mode, schedule, kind)
+    found = engine.hits.tolist(), engine.evictions, engine.early_frees
+    assert found == serve_slowly(trace, capacity, mode, schedule, kind)
+
+
+@given(traces(), modes, schedules, kinds)
+def test_with_room_for_all_nothing_goes_and_all_but_a_last_block_is_hit(trace, mode, schedule, kind):
+    asked = jobs(trace, mode, recompute_last=True)
+    engine = serve(trace, max(1, int(asked.most.sum())), mode, schedule, kind)
+    assert engine.hits.tolist() == np.minimum(unlimited_hits(trace), asked.limit).tolist()
+    assert engine.evictions == engine.early_frees == 0
+
+
+@given(traces(), schedules, st.integers(0, 12))
+def test_where_every_block_has_a_hash_the_free_order_is_one(trace, schedule, spare):
+    capacity = int(max(1, jobs(trace).most.max())) + spare
+    new, old = (serve(trace, capacity, "block", schedule, kind) for kind in ("vllm", "vllm before May 2026"))
+    assert (new.hits == old.hits).all() and new.evictions == old.evictions
+
+
+def vector_trace(vector):
+    names = ("block_size", "prompts", "input_length", "output_length", "timestamp")
+    return trace_of(*(vector[name] for name in names))
+
+
+@pytest.mark.parametrize("vector", VECTORS["vectors"], ids=lambda vector: vector["name"])
+def test_vectors_of_vllm_itself_are_met_by_both(vector):
+    trace = vector_trace(vector)
+    for case in vector["cases"]:
+        how = case["capacity"], case["mode"], case["schedule"]
+        engine = serve(trace, *how)
+        assert (engine.hits.tolist(), engine.early_frees) == (case["hits"], case["early_frees"])
+        slow_hits, _, slow_early = serve_slowly(trace, *how)
+        assert (slow_hits, slow_early) == (case["hits"], case["early_frees"])
+
+
+def test_a_free_order_that_vllm_lacks_is_refused():
+    asked = jobs(toy("0"))
+    with pytest.raises(UsageError, match="no free-order 'random'. Try prepend or append"):
+        vllm.build(asked, Context(asked.blocks, 1), free_order="random")
+
+
+def test_a_capacity_that_does_not_hold_a_request_is_refused():
+    with pytest.raises(UsageError, match="does not hold request 1 alone"):
+        serve(toy("0", "0 1 2"), 2)

@@ -1,0 +1,146 @@
+"""`kvtrace simulate` as its user meets it."""
+
+import csv
+import io
+import json
+
+import pytest
+from kvtrace.trace.trace.trace import toy
+
+import kvtrace
+from kvtrace.cli import run
+from tests.docs import ROOT
+
+POLICY = """
+class Lru:
+    def __init__(self, context):
+        self.order = []
+    def insert(self, block): pass
+    def use(self, block): self.order = [other for other in self.order if other != block]
+    def release(self, block): self.order.append(block)
+    def victim(self): return self.order[0]
+    def remove(self, block): self.order.remove(block)
+
+class Broken(Lru):
+    def release(self, block): raise RuntimeError("out of order")
+"""
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    found = tmp_path / "trace.jsonl"
+    kvtrace.write(toy("0 1", "2", "0 1", "0 3", block_size=16, gap_ms=60_000), found)
+    (tmp_path / "orders_of_mine.py").write_text(POLICY)
+    monkeypatch.chdir(tmp_path)
+    return str(found)
+
+
+def shown(capsys, *arguments):
+    assert run(["simulate", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def results(capsys, *arguments):
+    return json.loads(shown(capsys, *arguments, "--json"))["results"]
+
+
+def test_a_table_with_a_row_for_each_cache(path, capsys):
+    lines = shown(capsys, path, "--capacity", "2,3", "--policy", "lru,unlimited").splitlines()
+    assert lines[0].startswith("Hits of a prefix cache, engine founding, mode block, schedule c1, blocks of 16 tokens")
+    assert [line.split()[:3] for line in lines[2:]] == [
+        ["lru", "2", "2"], ["lru", "3", "3"], ["unlimited", "2", "3"], ["unlimited", "3", "3"]]  # fmt: skip
+
+
+def test_json_has_the_keys_that_the_docs_list(path, capsys):
+    (found,) = results(capsys, path, "--capacity", "3", "--kv-bytes-per-token", "1024")
+    wanted = {
+        "engine": "founding", "policy": "lru", "mode": "block", "schedule": "c1", "capacity": 3, "capacity_tokens": 48,
+        "capacity_bytes": 49152, "capacity_counts": "total", "pool": "flat", "requests": 4, "blocks": 7,
+        "hit_blocks": 3, "tokens": 112, "hit_tokens": 48, "evictions": 1, "early_frees": 0, "belady_hit_blocks": 3,
+        "gap_to_belady": 0.0,
+    }  # fmt: skip
+    assert {name: found[name] for name in wanted} == wanted
+    page = (ROOT / "docs/cache/simulate.md").read_text()
+    assert all(f"`{name}`" in page for name in found)
+
+
+def test_auto_goes_from_the_longest_request_to_the_working_set(path, capsys):
+    assert [found["capacity"] for found in results(capsys, path)] == [2, 3, 4]
+    assert [found["capacity"] for found in results(capsys, path, "--mode", "grow")] == [2, 3, 4]
+
+
+def test_csv_has_the_keys_of_json(path, capsys):
+    rows = list(csv.DictReader(io.StringIO(shown(capsys, path, "--capacity", "2,50%", "--csv"))))
+    found = results(capsys, path, "--capacity", "2,50%")
+    assert [list(row) for row in rows] == [list(row) for row in found]
+    assert [int(row["hit_blocks"]) for row in rows] == [row["hit_blocks"] for row in found]
+
+
+def test_each_request_s_hits_go_to_a_file(path, capsys, tmp_path):
+    shown(capsys, path, "--capacity", "3", "--per-request", "hits.csv")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "hits.csv").read_text())))
+    assert [int(row["hit_blocks"]) for row in rows] == [0, 0, 2, 1]
+    assert rows[2]["timestamp"] == "120000.0" and rows[2]["blocks"] == "2"
+    shown(capsys, path, "--capacity", "2,3", "--per-request", "hits.csv")
+    assert "founding/lru/3" in (tmp_path / "hits.csv").read_text().splitlines()[0]
+
+
+def test_windows_and_warm_up(path, capsys):
+    (found,) = results(capsys, path, "--capacity", "3", "--over-time", "2m", "--warm-up", "50%")
+    assert [window["hit_blocks"] for window in found["over_time"]] == [0, 3]
+    assert found["requests"] == 2 and found["hit_blocks"] == 3 and found["warm_up_requests"] == 2
+    assert "from (s)" in shown(capsys, path, "--capacity", "3", "--over-time", "2m")
+
+
+def test_tiers_say_where_each_hit_came_from(path, capsys):
+    (found,) = results(capsys, path, "--tiers", "hbm=2,dram=1")
+    assert found["tiers"] == [
+        {"name": "hbm", "capacity": 2, "hit_blocks": 2}, {"name": "dram", "capacity": 1, "hit_blocks": 1}]  # fmt: skip
+    assert "in dram" in shown(capsys, path, "--tiers", "hbm=2,dram=3", "--inclusive")
+
+
+def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
+    (found,) = results(capsys, path, "--capacity", "3", "--policy", "orders_of_mine:Lru")
+    assert found["hit_blocks"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "expected"),
+    [
+        (["--capacity", "1"], 2, "does not hold the longest request: request 0 needs 2"),
+        (["--capacity", "0"], 2, "less than one block"),
+        (["--capacity", "1GiB"], 2, "Add --model-config"),
+        (["--policy", "best"], 2, "no policy 'best'"),
+        (["--policy", ","], 2, "names nothing"),
+        (["--engine", "best"], 2, "no engine 'best'"),
+        (["--engine", "vllm", "--policy", "lfu"], 2, "its one order is lru"),
+        (["--engine", "vllm", "--pool", "leaf-first"], 2, "does not take pool"),
+        (["--schedule", "soon"], 2, "no schedule"),
+        (["--mode", "word"], 2, "no mode"),
+        (["--tiers", "hbm=2"], 2, "tiers are two or more"),
+        (["--tiers", "hbm=2,hbm=3"], 2, "comes twice"),
+        (["--tiers", "hbm=2,dram=2", "--inclusive"], 2, "tiers that grow"),
+        (["--warm-up", "some"], 2, "no part of a trace"),
+        (["--json", "--csv"], 2, "exclude each other"),
+        (["--capacity", "3", "--policy", "orders_of_mine:Broken"], 2, "RuntimeError at orders_of_mine.py:12: out of"),
+        (["--capacity", "3", "--model-config", "orders_of_mine.py"], 3, "not valid JSON"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(path, capsys, options, status, expected):
+    assert run(["simulate", path, *options]) == status
+    shown = capsys.readouterr()
+    assert shown.out == "" and expected in shown.err and len(shown.err.splitlines()) == 1
+
+
+def test_a_failed_run_leaves_no_file(path, capsys, tmp_path):
+    assert run(["simulate", path, "--capacity", "1", "--per-request", "hits.csv"]) == 2
+    assert not (tmp_path / "hits.csv").exists()
+
+
+def test_unchained_ids_are_refused_and_chained_on_request(tmp_path, capsys):
+    path = tmp_path / "unchained.jsonl"
+    rows = [{"timestamp": 0, "input_length": 2, "output_length": 1, "hash_ids": ids} for ids in ([0, 1], [2, 1])]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = [str(path), "--capacity", "4", "--block-size", "1", "--no-gap"]
+    assert run(["simulate", *options]) == 3 and "--chain" in capsys.readouterr().err
+    assert results(capsys, *options, "--chain")[0]["hit_blocks"] == 0

@@ -1,0 +1,226 @@
+"""`kvtrace sweep` as its user meets it: beside `simulate`, killed and resumed, and on Ray."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kvtrace.trace.trace.trace import toy
+
+import kvtrace
+from kvtrace.cli import run
+from kvtrace.synthesis import fitting as fit
+from tests.docs import ROOT
+
+# an order that is slow, and ends its process at one capacity, as the system would: once, or as often as it is tried
+POLICY = """
+import os, signal, time
+
+class Lru:
+    def __init__(self, context):
+        self.order = {}
+        time.sleep(0.02)
+        if context.capacity == int(os.environ.get("DIE_AT", 0)) and not os.path.exists(os.environ["DIED"]):
+            open(os.environ["DIED"], "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if context.capacity == int(os.environ.get("SLEEP_AT", 0)):
+            time.sleep(60)
+    def insert(self, block): pass
+    def use(self, block): self.order.pop(block, None)
+    def release(self, block): self.order[block] = None
+    def victim(self): return next(iter(self.order))
+    def remove(self, block): del self.order[block]
+"""
+CAPACITIES = ",".join(map(str, range(3, 25)))
+SLOW = ["one.jsonl", "--policy", "orders_that_die:Lru,lru", "--capacity", CAPACITIES, "-q"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    one = toy("0 1", "2", "0 1", "0 3", "4 5 6", "0 1 7", block_size=16, gap_ms=1000)
+    kvtrace.write(one, tmp_path / "one.jsonl")
+    kvtrace.write(toy("0", "1", "0", "2", "1 3", block_size=32), tmp_path / "two.jsonl")
+    fit(one).save(tmp_path / "model.json")
+    (tmp_path / "orders_that_die.py").write_text(POLICY)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def child(*arguments, **environment):
+    """kvtrace in a process of its own, which may open sockets and may be killed."""
+    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "kvtrace", "sweep", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": paths, "DIED": os.devnull} | environment, text=True,
+    )  # fmt: skip
+
+
+def ended(process):
+    said = process.communicate(timeout=120)
+    return process.returncode, said[1]
+
+
+def shown(capsys, *arguments):
+    assert run(["sweep", *arguments]) == 0
+    return capsys.readouterr()
+
+
+def test_cells_are_those_of_simulate(folder, capsys):
+    axes = ["--policy", "lru,arc,belady", "--engine", "founding,sglang", "--capacity", "3,5,100%", "--mode", "token"]
+    common = ["--pool", "flat", "--warm-up", "2", "--kv-bytes-per-token", "1024", "--schedule", "window:2"]
+    shown(capsys, "one.jsonl", *axes, *common, "-o", "table.csv")
+    rows = list(csv.DictReader(io.StringIO(Path("table.csv").read_text())))
+    for row in rows:
+        if row["engine"] == "sglang" and row["policy"] == "arc":
+            assert "has no policy 'arc'" in row["error"]
+            continue
+        one = ["--policy", row["policy"], "--engine", row["engine"], "--capacity", row["capacity"], "--mode", "token"]
+        assert run(["simulate", "one.jsonl", *one, *common, "--csv", "--no-gap"]) == 0
+        (wanted,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+        assert {name: row[name] for name in wanted} == wanted
+
+
+def test_every_column_stands_in_the_docs(folder, capsys):
+    found = json.loads(shown(capsys, "one.jsonl", "--capacity", "3,2", "--json").out)
+    page = (ROOT / "docs/cache/sweep.md").read_text()
+    assert found["schema"] == 1 and all(f"`{name}`" in page for name in found["results"][0])
+
+
+def test_a_small_table_is_printed_and_a_large_one_is_not(folder, capsys):
+    said = shown(capsys, "one.jsonl", "two.jsonl", "-o", "table.csv", "--capacity", "3,4")
+    lines = said.out.splitlines()
+    assert lines[0] == "Hits of prefix caches, engine founding, mode block, schedule c1"
+    assert [line.split()[:4] for line in lines[2:]] == [
+        ["one.jsonl", "16", "lru", "3"], ["one.jsonl", "16", "lru", "4"],
+        ["two.jsonl", "32", "lru", "3"], ["two.jsonl", "32", "lru", "4"]]  # fmt: skip
+    assert said.err.splitlines() == ["wrote       table.csv", "cells       4"]
+    many = ",".join(map(str, range(3, 50)))
+    assert shown(capsys, "one.jsonl", "-o", "table.csv", "--capacity", many, "-q") == ("", "")
+    assert len(shown(capsys, "one.jsonl", "--capacity", many).out.splitlines()) == 49
+
+
+def test_csv_goes_to_stdout(folder, capsys):
+    shown(capsys, "one.jsonl", "-o", "table.csv", "--capacity", "3,4")
+    assert shown(capsys, "one.jsonl", "-o", "-", "--capacity", "3,4").out == Path("table.csv").read_text()
+
+
+def test_cells_that_failed_are_counted_by_their_reason(folder, capsys):
+    said = shown(capsys, "one.jsonl", "--capacity", "3,2", "--policy", "lru,fifo").err.splitlines()
+    assert said[0] == "2 of 4 cells could not be run; the column error says why."
+    assert said[1].startswith("       2 x a capacity of 2 blocks does not hold the longest request")
+
+
+def test_spans_of_seeds(folder, capsys):
+    found = json.loads(shown(capsys, "model.json", "--seed", "9,0:3", "--capacity", "9", "--json").out)["results"]
+    assert [row["seed"] for row in found] == [9, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "told"),
+    [
+        (["one.jsonl", "-o", "table.txt"], 2, "Try .csv, .json, .jsonl or .parquet"),
+        (["one.jsonl", "-o", "nowhere/table.csv"], 2, "there is no folder"),
+        (["one.jsonl", "--json", "-o", "-"], 2, "both go to stdout"),
+        (["one.jsonl", "--resume"], 2, "--resume needs -o FILE"),
+        (["one.jsonl", "--resume", "-o", "-"], 2, "--resume needs -o FILE"),
+        (["one.jsonl", "--ray-address", "auto"], 2, "is for --runner ray"),
+        (["model.json", "--seed", "1:x"], 2, "no seed"),
+        (["model.json", "--seed", "3:3"], 2, "names no seed"),
+        (["one.jsonl", "--policy", ","], 2, "names nothing"),
+        (["missing.jsonl"], 3, "no such file"),
+        (["orders_that_die.py"], 3, "kvtrace: orders_that_die.py:2: is not JSON"),
+        (["unknown.jsonl"], 3, "Try --trace-block-size"),
+        (["one.jsonl", "--trace-block-size", "8"], 2, "not --trace-block-size 8"),
+        (["unchained.jsonl", "--trace-block-size", "1"], 3, "--chain"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(folder, capsys, options, status, told):
+    row = {"timestamp": 0, "output_length": 1}
+    Path("unknown.jsonl").write_text(json.dumps(row | {"input_length": 100, "hash_ids": [0]}) + "\n")
+    Path("unchained.jsonl").write_text(
+        "".join(json.dumps(row | {"input_length": 2, "hash_ids": ids}) + "\n" for ids in ([0, 1], [2, 1]))
+    )
+    assert run(["sweep", *options, *([] if "--capacity" in options else ["--capacity", "9"])]) == status
+    said = capsys.readouterr()
+    assert said.out == "" and told in said.err and len(said.err.splitlines()) == 1
+
+
+@pytest.fixture
+def whole(folder, capsys):
+    """The right bytes of the slow sweep."""
+    shown(capsys, *SLOW, "-o", "whole.csv")
+    return Path("whole.csv").read_bytes()
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_a_killed_sweep_goes_on(folder, whole, capsys, threads):
+    said = ended(child(*SLOW, "-o", "table.csv", "--threads", threads, DIE_AT="12", DIED=str(folder / "died")))
+    assert said == (-signal.SIGKILL, "")
+    journal = Path("table.csv.cells.jsonl")
+    kept = journal.read_text().splitlines()[1:]
+    assert 0 < len(kept) < 22 and not Path("table.csv").exists()
+    shown(capsys, *SLOW, "-o", "table.csv", "--resume")
+    assert Path("table.csv").read_bytes() == whole and not journal.exists()
+
+
+def test_a_sweep_killed_at_any_moment_goes_on(folder, whole, capsys):
+    journal = Path("table.csv.cells.jsonl")
+    for lines in (2, 9, 17):
+        options = ["--resume"] if journal.exists() else []
+        process = child(*SLOW, "-o", "table.csv", "--threads", "2", *options)
+        while process.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") > lines):
+            time.sleep(0.001)
+        process.kill()
+        assert ended(process)[0] in (-signal.SIGKILL, 0)
+    shown(capsys, *SLOW, "-o", "table.csv", "--resume")
+    assert Path("table.csv").read_bytes() == whole and not journal.exists()
+
+
+def test_a_signal_keeps_what_was_done_and_ends_with_status_5(folder, whole, capsys):
+    process = child(*SLOW, "-o", "table.csv", "--threads", "1")
+    while not (Path("table.csv.cells.jsonl").exists() and Path("table.csv.cells.jsonl").read_bytes().count(b"\n") > 3):
+        time.sleep(0.001)
+    process.terminate()
+    assert ended(process) == (5, "kvtrace: stopped by SIGTERM; what was done is kept: --resume goes on.\n")
+    shown(capsys, *SLOW, "-o", "table.csv", "--resume")
+    assert Path("table.csv").read_bytes() == whole
+
+
+def test_without_ray_there_is_one_line(folder, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert run(["sweep", "one.jsonl", "--capacity", "9", "--runner", "ray", "-o", "table.csv"]) == 2
+    assert capsys.readouterr().err == "kvtrace: Ray is not installed here. Try pip install 'kvtrace[ray]'.\n"
+    assert not list(folder.glob("table*"))
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_bytes_and_tries_a_lost_task_again(folder, whole, capsys):
+    pytest.importorskip("ray")
+    died = str(folder / "died")
+    said = ended(child(*SLOW, "-o", "table.csv", "--runner", "ray", DIE_AT="12", DIED=died))
+    assert said == (0, "") and Path(died).exists()
+    assert Path("table.csv").read_bytes() == whole
+    grid = ["model.json", "one.jsonl", "--seed", "0,1", "--block-size", "1x,2x", "--policy", "lru,arc,belady", "-q"]
+    shown(capsys, *grid, "-o", "here.csv")
+    assert ended(child(*grid, "-o", "there.csv", "--runner", "ray")) == (0, "")
+    assert Path("there.csv").read_bytes() == Path("here.csv").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_sweep_on_ray_that_was_stopped_goes_on_here(folder, whole, capsys):
+    pytest.importorskip("ray")
+    process = child(*SLOW, "-o", "table.csv", "--runner", "ray", SLEEP_AT="12")
+    journal = Path("table.csv.cells.jsonl")
+    while not (journal.exists() and journal.read_bytes().count(b"\n") > 3):
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.terminate()
+    assert ended(process) == (5, "kvtrace: stopped by SIGTERM; what was done is kept: --resume goes on.\n")
+    shown(capsys, *SLOW, "-o", "table.csv", "--resume")
+    assert Path("table.csv").read_bytes() == whole

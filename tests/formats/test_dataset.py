@@ -1,0 +1,297 @@
+"""A folder of parts: what is written comes back, the files depend on the trace alone, and what is damaged is told."""
+
+import errno
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kvtrace.formats.trace_files.dataset import MANIFEST, PartsWriter, open_parts, rows_of
+from kvtrace.trace.trace.trace import Columns, replace_columns, toy
+
+import kvtrace
+from kvtrace import InputError, Trace, UsageError
+from kvtrace._base.errors import KvtraceError, StoppedError
+from kvtrace.formats.trace_files import dataset as parts
+from kvtrace.formats.trace_files import parquet
+from kvtrace.formats.trace_files import trace_files as formats
+from tests.strategies import traces
+
+
+def write(trace, path, cuts=(), rows=3):
+    """Write a trace in pieces that end at the given rows, three rows a part."""
+    ends = sorted({0, len(trace), *(cut for cut in cuts if cut < len(trace))})
+    with PartsWriter(path, block_size=trace.block_size, tail=trace.tail, meta=trace.meta, rows=rows) as writer:
+        for start, stop in pairwise(ends):
+            writer.add(rows_of(trace, start, stop))
+    return str(path)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def day(folder):
+    """Four requests in two parts."""
+    return write(toy("0 1", "0 2", "3", "0 1 4", block_size=4), "day.parts")
+
+
+# -- what is written -----------------------------------------------------------------------------------------------
+
+
+@given(traces(), st.lists(st.integers(0, 12), max_size=4))
+@settings(max_examples=50, deadline=None)
+def test_what_is_written_in_any_pieces_is_the_same_files_and_comes_back(tmp_path_factory, trace, cuts):
+    folder = tmp_path_factory.mktemp("parts")
+    once, pieces = write(trace, folder / "once.parts"), write(trace, folder / "pieces.parts", cuts)
+    assert contents(once) == contents(pieces)
+    assert formats.read(once) == trace == open_parts(once).trace()
+    assert formats.read(once).meta == trace.meta
+
+
+@given(traces(), st.integers(1, 40))
+@settings(max_examples=50, deadline=None)
+def test_chunks_of_any_size_are_the_rows_in_order(tmp_path_factory, trace, references):
+    path = write(trace, tmp_path_factory.mktemp("parts") / "t.parts")
+    chunks = list(open_parts(path).chunks(references))
+    assert sum(map(len, chunks)) == len(trace)
+    for name in ("timestamp", "hash_ids", "output_ids", "parent", "session"):
+        if getattr(trace, name) is not None:
+            assert np.concatenate([getattr(chunk, name) for chunk in chunks]).tolist() == getattr(trace, name).tolist()
+
+
+def test_parts_hold_so_many_requests_and_the_manifest_counts_them(day):
+    said = json.loads(Path(day, MANIFEST).read_text())
+    assert said["parts"] == [
+        {"file": "part-00000.parquet", "requests": 3, "blocks": 5},
+        {"file": "part-00001.parquet", "requests": 1, "blocks": 3},
+    ]
+    assert (said["requests"], said["blocks"], said["distinct_blocks"]) == (4, 8, 5)
+    assert (said["block_size"], said["tail"], said["format"], said["first_id"]) == (4, "kept", "parts", 0)
+    opened = open_parts(day)
+    assert (opened.requests, opened.blocks, opened.distinct, opened.block_size) == (4, 8, 5, 4)
+
+
+def test_extra_columns_of_any_kind_come_back(folder):
+    columns = replace_columns(toy("0", "0 1", "2", "0 1 3"))
+    mixed = np.array(["a", 7, None, 1.5], dtype=object)
+    columns.extra = {"type": np.array(["x", None, "y", "x"], dtype=object), "n": np.arange(4), "mixed": mixed}
+    formats.write(columns, "t.parts", block_size=1)
+    assert {name: values.tolist() for name, values in formats.read("t.parts").extra.items()} == {
+        name: values.tolist() for name, values in columns.extra.items()
+    }
+
+
+def test_parents_are_rows_of_the_whole_trace(folder):
+    columns = replace_columns(toy("0", "1", "2", "0 3", "1 4"), parent=np.array([-1, -1, -1, 0, 1]))
+    with PartsWriter("t.parts", block_size=1, tail="kept", rows=2) as writer:
+        writer.add(columns)
+    assert formats.read("t.parts").parent.tolist() == [-1, -1, -1, 0, 1]
+
+
+def test_ids_are_delta_encoded_and_packed(day):
+    group = pyarrow.parquet.ParquetFile(f"{day}/part-00000.parquet").metadata.row_group(0)
+    ids = next(group.column(at) for at in range(group.num_columns) if "hash_ids" in group.column(at).path_in_schema)
+    assert "DELTA_BINARY_PACKED" in ids.encodings and ids.compression == "ZSTD"
+
+
+def test_the_meta_of_a_trace_stays_beside_the_list_of_parts(folder):
+    trace = toy("0 1")
+    formats.write(trace, "t.parts", meta={"log": "chat", "parts": "mine"})
+    assert formats.read("t.parts").meta == {"log": "chat"}
+
+
+def test_the_name_tells_that_a_folder_is_wanted(folder):
+    assert formats.write(toy("0 1"), "a/") == ["a/"] and formats.write(toy("0 1"), "b.parts") == ["b.parts"]
+    assert formats.write(toy("0 1"), "c", format="parts") == ["c"]
+    assert formats.read("a") == formats.read("a/") == formats.read("b.parts") == formats.read("c") == toy("0 1")
+    assert sorted(os.listdir()) == ["a", "b.parts", "c"]
+
+
+def test_a_part_by_itself_is_a_trace_file(day):
+    assert formats.read(f"{day}/part-00001.parquet").hash_ids.tolist() == [0, 1, 2]
+
+
+def test_a_trace_that_came_in_chunks_is_the_one_written_whole(folder):
+    trace = toy("0 1", "0 2", "3")
+    chunks = [rows_of(trace, 0, 2), rows_of(trace, 2, 3)]
+    formats.write_chunks(chunks, "chunks.parts", block_size=1, tail="kept", format="parts")
+    formats.write(trace, "whole.parts")
+    assert contents("chunks.parts") == contents("whole.parts")
+
+
+# -- all or nothing ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_fails_leaves_what_was_there(day):
+    before = contents(day)
+    with pytest.raises(RuntimeError), PartsWriter(day, block_size=1, tail="kept", rows=1) as writer:
+        writer.add(toy("0", "1"))
+        raise RuntimeError
+    assert contents(day) == before and os.listdir() == ["day.parts"]
+
+
+def test_parts_of_ours_and_empty_folders_are_replaced(day):
+    os.mkdir("empty.parts")
+    for name in (day, "empty.parts"):
+        formats.write(toy("0 1"), name)
+        assert formats.read(name) == toy("0 1")
+    assert sorted(os.listdir()) == ["day.parts", "empty.parts"]
+
+
+@pytest.mark.parametrize("kind", ["foreign", "no manifest", "another manifest", "file", "no folder"])
+def test_what_is_not_ours_is_never_replaced(day, kind):
+    path = day
+    if kind == "foreign":
+        Path(day, "notes.txt").write_text("mine")
+    elif kind == "no manifest":
+        Path(day, MANIFEST).unlink()
+    elif kind == "another manifest":
+        Path(day, MANIFEST).write_text("{}")
+    elif kind == "file":
+        path = "note.parts"
+        Path(path).write_text("mine")
+    else:
+        path = "nowhere/t.parts"
+    before = {str(p): p.read_bytes() for p in Path(".").rglob("*") if p.is_file()}
+    with pytest.raises(UsageError):
+        formats.check_output(path)
+    with pytest.raises(UsageError):
+        PartsWriter(path, block_size=1, tail="kept")
+    assert {str(p): p.read_bytes() for p in Path(".").rglob("*") if p.is_file()} == before
+
+
+def test_a_disk_that_takes_no_more_leaves_nothing(folder, monkeypatch):
+    def full(*_, **__):
+        raise KvtraceError("full")
+
+    monkeypatch.setattr(parquet, "write", full)
+    with pytest.raises(KvtraceError, match="full"):
+        formats.write(toy("0 1"), "t.parts")
+    assert os.listdir() == []
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_folder(folder, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("kvtrace._base.files.os.replace", full)
+    with pytest.raises(StoppedError, match=r"^t\.parts/part-00000\.parquet: cannot be written \(No space"):
+        formats.write(toy("0 1"), "t.parts")
+    assert os.listdir() == []
+
+
+def test_a_run_that_is_stopped_between_two_names_puts_the_old_one_back(day, monkeypatch):
+    before, rename, calls = contents(day), os.rename, []
+
+    def stopped(source, target):
+        calls.append(target)
+        if len(calls) == 2:  # the old folder is away, the new one not there yet
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr("kvtrace.formats.dataset.os.rename", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        formats.write(toy("0 1"), day)
+    assert len(calls) == 3 and contents(day) == before and os.listdir() == ["day.parts"]
+
+
+def test_what_parts_cannot_do_is_told(folder):
+    with pytest.raises(UsageError, match="numbers its ids from 0"):
+        formats.write(toy("0"), "t.parts", first_id=1)
+    with pytest.raises(UsageError, match="no place for a folder"):
+        formats.check_output("-", "parts")
+    assert os.listdir() == []
+
+
+# -- damage --------------------------------------------------------------------------------------------------------
+
+
+def change(day, **changed):
+    path = Path(day, MANIFEST)
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
+def part(file="part-00000.parquet", requests=3, blocks=5):
+    return {"file": file, "requests": requests, "blocks": blocks}
+
+
+REST = part("part-00001.parquet", 1, 3)
+DAMAGE = {
+    "no JSON": (lambda day: Path(day, MANIFEST).write_text("{SECRET"), "is not JSON"),
+    "no object": (lambda day: Path(day, MANIFEST).write_text("[]"), "is not a JSON object"),
+    "another file": (lambda day: Path(day, MANIFEST).write_text('{"block_size": 1}'), "is not the manifest"),
+    "newer": (lambda day: change(day, kvtrace={"version": "9", "format_version": 2}), "Try a newer kvtrace"),
+    "no block size": (lambda day: change(day, block_size=None), "block_size or tail is missing"),
+    "no list": (lambda day: change(day, parts="SECRET"), "parts is not a list"),
+    "another name": (lambda day: change(day, parts=[part("../SECRET"), REST]), "does not have the name"),
+    "a count that is none": (lambda day: change(day, parts=[part(requests="SECRET"), REST]), "not a whole number"),
+    "counts that differ": (lambda day: change(day, requests=5), "do not hold as many requests"),
+    "more distinct blocks": (lambda day: change(day, distinct_blocks=10**15), "more distinct blocks than references"),
+    "no parts": (lambda day: change(day, parts=[]), "do not hold as many requests"),
+    "a part missing": (lambda day: Path(day, "part-00001.parquet").unlink(), "part-00001.parquet: no such file"),
+    "a part cut short": (
+        lambda day: os.truncate(f"{day}/part-00001.parquet", 99), "part-00001.parquet: cannot be read as Parquet",
+    ),
+    "fewer rows": (
+        lambda day: change(day, parts=[part(requests=4), part("part-00001.parquet", 0, 3)]),
+        "part-00000.parquet: holds more or fewer",
+    ),
+    "more rows": (
+        lambda day: change(day, parts=[part(requests=2), part("part-00001.parquet", 2, 3)]),
+        "part-00000.parquet: holds more or fewer",
+    ),
+    "more blocks": (lambda day: change(day, parts=[part(blocks=4), part("part-00001.parquet", 1, 4)]), "more or fewer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_one_clear_line_without_content(day, kind):
+    damage, said = DAMAGE[kind]
+    damage(day)
+    with pytest.raises(InputError) as error:
+        formats.read(day)
+    assert said in str(error.value) and day in str(error.value) and len(str(error.value).splitlines()) == 1
+    assert "SECRET" not in str(error.value) and error.value.status == 3
+    assert error.value.__context__ is None or error.value.__suppress_context__
+
+
+def test_a_folder_of_something_else_is_no_trace(folder):
+    os.mkdir("notes")
+    os.mkdir("t.parts")
+    with pytest.raises(InputError, match=r"notes: is a folder, not a file\."):
+        formats.read("notes")
+    with pytest.raises(InputError, match=r"t.parts/manifest.json: cannot be read"):
+        formats.read("t.parts")
+
+
+def test_an_empty_trace_has_no_parts(folder):
+    formats.write(Trace([], [], [], [], [0], block_size=1), "t.parts")
+    assert os.listdir("t.parts") == [MANIFEST] and len(open_parts("t.parts").trace()) == 0
+    with pytest.raises(InputError, match="holds no requests"):
+        formats.read("t.parts")
+
+
+def test_the_public_conversation_trace_comes_back_from_parts(folder, shared):
+    trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
+    write(trace, "t.parts", range(0, len(trace), 777), rows=5000)
+    assert formats.read("t.parts") == trace and len(os.listdir("t.parts")) == 4
+    assert sum(path.stat().st_size for path in Path("t.parts").iterdir()) < 1_000_000
+
+
+def test_rows_that_follow_each_other_keep_ids_and_parents():
+    columns = Columns([0, 1, 2], [1, 2, 1], [0, 0, 0], [0, 0, 1, 2], [0, 1, 3, 4], parent=[-1, 0, -1])
+    assert rows_of(columns, 1, 3).parent.tolist() == [0, -1] and rows_of(columns, 1, 3).offsets.tolist() == [0, 2, 3]
+    assert parts.is_named_so("x/") and not parts.is_named_so("x.jsonl")

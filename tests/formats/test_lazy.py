@@ -1,0 +1,420 @@
+"""Traces read in a stream: every result is that of the same trace in memory, within the bound that was said."""
+
+import csv
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from kvtrace.formats.trace_files.dataset import PartsWriter, open_parts, rows_of
+from kvtrace.formats.trace_files.lazy import StreamedTrace, first_blocks, has_output_blocks, pieces
+from kvtrace.trace.trace.conversion import STREAMED, convert_parts, speed_up
+from kvtrace.trace.trace.conversion import first as first_requests
+from kvtrace.trace.trace.trace import Columns, replace_columns, toy
+
+from kvtrace import InputError, Trace, UsageError
+from kvtrace._base.memory import LIGHT, Need, parse_memory
+from kvtrace._native import forest as forest_kernel
+from kvtrace._native import reuse as reuse_kernel
+from kvtrace._native import uses as uses_kernel
+from kvtrace.analysis.distribution import Distribution
+from kvtrace.analysis.reuse import hit_curve, reuse_distances, reuse_times, segments
+from kvtrace.analysis.summary import analyze, basics
+from kvtrace.analysis.weighted_quantiles import of_sorted
+from kvtrace.cache.simulation import simulate
+from kvtrace.cli import run
+from kvtrace.formats.trace_files import trace_files as formats
+from tests.strategies import traces
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = st.integers(1, 40)  # references of a piece
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def streamed(factory, trace, references=5, **options):
+    """The same trace, read in a stream from parts of three rows."""
+    path = factory.mktemp("parts") / "t.parts"
+    with PartsWriter(path, block_size=trace.block_size, tail=trace.tail, rows=3) as writer:
+        writer.add(trace)
+    return StreamedTrace(open_parts(path), references=references, **options)
+
+
+def chats(requests):
+    """Chats that grow by three blocks a turn, under one root."""
+    rng, prompts = np.random.default_rng(7), []
+    turns = np.zeros(requests // 8, dtype=np.int64)
+    for chat in rng.integers(requests // 8, size=requests).tolist():
+        turns[chat] = turns[chat] % 8 + 1
+        prompts.append(" ".join(["0", *(str(1 + chat * 100 + block) for block in range(3 * int(turns[chat])))]))
+    return toy(*prompts, block_size=512)
+
+
+# -- results are those of the trace in memory ----------------------------------------------------------------------
+
+
+@given(traces(), SIZES)
+@settings(max_examples=60, deadline=None)
+def test_what_is_known_of_requests_is_the_same(tmp_path_factory, trace, references):
+    stream = streamed(tmp_path_factory, trace, references)
+    for name in ("timestamp", "input_length", "output_length", "offsets", "session", "parent", "output_offsets"):
+        assert np.array_equal(getattr(stream, name), getattr(trace, name))
+    assert (stream.distinct, stream.working_set, stream.is_chained) == (trace.distinct, trace.working_set, True)
+    assert first_blocks(stream).tolist() == first_blocks(trace).tolist()
+    assert has_output_blocks(stream) == has_output_blocks(trace)
+    assert [piece.hash_ids[0] for _, piece in pieces(stream) if len(piece.hash_ids)][:1] == trace.hash_ids[:1].tolist()
+
+
+@given(traces(), SIZES, st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_every_statistic_is_the_same(tmp_path_factory, trace, references, has_types):
+    assume(len(trace.hash_ids))
+    if has_types:
+        types = {"type": np.resize(np.array(["a", "b"], dtype=object), len(trace))}
+        trace = Trace.from_columns(replace_columns(trace, extra=types), block_size=trace.block_size)
+    stream = streamed(tmp_path_factory, trace, references)
+    assert analyze(stream, quantiles=(0.1, 0.99)).to_dict() == analyze(trace, quantiles=(0.1, 0.99)).to_dict()
+    assert basics(stream).to_dict() == basics(trace).to_dict()
+
+
+@given(traces(), SIZES)
+@settings(max_examples=60, deadline=None)
+def test_the_hit_curve_is_the_same(tmp_path_factory, trace, references):
+    assume(len(trace.hash_ids))
+    mine, theirs = hit_curve(streamed(tmp_path_factory, trace, references)), hit_curve(trace)
+    assert mine.to_dict() == theirs.to_dict()
+    assert mine.hits_per_request(3).tolist() == theirs.hits_per_request(3).tolist()
+
+
+@given(st.integers(1, 3000), st.integers(0, 5))
+@settings(max_examples=15, deadline=None)
+def test_the_sampled_curve_is_the_same(tmp_path_factory, references, seed):
+    trace = chats(400)
+    stream = streamed(tmp_path_factory, trace, references)
+    mine, theirs = (hit_curve(one, sample=0.4, seed=seed) for one in (stream, trace))
+    assert mine.to_dict() == theirs.to_dict()
+
+
+POLICIES = [*LIGHT, "lfu-da", "ttl:3ms", "pgdsf", "workload", "belady"]
+
+
+@given(traces(), SIZES, st.sampled_from(POLICIES), st.sampled_from(["block", "token", "grow"]), st.integers(0, 20))
+@settings(max_examples=100, deadline=None)
+def test_every_simulation_is_the_same(tmp_path_factory, trace, references, policy, mode, more):
+    stream = streamed(tmp_path_factory, trace, references, ids=True)
+    capacity = int((-(-(trace.input_length + trace.output_length) // trace.block_size)).max()) + 1 + more
+    for options in ({}, {"schedule": "window:2"}, {"schedule": "timed:1"}, {"pool": "leaf-first"}):
+        if mode != "block" or options == {}:
+            mine, theirs = (simulate(one, capacity, policy, mode=mode, **options) for one in (stream, trace))
+            assert mine.hit_blocks.tolist() == theirs.hit_blocks.tolist() and mine.evictions == theirs.evictions
+            assert mine.to_dict() == theirs.to_dict() and mine.over_time(2) == theirs.over_time(2)
+
+
+@given(traces(), SIZES, st.sampled_from(["vllm", "sglang", "nano-vllm", "tensorrt-llm"]))
+@settings(max_examples=40, deadline=None)
+def test_every_engine_does_the_same(tmp_path_factory, trace, references, engine):
+    stream = streamed(tmp_path_factory, trace, references, ids=True)
+    capacity = int(trace.prompt_blocks.max()) + 3
+    mine, theirs = (simulate(one, capacity, engine=engine) for one in (stream, trace))
+    assert mine.to_dict() == theirs.to_dict()
+
+
+@given(traces(), st.integers(1, 12), st.sampled_from([1.0, 0.5, 3.0]), st.sampled_from(STREAMED))
+@settings(max_examples=60, deadline=None)
+def test_every_conversion_is_the_same(tmp_path_factory, trace, limit, ratio, format):
+    folder = tmp_path_factory.mktemp("converted")
+    stream, names = streamed(tmp_path_factory, trace), [str(folder / name) for name in ("a.out", "b.out")]
+    _, count = convert_parts(stream.parts, names[0], limit, ratio, format=format, extra=True)
+    expected = speed_up(first_requests(trace, limit), ratio)
+    formats.write(expected, names[1], format=format, extra=True)
+    assert count == len(expected)
+    mine, theirs = (formats.read(name, block_size=trace.block_size) for name in names)
+    assert mine == theirs and mine.meta["converted"] == (
+        ({"speed_up": ratio} if ratio != 1 else {}) | ({"part": True} if limit < len(trace) else {})
+    )
+
+
+# -- the pieces of the way -----------------------------------------------------------------------------------------
+
+
+@given(traces(), st.lists(st.integers(0, 12), max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_kernels_fed_in_pieces_do_as_at_once(trace, cuts):
+    ends = sorted({0, len(trace), *(cut for cut in cuts if cut < len(trace))})
+    some = [rows_of(trace, start, stop) for start, stop in pairwise(ends)]
+    recency = reuse_kernel.Recency(len(trace), trace.distinct)
+    found = [recency.found(piece.hash_ids, piece.offsets) for piece in some]
+    for mine, theirs in zip(zip(*found, strict=True), vars(segments(trace)).values(), strict=True):
+        assert np.concatenate(mine).tolist() == theirs.tolist()
+    counted, bands = np.zeros(trace.distinct, np.int32), np.zeros((3, uses_kernel.BANDS), np.int64)
+    hits = [uses_kernel.walk_on(piece.hash_ids, piece.offsets, counted, bands) for piece in some]
+    whole = uses_kernel.walk(trace.hash_ids, trace.offsets, trace.distinct)
+    for mine, theirs in zip((counted, np.concatenate(hits), bands), whole, strict=True):
+        assert np.array_equal(mine, theirs)
+    parent, distinct = np.full(trace.distinct, forest_kernel.UNSEEN, np.int64), 0
+    for piece in some:
+        arrays = (piece.hash_ids, piece.offsets, piece.input_length // trace.block_size)
+        distinct, gap, fork = forest_kernel.verify_on(*arrays, piece.output_ids, piece.output_offsets, parent, distinct)
+        assert (gap, fork) == (-1, -1)
+    assert distinct == trace.distinct
+
+
+def test_more_rows_than_were_said_are_refused():
+    recency = reuse_kernel.Recency(1, 1)
+    with pytest.raises(ValueError, match="more rows"):
+        recency.found(np.array([0, 0]), np.array([0, 1, 2]))
+    with pytest.raises(ValueError, match="not below"):
+        recency.found(np.array([1]), np.array([0, 1]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4)), max_size=30), st.integers(1, 7), st.floats(0, 1))
+def test_a_distribution_in_pieces_is_that_of_all_values(pairs, size, quantile):
+    pairs = sorted(pairs)
+    values, counts = np.array([v for v, _ in pairs], float), np.array([c for _, c in pairs], dtype=np.int64)
+    cut = [(values[at : at + size], counts[at : at + size]) for at in range(0, len(pairs), size)]
+    found, plain = of_sorted(lambda: cut, [quantile]), Distribution.of(np.repeat(values, counts), [quantile])
+    assert found.count == plain.count and (found.min, found.max) == (plain.min, plain.max)
+    if len(pairs):
+        names = ("mean", "std", "p25", "median", "p75")
+        assert [getattr(found, n) for n in names] == pytest.approx([getattr(plain, n) for n in names], abs=1e-9)
+        assert found.quantiles[quantile] == pytest.approx(plain.quantiles[quantile], abs=1e-9)
+
+
+@given(traces())
+@settings(max_examples=60, deadline=None)
+def test_reuse_times_and_distances_are_those_of_the_plain_lists(trace):
+    assume(len(trace.hash_ids))
+    summary = analyze(trace)
+    for mine, lists in (
+        (summary.reuse_time_ms, reuse_times(trace)), (summary.reuse_distance, reuse_distances(trace)),
+    ):  # fmt: skip
+        theirs = Distribution.of_counted(*lists)
+        assert mine.count == theirs.count
+        if mine.count:
+            assert mine.figures() == pytest.approx(theirs.figures(), abs=1e-9)
+
+
+# -- what is no trace as it stands ---------------------------------------------------------------------------------
+
+WRONG = {
+    "times fall": (dict(timestamp=[0, 2, 1]), "row 2: the timestamp falls"),
+    "times begin later": (dict(timestamp=[1, 2, 3]), "do not count from the first request"),
+    "ids not numbered": (dict(hash_ids=[0, 1, 0, 3, 2]), "row 1: ids are not 0, 1, 2"),
+    "ids that the manifest lacks": (dict(hash_ids=[0, 1, 0, 2, 1]), None),
+    "a parent that comes later": (dict(parent=[-1, 2, -1]), "row 1: its parent comes later"),
+    "lengths that do not fit": (dict(input_length=[2, 2, 5]), "row 2: 1 hash_ids for 5 tokens"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_a_stream_cannot_mend_is_told(folder, kind):
+    changed, said = WRONG[kind]
+    columns = Columns([0, 1, 2], [2, 2, 1], [1, 1, 1], [0, 1, 0, 2, 3], [0, 2, 4, 5])
+    columns = replace(columns, **{name: np.array(values) for name, values in changed.items()})
+    with PartsWriter("t.parts", block_size=1, tail="kept", rows=2) as writer:
+        writer.add(columns)
+    if said is None:  # block 1 follows no block here, so these ids are no forest, which is told where it matters
+        stream = StreamedTrace(open_parts("t.parts"))
+        assert not stream.is_chained
+        with pytest.raises(InputError, match="Try trace.chained"):
+            analyze(stream)
+        return
+    with pytest.raises(InputError, match=said) as error:
+        StreamedTrace(open_parts("t.parts"))
+    assert str(error.value).startswith("t.parts") and error.value.__context__ is None
+
+
+def test_ids_are_not_there_unless_they_were_asked_for(tmp_path_factory):
+    with pytest.raises(AttributeError):
+        streamed(tmp_path_factory, toy("0 1")).hash_ids  # noqa: B018
+    assert streamed(tmp_path_factory, toy("0 1"), ids=True).hash_ids.dtype == np.int32
+
+
+def test_a_sample_that_holds_too_much_is_refused(tmp_path_factory):
+    stream = streamed(tmp_path_factory, chats(400))
+    with pytest.raises(UsageError, match="smaller --sample"):
+        hit_curve(stream, sample=0.4, most=10)
+
+
+# -- the command line ----------------------------------------------------------------------------------------------
+
+
+def large(path):
+    """Chats, then others, then the first ones again."""
+    once = chats(2000)
+    with PartsWriter(path, block_size=512, tail="kept", rows=1000) as writer:
+        for number, first_id in enumerate((0, once.distinct, 0)):
+            times = once.timestamp + number * 10_000
+            writer.add(replace_columns(once, timestamp=times, hash_ids=once.hash_ids + first_id))
+
+
+COMMANDS = [
+    "analyze --json", "analyze --basic --json", "analyze --json --fold 1,2", "analyze --json --chain",
+    "curve --csv", "curve --csv --sample 0.3 --seed 3", "curve --csv --chain",
+    "simulate --csv --capacity 10%,50% --policy lru,sieve", "simulate --csv --mode token --engine vllm -q --no-gap",
+    "simulate --csv --tiers hbm=5000,dram=6000", "simulate --csv --chain --capacity 5000",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_print_the_same_of_a_folder_and_of_a_file(folder, capsys, command):
+    large("t.parts")
+    formats.write(formats.read("t.parts"), "t.parquet")
+    name, *options = command.split()
+    assert run([name, "t.parquet", *options]) == 0
+    file = capsys.readouterr().out
+    assert run([name, "t.parts", *options]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == file
+    assert ("memory      needs" in shown.err) != ("-q" in options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["", "--limit 2500", "--speed-up 2 --limit 100", "--fold 2", "--start 1s", "--first-id 1 --extra", "--sample 0.5"],
+)
+@pytest.mark.parametrize("output", ["{}.jsonl.gz", "{}.parquet"])
+def test_conversions_of_a_folder_and_of_a_file_are_the_same_bytes(folder, options, output):
+    large("t.parts")
+    formats.write(formats.read("t.parts"), "t.parquet")
+    for source in ("parts", "parquet"):
+        assert run(["convert", f"t.{source}", "-o", output.format(source), "-q", *options.split()]) == 0
+    one, other = (Path(output.format(source)) for source in ("parts", "parquet"))
+    assert one.read_bytes() == other.read_bytes()
+    assert Path(f"{one}.meta.json").read_bytes() == Path(f"{other}.meta.json").read_bytes()
+
+
+def test_a_folder_becomes_another_folder_and_itself(folder):
+    large("t.parts")
+    trace = formats.read("t.parts")
+    for output in ("u/", "t.parts"):
+        assert run(["convert", "t.parts", "-o", output, "-q", "--limit", "500"]) == 0
+        assert formats.read(output) == first_requests(trace, 500)
+
+
+def test_each_request_is_written_from_a_stream(folder):
+    large("t.parts")
+    assert run(["simulate", "t.parts", "--capacity", "5000", "--per-request", "hits.csv", "--no-gap", "-q"]) == 0
+    expected = simulate(formats.read("t.parts"), 5000).hit_blocks
+    lines = Path("hits.csv").read_text().splitlines()
+    assert [int(row["hit_blocks"]) for row in csv.DictReader(lines)] == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("analyze t.parts --memory 150MB", "Try a machine with more memory"),
+        ("curve t.parts --memory 150MB", "Try --sample 0.01"),
+        ("simulate t.parts --memory 150MB", "--no-gap"),
+        ("convert t.parts -o u/ --memory 150MB", "--memory is 150 MB, but this needs at most"),
+        ("convert t.parts -o u/ --fold 2 --memory 100MB", "which this conversion needs"),
+        ("analyze t.parts --fold 2 --memory 100MB", "Try it without --fold"),
+        ("simulate t.parts --engine vllm --memory 9GB", "engine vllm takes is not known"),
+        ("simulate t.parts --mode grow --memory 9GB", "mode grow takes is not known"),
+        ("simulate t.parts --tiers a=5000 --memory 9GB", "--tiers takes is not known"),
+        ("simulate t.parts --over-time 1s --memory 9GB", "--over-time takes is not known"),
+        ("analyze t.parts --memory much", "is no size of memory"),
+        ("analyze t.parquet --memory 9GB", "is read whole"),
+        ("analyze t.parts --block-size 16", "the manifest says 512"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_before_any_row_is_read(folder, capsys, monkeypatch, command, said):
+    large("t.parts")
+    formats.write(toy("0 1"), "t.parquet")
+    monkeypatch.setattr("kvtrace.formats.dataset.Parts.chunks", None)
+    assert run(command.split()) == 2
+    assert said in capsys.readouterr().err and not Path("u").exists()
+
+
+def test_sizes_of_memory_are_read():
+    assert parse_memory("2GB") == 2 * 10**9 and parse_memory("1GiB") == 2**30 and parse_memory("0.5 mb") == 500_000
+    for text in ("", "2", "2 blocks", "GB", "-1GB", "1e3GB"):
+        with pytest.raises(UsageError, match="no size of memory"):
+            parse_memory(text)
+    Need({"here": 5}).require(5)
+    with pytest.raises(UsageError, match="1 MB here"):
+        Need({"here": 10**6}).require(5)
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+PEAK = """
+import sys
+from kvtrace.cli import run
+status = run(sys.argv[1:])
+peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print("PEAK", status, int(peak) * 1024, file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc to tell the peak")
+@pytest.mark.parametrize("shape", ["many short", "few long", "outputs"])
+def test_no_process_takes_more_than_the_bound_that_it_said(folder, shape):
+    SHAPES[shape]("t.parts")
+    for command in (
+        "analyze t.parts --json", "curve t.parts --json --sample 0.05", "curve t.parts --json",
+        "simulate t.parts --json --capacity 90% --no-gap", "simulate t.parts --json --capacity 20% --policy pgdsf",
+        "convert t.parts -o u.parts", "convert t.parts -o u.jsonl", "analyze t.parts --json --fold 4",
+    ):  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", PEAK, *command.split()], capture_output=True, text=True, env=ENVIRONMENT, check=True
+        )
+        said = next(line for line in done.stderr.splitlines() if line.startswith("memory"))
+        bound = int(said.split("at most ")[1].split(" MB")[0].replace(",", "")) * 10**6
+        status, peak = done.stderr.split("PEAK")[1].split()
+        assert int(status) == 0 and int(peak) <= bound, (command, said, peak)
+
+
+def many_short(path, requests=300_000):
+    """Conversations of four turns: a root and a block of each turn's own."""
+    session = np.arange(requests) % (requests // 4)
+    root, own = np.empty(requests, np.int64), np.empty(requests, np.int64)
+    quarter = requests // 4
+    root[:quarter], own[:quarter] = np.arange(quarter) * 2, np.arange(quarter) * 2 + 1
+    root[quarter:] = session[quarter:] * 2
+    own[quarter:] = 2 * quarter + np.arange(requests - quarter)
+    parent = np.where(np.arange(requests) < quarter, -1, np.arange(requests) - quarter)
+    columns = Columns(
+        np.arange(requests) * 10.5, np.full(requests, 32), np.full(requests, 7), np.stack([root, own], 1).ravel(),
+        np.arange(requests + 1) * 2, session=session, parent=parent,
+        extra={"type": np.resize(np.array(["text", "image"], dtype=object), requests)},
+    )  # fmt: skip
+    with PartsWriter(path, block_size=16, tail="kept") as writer:
+        writer.add(columns)
+
+
+def few_long(path, requests=800, blocks=5000):
+    """Long prompts that share half of the one before."""
+    before, fresh = np.empty(0, np.int64), 0
+    with PartsWriter(path, block_size=16, tail="kept", rows=200) as writer:
+        for row in range(requests):
+            kept = before[: blocks // 2 + row % 100]
+            prompt = np.concatenate([kept, np.arange(fresh, fresh + blocks - len(kept))])
+            fresh, before = fresh + blocks - len(kept), prompt
+            writer.add(Columns([row * 9.0], [blocks * 16], [5], prompt, [0, blocks]))
+
+
+def outputs(path, requests=100_000):
+    """A root that all share, a block of each prompt's own, and two of its output."""
+    own = 1 + np.arange(requests) * 3
+    columns = Columns(
+        np.arange(requests) * 7.0, np.full(requests, 2), np.full(requests, 2),
+        np.stack([np.zeros(requests, np.int64), own], 1).ravel(), np.arange(requests + 1) * 2,
+        output_ids=np.stack([own + 1, own + 2], 1).ravel(), output_offsets=np.arange(requests + 1) * 2,
+    )  # fmt: skip
+    with PartsWriter(path, block_size=1, tail="kept") as writer:
+        writer.add(columns)
+
+
+SHAPES = {"many short": many_short, "few long": few_long, "outputs": outputs}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])}

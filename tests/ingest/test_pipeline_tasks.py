@@ -1,0 +1,338 @@
+"""A trace made in tasks has the bytes of the one that is made in one place, whoever runs the tasks and however many."""
+
+import json
+import os
+import random
+import signal
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from kvtrace.trace.trace.figures import figures
+
+from kvtrace._base.errors import InputError, KvtraceError, RowError, StoppedError, UsageError
+from kvtrace._base.workers import retrying_map
+from kvtrace.ingest.encoding_tasks import parts_of
+from kvtrace.ingest.keys import Key
+from kvtrace.ingest.logs import sources
+from kvtrace.ingest.pipeline import anonymize_rows
+from kvtrace.ingest.pipeline_tasks import anonymize_parts
+from kvtrace.privacy.numbering.local_runner import LocalRunner
+from kvtrace.privacy.numbering.plan import shard_of
+from kvtrace.privacy.numbering.store import Store
+
+KEY = Key(bytes(range(16)))
+OPTIONS = {"key": KEY, "tokenizer": None, "block_size": 4}
+NAMES = ("timestamp", "input_length", "output_length", "hash_ids", "offsets", "session", "parent")
+
+
+def rows(count, seed, *, users=True, sessions=True, types=True):
+    """Requests out of order, many at the same time, whose prompts share beginnings; some without user or session."""
+    draw = random.Random(seed)
+    for _ in range(count):
+        ids = [7] * draw.choice([4, 8, 12]) + [draw.randrange(4) for _ in range(draw.randrange(1, 12))]
+        row = {
+            "timestamp": draw.randrange(count) // 2 * 500,
+            "prompt_token_ids": ids,
+            "output_length": draw.randrange(9),
+        }
+        if types and draw.random() < 0.8:
+            row["type"] = draw.choice(["text", "coder", "no such type"])
+        if sessions and draw.random() < 0.7:
+            row["session_id"] = f"s{draw.randrange(count // 5 + 1)}"
+        if users and draw.random() < 0.7:
+            row["user"] = f"u{draw.randrange(9)}"
+        yield row
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch):
+    """Writes a log, in pieces of few rows."""
+    monkeypatch.setattr("kvtrace.ingest.logs.sources.PIECE_BYTES", 400)
+
+    def write(wanted, name="log.jsonl"):
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in wanted))
+        return path
+
+    return write
+
+
+class Here:
+    """Runs tasks one after the other, in this process."""
+
+    workers, is_far = 1, False
+
+    def map(self, function, items):
+        return map(function, items)
+
+
+def in_tasks(path, tmp_path, runner=None, **options):
+    """The columns, sidecar and holders of a run of tasks; nothing is left of its files."""
+    work = tmp_path / "work"
+    with anonymize_parts(path, runner=runner or Here(), work=work, **(OPTIONS | options)) as done:
+        made = done.made
+        parts = list(made.columns())
+        found = {name: _end_to_end([getattr(part, name) for part in parts], name) for name in NAMES}
+        found |= {name: np.concatenate([part.extra[name] for part in parts]).tolist() for name in parts[0].extra}
+        result = found, json.dumps(made.meta | {"figures": made.figures}), made.holders()
+    assert not work.exists()
+    return result
+
+
+def _end_to_end(arrays, name):
+    if arrays[0] is None:
+        return None
+    if name == "offsets":
+        return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(array) for array in arrays]))]).tolist()
+    return np.concatenate(arrays).tolist()
+
+
+def in_one(path, **options):
+    """The same of a run in one place."""
+    made = anonymize_rows(path, **(OPTIONS | options))
+    found = {name: getattr(made.columns, name) for name in NAMES}
+    found = {name: None if values is None else values.tolist() for name, values in found.items()}
+    found |= {name: values.tolist() for name, values in made.columns.extra.items()}
+    return found, json.dumps(made.meta | {"figures": figures(made.trace())}), made.released.holders
+
+
+# -- the same bytes --------------------------------------------------------------------------------------------------
+
+CHANGES = [
+    {},
+    {"tail": "drop"},
+    {"tail": "shared", "k": 2},
+    {"k": 6},
+    {"k_counts": "sessions"},
+    {"k_counts": "requests"},
+]
+
+
+@pytest.mark.parametrize("profile", ["exact", "standard", "strict"])
+@pytest.mark.parametrize("changed", CHANGES, ids=str)
+def test_any_number_of_partitions_gives_the_same_trace_and_sidecar(log, tmp_path, profile, changed):
+    path = log(rows(150, seed=5))
+    expected = in_one(path, profile=profile, **changed)
+    for partitions in (1, 2, 7, 64):
+        found = in_tasks(path, tmp_path, profile=profile, partitions=partitions, **changed)
+        assert found[:2] == expected[:2]
+        if expected[2] is not None:
+            assert found[2].kind == expected[2].kind and _same_groups(found[2].holder, expected[2].holder)
+
+
+def _same_groups(one, other):
+    return (
+        len(set(zip(one.tolist(), other.tolist(), strict=True))) == len(set(one.tolist())) == len(set(other.tolist()))
+    )
+
+
+def test_thousands_of_blocks_are_matched_too(log, tmp_path):
+    path = log(rows(2500, seed=6))
+    assert in_tasks(path, tmp_path, partitions=3)[:2] == in_one(path)[:2]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kinds", [{"users": False}, {"sessions": False}, {"types": False}], ids=str)
+def test_whatever_a_log_knows_the_trace_is_the_same(log, tmp_path, seed, kinds):
+    path = log(rows(40, seed, **kinds))
+    assert in_tasks(path, tmp_path, partitions=1 + seed * 3)[:2] == in_one(path)[:2]
+
+
+def test_several_files_and_packed_ones_are_parts_in_their_order(log, tmp_path):
+    import gzip
+
+    whole = list(rows(60, seed=2))
+    log(whole[:20], "a.jsonl")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(log(whole[20:40], "b.jsonl").read_bytes()))
+    (tmp_path / "b.jsonl").unlink()
+    log(whole[40:], "c.jsonl")
+    paths = sorted(tmp_path.glob("*.jsonl*"))
+    assert in_tasks(paths, tmp_path, partitions=5)[:2] == in_one(paths)[:2]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_processes_of_this_machine_give_the_same(log, tmp_path, workers):
+    path = log(rows(60, seed=3))
+    assert in_tasks(path, tmp_path, LocalRunner(workers), partitions=5)[:2] == in_one(path)[:2]
+
+
+def test_a_log_of_lengths_shares_nothing(tmp_path):
+    path = tmp_path / "azure.csv"
+    rows = [f"2023-11-16 18:17:0{i},{9 + i},{i}" for i in range(8)]
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n")
+    assert in_tasks(path, tmp_path, k_counts="requests", partitions=3)[:2] == in_one(path, k_counts="requests")[:2]
+
+
+def test_the_parts_of_a_log_are_all_its_pieces_in_order(log):
+    path = log(rows(100, seed=1))
+    files = sources.find(path)
+    whole = [(piece.start, piece.size) for piece in sources.pieces(files)]
+    for count in (1, 3, 8, 500):
+        parts = parts_of(files, count)
+        assert [part.number for part in parts] == list(range(len(parts))) and len(parts) <= count
+        assert [(piece.start, piece.size) for part in parts for piece in part.pieces()] == whole
+
+
+def test_shards_are_of_the_highest_bits_and_all_are_used():
+    digests = np.stack([np.arange(64, dtype=np.uint64) << np.uint64(58), np.zeros(64, np.uint64)], axis=1)
+    assert np.bincount(shard_of(digests, 8)).tolist() == [8] * 8
+    assert shard_of(np.full((1, 2), 2**64 - 1, np.uint64), 7).tolist() == [6]
+
+
+# -- bad rows --------------------------------------------------------------------------------------------------------
+
+
+def test_bad_rows_are_told_by_their_line_and_counted(log, tmp_path):
+    wanted = list(rows(60, seed=4))
+    wanted[33]["output_length"] = "no number"
+    path = log(wanted)
+    with pytest.raises(RowError, match=r"log.jsonl:34: "):
+        in_tasks(path, tmp_path, partitions=4)
+    one, other = [], []
+    found = in_one(path, max_errors=-1, on_reject=one.append)[1]
+    assert in_tasks(path, tmp_path, partitions=4, max_errors=-1, on_reject=other.append)[1] == found
+    assert [str(error) for error in one] == [str(error) for error in other] and len(one) == 1
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_log_without_a_request_says_so(log, tmp_path):
+    path = log([{"timestamp": 0, "prompt_token_ids": [], "output_length": 1}])
+    with pytest.raises(InputError, match="prompts are empty"):
+        in_tasks(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"outputs": True}, "--outputs needs all rows in one place"),
+        ({"keep_order": True, "profile": "exact"}, "--keep-order needs"),
+        ({"arrivals": "rate=1/s"}, "--arrivals needs"),
+        ({"sample_sessions": 0.5}, "kvtrace release"),
+    ],
+)
+def test_what_needs_all_rows_in_one_place_is_refused(log, tmp_path, options, message):
+    with pytest.raises(UsageError, match=message):
+        in_tasks(log(rows(9, seed=1)), tmp_path, **options)
+
+
+def test_conversations_are_not_inferred_in_parts(log, tmp_path):
+    path = log(rows(9, seed=1, users=False, sessions=False))
+    with pytest.raises(UsageError, match="neither users nor sessions"):
+        in_tasks(path, tmp_path)
+    assert in_tasks(path, tmp_path, k=1)[:2] == in_one(path, k=1)[:2]
+    assert not (tmp_path / "work").exists()
+
+
+# -- k-sharing -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_block_has_two_to_k_minus_1_holders(log, tmp_path, seed):
+    found, _, held = in_tasks(log(rows(80, seed)), tmp_path, k=4, partitions=9)
+    prompts = [found["hash_ids"][start:stop] for start, stop in pairwise(found["offsets"])]
+    holders: dict = {}
+    for who, prompt in zip(held.holder.tolist(), prompts, strict=True):
+        for block in prompt:
+            holders.setdefault(block, set()).add(who)
+    assert {len(some) for some in holders.values()} & {2, 3} == set()
+    assert max(map(len, holders.values())) >= 4
+
+
+# -- workers that die, files that go ---------------------------------------------------------------------------------
+
+
+def test_what_a_killed_worker_was_doing_is_done_again(log, tmp_path, monkeypatch):
+    path, died = log(rows(60, seed=8)), []
+    stages = sys.modules["kvtrace.privacy.numbering.run"]
+    for name in ("gather", "match", "rank", "resolve", "finish"):
+        monkeypatch.setattr(stages, name, _dying(getattr(stages, name), tmp_path / name))
+        died.append(tmp_path / name)
+    expected = in_one(path)
+    assert in_tasks(path, tmp_path, LocalRunner(2), partitions=5)[:2] == expected[:2]
+    assert all(mark.exists() for mark in died)
+
+
+def _dying(stage, mark):
+    """The stage, which is killed the first time that its third task begins, halfway through what it writes."""
+
+    def run(plan, number):
+        if number == 2 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return stage(plan, number)
+
+    return run
+
+
+def _always_dies(item):
+    if item == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def test_a_task_that_kills_every_worker_is_given_up():
+    found = []
+    with pytest.raises(StoppedError, match="killed 3 times"):
+        found.extend(retrying_map(_always_dies, range(9), 2))
+    found = []
+    with pytest.raises(StoppedError):
+        for item in retrying_map(_always_dies, range(9), 2):
+            found.append(item)
+    assert found == [0, 1, 2]
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
+    store = Store(str(tmp_path / "work"))
+    store.write("a/1", {"x": 1}, numbers=np.arange(5), none=np.empty((0, 2)))
+    with store.open("a/1") as held:
+        assert held["numbers", 2:4].tolist() == [2, 3] and held["none"].shape == (0, 2) and "other" not in held
+    assert (tmp_path / "work/a/1").stat().st_mode & 0o077 == 0 and os.listdir(tmp_path / "work/a") == ["1"]
+    (tmp_path / "work/a/1").write_bytes((tmp_path / "work/a/1").read_bytes()[:-3])
+    with store.open("a/1") as held, pytest.raises(KvtraceError, match="shorter"):
+        held["numbers"]
+    with pytest.raises(KvtraceError, match="has gone"), store.open("a/2"):
+        pass
+
+
+def test_a_store_may_lie_behind_a_url(log, tmp_path):
+    pytest.importorskip("fsspec")
+    path = log(rows(40, seed=9))
+    with anonymize_parts(path, runner=Here(), work="memory://runs/one", partitions=3, **OPTIONS) as done:
+        found = np.concatenate([part.hash_ids for part in done.made.columns()]).tolist()
+    assert found == in_one(path)[0]["hash_ids"]
+    import fsspec
+
+    assert not fsspec.filesystem("memory").find("/runs")
+
+
+@pytest.mark.parametrize("where", ["folder", "file", "url"])
+def test_a_work_folder_that_holds_something_is_refused_and_left_alone(log, tmp_path, where):
+    path, work = log(rows(9, seed=1)), tmp_path / "work"
+    if where == "url":
+        fsspec = pytest.importorskip("fsspec")
+        fsspec.filesystem("memory").pipe("/mine/photo", b"kept")
+        work = "memory://mine"
+    elif where == "folder":
+        work.mkdir()
+        (work / "photo").write_bytes(b"kept")
+    else:
+        work.write_bytes(b"kept")
+    with pytest.raises(UsageError, match="not empty"), anonymize_parts(path, runner=Here(), work=work, **OPTIONS):
+        pass
+    if where == "url":
+        assert fsspec.filesystem("memory").cat("/mine/photo") == b"kept"
+    else:
+        assert (work / "photo" if where == "folder" else work).read_bytes() == b"kept"
+
+
+def test_nothing_in_the_store_is_text_or_key(log, tmp_path):
+    wanted = list(rows(20, seed=1))
+    for row in wanted:
+        row["user"] = row["session_id"] = "keeper-canary-7f3a"
+    path, held = log(wanted), []
+    with anonymize_parts(path, runner=Here(), work=tmp_path / "work", partitions=2, **OPTIONS):
+        held = [file.read_bytes() for file in (tmp_path / "work").rglob("*") if file.is_file()]
+    whole = b"".join(held)
+    assert len(held) == 2 + 5 * 2 and b"keeper" not in whole and bytes(range(16)) not in whole

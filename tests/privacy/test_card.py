@@ -1,0 +1,205 @@
+"""The data card: what it says is true of its trace, nothing of a row's values is in it, and its own audit passes."""
+
+import json
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kvtrace.formats.trace_files.dataset import open_parts, rows_of
+from kvtrace.formats.trace_files.sidecar import describe
+from kvtrace.trace.trace.trace import toy
+
+import kvtrace
+from kvtrace._base.errors import AuditError, KvtraceError
+from kvtrace.cli import run
+from kvtrace.privacy import releases as release
+from kvtrace.privacy.checks import audit
+from kvtrace.privacy.data_card import card, card_path
+from kvtrace.privacy.profiles import PROFILES
+from kvtrace.privacy.publishing import publish, publish_chunks
+from tests.strategies import traces
+
+SECTIONS = [
+    "Licence and citation", "Fields", "How it was made", "Release profile: standard", "Figures", "Audit",
+    "What is protected, and what is not", "How to read it",
+]  # fmt: skip
+
+
+@pytest.fixture
+def released(tmp_path):
+    """(path, sidecar) of a small release, written without a card."""
+    made = {"log": {"reader": "openai", "time": "seconds"}, "hash": "SipHash-2-4-128, keyed, chained",
+            "tokenizer": {"name": "deepseek-ai/DeepSeek-R1", "sha256": "ab" * 32}}  # fmt: skip
+    whole = toy("0 1", "0 1 2", "0 3", "0 4", block_size=16, gap_ms=700.0)
+    done = release(whole, PROFILES["standard"])
+    meta = made | done.meta
+    kvtrace.write(done.trace, tmp_path / "day.jsonl", meta=meta)
+    return tmp_path / "day.jsonl", describe(done.trace, block_size=16, tail=done.trace.tail, meta=meta)
+
+
+def test_a_card_has_its_sections_in_order_and_figures_that_are_true(released):
+    path, said = released
+    trace = kvtrace.read(path)
+    text = card(audit(path), trace, said)
+    assert text.startswith("# TODO") and re.findall(r"^## (.*)$", text, re.M) == SECTIONS
+    assert "| requests | 4 |" in text and f"| distinct blocks | {trace.distinct} |" in text
+    hits = kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace))
+    assert f"| block hit rate, nothing ever evicted | {hits.block_hit_rate:.4f} |" in text
+    assert "* tokenizer: deepseek-ai/DeepSeek-R1, SHA-256 abab" in text and "* log: openai" in text
+    assert "| `k` | `3` |" in text and "| k counted | inferred |" in text and "k-sharing |" in text
+
+
+def test_a_card_says_every_finding(released):
+    path, said = released
+    found = audit(path)
+    text = card(found, meta=said)
+    for finding in found.findings:
+        assert f"| {finding.number} | {finding.name} | {finding.level} | {finding.sentence} |" in text
+    assert found.verdict in text
+
+
+def test_figures_come_from_the_trace_or_the_sidecar_alike(released):
+    from kvtrace.trace.trace.figures import figures
+
+    path, said = released
+    trace, found = kvtrace.read(path), audit(path)
+    assert card(found, trace, said) == card(found, figures(trace), said)
+    assert card(found, trace, said) == card(found, meta=said | {"figures": figures(trace)})
+
+
+def test_what_is_protected_is_promised_only_where_the_audit_says_so(released):
+    path, said = released
+    assert "Protected:" in card(audit(path), meta=said)
+    for name in ("strict", "exact"):
+        assert "Nothing is promised" in card(audit(path, profile=name), meta=said)
+
+
+def test_a_card_beside_its_trace_passes_the_audit(released):
+    path, said = released
+    before = audit(path)
+    assert card_path(path) == f"{path}.card.md"
+    with open(card_path(path), "w", encoding="utf-8") as file:
+        file.write(card(before, kvtrace.read(path), said))
+    after = audit(path)
+    assert "the card" in after.findings[12].figure["looked_at"] and after.findings[12].level == "PASS"
+
+
+def test_no_path_gets_into_a_card(released):
+    path, said = released
+    said["tokenizer"] = {"name": "/home/someone/models/x", "sha256": "cd" * 32}
+    text = card(audit(path), meta=said)
+    assert "someone" not in text and "SHA-256 cdcd" in text
+
+
+def test_lengths_without_prefixes_have_no_hit_rates(released):
+    path, said = released
+    text = card(audit(path), meta=said | {"figures": {"requests": 4, "duration_ms": 10.0}})
+    assert "| hit rates | not known" in text
+
+
+def test_a_sidecar_that_says_odd_things_breaks_no_card(released):
+    path, said = released
+    odd = {"figures": 5, "release": [], "tokenizer": "x", "log": None, "kvtrace": 3, "format": None}
+    assert "## Audit" in card(audit(path), meta=said | odd) and "## Audit" in card(audit(path))
+
+
+def test_the_command_writes_a_card(released, capsys):
+    path, _ = released
+    target = path.parent / "card.md"
+    assert run(["audit", str(path), "--card", str(target), "-q"]) == 0
+    text = target.read_text(encoding="utf-8")
+    version = json.loads((path.parent / "day.jsonl.meta.json").read_text())["kvtrace"]["version"]
+    assert f"* kvtrace: {version}" in text and "| requests | 4 |" in text
+    assert run(["audit", "-", "--card", str(target)]) == 2 and run(["audit", str(path), "--card", "-"]) == 2
+    assert "twice" in capsys.readouterr().err
+
+
+# -- a trace that comes in chunks ------------------------------------------------------------------------------------
+
+
+def chunks(trace, size):
+    """The rows of a trace, so many at a time."""
+    for start in range(0, len(trace), size):
+        yield rows_of(trace, start, min(len(trace), start + size))
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    traces(), st.integers(1, 5), st.sampled_from(["standard", "strict", "exact"]), st.booleans(), st.integers(0, 3),
+    st.sampled_from(["t.jsonl", "t.jsonl.gz", "t.jsonl.zst", "t.parquet"]),
+)  # fmt: skip
+def test_chunks_give_the_files_that_the_whole_gives(tmp_path_factory, trace, size, name, known, first_id, file):
+    done, folder = release(trace, PROFILES[name]), tmp_path_factory.mktemp("f")
+    given_too = {"meta": done.meta, "first_id": first_id, "holders": done.holders if known else None, "extra": True}
+    for place in ("whole", "chunks"):
+        (folder / place).mkdir()
+    whole = publish(done.trace, folder / "whole" / file, **given_too)
+    own = {"block_size": done.trace.block_size, "tail": done.trace.tail}
+    part = publish_chunks(chunks(done.trace, size), folder / "chunks" / file, **own, **given_too)
+    assert files(folder / "whole") == files(folder / "chunks") and part.audit == whole.audit
+    assert [os.path.basename(one) for one in part.files] == [file, f"{file}.meta.json", f"{file}.card.md"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(traces(), st.integers(1, 5), st.sampled_from(["standard", "strict"]))
+def test_chunks_become_a_folder_with_its_card_in_it(tmp_path_factory, trace, size, name):
+    done, folder = release(trace, PROFILES[name]), tmp_path_factory.mktemp("f") / "t.parts"
+    own = {"block_size": done.trace.block_size, "tail": done.trace.tail, "meta": done.meta, "holders": done.holders}
+    for _ in range(2):  # what was there is replaced
+        done_so = publish_chunks(chunks(done.trace, size), folder, **own)
+    assert done_so.files == [str(folder)] and sorted(os.listdir(folder.parent)) == ["t.parts"]
+    assert sorted(os.listdir(folder)) == ["card.md", "manifest.json", "part-00000.parquet"]
+    assert open_parts(folder).trace() == done.trace
+    found = audit(folder, holders=done.holders)
+    assert found.findings[12].figure["looked_at"] == ["the sidecar", "metadata kvtrace", "the card"] and found.passed
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (folder / "card.md").read_text() == card(done_so.audit, meta=manifest)
+    whole = publish(done.trace, folder.parent / "whole.parts", meta=done.meta, holders=done.holders)
+    assert files(whole.files[0]) == files(folder)
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.parts", "t.parts/"])
+def test_what_fails_its_audit_is_not_written(tmp_path, name):
+    told = {"profile": "standard", "log": {"host": "x"}}
+    with pytest.raises(AuditError, match="check 9"):
+        publish_chunks(chunks(toy("0 1", "0 1"), 1), f"{tmp_path}/{name}", meta=told, block_size=1, tail="kept")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.parts"])
+def test_chunks_that_end_early_leave_nothing(tmp_path, name):
+    def broken():
+        yield toy("0 1")
+        raise KvtraceError("no more")
+
+    with pytest.raises(KvtraceError, match="no more"):
+        publish_chunks(broken(), tmp_path / name, meta={"profile": "exact"}, block_size=1, tail="kept")
+    assert os.listdir(tmp_path) == []
+
+
+def test_chunks_that_go_to_a_pipe_are_audited_before(tmp_path):
+    done = release(toy("0 1", "0 1 2", "0 3", block_size=16), PROFILES["standard"])
+    own = {"block_size": 16, "tail": done.trace.tail, "meta": done.meta}
+    publish_chunks(chunks(done.trace, 2), tmp_path / "t.jsonl", **own)
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit((tmp_path / "pipe").read_bytes)
+        told = publish_chunks(chunks(done.trace, 2), tmp_path / "pipe", **own)
+    assert read.result() == (tmp_path / "t.jsonl").read_bytes() and told.files == [str(tmp_path / "pipe")]
+
+
+def test_a_folder_has_a_card_with_the_figures_of_its_manifest(tmp_path, capsys):
+    done = release(toy("0 1", "0 1 2", "0 3", block_size=16), PROFILES["standard"])
+    publish(done.trace, tmp_path / "t.parts", meta=done.meta)
+    assert run(["audit", str(tmp_path / "t.parts"), "--card", str(tmp_path / "card.md"), "-q"]) == 0
+    text = (tmp_path / "card.md").read_text()
+    assert "| requests | 3 |" in text and f"| distinct blocks | {done.trace.distinct} |" in text
+    assert "open_parts" in text and "manifest.json" in text

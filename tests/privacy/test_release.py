@@ -1,0 +1,291 @@
+"""Release profiles: each step against its slow twin, the laws they keep, and what they cost on a real trace."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kvtrace.trace.trace.trace import Columns, Trace, toy
+
+import kvtrace
+from kvtrace._base.errors import UsageError
+from kvtrace._native import sharing as kernel
+from kvtrace.privacy import releases as release
+from kvtrace.privacy.contributors import holders, inferred
+from kvtrace.privacy.k_sharing import count_holders, exposed, split_below
+from kvtrace.privacy.profiles import PROFILES, declared, profile
+from kvtrace.privacy.steps import drop_sessions, keep_allowed, round_lengths, step_times, with_tail
+from tests.reference import sharing as reference
+from tests.strategies import traces
+
+CONVERSATION = Path(__file__).resolve().parents[3] / "shared/data/mooncake/conversation_trace.jsonl"
+
+
+def rows_of(trace):
+    """All ids of each request, its prompt's and then its output's."""
+    rows = [trace.prompt(row).tolist() for row in range(len(trace))]
+    if trace.output_ids is not None:
+        for row, ids in enumerate(rows):
+            ids += trace.output_ids[trace.output_offsets[row] : trace.output_offsets[row + 1]].tolist()
+    return rows
+
+
+@st.composite
+def held(draw, **options):
+    trace = draw(traces(**options))
+    users = st.lists(st.integers(-1, 4), min_size=len(trace), max_size=len(trace))
+    return trace, np.array(draw(users))
+
+
+# -- kernels and their twins -----------------------------------------------------------------------------------------
+
+
+@given(held())
+def test_holders_are_counted_as_the_twin_counts_them(both):
+    trace, users = both[0], np.abs(both[1])
+    assert count_holders(trace, users).tolist() == reference.count_holders(rows_of(trace), users, trace.distinct)
+
+
+@given(held(), st.integers(1, 6))
+def test_blocks_are_split_as_the_twin_splits_them(both, k):
+    trace, users = both
+    holder = holders(trace, users, "users").holder if (users >= 0).any() else np.arange(len(trace))
+    assert rows_of(split_below(trace, holder, k)) == reference.release_by_k(trace, holder, k)
+
+
+@given(traces())
+def test_conversations_are_inferred_as_the_twin_infers_them(trace):
+    prompts = [trace.prompt(row).tolist() for row in range(len(trace))]
+    assert inferred(trace).tolist() == reference.infer(prompts, trace.tail != "dropped")
+
+
+def test_kernels_refuse_arrays_that_do_not_fit():
+    with pytest.raises(ValueError, match="distinct"):
+        kernel.count_holders([(np.array([5]), np.array([0, 1]))], np.array([0]), 2)
+    with pytest.raises(ValueError, match="holder"):
+        kernel.count_holders([(np.array([0]), np.array([0, 1]))], np.array([-1]), 2)
+    with pytest.raises(ValueError, match="offsets"):
+        kernel.count_holders([(np.array([0]), np.array([0, 2]))], np.array([0]), 2)
+    with pytest.raises(ValueError, match="offsets"):
+        kernel.infer(np.array([0]), np.array([0, 3, 1]), False, 2)
+
+
+# -- k-sharing, worked out by hand ---------------------------------------------------------------------------------
+
+
+def test_a_block_of_two_users_becomes_one_for_each_and_one_of_three_stays():
+    #        ann    bob    cid    ann again
+    trace = toy("0 1", "0 1", "0 2", "0 1 3")
+    after = split_below(trace, np.array([0, 1, 2, 0]), 3)
+    assert rows_of(after) == [[0, 1], [0, 2], [0, 3], [0, 1, 4]]  # block 1 of ann is hit by ann, and not by bob
+
+
+def test_a_user_of_many_requests_counts_once():
+    trace = toy("0", "0", "0")
+    assert not exposed(trace, np.array([0, 0, 0]), 3).any()
+    assert exposed(trace, np.array([0, 0, 1]), 3).all()
+
+
+def test_who_is_counted_is_users_then_sessions_then_what_can_be_inferred():
+    trace = Trace([0, 0, 0], [1, 1, 1], [1, 1, 1], [0, 0, 1], [0, 1, 2, 3], session=[0, 0, -1], block_size=1)
+    users = np.array([7, -1, 7])
+    assert holders(trace, users).kind == "users" and holders(trace, users).holder.tolist() == [7, 8, 7]
+    assert holders(trace).kind == "sessions" and holders(trace).holder.tolist() == [0, 0, 1]
+    assert holders(trace, users, "requests").holder.tolist() == [0, 1, 2]
+    assert holders(trace[2:]).kind == "inferred" and holders(trace[2:]).warning
+    assert holders(trace, users).warning is None and holders(trace, np.full(3, -1)).kind == "sessions"
+
+
+# -- laws --------------------------------------------------------------------------------------------------------------
+
+names = st.sampled_from(sorted(PROFILES))
+
+
+@given(held(), names, st.integers(1, 6))
+def test_a_release_exposes_no_block_of_two_to_k_minus_1_holders(both, name, k):
+    trace, users = both
+    done = release(trace, profile(name, k=k), users=users)
+    if done.holders is not None:
+        assert not exposed(done.trace, done.holders.holder, k).any()
+
+
+@given(traces(), st.sampled_from(["standard", "strict"]), st.integers(2, 6))
+def test_whoever_infers_conversations_from_a_release_finds_none_exposed(trace, name, k):
+    trace = whole(drop_sessions(trace), trace)
+    done = release(trace, profile(name, k=k))
+    assert done.holders.kind == "inferred"
+    assert not exposed(done.trace, inferred(done.trace), k).any()
+
+
+@given(held(), names)
+def test_a_release_keeps_requests_order_and_blocks_and_hits_stay_prefixes(both, name):
+    trace, users = both
+    done = release(trace, PROFILES[name], users=users).trace
+    assert len(done) == len(trace) and done.is_chained
+    assert (done.prompt_blocks == trace.prompt_blocks).all()  # no profile drops tails
+    before, after = kvtrace.unlimited_hits(trace), kvtrace.unlimited_hits(done)
+    assert (after <= before).all()
+    if name == "exact":
+        assert done == trace
+
+
+@given(held(), names)
+def test_each_step_costs_hits_or_none_and_the_last_is_what_the_trace_has(both, name):
+    trace, users = both
+    done = release(trace, PROFILES[name], users=users)
+    counted = [step.hits.hit_blocks for step in done.steps]
+    assert counted == sorted(counted, reverse=True)
+    assert counted[-1] == int(kvtrace.unlimited_hits(done.trace).sum())
+
+
+@given(held(), names)
+def test_released_twice_is_released_once(both, name):
+    trace, users = both
+    users = holders(trace, users).holder  # of all requests, as the second release no longer knows the sessions
+    once = release(trace, PROFILES[name], users=users).trace
+    assert release(once, PROFILES[name], users=users).trace == once
+
+
+@given(held(), st.floats(0.2, 0.9), st.integers(0, 5))
+def test_a_sample_holds_whole_sessions_and_numbers_without_gaps(both, share, seed):
+    trace, users = both
+    rng = np.random.default_rng(seed)
+    try:
+        done = release(trace, PROFILES["standard"], users=users, session_share=share, rng=rng)
+    except UsageError as error:
+        assert "holds none" in str(error)
+        return
+    assert done.sampled and len(done.trace) <= len(trace)
+    if trace.session is not None and (trace.session >= 0).any():
+        whole = np.bincount(trace.session[trace.session >= 0])
+        kept = np.bincount(done.trace.session[done.trace.session >= 0], minlength=1)
+        assert set(kept[kept > 0].tolist()) <= set(whole.tolist())
+    assert all("blocks" not in cost for cost in done.meta["release"]["costs"])  # they would tell the whole's size
+    assert done.trace.distinct == len(np.unique(np.concatenate([*map(np.array, rows_of(done.trace)), np.array([])])))
+
+
+@given(held())
+def test_isolated_users_share_nothing(both):
+    trace, users = both
+    done = release(trace, PROFILES["exact"], users=np.abs(users), isolate=True)
+    assert (count_holders(done.trace, np.abs(users)) <= 1).all() and done.isolated
+
+
+@given(traces())
+def test_tails_are_unique_or_gone_and_no_length_changes(trace):
+    unique, dropped = with_tail(trace, "unique"), with_tail(trace, "dropped")
+    assert (unique.input_length == trace.input_length).all() and (dropped.input_length == trace.input_length).all()
+    assert (dropped.prompt_blocks == trace.input_length // trace.block_size).all()
+    assert with_tail(unique, "dropped") == dropped and with_tail(dropped, "unique") is dropped
+    uses = np.bincount(np.concatenate([*map(np.array, rows_of(unique))]).astype(int), minlength=unique.distinct)
+    tails = unique.hash_ids[unique.offsets[1:][unique.input_length % unique.block_size > 0] - 1]
+    assert (uses[tails] == 1).all()
+
+
+def whole(columns, trace):
+    return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail)
+
+
+def rounded(trace, round_input, round_output):
+    columns = round_lengths(trace, round_input, round_output, block_size=trace.block_size, tail=trace.tail)
+    return whole(columns, trace)
+
+
+@given(traces(), st.sampled_from(["exact", "block", 1]), st.sampled_from(["exact", "pow2", 7]))
+def test_rounded_lengths_are_never_below_a_block_less_and_keep_the_blocks(trace, round_input, round_output):
+    done = rounded(trace, round_input, round_output)
+    assert (done.prompt_blocks == trace.prompt_blocks).all()
+    assert (done.input_length >= trace.input_length).all()
+    assert (done.input_length - trace.input_length < trace.block_size).all()
+    if round_input == "block":
+        assert (done.input_length % trace.block_size == 0).all()
+    for before, after in zip(trace.output_length.tolist(), done.output_length.tolist(), strict=True):
+        if round_output == "pow2":
+            assert after == (2 ** round(math.log2(before)) if before else 0)
+        elif round_output == 7:
+            assert after % 7 == 0 and before <= after < before + 7
+
+
+def test_dropped_tails_round_down_to_the_blocks_that_are_there():
+    trace = with_tail(Trace.from_columns(Columns([0], [5], [1], [0, 1, 2], [0, 3]), block_size=2), "dropped")
+    assert rounded(trace, "block", "exact").input_length.tolist() == [4]
+
+
+@given(traces(), st.integers(1, 9))
+def test_times_come_in_steps_and_rows_keep_their_order(trace, step):
+    done = step_times(trace, step)
+    assert (done.timestamp % step == 0).all() and (np.abs(done.timestamp - trace.timestamp) < step).all()
+    assert (done.hash_ids == trace.hash_ids).all()
+
+
+def test_a_release_has_no_columns_but_types_of_a_closed_list_and_turns():
+    columns = Columns([0, 1], [1, 1], [1, 1], [0, 1], [0, 1, 2])
+    columns.extra = {"type": ["text", "secret"], "turn": [1, 2], "note": ["a", "b"], "prompt_text": ["c", "d"]}
+    done, left = keep_allowed(Trace.from_columns(columns, block_size=1))
+    assert left == ["note", "prompt_text"] and done.extra["type"].tolist() == ["text", "other"]
+    assert done.extra["turn"].tolist() == [1, 2] and "turn" not in drop_sessions(done).extra
+    said = release(Trace.from_columns(columns, block_size=1), PROFILES["standard"], users=np.array([0, 1]))
+    assert said.notes == ["2 extra columns were left out."]
+
+
+def test_strict_leaves_out_the_blocks_of_outputs_and_says_so():
+    columns = Columns([0], [2], [2], [0], [0, 1], output_ids=[1], output_offsets=[0, 1])
+    done = release(Trace.from_columns(columns, block_size=2), PROFILES["strict"])
+    assert done.trace.output_ids is None and any("outputs were left out" in note for note in done.notes)
+
+
+def test_blocks_hashed_without_their_prefix_are_chained_first():
+    trace = toy("0 1 2", "3 1 2")
+    done = release(trace, PROFILES["standard"], users=np.array([0, 1]))
+    assert done.trace.is_chained and [step.name for step in done.steps][:2] == ["as it was", "chained"]
+
+
+# -- what a profile says, and what is wrong with one -------------------------------------------------------------------
+
+
+def test_a_sidecar_declares_the_profile_that_made_the_trace():
+    done = release(toy("0 1", "0 1"), profile("strict", k=4), users=np.array([0, 1]))
+    assert declared(done.meta) == profile("strict", k=4) and done.meta["release"]["k_counted"] == "users"
+    assert declared({"profile": "loose"}) is None
+    assert declared({"profile": "strict", "release": {"settings": {"k": "many"}}}) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"name": "loose"}, "profile is 'loose'"),
+        ({"tail": "cut"}, "tail is 'cut'"),
+        ({"k": 0}, "k is 0"),
+        ({"k_counts": "rows"}, "k counts 'rows'"),
+        ({"time_step_ms": -1}, "time step"),
+        ({"round_input": "pow2"}, "rounding of input"),
+        ({"round_output": 0}, "rounding of output"),
+    ],
+)
+def test_a_wrong_setting_is_told(settings, said):
+    with pytest.raises(UsageError, match=said):
+        profile(**{"name": "standard"} | settings)
+
+
+def test_input_lengths_are_rounded_within_a_block_only():
+    with pytest.raises(UsageError, match="divides the block size of 4"):
+        rounded(toy("0", block_size=4), 3, "exact")
+
+
+# -- the conversation trace ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not CONVERSATION.exists(), reason="no shared data")
+def test_the_costs_on_the_conversation_trace():
+    trace = kvtrace.read(CONVERSATION)
+
+    def costs(k, **options):
+        done = release(trace, profile("standard", k=k, **options))
+        base = done.steps[0].hits.hit_blocks
+        return [round(100 * (step.hits.hit_blocks / base - 1), 2) for step in done.steps[1:]]
+
+    assert costs(3) == [-0.11, -3.08]  # standard: at most 3.5 %
+    assert costs(5) == [-0.11, -4.95] and costs(10) == [-0.11, -6.79]
+    assert costs(3, k_counts="requests") == [-0.11, -24.13]  # why k never counts requests

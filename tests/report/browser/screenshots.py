@@ -1,0 +1,18 @@
+"""Write docs/report/report-light.png and docs/report/report-dark.png: `python -m tests.report.browser.screenshots REPORT.html`."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.docs import ROOT
+from tests.report.browser import chromium
+
+if __name__ == "__main__":
+    for scheme in ("light", "dark"):
+        with (
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+            chromium.tab(profile, 1320, 1180) as tab,
+        ):
+            tab.prefer(scheme)
+            tab.open(Path(sys.argv[1]).resolve())
+            (ROOT / f"docs/report-{scheme}.png").write_bytes(tab.screenshot())

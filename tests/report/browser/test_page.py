@@ -1,0 +1,98 @@
+"""The report page in a real browser: it is silent, asks for nothing, and every plot has marks, light and dark."""
+
+import numpy as np
+import pytest
+from kvtrace.trace.trace.trace import Columns, Trace
+
+from kvtrace.report.html_page import page
+from tests.report.browser import chromium
+
+pytest.importorskip("plotly")
+pytestmark = pytest.mark.skipif(chromium.executable() is None, reason="no Chromium on this machine")
+
+MARKS = """Object.fromEntries([...document.querySelectorAll(".plot")].map((plot) => [plot.id, plot.querySelectorAll(
+    ".scatterlayer .lines path, .scatterlayer .points path, .barlayer .point path, .heatmaplayer image").length]))"""
+OVERFLOW = "document.documentElement.scrollWidth - window.innerWidth"
+
+
+def conversations(sessions=40, turns=5, seed=7):
+    """Sessions whose prompts grow by a few blocks each turn, all with one first block."""
+    rng, rows, fresh = np.random.default_rng(seed), [], 1
+    for session in range(sessions):
+        start, prompt = rng.uniform(0, 600_000), [0]
+        for turn in range(turns):
+            added = int(rng.integers(1, 6))
+            prompt = prompt + list(range(fresh, fresh + added))
+            fresh += added
+            rows.append((start + turn * 20_000, session, prompt))
+    rows.sort(key=lambda row: row[0])
+    ids = [prompt for _, _, prompt in rows]
+    blocks = np.array([len(prompt) for prompt in ids])
+    columns = Columns(
+        [time for time, _, _ in rows], blocks * 16, rng.integers(1, 400, len(rows)),
+        np.concatenate(ids), np.concatenate([[0], np.cumsum(blocks)]), session=[session for _, session, _ in rows],
+    )  # fmt: skip
+    return Trace.from_columns(columns, block_size=16)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with chromium.tab(tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
+
+
+@pytest.fixture
+def tab(browser):
+    browser.events.clear()
+    browser.resize(1320, 1000)
+    browser.prefer("light")
+    return browser
+
+
+def show(tab, folder, html):
+    path = folder / "report.html"
+    path.write_text(html, encoding="utf-8")
+    tab.open(path)
+    return path
+
+
+def test_the_page_is_silent_asks_for_nothing_and_draws_every_plot(tab, tmp_path):
+    path = show(tab, tmp_path, page(conversations(), conversations(seed=8), names=("a", "b"), kv_bytes_per_token=70272))
+    marks = tab.evaluate(MARKS)
+    assert len(marks) == 9 + 19 and min(marks.values()) > 0, marks
+    assert tab.complaints() == []
+    assert [url for url in tab.requests() if not url.startswith("data:")] == [path.as_uri()]
+
+
+def test_it_is_as_dark_as_the_reader_likes_and_the_switch_turns_it(tab, tmp_path):
+    tab.prefer("dark")
+    show(tab, tmp_path, page(conversations()))
+    colour = "getComputedStyle(document.querySelector('.plot .main-svg')).backgroundColor"
+    theme = "document.documentElement.dataset.theme"
+    assert (tab.evaluate(theme), tab.evaluate(colour)) == ("dark", "rgb(26, 32, 40)")
+    tab.evaluate("document.getElementById('theme').click()")
+    assert (tab.evaluate(theme), tab.evaluate(colour)) == ("light", "rgb(255, 255, 255)")
+    assert min(tab.evaluate(MARKS).values()) > 0
+    assert tab.complaints() == []
+
+
+@pytest.mark.parametrize("width", [390, 900, 1600])
+def test_nothing_sticks_out_of_the_window(tab, tmp_path, width):
+    tab.resize(width, 900)
+    show(tab, tmp_path, page(conversations(), title="x" * 300))
+    assert tab.evaluate(OVERFLOW) <= 0
+
+
+def test_names_are_text_and_never_markup(tab, tmp_path):
+    evil = "</script><img src=x onerror=window.caught=1>"
+    show(tab, tmp_path, page(conversations(), conversations(), names=(evil, "<b>b</b>")))
+    assert tab.evaluate("window.caught === undefined && document.querySelectorAll('img').length") == 0
+    assert tab.evaluate("document.querySelector('h1').textContent").startswith(evil)
+    assert evil in tab.evaluate("[...document.querySelectorAll('.legendtext')].map((text) => text.textContent)")
+    assert tab.complaints() == []
+
+
+def test_a_request_would_be_refused_and_noticed(tab, tmp_path):
+    html = page(conversations()).replace("<main>", '<main><img src="https://example.org/a.png">')
+    show(tab, tmp_path, html)
+    assert tab.complaints()

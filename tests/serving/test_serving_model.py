@@ -1,0 +1,583 @@
+"""GPUs, models, the roofline and prices: numbers worked by hand, laws, and what is refused."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kvtrace.serving.hardware.hardware import GPUS, Gpu, Prices, Roofline, gpu, model_shape
+from kvtrace.serving.hardware.hardware.described import LARGEST
+from kvtrace.serving.hardware.kv_bytes import kv_bytes_per_token
+
+from kvtrace import InputError, UsageError
+from tests.reference import serving_model as plain
+
+MODELS = {path.stem: path for path in sorted((Path(__file__).parents[1] / "data/models").glob("*.json"))}
+PUBLISHED = {  # parameters, active parameters
+    "llama-3.1-8b": (8.03e9, 8.03e9),
+    "llama-3-70b": (70.6e9, 70.6e9),
+    "mixtral-8x7b": (46.7e9, 12.9e9),
+    "qwen3-30b-a3b": (30.5e9, 3.3e9),
+    "deepseek-v3": (671e9, 37e9),
+}
+SMALL = {
+    "num_hidden_layers": 2,
+    "hidden_size": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 16,
+    "vocab_size": 10,
+    "torch_dtype": "bfloat16",
+}
+LATENT = {"kv_lora_rank": 3, "qk_nope_head_dim": 2, "qk_rope_head_dim": 1, "v_head_dim": 4}
+# 100 FLOP/s, 1000 bytes/s, so that small models have seconds to work out
+SLOW = Gpu("slow", flops=100, bandwidth=1000, memory=10_000, price_per_hour=36)
+LLAMA = Roofline(model_shape(MODELS["llama-3.1-8b"]), GPUS["h100"])
+ROOFLINES = [Roofline(model_shape(path), row, 8) for path in MODELS.values() for row in GPUS.values()]
+
+rooflines = st.sampled_from(ROOFLINES)
+counts = st.integers(0, 2_000_000)
+
+
+def small(**changed):
+    return SMALL | changed
+
+
+# --- GPUs
+
+
+def test_a_name_is_a_row_of_the_table_in_any_case():
+    assert gpu("h100") is gpu("H100") is GPUS["h100"]
+    assert all(name == row.name for name, row in GPUS.items())
+
+
+def test_a_file_describes_a_gpu_with_the_same_keys(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"name": "mine", "flops": 1e15, "bandwidth": 4e12, "memory": 9e10, "price_per_hour": 0}')
+    assert gpu(path) == gpu(str(path)) == Gpu("mine", 1e15, 4e12, 9e10, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("\xff", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"name": "x"}', "lacks flops, bandwidth, memory, price_per_hour"),
+        ('{"name": 5, "flops": 1, "bandwidth": 1, "memory": 1, "price_per_hour": 1}', "name is no text"),
+        ('{"name": "x", "flops": -77, "bandwidth": 1, "memory": 1, "price_per_hour": 1}', "flops is no number"),
+        ('{"name": "x", "flops": 1, "bandwidth": "77", "memory": 1, "price_per_hour": 1}', "bandwidth is no number"),
+        ('{"name": "x", "flops": 1, "bandwidth": 1, "memory": true, "price_per_hour": 1}', "memory is no number"),
+        ('{"name": "x", "flops": 1, "bandwidth": 1, "memory": null, "price_per_hour": 1}', "memory is no number"),
+        (
+            '{"name": "x", "flops": 1, "bandwidth": 1, "memory": 1, "price_per_hour": -77}',
+            "price_per_hour is no number",
+        ),
+        ('{"name": "x", "flops": 1, "bandwidth": 1, "memory": 1, "price_per_hour": 1, "k77": 1}', "has keys that"),
+    ],
+)
+def test_a_file_that_describes_no_gpu_is_refused_in_one_line_without_its_values(tmp_path, text, message):
+    path = tmp_path / "gpu.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UsageError, match=message) as caught:
+        gpu(path)
+    said = str(caught.value)
+    assert "gpu.json" in said and "\n" not in said and "77" not in said.replace(str(path), "")
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("name", ["b9000", "", ".", "no/such.json", "a\0b", "x" * 5000, None, 100, [], b"h100"])
+def test_a_name_that_is_neither_row_nor_file_is_refused(name):
+    with pytest.raises(UsageError, match="Try h100, h200, a100, or a JSON file"):
+        gpu(name)
+
+
+def test_a_log_given_by_mistake_is_not_read_to_its_end(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with path.open("wb") as file:
+        file.write(b"{}" + b" " * LARGEST)
+    with pytest.raises(UsageError, match="a page or two"):
+        gpu(path)
+
+
+# --- models
+
+
+def test_each_known_model_has_a_file():
+    assert MODELS.keys() == PUBLISHED.keys()
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_parameters_are_the_published_ones_within_3_percent(name):
+    shape, (parameters, active) = model_shape(MODELS[name]), PUBLISHED[name]
+    assert shape.parameters == pytest.approx(parameters, rel=0.03)
+    assert shape.active_parameters == pytest.approx(active, rel=0.03)
+
+
+def test_llama_8b_has_its_published_parameters_but_for_65_norms():
+    assert model_shape(MODELS["llama-3.1-8b"]).parameters == 8_030_261_248 - 65 * 4096
+
+
+@pytest.mark.parametrize(("name", "kv"), [("llama-3-70b", 327_680), ("llama-3.1-8b", 131_072), ("deepseek-v3", 70_272)])
+def test_kv_bytes_are_those_that_kv_bytes_has(name, kv):
+    assert model_shape(MODELS[name]).kv_bytes_per_token == kv_bytes_per_token(MODELS[name]) == kv
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        small(),
+        small(head_dim=5, tie_word_embeddings=True),
+        small(num_local_experts=4, num_experts_per_tok=2),
+        small(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=3, decoder_sparse_step=2),
+        small(
+            num_experts=4, num_experts_per_tok=2, moe_intermediate_size=3, decoder_sparse_step=2, num_hidden_layers=3
+        ),
+        small(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=3, mlp_only_layers=[1]),
+        small(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=3, shared_expert_intermediate_size=7),
+        small(n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=3, n_shared_experts=2) | LATENT,
+        small(
+            n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=3, first_k_dense_replace=1, q_lora_rank=5
+        )
+        | LATENT,
+        small(n_routed_experts=4, num_experts_per_tok=1, moe_intermediate_size=3, moe_layer_freq=2),
+        *(json.loads(path.read_text()) for path in MODELS.values()),
+    ],
+)
+def test_parameters_are_those_of_the_matrices_added_up(config):
+    found = list(plain.matrices(config))
+    shape = model_shape(config)
+    assert shape.parameters == sum(rows * columns * held for rows, columns, held, _ in found)
+    assert shape.active_parameters == sum(rows * columns * used for rows, columns, _, used in found)
+
+
+def test_a_small_model_by_hand():
+    # attention: q 8x8, k and v 8x4 each, o 8x8 = 192; MLP: 3 x 8x16 = 384; two layers; embedding and head 80 each
+    shape = model_shape(SMALL)
+    assert shape.parameters == shape.active_parameters == 2 * (192 + 384) + 160
+    assert shape.weight_bytes == 2 * shape.parameters
+    assert shape.kv_bytes_per_token == 2 * 2 * 2 * 2 * 2  # K and V, layers, KV heads, head_dim, bytes
+    assert shape.flops_per_pair == 2 * 2 * 4 * 2  # 2 x layers x heads x head_dim
+
+
+def test_latent_attention_multiplies_keys_and_values_of_their_own_widths():
+    # 2 layers x 4 heads x (2 + 1 of a key, 4 of a value)
+    assert model_shape(small() | LATENT).flops_per_pair == 2 * 4 * (3 + 4)
+
+
+def test_mlps_without_a_gate_have_two_matrices():
+    assert model_shape(SMALL).parameters - model_shape(small(model_type="gpt_neox")).parameters == 2 * 8 * 16
+
+
+def test_a_model_with_images_keeps_its_shape_in_text_config():
+    inner = {key: value for key, value in SMALL.items() if key != "torch_dtype"}
+    assert model_shape({"torch_dtype": "float32", "text_config": inner}).weight_bytes == 4 * 1312
+
+
+def test_null_is_as_good_as_missing():
+    assert model_shape(small(kv_lora_rank=None, num_experts=None, head_dim=None, tie_word_embeddings=None)) == (
+        model_shape(SMALL)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "size"),
+    [
+        ({"torch_dtype": "float32"}, 4),
+        ({"torch_dtype": None, "dtype": "float16"}, 2),
+        ({"quantization_config": {"quant_method": "fp8"}}, 1),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, 0.5),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, 0.53125),
+    ],
+)
+def test_weights_are_as_large_as_the_config_says(changed, size):
+    assert model_shape(small(**changed)).weight_bytes == 1312 * size
+
+
+def test_dtypes_that_are_given_replace_those_of_the_config():
+    shape = model_shape(small(quantization_config={"quant_method": "unheard"}), dtype="int4", kv_dtype="fp8")
+    assert (shape.weight_bytes, shape.kv_bytes_per_token) == (656, 16)
+    for wrong in ("float3", "", 7, []):
+        with pytest.raises(UsageError, match="dtype is none of"):
+            model_shape(SMALL, dtype=wrong)
+        with pytest.raises(UsageError, match="dtype is none of"):
+            model_shape(SMALL, kv_dtype=wrong)
+
+
+def test_a_model_of_experts_alone_needs_no_width_of_a_dense_layer():
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 3}
+    assert model_shape(small(intermediate_size=None, **experts)).parameters == model_shape(small(**experts)).parameters
+    with pytest.raises(InputError, match="intermediate_size is missing"):
+        model_shape(small(intermediate_size=None, mlp_only_layers=[0], **experts))
+
+
+@pytest.mark.parametrize("field", sorted(SMALL.keys() - {"torch_dtype", "num_key_value_heads"}))
+def test_a_missing_field_is_named(field):
+    with pytest.raises(InputError, match=f"{field} is missing"):
+        model_shape({key: value for key, value in SMALL.items() if key != field})
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"num_hidden_layers": -77}, "num_hidden_layers is no whole number"),
+        ({"num_hidden_layers": 77_000_000}, "num_hidden_layers is no whole number"),
+        ({"hidden_size": "s77"}, "hidden_size"),
+        ({"hidden_size": 77.5}, "hidden_size"),
+        ({"vocab_size": True}, "vocab_size"),
+        ({"num_attention_heads": 770}, "head_dim"),  # wider than the model: no dimension is left for a head
+        ({"tie_word_embeddings": "s77"}, "tie_word_embeddings is neither"),
+        ({"torch_dtype": "s77"}, "the dtype is none of"),
+        ({"torch_dtype": ["s77"]}, "the dtype is none of"),
+        ({"quantization_config": {"quant_method": "s77"}}, "quantised in a way"),
+        ({"quantization_config": "s77"}, "quantised in a way"),
+        ({"num_experts": 4}, "num_experts_per_tok is missing"),
+        ({"num_experts": 4, "num_experts_per_tok": 77}, "num_experts_per_tok is no whole number"),
+        ({"num_experts": 4, "num_experts_per_tok": 2, "mlp_only_layers": "s77"}, "mlp_only_layers"),
+        ({"num_experts": 4, "num_experts_per_tok": 2, "moe_layer_freq": [0, 77]}, "moe_layer_freq"),
+        ({"kv_lora_rank": 77}, "qk_rope_head_dim is missing"),
+        ({"mamba_d_state": 77}, "neither attention nor"),
+    ],
+)
+def test_a_wrong_field_is_named_and_its_value_not_shown(changed, named):
+    with pytest.raises(InputError, match=named) as caught:
+        model_shape(small(**changed))
+    assert "77" not in str(caught.value)
+
+
+def test_a_file_that_is_no_config_is_refused(tmp_path):
+    path = tmp_path / "config.json"
+    for text, message in [("{'secret-77'", "not valid JSON"), ('["secret-77"]', "not a JSON object")]:
+        path.write_text(text)
+        with pytest.raises(InputError, match=message) as caught:
+            model_shape(path)
+        assert "secret" not in str(caught.value) and caught.value.__context__ is None
+    for missing in (tmp_path / "none.json", tmp_path, 5, None):
+        with pytest.raises(UsageError, match=r"Try a model's config\.json"):
+            model_shape(missing)
+
+
+# --- the roofline
+
+
+def test_the_four_coefficients_by_hand():
+    # 1312 parameters of 2 bytes, 32 FLOP a pair, 32 bytes of KV a token; 2 GPUs at half of 100 FLOP/s and of 1000 B/s
+    roofline = Roofline(model_shape(SMALL), SLOW, 2, compute_share=0.5, bandwidth_share=0.5)
+    assert roofline.seconds_a_token == 2 * 1312 / 100
+    assert roofline.seconds_a_pair == 32 / 100
+    assert roofline.seconds_a_step == 2624 / 1000
+    assert roofline.seconds_a_cached_token == 32 / 1000
+
+
+def test_a_prefill_by_hand():
+    roofline = Roofline(model_shape(SMALL), SLOW, compute_share=1, bandwidth_share=1, step_overhead_s=0.25)
+    assert roofline.prefill_flops(3, 2) == 2 * 1312 * 3 + 32 * (25 - 4)
+    assert roofline.prefill_s(3, 2) == (2 * 1312 * 3 + 32 * (25 - 4)) / 100 + 0.25
+
+
+def test_a_decode_step_that_waits_for_memory_by_hand():
+    #  the same model with arithmetic for nothing: weights once, the KV of 2 contexts of 100 tokens and their new token
+    roofline = Roofline(model_shape(SMALL), replace(SLOW, flops=1e20), bandwidth_share=1, step_overhead_s=0.25)
+    assert roofline.decode_step_s(2, 200) == pytest.approx((2624 + 32 * 202) / 1000 + 0.25)
+
+
+def test_a_decode_step_that_waits_for_arithmetic_by_hand():
+    #  two contexts of 3 and 5 tokens: 16 - 9 and 36 - 25 squares, 18 together
+    roofline = Roofline(model_shape(SMALL), replace(SLOW, bandwidth=1e20), compute_share=1, step_overhead_s=0.25)
+    assert roofline.decode_step_s(2, 8) == pytest.approx((2 * 1312 * 2 + 32 * 18) / 100 + 0.25)
+
+
+def test_llama_70b_on_four_h100_decodes_by_the_facts():
+    # (weights + KV) / bandwidth: (141.1e9 + 327,680 * 10,001) / (4 * 3.35e12 * 0.8) = 13.5 ms, and 2 ms on top
+    roofline = Roofline(model_shape(MODELS["llama-3-70b"]), GPUS["h100"], 4)
+    assert roofline.decode_step_s(1, 10_000) == pytest.approx(0.01547, abs=1e-5)
+
+
+@given(rooflines, st.integers(0, 300), st.integers(0, 300))
+def test_prefill_flops_are_those_of_the_tokens_one_by_one(roofline, new, cached):
+    assert roofline.prefill_flops(new, cached) == pytest.approx(plain.prefill_flops(roofline.model, new, cached))
+
+
+@given(rooflines, counts, counts)
+def test_a_step_is_the_slower_of_both_bounds_and_never_less_than_either(roofline, new, cached):
+    n = new + cached
+    arithmetic = roofline.seconds_a_token * new + roofline.seconds_a_pair * (n**2 - cached**2)
+    traffic = roofline.seconds_a_step + roofline.seconds_a_cached_token * n
+    expected = max(arithmetic, traffic) + roofline.step_overhead_s
+    assert roofline.prefill_s(new, cached) == pytest.approx(expected, rel=1e-12)
+    assert roofline.compute_s(new, cached) == pytest.approx(arithmetic, rel=1e-12)
+
+
+@given(rooflines, counts, counts, counts)
+def test_of_a_prompt_more_cached_is_never_slower(roofline, length, one, other):
+    fewer, more = sorted((min(one, length), min(other, length)))
+    slower, faster = roofline.prefill_s(length - fewer, fewer), roofline.prefill_s(length - more, more)
+    assert faster <= slower * (1 + 1e-12)
+    assert roofline.prefill_flops(length - more, more) <= roofline.prefill_flops(length - fewer, fewer) * (1 + 1e-12)
+
+
+@given(rooflines, counts, counts, counts)
+def test_more_work_is_never_faster(roofline, new, cached, extra):
+    assert roofline.prefill_s(new + extra, cached) >= roofline.prefill_s(new, cached)
+    assert roofline.prefill_s(new, cached + extra) >= roofline.prefill_s(new, cached)
+    assert roofline.decode_step_s(new + extra, cached) >= roofline.decode_step_s(new, cached)
+    assert roofline.decode_step_s(new, cached + extra) >= roofline.decode_step_s(new, cached)
+
+
+@given(rooflines, counts)
+def test_decoding_alone_is_a_prefill_of_one_token(roofline, cached):
+    assert roofline.decode_step_s(1, cached) == roofline.prefill_s(1, cached)
+
+
+@given(rooflines, counts, counts)
+def test_more_gpus_larger_shares_and_no_overhead_are_never_slower(roofline, new, cached):
+    for better in ({"gpus": 16}, {"compute_share": 1.0}, {"bandwidth_share": 1.0}, {"step_overhead_s": 0.0}):
+        assert replace(roofline, **better).prefill_s(new, cached) <= roofline.prefill_s(new, cached)
+
+
+@given(rooflines, st.lists(st.tuples(counts, counts, st.integers(1, 10**12)), min_size=1, max_size=5))
+def test_columns_are_their_rows_one_by_one(roofline, rows):
+    a, b, bandwidth = (np.array(column) for column in zip(*rows, strict=True))
+    for method in (roofline.prefill_flops, roofline.prefill_s, roofline.decode_step_s, roofline.compute_s,
+                   roofline.break_even_bandwidth):  # fmt: skip
+        assert method(a, b).tolist() == [method(x, y) for x, y, _ in rows]
+    assert roofline.fetch_pays(a, bandwidth, b).tolist() == [roofline.fetch_pays(x, z, y) for x, y, z in rows]
+    assert roofline.prefill_s(a).tolist() == roofline.prefill_s(a, np.zeros(len(a))).tolist()
+
+
+@given(rooflines, st.integers(1, 2_000_000), counts, st.floats(0.01, 100))
+def test_fetching_pays_where_it_is_faster_than_computing(roofline, tokens, cached, times):
+    bandwidth = roofline.break_even_bandwidth(tokens, cached) * times
+    fetch_s = tokens * roofline.model.kv_bytes_per_token / bandwidth
+    if abs(times - 1) > 1e-9:
+        assert roofline.fetch_pays(tokens, bandwidth, cached) == (roofline.compute_s(tokens, cached) > fetch_s)
+        assert roofline.fetch_pays(tokens, bandwidth, cached) == (times > 1)
+
+
+@given(rooflines, counts, counts, counts)
+def test_longer_contexts_are_worth_fetching_over_slower_links(roofline, tokens, cached, extra):
+    least = roofline.break_even_bandwidth(tokens, cached)
+    assert 0 < roofline.break_even_bandwidth(tokens + extra, cached) <= least
+    assert 0 < roofline.break_even_bandwidth(tokens, cached + extra) <= least
+
+
+def test_fetching_nothing_never_pays():
+    assert not LLAMA.fetch_pays(0, 1e12)
+
+
+def test_break_even_of_llama_8b_on_an_h100_by_hand():
+    # the first token: 131,072 bytes against 2 * 8.03e9 / (989.4e12 / 2) s = 32.5 us, so 4.04 GB/s
+    assert LLAMA.break_even_bandwidth(0) == pytest.approx(4.038e9, rel=1e-3)
+    # with 8192 tokens: 262,144 * 8192 / 494.7e12 = 4.34 us more, so 3.56 GB/s
+    assert LLAMA.break_even_bandwidth(8192) == pytest.approx(3.562e9, rel=1e-3)
+    assert LLAMA.fetch_pays(8192, [3.5e9, 3.6e9]).tolist() == [False, True]
+
+
+def test_kv_has_what_weights_and_reserve_leave():
+    # 10,000 bytes, less 1,000, less 2,624 of weights: 6,376 / 32 = 199.25
+    assert Roofline(model_shape(SMALL), SLOW).kv_capacity_tokens == 199
+    assert Roofline(model_shape(SMALL), SLOW, reserve_share=0).kv_capacity_tokens == 230
+    assert Roofline(model_shape(SMALL), SLOW, 2).kv_capacity_tokens == 480
+
+
+def test_weights_that_do_not_fit_say_how_many_gpus_they_want():
+    roofline = Roofline(model_shape(MODELS["llama-3-70b"]), GPUS["h100"])
+    with pytest.raises(UsageError, match="141 GB; 1 x h100 leave 72 GB .* Try 2 GPUs"):
+        _ = roofline.kv_capacity_tokens
+    assert replace(roofline, gpus=2).kv_capacity_tokens > 0
+
+
+def test_all_gpus_cost_money():
+    assert Roofline(model_shape(SMALL), SLOW, 5).usd([0, 2]).tolist() == [0, 0.1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"gpus": 0}, {"gpus": 1.5}, {"gpus": True}, {"compute_share": 0}, {"compute_share": 1.1},
+     {"bandwidth_share": -0.5}, {"bandwidth_share": "1"}, {"step_overhead_s": -1}, {"step_overhead_s": math.nan},
+     {"step_overhead_s": math.inf}, {"reserve_share": 1}, {"reserve_share": None}],
+)  # fmt: skip
+def test_assumptions_that_are_none_are_refused(wrong):
+    with pytest.raises(UsageError, match=f"{next(iter(wrong))} is no"):
+        replace(LLAMA, **wrong)
+
+
+@pytest.mark.parametrize("wrong", [-1, [1, -1], math.nan, math.inf, 2**60, 10**40, "8", None, [[1], [1, 2]], [True]])
+def test_columns_that_are_no_counts_are_refused(wrong):
+    for method in (LLAMA.prefill_flops, LLAMA.prefill_s, LLAMA.decode_step_s, LLAMA.break_even_bandwidth):
+        for arguments in ((wrong, 0), (0, wrong)):
+            with pytest.raises(UsageError):
+                method(*arguments)
+    for arguments in ((wrong, 1), (1, wrong), (1, 1, wrong)):
+        with pytest.raises(UsageError):
+            LLAMA.fetch_pays(*arguments)
+
+
+def test_columns_of_different_lengths_are_refused():
+    with pytest.raises(UsageError, match="new, cached: columns of different lengths"):
+        LLAMA.prefill_s([1, 2], [1, 2, 3])
+
+
+def test_a_link_of_no_bandwidth_is_refused():
+    with pytest.raises(UsageError, match="bandwidth_bytes_per_s is 0"):
+        LLAMA.fetch_pays([1, 2], [0, 1])
+
+
+def test_no_requests_take_no_rows():
+    assert LLAMA.prefill_s([], []).tolist() == Prices().cost([], []).tolist() == []
+
+
+# --- prices
+
+MILLION = Prices(input_per_token=1, output_per_token=5)
+
+
+def test_a_bill_by_hand():
+    # 80 of 100 tokens read, 20 written, 10 made: 8 + 25 + 50, 8 + 40 + 50; without a cache 100 + 50
+    assert MILLION.cost(80, 100, 10) == pytest.approx(8 + 25 + 50)
+    assert MILLION.cost(80, 100, 10, ttl="1h") == pytest.approx(8 + 40 + 50)
+    assert MILLION.cost(0, 100, 10, ttl="none") == pytest.approx(100 + 50)
+    assert MILLION.saved([80, 0], 100).tolist() == pytest.approx([67, -25])
+
+
+def test_each_request_may_have_a_time_to_live_of_its_own():
+    ttls = ["none", "5m", "1h"]
+    for column in (ttls, np.array(ttls), np.array(ttls, dtype=object)):
+        assert MILLION.cost(0, 100, ttl=column).tolist() == [100, 125, 200]
+
+
+rows = st.integers(0, 10**6).flatmap(lambda tokens: st.tuples(st.integers(0, tokens), st.just(tokens)))
+ttl_names = st.sampled_from(["none", "5m", "1h"])
+
+
+@given(rows, counts, ttl_names)
+def test_what_is_saved_is_the_difference_of_two_bills(row, output, ttl):
+    hit, tokens = row
+    whole = MILLION.cost(0, tokens, output, "none")
+    assert MILLION.saved(hit, tokens, ttl) == pytest.approx(whole - MILLION.cost(hit, tokens, output, ttl), abs=1e-6)
+
+
+@given(st.lists(st.tuples(rows, ttl_names), min_size=1, max_size=5))
+def test_a_bill_of_columns_is_its_rows_one_by_one(given_rows):
+    hit, tokens = (list(column) for column in zip(*(row for row, _ in given_rows), strict=True))
+    ttls = [ttl for _, ttl in given_rows]
+    one_by_one = [MILLION.cost(h, t, 3, ttl) for (h, t), ttl in given_rows]
+    assert MILLION.cost(hit, tokens, 3, ttls).tolist() == one_by_one
+
+
+@given(rows, st.sampled_from(["5m", "1h"]))
+def test_caching_saves_money_above_the_break_even_share_of_hits(row, ttl):
+    hit, tokens = row
+    share = hit / tokens if tokens else 0
+    if tokens and abs(share - MILLION.break_even_hit_share(ttl)) > 1e-9:
+        assert (MILLION.saved(hit, tokens, ttl) > 0) == (share > MILLION.break_even_hit_share(ttl))
+
+
+def test_break_even_shares_by_hand():
+    # a hit gives back 0.9, any other token costs 0.25 or 1 more
+    assert MILLION.break_even_hit_share("5m") == pytest.approx(0.25 / (0.25 + 0.9))
+    assert MILLION.break_even_hit_share("1h") == pytest.approx(1 / (1 + 0.9))
+
+
+def test_break_even_shares_where_writes_are_free_or_reads_are_dear():
+    assert replace(MILLION, write_5m=1).break_even_hit_share("5m") == 0
+    assert replace(MILLION, cached_read=1).break_even_hit_share("5m") == math.inf
+
+
+def test_times_to_live_by_hand():
+    #  written, 60 s later read by both, 400 s later read by 1h alone, 4000 s later written by both
+    costs = MILLION.ttl_costs([math.inf, 60, 400, 4000])
+    assert costs == pytest.approx({"none": 4, "5m": 1.25 + 0.1 + 1.25 + 1.25, "1h": 2 + 0.1 + 0.1 + 2})
+
+
+def test_a_gap_as_long_as_the_time_to_live_is_still_a_read():
+    assert MILLION.ttl_costs([300])["5m"] == MILLION.ttl_costs([3600])["1h"] == 0.1
+    assert MILLION.ttl_costs([300.001])["5m"] == 1.25
+
+
+def test_without_a_cache_nothing_is_read_even_at_once():
+    assert MILLION.ttl_costs([0, 0])["none"] == 2
+
+
+@pytest.mark.parametrize(
+    ("gaps", "best"),
+    [
+        ([math.inf], "none"),
+        ([math.inf, 10], "5m"),
+        ([math.inf, 400], "none"),
+        ([math.inf, 400, 500], "1h"),
+        ([], "none"),
+    ],
+)
+def test_the_best_time_to_live_follows_the_gaps(gaps, best):
+    assert MILLION.best_ttl(gaps) == best
+
+
+gaps_and_tokens = st.lists(
+    st.tuples(st.integers(0, 8000) | st.just(math.inf), st.integers(0, 10**6)), min_size=1, max_size=12
+)
+
+
+@given(gaps_and_tokens)
+def test_times_to_live_cost_what_a_cache_followed_through_time_costs(uses):
+    gaps, tokens = zip((math.inf, 1), *uses, strict=True)
+    costs = MILLION.ttl_costs(gaps, tokens)
+    assert costs["none"] == pytest.approx(sum(tokens))
+    assert costs["5m"] == pytest.approx(sum(plain.bill(gaps, tokens, 300, 0.1, 1.25)))
+    assert costs["1h"] == pytest.approx(sum(plain.bill(gaps, tokens, 3600, 0.1, 2.0)))
+    assert costs[MILLION.best_ttl(gaps, tokens)] == min(costs.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((5, 4), "hit_tokens exceed tokens in 1 rows"),
+        ((-1, 4), "hit_tokens: negative"),
+        ((1, math.inf), "tokens: negative, not finite"),
+        ((1, 4, "many"), "output_tokens: no number"),
+        ((1, 4, 0, "10m"), "time to live is none of"),
+        ((1, 4, 0, None), "time to live is none of"),
+        ((1, 4, 0, 300), "time to live is none of"),
+        (([1, 1], 4, 0, ["5m"] * 3), "different lengths"),
+    ],
+)
+def test_bills_that_make_no_sense_are_refused(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        MILLION.cost(*arguments)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, -1, [1, math.nan], "soon", None])
+def test_gaps_that_are_none_are_refused(wrong):
+    with pytest.raises(UsageError, match="gaps_s"):
+        MILLION.ttl_costs(wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"input_per_token": -1}, {"cached_read": math.nan}, {"write_1h": "2"}])
+def test_prices_that_are_none_are_refused(wrong):
+    with pytest.raises(UsageError, match=f"{next(iter(wrong))} is no number"):
+        Prices(**wrong)
+
+
+# --- the manual
+
+
+def test_each_gpu_has_its_figures_in_the_manual():
+    manual = (Path(__file__).parents[2] / "docs/serving/serving-model.md").read_text(encoding="utf-8")
+    for row in GPUS.values():
+        figures = f"{row.flops / 1e12:g} | {row.bandwidth / 1e12:g} | {row.memory / 1e9:g} | {row.price_per_hour:.2f} |"
+        assert any(line.startswith(f"| `{row.name}` (") and line.endswith(figures) for line in manual.splitlines())
+
+
+@pytest.mark.parametrize(("name", "gpus", "h100", "a100"), [
+    ("llama-3.1-8b", 1, 3.56, 1.12), ("llama-3-70b", 4, 4.27, 1.35), ("qwen3-30b-a3b", 1, 4.90, 1.54),
+])  # fmt: skip
+def test_break_even_bandwidths_are_those_of_the_manual(name, gpus, h100, a100):
+    model = model_shape(MODELS[name])
+    found = [Roofline(model, GPUS[row], gpus).break_even_bandwidth(8192) / 1e9 for row in ("h100", "a100")]
+    assert found == pytest.approx([h100, a100], abs=0.005)
