@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from kvtrace.trace.trace.trace import Columns
 
 import kvtrace
+from kvtrace.trace.columns import Columns
 
 from .apart import apart, medians
 from .raw_logs import SHARED

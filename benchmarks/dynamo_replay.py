@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kvtrace.serving.hardware.instances import simulate_instances
 
 import kvtrace
 from kvtrace.cache.demand import jobs
 from kvtrace.cache.schedules import parse_schedule
 from kvtrace.cache.simulation import Setting, build, simulate
+from kvtrace.serving.instances import simulate_instances
 from tests.reference.dynamo_router import Rules, decisions, routed
 
 ROOT = Path(__file__).resolve().parent.parent

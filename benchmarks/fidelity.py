@@ -13,8 +13,8 @@ import numpy as np
 
 import kvtrace
 from kvtrace.analysis.distances import spearman
-from kvtrace.synthesis import fitting as fit
-from kvtrace.synthesis import sampling as sample
+from kvtrace.synthesis.fitting import fit
+from kvtrace.synthesis.sampling import sample
 from kvtrace.synthesis.tree import fit_tree
 
 SEEDS = range(5)

@@ -13,10 +13,12 @@ import sys
 from collections.abc import Iterator
 
 import numpy as np
-from kvtrace.formats.trace_files.dataset import PartsWriter
-from kvtrace.trace.trace.trace import Columns, Trace, replace_columns, toy
 
-from kvtrace.formats.trace_files import trace_files as formats
+from kvtrace.formats import trace_files as formats
+from kvtrace.formats.dataset import PartsWriter
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.trace import Trace
 
 from .apart import apart
 from .raw_logs import SHARED

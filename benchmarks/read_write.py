@@ -17,10 +17,10 @@ from array import array
 
 import numpy as np
 import orjson
-from kvtrace.formats.trace_files.trace_files import read_columns
-from kvtrace.trace.trace.trace import Columns
 
 import kvtrace
+from kvtrace.formats.trace_files import read_columns
+from kvtrace.trace.columns import Columns
 
 
 def main(argv=None):

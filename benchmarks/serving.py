@@ -21,9 +21,8 @@ def claims(rounds: int) -> list[Claim]:
 
 def seconds(requests: int) -> float:
     """Seconds to serve so many requests of conversations on four instances."""
-    from kvtrace.serving.hardware.simulation import Rates, serve
-
     from kvtrace.cache.simulation import Setting
+    from kvtrace.serving.simulation import Rates, serve
 
     trace = conversations(requests)
     rates = Rates(7.1e-5, 1e-9, 0.013, 3e-8, 0.002)
@@ -35,7 +34,9 @@ def seconds(requests: int) -> float:
 def conversations(requests: int, seed: int = 1):
     """Conversations of four turns, each six blocks longer than the one before, three requests a second."""
     import numpy as np
-    from kvtrace.trace.trace.trace import Columns, Trace
+
+    from kvtrace.trace.columns import Columns
+    from kvtrace.trace.trace import Trace
 
     rng, sessions = np.random.default_rng(seed), requests // 4
     begins = np.sort(rng.uniform(0, requests * 300, sessions))

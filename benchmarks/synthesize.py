@@ -42,7 +42,7 @@ def claims(folder: str, rows: int, rounds: int) -> list[Claim]:
 
 def fitted(path: str) -> None:
     """Save the model of the conversation trace, or of one that is made up."""
-    from kvtrace.synthesis import fitting as fit
+    from kvtrace.synthesis.fitting import fit
 
     once = _once()
     trace = once if isinstance(once, kvtrace.Trace) else kvtrace.Trace.from_columns(once, block_size=BLOCK)
@@ -63,8 +63,8 @@ def written(model: str, folder: str, rows: int) -> float:
 
 def dumped(folder: str, model: str, rows: int) -> float:
     """Seconds of a loop of json.dumps that writes the same rows."""
-    from kvtrace.synthesis import sampling as sample
     from kvtrace.synthesis.model import Model
+    from kvtrace.synthesis.sampling import sample
 
     trace = sample(Model.load(model), rows, seed=7)
     columns = [column.tolist() for column in (trace.timestamp, trace.input_length, trace.output_length, trace.offsets)]

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kvtrace.trace.trace.hits import Hits
-
 from kvtrace._base.errors import UsageError
 from kvtrace.analysis.distribution import Distribution
+from kvtrace.trace.hits import Hits
 
 from .hit_rate import SCHEMA, SEEDS, count, over_seeds, rngs, spread, tell
 from .prompts import Mix

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from kvtrace.trace.trace.hits import Hits
 
 from kvtrace._base.errors import UsageError
 from kvtrace.analysis.distribution import Distribution
+from kvtrace.trace.hits import Hits
 
 from .fit import Fit
 from .founding import LEFT_OPEN, REPORTED

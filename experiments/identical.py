@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from kvtrace.trace.trace.hits import Hits
+from kvtrace.trace.hits import Hits
 
 from .founding import LEFT_OPEN, REPORTED
 from .hit_rate import SCHEMA, SEEDS, over_seeds, rngs, run, spread, tell

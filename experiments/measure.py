@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from kvtrace.trace.trace.hits import Hits
 
 from kvtrace._base.errors import UsageError
 from kvtrace.analysis.distribution import Distribution
+from kvtrace.trace.hits import Hits
 
 from .engine import Engine
 from .model import Shape, Transformer

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kvtrace.trace.trace.hits import Hits
-
 from kvtrace._base.errors import UsageError
+from kvtrace.trace.hits import Hits
 
 from .prompts import Request
 

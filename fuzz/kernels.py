@@ -22,7 +22,7 @@ import numpy as np
 from fuzz.mutate import mutate
 from fuzz.seeds import trace_files
 from kvtrace._native import forest, ids, ragged, rows_out, sharing, siphash
-from kvtrace.formats.trace_files import jsonl_read
+from kvtrace.formats import jsonl_read
 from tests.formats.test_rows import as_rows, comparable
 from tests.reference import forest as slow_forest
 from tests.reference import ids as slow_ids

@@ -16,7 +16,7 @@ import atheris
 from atheris.instrument_bytecode import patch_code
 
 with atheris.instrument_imports(include=["kvtrace.formats.trace_files"], enable_loader_override=False):
-    from kvtrace.formats.trace_files import jsonl_read
+    from kvtrace.formats import jsonl_read
 
 from fuzz.engine import fuzz
 from fuzz.mutate import TOKENS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import kvtrace
 from kvtrace._base.errors import KvtraceError
-from kvtrace.formats.trace_files import trace_files as formats
+from kvtrace.formats import trace_files as formats
 
 VECTORS = Path(__file__).parent / "vectors/formats.json"
 PROMPTS = [([0, 1, 2], 10, 3), ([0, 1, 3], 9, 0), ([4], 2, 1)]  # ids, tokens and output tokens at block size 4

@@ -5,13 +5,14 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-from kvtrace.trace.trace.trace import Columns, Trace
 
 from kvtrace.cache.core.pool import Pool
 from kvtrace.cache.core.python_policy import Borrowed
 from kvtrace.cache.demand import jobs
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.policies.base import Context
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.reference import pool as slow
 
 CAPACITIES = (12, 20, 40)

@@ -2,7 +2,9 @@
 
 import numpy as np
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Columns, Trace
+
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 
 paths = st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=12)
 

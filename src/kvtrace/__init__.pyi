@@ -3,12 +3,12 @@
 from ._base.errors import InputError as InputError
 from ._base.errors import KvtraceError as KvtraceError
 from ._base.errors import UsageError as UsageError
+from .analysis.block_sizes import by_block_size as by_block_size
 from .analysis.comparison import compare as compare
-from .analysis.reuse import hit_curve as hit_curve
+from .analysis.curves import hit_curve as hit_curve
 from .analysis.sessions import infer_sessions as infer_sessions
 from .analysis.summary import analyze as analyze
 from .analysis.summary import basics as basics
-from .analysis.summary import by_block_size as by_block_size
 from .cache.live.prefix_cache import OutOfBlocks as OutOfBlocks
 from .cache.live.prefix_cache import PrefixCache as PrefixCache
 from .cache.live.sequence import Sequence as Sequence
@@ -43,6 +43,10 @@ from .synthesis.sampling import write_sample as write_sample
 from .synthesis.tree import fit_tree as fit_tree
 from .text.prompts.round_trip import hashes_to_texts as hashes_to_texts
 from .text.prompts.round_trip import texts_to_hashes as texts_to_hashes
+from .trace.building import TraceBuilder as TraceBuilder
+from .trace.building import concat as concat
+from .trace.building import toy as toy
+from .trace.columns import Columns as Columns
 from .trace.conversion import convert as convert
 from .trace.conversion import sample_rows as sample_rows
 from .trace.conversion import sample_sessions as sample_sessions
@@ -53,11 +57,7 @@ from .trace.hits import count_hits as count_hits
 from .trace.hits import unlimited_hits as unlimited_hits
 from .trace.prefix_forest import Forest as Forest
 from .trace.prefix_forest import forest as forest
-from .trace.trace import Columns as Columns
 from .trace.trace import Trace as Trace
-from .trace.trace import TraceBuilder as TraceBuilder
-from .trace.trace import concat as concat
 from .trace.trace import first_seen as first_seen
-from .trace.trace import toy as toy
 
 __version__: str

@@ -9,20 +9,22 @@ import orjson
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from kvtrace.serving.hardware.kv_bytes import chosen, kv_bytes_per_token
-from kvtrace.trace.trace.hits import unlimited_hits
-from kvtrace.trace.trace.trace import Columns, Trace, toy
 
 import kvtrace
 from kvtrace import cli
 from kvtrace._native import uses as kernel
-from kvtrace.analysis import popularity, turns
+from kvtrace.analysis import popularity, tables, turns
 from kvtrace.analysis.arrivals import arrivals, dispersion
+from kvtrace.analysis.block_sizes import by_block_size
 from kvtrace.analysis.block_uses import uses
 from kvtrace.analysis.distribution import FIGURES, Distribution
-from kvtrace.analysis.summary import DISTRIBUTIONS, analyze, basics, by_block_size
+from kvtrace.analysis.summary import DISTRIBUTIONS, analyze, basics
 from kvtrace.cli import datagen
-from kvtrace.report import analysis
+from kvtrace.serving.kv_bytes import chosen, kv_bytes_per_token
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.hits import unlimited_hits
+from kvtrace.trace.trace import Trace
 from tests.reference import uses as slow
 from tests.strategies import traces
 
@@ -318,7 +320,7 @@ def test_a_type_cannot_steer_the_terminal():
 
     console = Console(width=200, no_color=True)
     with console.capture() as kept:
-        console.print(analysis.groups("By type", "type", analyze(trace).by_type))
+        console.print(tables.group_table("By type", "type", analyze(trace).by_type))
     assert "\x1b[2J" not in kept.get() and "[red]" in kept.get()
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Columns, Trace
 
 import kvtrace
 from kvtrace import InputError, fold, toy, write
+from kvtrace.analysis import comparison_tables
 from kvtrace.analysis.comparison import compare
 from kvtrace.analysis.distances import distance, spearman
 from kvtrace.analysis.sessions import infer_sessions, recorded_sessions
@@ -18,6 +18,8 @@ from kvtrace.cli import run
 from kvtrace.cli.compare import compare as command
 from kvtrace.report import comparison
 from kvtrace.report import html_page as page
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.reference import sessions as slow
 from tests.strategies import traces
 
@@ -163,9 +165,9 @@ def test_every_score_lies_between_0_and_1_and_the_overall_one_is_their_mean(a, b
 @given(traces(), traces())
 def test_all_figures_can_be_written_as_json_and_as_a_line_each(a, b):
     found = compare(a, b)
-    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["scores"].keys() == comparison.NAMES.keys()
-    assert len(comparison.as_csv(found).splitlines()) == 2 + len(comparison.NAMES)
-    assert [table.row_count for table in comparison.tables(found)] == [len(comparison.NAMES), 9, 2]
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["scores"].keys() == comparison_tables.NAMES.keys()
+    assert len(comparison.as_csv(found).splitlines()) == 2 + len(comparison_tables.NAMES)
+    assert [len(table.rows) for table in found.tables()] == [len(comparison_tables.NAMES), 9, 2]
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------------
@@ -307,7 +309,7 @@ def test_a_notebook_shows_the_tables():
 
 def test_names_cannot_steer_a_terminal():
     found = compare(toy("0"), toy("0"), names=("[red]\x1b[31m", "b"))
-    header = next(comparison.tables(found)).columns[3].header
+    header = found.tables()[0].columns[3].name
     assert header.plain == "[red]?[31m"
 
 

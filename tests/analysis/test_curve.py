@@ -5,10 +5,12 @@ import io
 import json
 
 import pytest
-from kvtrace.trace.trace.trace import Columns, Trace, toy
 
 import kvtrace
 from kvtrace.cli import run
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 
 
 @pytest.fixture

@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.hits import count_hits, unlimited_hits
-from kvtrace.trace.trace.trace import Columns, Trace, toy
 
 import kvtrace
 from kvtrace._native import reuse as kernel
+from kvtrace.analysis.curves import hit_curve
 from kvtrace.analysis.piecewise_linear import Ramps
-from kvtrace.analysis.reuse import hit_curve, reuse_distances, reuse_times, segments
+from kvtrace.analysis.reuse import reuse_distances, reuse_times, segments
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.hits import count_hits, unlimited_hits
+from kvtrace.trace.trace import Trace
 from tests.reference import lru, tiers
 from tests.reference import reuse as slow
 from tests.strategies import traces

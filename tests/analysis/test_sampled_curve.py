@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Columns, Trace
 
 import kvtrace
 from kvtrace import UsageError
 from kvtrace._base.mixing import split_mix
 from kvtrace.analysis import sampled_curve as shards
-from kvtrace.analysis.reuse import RATES, hit_curve
+from kvtrace.analysis.curves import hit_curve
+from kvtrace.analysis.exact_curve import RATES
 from kvtrace.analysis.sampled_curve import SAMPLES, SampledCurve, _sample_of
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.strategies import traces
 
 

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Columns, Trace
 
 import kvtrace
 from kvtrace.privacy.checks.anonymity import alone_near
 from kvtrace.privacy.profiles import PROFILES
 from kvtrace.privacy.releases import release
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.reference.location import located
 
 

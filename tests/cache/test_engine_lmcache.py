@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.folding import fold
-from kvtrace.trace.trace.trace import Columns, Trace, toy
 
 from kvtrace import read, unlimited_hits
 from kvtrace._base.errors import UsageError
@@ -20,6 +18,10 @@ from kvtrace.cache.engines import lmcache
 from kvtrace.cache.policies import make
 from kvtrace.cache.policies.base import Context
 from kvtrace.cache.schedules import parse_schedule
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.folding import fold
+from kvtrace.trace.trace import Trace
 from tests.reference import chunks as slow
 from tests.reference import pool as slow_pool
 from tests.strategies import traces

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Columns, Trace, replace_columns, toy
 
 from kvtrace import read, unlimited_hits
 from kvtrace._base.errors import UsageError
@@ -15,6 +14,9 @@ from kvtrace.cache.core.radix import ORDERS
 from kvtrace.cache.demand import jobs
 from kvtrace.cache.engines import sglang
 from kvtrace.cache.policies.base import Context
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.trace import Trace
 from tests.reference import radix
 from tests.strategies import traces
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Columns, Trace, replace_columns, toy
 
 from kvtrace import read, unlimited_hits
 from kvtrace._base.errors import InputError
@@ -15,6 +14,9 @@ from kvtrace.cache.demand import MODES, jobs
 from kvtrace.cache.engines import tensorrt_llm
 from kvtrace.cache.policies.base import Context
 from kvtrace.cache.schedules import parse_schedule
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.trace import Trace
 from tests.reference import pool as slow
 from tests.strategies import traces
 

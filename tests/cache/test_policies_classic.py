@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Columns, Trace, toy
 
 import kvtrace
 from kvtrace._base.errors import UsageError
@@ -17,6 +16,9 @@ from kvtrace.cache.policies.fifo import FIFO
 from kvtrace.cache.policies.lfu import LFU
 from kvtrace.cache.policies.s3fifo import S3FIFO
 from kvtrace.cache.policies.sieve import Sieve
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.reference.policies import arc, fifo, lfu, s3fifo, sieve
 from tests.strategies import traces
 

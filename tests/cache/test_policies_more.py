@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Trace, replace_columns, toy
 
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
@@ -22,6 +21,9 @@ from kvtrace.cache.policies.priority import Priority
 from kvtrace.cache.policies.slru import SLRU
 from kvtrace.cache.policies.ttl import TTL
 from kvtrace.cache.policies.workload import Workload
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import replace_columns
+from kvtrace.trace.trace import Trace
 from tests.reference.policies import belady, lfu_da, pgdsf, priority, slru, ttl, workload
 from tests.strategies import traces
 

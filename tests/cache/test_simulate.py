@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.hits import unlimited_hits
-from kvtrace.trace.trace.trace import Columns, Trace, toy
 
 import kvtrace
 from kvtrace._base.errors import UsageError
-from kvtrace.analysis.reuse import hit_curve
+from kvtrace.analysis.curves import hit_curve
 from kvtrace.cache.core.pool import Pool
 from kvtrace.cache.core.python_policy import Borrowed
 from kvtrace.cache.demand import MODES, jobs
@@ -23,6 +21,10 @@ from kvtrace.cache.policies.base import Context
 from kvtrace.cache.schedules import parse_schedule
 from kvtrace.cache.simulation import Setting, build, simulate
 from kvtrace.cache.tiered import simulate_tiers
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.hits import unlimited_hits
+from kvtrace.trace.trace import Trace
 from tests.docs import ROOT
 from tests.reference import pool as slow
 from tests.reference import tiers as slow_tiers

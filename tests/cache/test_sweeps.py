@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import toy
 
 import kvtrace
 from kvtrace._base.errors import InputError, StoppedError, UsageError
@@ -18,8 +17,9 @@ from kvtrace.cache.sweeps.cells import COLUMNS, row_of
 from kvtrace.cache.sweeps.journal import Journal
 from kvtrace.cache.sweeps.runners import Task, local, rows_of
 from kvtrace.cache.sweeps.workload import digest, forget, trace_of
-from kvtrace.synthesis import fitting as fit
-from kvtrace.synthesis import sampling as sample
+from kvtrace.synthesis.fitting import fit
+from kvtrace.synthesis.sampling import sample
+from kvtrace.trace.building import toy
 from tests.reference import sweep as slow
 from tests.strategies import traces
 
@@ -45,7 +45,7 @@ class Mine:
     def remove(self, block): self.order.remove(block)
 """
 GRID = Grid(
-    ("one.jsonl", "two.jsonl"), policies=("lru", "lfu", "belady"), capacity="3,2,100%", engines=("vllm", "founding"),
+    ("one.jsonl", "two.jsonl"), policies=("lru", "lfu", "belady"), capacity="3,2,100%", engines=("vllm", "reference"),
     modes=("block", "grow"), schedules=("c1", "window:2"), block_sizes=("2x", "1x"),
 )  # fmt: skip
 
@@ -57,7 +57,7 @@ def without_blanks(row):
 @settings(max_examples=25)
 @given(
     made=st.lists(traces(), min_size=1, max_size=2), factors=st.sampled_from([[1], [2, 1], [1, 3]]),
-    engines=st.sampled_from([["founding"], ["sglang", "founding"], ["founding", "vllm", "lmcache"]]),
+    engines=st.sampled_from([["reference"], ["sglang", "reference"], ["reference", "vllm", "lmcache"]]),
     modes=st.sampled_from([["block"], ["token", "grow"]]), schedules=st.sampled_from([["c1"], ["window:2", "c1"]]),
     policies=st.sampled_from([["lru"], ["arc", "belady", "lru"], ["lfu", "unlimited"]]),
     capacities=st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True),
@@ -99,9 +99,9 @@ def test_the_order_of_rows_is_that_of_the_axes_as_given(folder):
     axes = ("trace", "block_size", "engine", "mode", "schedule", "policy")
     seen = {name: list(dict.fromkeys(row[name] for row in rows if row["trace"] == "one.jsonl")) for name in axes}
     assert seen["block_size"] == [32, 16] and seen["mode"] == ["block", "grow"]
-    assert set(seen["engine"]) == {"vllm", "founding"} and seen["schedule"] == ["c1", "window:2"]
+    assert set(seen["engine"]) == {"vllm", "reference"} and seen["schedule"] == ["c1", "window:2"]
     assert [row["trace"] for row in rows] == sorted(row["trace"] for row in rows)
-    asked = ("one.jsonl", 16, "founding", "block", "c1", "lru")
+    asked = ("one.jsonl", 16, "reference", "block", "c1", "lru")
     ours = [row for row in rows if tuple(row[name] for name in axes) == asked]
     assert [row["capacity"] for row in ours] == [3, 2, 8]
 
@@ -309,7 +309,7 @@ def test_a_full_disk_keeps_what_is_whole(folder, monkeypatch):
 
 
 def test_a_misfit_beside_cells_that_run_is_a_row(folder):
-    rows = sweep(Grid(("one.jsonl",), ("lru", "lfu"), "2,9", ("founding", "vllm"))).rows
+    rows = sweep(Grid(("one.jsonl",), ("lru", "lfu"), "2,9", ("reference", "vllm"))).rows
     assert [bool(row["error"]) for row in rows] == [True, False, True, False, True, False, True, True]
     assert "does not hold the longest request" in rows[0]["error"] and rows[0]["hit_blocks"] is None
     assert "engine vllm has no policy 'lfu'" in rows[7]["error"] and rows[7]["capacity_tokens"] == 144
@@ -326,8 +326,8 @@ def test_a_column_that_a_policy_misses_is_for_the_real_trace_to_tell(folder):
         ({"policies": ("lru", "best")}, "no policy 'best'"),
         ({"policies": ("lru", "ttl:soon")}, "does not take 'soon'"),
         ({"policies": ("lru", "nowhere:Lru")}, "no Python module"),
-        ({"engines": ("founding", "best")}, "no engine 'best'"),
-        ({"engines": ("founding", "vllm"), "policies": ("lfu",)}, "its one order is lru"),
+        ({"engines": ("reference", "best")}, "no engine 'best'"),
+        ({"engines": ("reference", "vllm"), "policies": ("lfu",)}, "its one order is lru"),
         ({"modes": ("block", "word")}, "no mode 'word'"),
         ({"schedules": ("c1", "soon")}, "no schedule"),
         ({"switches": (("watermark", "on"),)}, "no engine of the sweep takes watermark on"),
@@ -417,11 +417,11 @@ def test_a_worker_of_another_version_does_not_run(folder):
 def test_the_counts_of_a_public_trace(shared):
     """Those of docs/cache/simulate.md."""
     trace = str(shared / "data/mooncake/conversation_trace.jsonl")
-    grid = Grid((trace,), ("lru", "belady"), "1000,10000", ("founding", "vllm", "sglang"), trace_block_size=512)
+    grid = Grid((trace,), ("lru", "belady"), "1000,10000", ("reference", "vllm", "sglang"), trace_block_size=512)
     found = {(row["engine"], row["policy"], row["capacity"]): row["hit_blocks"] for row in sweep(grid, threads=2).rows}
     assert found == {
-        ("founding", "lru", 1000): 12_847, ("founding", "lru", 10_000): 61_046,
+        ("reference", "lru", 1000): 12_847, ("reference", "lru", 10_000): 61_046,
         ("vllm", "lru", 1000): 12_837, ("vllm", "lru", 10_000): 60_971,
         ("sglang", "lru", 1000): 12_821, ("sglang", "lru", 10_000): 59_583,
-        ("founding", "belady", 1000): 55_019, ("founding", "belady", 10_000): 105_710,
+        ("reference", "belady", 1000): 55_019, ("reference", "belady", 10_000): 105_710,
     }  # fmt: skip

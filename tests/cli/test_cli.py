@@ -101,7 +101,7 @@ def test_an_internal_error_shows_its_place_and_no_content(log, tmp_path, capsys,
     def fail(*_args, **_options):
         raise ValueError(CANARY)
 
-    monkeypatch.setattr(importlib.import_module("kvtrace.anonymize"), "anonymize_rows", fail)
+    monkeypatch.setattr(importlib.import_module("kvtrace.ingest.pipeline"), "anonymize_rows", fail)
     monkeypatch.setenv("KVTRACE_DEBUG", "1")
     assert anonymize(log, tmp_path / "trace.jsonl") == 1
     shown = capsys.readouterr().err

@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from kvtrace.trace.trace.trace import Columns, Trace
 
 import kvtrace
 from kvtrace import cli
 from kvtrace.cli import datagen
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 
 METHODS = ("tree", "attach")
 ROWS = 240

@@ -5,10 +5,10 @@ import io
 import json
 
 import pytest
-from kvtrace.trace.trace.trace import toy
 
 import kvtrace
 from kvtrace.cli import run
+from kvtrace.trace.building import toy
 from tests.docs import ROOT
 
 POLICY = """
@@ -54,7 +54,7 @@ def test_a_table_with_a_row_for_each_cache(path, capsys):
 def test_json_has_the_keys_that_the_docs_list(path, capsys):
     (found,) = results(capsys, path, "--capacity", "3", "--kv-bytes-per-token", "1024")
     wanted = {
-        "engine": "founding", "policy": "lru", "mode": "block", "schedule": "c1", "capacity": 3, "capacity_tokens": 48,
+        "engine": "reference", "policy": "lru", "mode": "block", "schedule": "c1", "capacity": 3, "capacity_tokens": 48,
         "capacity_bytes": 49152, "capacity_counts": "total", "pool": "flat", "requests": 4, "blocks": 7,
         "hit_blocks": 3, "tokens": 112, "hit_tokens": 48, "evictions": 1, "early_frees": 0, "belady_hit_blocks": 3,
         "gap_to_belady": 0.0,

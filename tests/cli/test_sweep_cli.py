@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from kvtrace.trace.trace.trace import toy
 
 import kvtrace
 from kvtrace.cli import run
-from kvtrace.synthesis import fitting as fit
+from kvtrace.synthesis.fitting import fit
+from kvtrace.trace.building import toy
 from tests.docs import ROOT
 
 # an order that is slow, and ends its process at one capacity, as the system would: once, or as often as it is tried

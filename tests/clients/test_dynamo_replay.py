@@ -1,18 +1,19 @@
 """Requests hit in Dynamo's offline replay what they hit in our vLLM engine, request by request, and we know why.
 
-KVTRACE_CLIENTS names a folder of environments (see test_load.py), `dynamo` among them. docs/serving/dynamo.md has the figures.
+KVTRACE_CLIENTS names a folder of environments (see test_load.py), `dynamo` among them. docs/serving/dynamo.md has the
+figures.
 """
 
 import numpy as np
 import pytest
-from kvtrace.serving.hardware.instances import simulate_instances
 
 from benchmarks.dynamo_replay import PYTHON, at_their_times, in_order, replay
 from kvtrace import read, toy
 from kvtrace.cache.demand import jobs
 from kvtrace.cache.schedules import parse_schedule
 from kvtrace.cache.simulation import Setting, simulate
-from kvtrace.formats.trace_files import targets as clients
+from kvtrace.formats import targets as clients
+from kvtrace.serving.instances import simulate_instances
 from tests.cache.test_engine_vllm import vector_trace
 from tests.clients.test_vllm_cache import made
 from tests.reference import dynamo_router as twin

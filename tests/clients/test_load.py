@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kvtrace.trace.trace.trace import replace_columns
 
 from kvtrace import convert, count_hits, read, unlimited_hits
 from kvtrace.cli import run
-from kvtrace.formats.trace_files import targets as clients
+from kvtrace.formats import targets as clients
+from kvtrace.trace.columns import replace_columns
 from tests.conftest import ROOT
 
 ENVIRONMENTS = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder"))

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from kvtrace import count_hits, read, unlimited_hits
-from kvtrace.formats.trace_files import targets as clients
-from kvtrace.synthesis import fitting as fit
-from kvtrace.synthesis import sampling as sample
+from kvtrace.formats import targets as clients
+from kvtrace.synthesis.fitting import fit
+from kvtrace.synthesis.sampling import sample
 from kvtrace.text import prompts as replay
 from kvtrace.text import tokenizers
 from kvtrace.text.prompts import texts_to_hashes

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import replace_columns
 
 import kvtrace
 from kvtrace import Columns, InputError, check, toy
+from kvtrace.trace.columns import replace_columns
 from tests.make_vectors_formats import BROKEN
 from tests.strategies import traces
 

@@ -11,15 +11,16 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvtrace.formats.trace_files.dataset import MANIFEST, PartsWriter, open_parts, rows_of
-from kvtrace.trace.trace.trace import Columns, replace_columns, toy
 
 import kvtrace
 from kvtrace import InputError, Trace, UsageError
 from kvtrace._base.errors import KvtraceError, StoppedError
-from kvtrace.formats.trace_files import dataset as parts
-from kvtrace.formats.trace_files import parquet
-from kvtrace.formats.trace_files import trace_files as formats
+from kvtrace.formats import dataset as parts
+from kvtrace.formats import parquet
+from kvtrace.formats import trace_files as formats
+from kvtrace.formats.dataset import MANIFEST, PartsWriter, open_parts, rows_of
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns, replace_columns
 from tests.strategies import traces
 
 

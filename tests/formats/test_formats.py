@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kvtrace.formats.trace_files.trace_files import read_columns, sidecar_path
-from kvtrace.trace.trace.trace import TAILS, concat, expected_blocks, toy
 
 import kvtrace
 from kvtrace import Columns, InputError, Trace, UsageError
 from kvtrace._base.errors import KvtraceError, RowError
-from kvtrace.formats.trace_files import bailian, block_size, scalars, sidecar
-from kvtrace.formats.trace_files import trace_files as formats
+from kvtrace.formats import bailian, block_size, scalars, sidecar
+from kvtrace.formats import trace_files as formats
+from kvtrace.formats.trace_files import read_columns, sidecar_path
+from kvtrace.trace.building import concat, toy
+from kvtrace.trace.columns import TAILS
+from kvtrace.trace.invariants import expected_blocks
 from tests import make_vectors_formats
 from tests.strategies import traces
 
@@ -118,7 +120,7 @@ def with_extra(draw):
     chosen = draw(st.lists(st.sampled_from(sorted(kinds)), unique=True))
     extra = {name: scalars.narrow(column(kinds[name])) for name in chosen}
     extra = {name: values for name, values in extra.items() if any(value is not None for value in values.tolist())}
-    columns = kvtrace.trace.trace.replace_columns(trace, extra=extra)
+    columns = kvtrace.trace.columns.replace_columns(trace, extra=extra)
     columns.timestamp = columns.timestamp * draw(st.sampled_from([1.0, 0.25, 1 / 3, 1e9]))
     return Trace.from_columns(columns, block_size=trace.block_size)
 
@@ -291,7 +293,7 @@ def test_arguments_that_do_not_fit_are_told_before_any_work(folder):
     ]:
         with pytest.raises(UsageError, match=said):
             kvtrace.read("t.jsonl", **options)
-    clash = kvtrace.trace.trace.replace_columns(trace, extra={"hash_ids": np.array([1])})
+    clash = kvtrace.trace.columns.replace_columns(trace, extra={"hash_ids": np.array([1])})
     with pytest.raises(UsageError, match="has the name of a key"):
         kvtrace.write(clash, "t.jsonl", block_size=1, extra=True)
     assert not list(folder.iterdir())
@@ -420,7 +422,7 @@ def test_links_equal_a_plain_search(pairs):
 
 def test_turns_and_types_are_made_up_where_they_are_missing(folder):
     parent = np.array([-1, 0, 1, -1])
-    trace = kvtrace.trace.trace.replace_columns(toy("0", "0 1", "0 1 2", "3"), parent=parent)
+    trace = kvtrace.trace.columns.replace_columns(toy("0", "0 1", "0 1 2", "3"), parent=parent)
     trace.extra = {"type": np.array(["image", None, "text", None], dtype=object)}
     kvtrace.write(trace, "t.jsonl", format="bailian", block_size=1)
     found = [json.loads(line) for line in open_lines("t.jsonl")]
@@ -430,7 +432,7 @@ def test_turns_and_types_are_made_up_where_they_are_missing(folder):
 
 
 def test_sessions_without_parents_are_written_as_chains(folder):
-    columns = kvtrace.trace.trace.replace_columns(toy("0", "1", "0 2", "3"), session=np.array([0, 1, 0, -1]))
+    columns = kvtrace.trace.columns.replace_columns(toy("0", "1", "0 2", "3"), session=np.array([0, 1, 0, -1]))
     assert bailian.parents(columns).tolist() == [-1, -1, 0, -1]
 
 
@@ -675,7 +677,7 @@ def test_an_error_on_stdin_says_so(monkeypatch):
 
 
 def test_any_number_of_threads_reads_the_same_trace(folder, monkeypatch):
-    monkeypatch.setattr("kvtrace.formats.trace_files.jsonl_read.PIECE", 300)
+    monkeypatch.setattr("kvtrace.formats.jsonl_read.PIECE", 300)
     trace = concat([toy("0 1 2", "0 1 3", "4")] * 40)
     kvtrace.write(trace, "t.jsonl")
     assert all(kvtrace.read("t.jsonl", threads=threads) == trace for threads in (None, 1, 2, 5))

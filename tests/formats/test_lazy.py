@@ -12,24 +12,28 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from kvtrace.formats.trace_files.dataset import PartsWriter, open_parts, rows_of
-from kvtrace.formats.trace_files.lazy import StreamedTrace, first_blocks, has_output_blocks, pieces
-from kvtrace.trace.trace.conversion import STREAMED, convert_parts, speed_up
-from kvtrace.trace.trace.conversion import first as first_requests
-from kvtrace.trace.trace.trace import Columns, replace_columns, toy
 
 from kvtrace import InputError, Trace, UsageError
-from kvtrace._base.memory import LIGHT, Need, parse_memory
+from kvtrace._base.memory import Need, parse_memory
 from kvtrace._native import forest as forest_kernel
 from kvtrace._native import reuse as reuse_kernel
 from kvtrace._native import uses as uses_kernel
+from kvtrace.analysis.curves import hit_curve
 from kvtrace.analysis.distribution import Distribution
-from kvtrace.analysis.reuse import hit_curve, reuse_distances, reuse_times, segments
+from kvtrace.analysis.reuse import reuse_distances, reuse_times, segments
 from kvtrace.analysis.summary import analyze, basics
 from kvtrace.analysis.weighted_quantiles import of_sorted
 from kvtrace.cache.simulation import simulate
 from kvtrace.cli import run
-from kvtrace.formats.trace_files import trace_files as formats
+from kvtrace.formats import trace_files as formats
+from kvtrace.formats.dataset import PartsWriter, open_parts, rows_of
+from kvtrace.formats.dataset_conversion import STREAMED, convert_parts
+from kvtrace.formats.lazy import StreamedTrace
+from kvtrace.formats.memory_needs import LIGHT
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.conversion import first as first_requests
+from kvtrace.trace.conversion import speed_up
 from tests.strategies import traces
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,9 +74,9 @@ def test_what_is_known_of_requests_is_the_same(tmp_path_factory, trace, referenc
     for name in ("timestamp", "input_length", "output_length", "offsets", "session", "parent", "output_offsets"):
         assert np.array_equal(getattr(stream, name), getattr(trace, name))
     assert (stream.distinct, stream.working_set, stream.is_chained) == (trace.distinct, trace.working_set, True)
-    assert first_blocks(stream).tolist() == first_blocks(trace).tolist()
-    assert has_output_blocks(stream) == has_output_blocks(trace)
-    assert [piece.hash_ids[0] for _, piece in pieces(stream) if len(piece.hash_ids)][:1] == trace.hash_ids[:1].tolist()
+    assert stream.first_blocks.tolist() == trace.first_blocks.tolist()
+    assert stream.has_output_blocks == trace.has_output_blocks
+    assert [piece.hash_ids[0] for _, piece in stream.pieces() if len(piece.hash_ids)][:1] == trace.hash_ids[:1].tolist()
 
 
 @given(traces(), SIZES, st.booleans())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kvtrace._base.errors import InputError, RowError
 from kvtrace._native import rows as kernel
 from kvtrace._native import rows_out
-from kvtrace.formats.trace_files import jsonl_read
+from kvtrace.formats import jsonl_read
 from tests.reference import rows as slow_rows
 from tests.reference import rows_out as slow_rows_out
 

@@ -6,12 +6,14 @@ import json
 import numpy as np
 import pytest
 from hypothesis import given
-from kvtrace.formats.trace_files.targets import TARGETS, libcachesim, portable
-from kvtrace.trace.trace.trace import Columns, Trace, replace_columns, toy
 
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
-from kvtrace.formats.trace_files import targets as clients
+from kvtrace.formats import targets as clients
+from kvtrace.formats.targets import TARGETS, libcachesim, portable
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.trace import Trace
 from tests import make_vectors_clients as plain
 from tests.conftest import ROOT
 from tests.strategies import traces

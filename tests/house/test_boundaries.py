@@ -1,4 +1,4 @@
-"""Who may import whom: text stops at anonymize.py, trace.py needs NumPy only, and start-up stays light."""
+"""The rooms of the package: who may import whom, and what each file may do. docs/design.md draws them."""
 
 import ast
 import subprocess
@@ -12,55 +12,89 @@ import kvtrace
 PACKAGE = Path(kvtrace.__file__).parent
 FILES = {path.relative_to(PACKAGE).with_suffix("").as_posix(): path for path in PACKAGE.rglob("*.py")}
 
-# they see content, or the key
-TEXT_SIDE = {"logs", "tokenizers", "tokenizer_files", "preload", "agreement", "templates", "rendering", "messages",
-             "blocks", "encode", "keys", "packing", "spool", "tally", "encode_parts"}  # fmt: skip
-MAY_SEE_TEXT = {"anonymize", "anonymize_parts", "cli"} | TEXT_SIDE  # cli hands a user's choice of them to the pipeline
+# from the basement up: a room imports from rooms that stand before it, and from nowhere else
+ROOMS = ("_base", "_native", "trace", "formats", "text", "analysis", "synthesis", "privacy", "cache", "ingest",
+         "serving", "report", "cli")  # fmt: skip
+SIDE_BY_SIDE = {("cache", "ingest"), ("ingest", "serving"), ("synthesis", "privacy"), ("text", "analysis")}
+SEE_TEXT = {"ingest", "text"}  # the privacy wall: what lies behind it is imported by these two and by the commands
 HEAVY = {"tokenizers", "fastokens", "pyarrow", "plotly", "ray", "torch", "transformers", "pandas", "polars",
          "huggingface_hub"}  # fmt: skip
-
-
-def _for_types(tree):
-    """The nodes under `if TYPE_CHECKING:`: never run."""
-    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
-    return {node for block in blocks for node in ast.walk(block)}
+ALONE = {"__init__", "__main__"}
 
 
 def imports(path, *, inside_functions=True):
-    """(absolute name) of each import in a file, kvtrace's own as `kvtrace.x.y`."""
+    """(absolute name) of each import in a file, kvtrace's own as `kvtrace.x.y`; those for types count, too."""
     here = ("kvtrace", *path.relative_to(PACKAGE).parent.parts)
     tree = ast.parse(path.read_text())
     deferred = {node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for node in ast.walk(f)}
-    skipped = _for_types(tree)
     for node in ast.walk(tree):
-        if node in skipped or (node in deferred and not inside_functions):
+        if node in deferred and not inside_functions:
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = here[: len(here) - node.level + 1] if node.level else ()
-            module = ".".join((*base, *(node.module or "").split("."))).strip(".")
+            module = ".".join((*base, *(node.module or "").split("."))).strip(".").removeprefix("cython.cimports.")
             yield module
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def own(names):
-    """The parts of kvtrace among imported names: `kvtrace.ingest.logs.times` is `logs`."""
-    return {name.split(".")[1] for name in names if name.startswith("kvtrace.")}
+def room_of(name):
+    """The room of a file or of an imported name: `kvtrace.cache.core.pool` is of `cache`."""
+    return name.removeprefix("kvtrace.").replace("/", ".").split(".")[0]
 
 
-@pytest.mark.parametrize("name", sorted(FILES))
-def test_nothing_that_takes_a_trace_sees_text(name):
-    if name.split("/")[0] not in MAY_SEE_TEXT | {"__init__"}:
-        may = {"tokenizers"} if name.startswith("replay/") else set()  # ids to made-up text
-        assert not own(imports(FILES[name])) & TEXT_SIDE - may
+def modules_of(path):
+    """The files of ours that a file imports: of `from . import x` the file x, where there is one."""
+    names = [name.removeprefix("kvtrace.").replace(".", "/") for name in imports(path) if name.startswith("kvtrace.")]
+    parents = {name.rpartition("/")[0] for name in names if name in FILES or f"{name}/__init__" in FILES}
+    for name in names:
+        if name in FILES:
+            yield name
+        elif f"{name}/__init__" in FILES and name not in parents:
+            yield f"{name}/__init__"
+
+
+def test_every_module_has_a_room_and_every_room_says_what_it_is_for():
+    assert {name for name in FILES if "/" not in name} == ALONE
+    assert {room_of(name) for name in FILES} - ALONE == set(ROOMS)
+    for room in ROOMS:
+        assert ast.get_docstring(ast.parse(FILES[f"{room}/__init__"].read_text())), room
+
+
+@pytest.mark.parametrize("name", sorted(set(FILES) - ALONE))
+def test_a_room_imports_from_the_rooms_below_it(name):
+    room = room_of(name)
+    for other in {room_of(module) for module in modules_of(FILES[name])} - {room, *ALONE}:
+        assert ROOMS.index(other) < ROOMS.index(room), f"{name} imports from {other}/, which stands above {room}/"
+        assert (other, room) not in SIDE_BY_SIDE, f"{name} imports from {other}/, which stands beside {room}/"
+
+
+@pytest.mark.parametrize("name", sorted(set(FILES) - ALONE))
+def test_the_privacy_wall(name):
+    if room_of(name) not in SEE_TEXT | {"cli"}:
+        behind = {module for module in imports(FILES[name]) if room_of(module) in SEE_TEXT}
+        assert not {module for module in behind if module.startswith("kvtrace.")}
+
+
+def test_no_imports_run_in_a_circle():
+    graph = {name: set(modules_of(path)) - {name} for name, path in FILES.items()}
+    while free := [name for name, needed in graph.items() if not needed & graph.keys()]:
+        for name in free:
+            del graph[name]
+    circle = {name: needed & graph.keys() for name, needed in graph.items()}
+    assert not circle, f"these import each other, or what does: {circle}"
+
+
+def test_no_public_name_is_a_module_too():
+    modules = {Path(name).name for name in FILES if not name.startswith("cli/")} | {Path(n).parent.name for n in FILES}
+    assert not modules & set(kvtrace.__all__)
 
 
 def test_the_trace_imports_numpy_and_nothing_else():
-    outside = {name.split(".")[0] for name in imports(FILES["trace"])} - sys.stdlib_module_names
-    assert outside == {"numpy", "kvtrace"}
-    assert own(imports(FILES["trace"])) - {"InputError", "UsageError"} <= {"errors", "_kernels", "frames"}
-    assert "frames" not in own(imports(FILES["trace"], inside_functions=False))
+    for name in (name for name in FILES if name.startswith("trace/")):
+        outside = {module.split(".")[0] for module in imports(FILES[name])} - sys.stdlib_module_names
+        assert outside <= {"numpy", "kvtrace"}, name
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
@@ -68,9 +102,7 @@ def test_heavy_libraries_are_imported_where_they_are_needed(name):
     assert not {module.split(".")[0] for module in imports(FILES[name], inside_functions=False)} & HEAVY
 
 
-@pytest.mark.parametrize(
-    "name", sorted(name for name in FILES if name.split("/")[0] not in {"cli", "datagen", "__main__"})
-)
+@pytest.mark.parametrize("name", sorted(name for name in FILES if room_of(name) not in {"cli", "__main__"}))
 def test_only_the_command_line_prints_reads_argv_or_exits(name):
     tree = ast.parse(FILES[name].read_text())
     called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -78,20 +110,23 @@ def test_only_the_command_line_prints_reads_argv_or_exits(name):
     assert not called & {"print", "exit", "quit", "sys.exit", "click.echo"} and "sys.argv" not in named
 
 
-COMPILED = ("_kernels/", "cache/core/", "cache/policies/", "cache/manager")
+COMPILED = ("_native", "cache/core", "cache/live", "cache/policies", "cache/structures", "serving/core")
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_what_is_compiled_is_kernels_policies_and_the_cache_core(name):
-    is_compiled = "cython" in set(imports(FILES[name]))
-    assert is_compiled == (name.startswith(COMPILED) and not name.endswith("__init__"))
+def test_only_some_folders_hold_compiled_code(name):
+    if "cython" in set(imports(FILES[name])):
+        assert name.rpartition("/")[0] in COMPILED
 
 
-@pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith("cache/policies/")))
-def test_a_policy_imports_its_base_and_the_orders_beside_it(name):
+@pytest.mark.parametrize("name", sorted(name for name in FILES if name.startswith(("cache/policies/", "cache/struct"))))
+def test_a_policy_imports_its_base_class_and_the_shared_structures(name):
     if not name.endswith("__init__"):
-        ours = {module.removeprefix("cython.cimports.") for module in imports(FILES[name]) if "kvtrace" in module}
-        assert all(module.startswith(("kvtrace.cache.policies", "kvtrace._base.errors")) for module in ours)
+        ours = {module for module in imports(FILES[name]) if module.startswith("kvtrace")}
+        assert all(
+            module.startswith(("kvtrace.cache.policies", "kvtrace.cache.structures", "kvtrace._base"))
+            for module in ours
+        )
 
 
 def loaded_by(code):

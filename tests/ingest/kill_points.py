@@ -1,6 +1,6 @@
 """A run killed at its n-th event, in the middle of a write too, or at any moment; and what must be true after that.
 
-    python -m tests.ingest.kill_points N REPORT ARGUMENT...      the child: kvtrace with those arguments, SIGKILL at event N
+    python -m tests.ingest.kill_points N REPORT ARGUMENT...    the child: kvtrace with those arguments, SIGKILL at N
 
 Events are what a run does to files and the steps in between. The child wraps the functions that do them, in itself
 only: the product knows nothing of this. Its pieces and buffers are small, so that a small log has many events.
@@ -92,7 +92,7 @@ def child(last, report, arguments):
     from kvtrace.ingest.logs import sources
     from kvtrace.privacy import publishing as publish
 
-    anonymize = import_module("kvtrace.anonymize")  # the package's attribute of that name is the function
+    anonymize = import_module("kvtrace.ingest.pipeline")  # the package's attribute of that name is the function
     sources.PIECE_BYTES, files.BUFFER, spool.SYNC = PIECE_BYTES, BUFFER, SYNC
     anonymize.SMALL = 0  # workers for a small log too
     events = Events(int(last), report)
@@ -133,7 +133,8 @@ class Case:
 
     def run(self, folder: Path, *options, last=0, after=None):
         """The exit status of a run in a folder; killed at its event `last`, or after so many seconds."""
-        command = [sys.executable, "-m", "tests.ingest.kill_points", str(last), str(folder.parent / "events"), "anonymize",
+        events = str(folder.parent / "events")
+        command = [sys.executable, "-m", "tests.ingest.kill_points", str(last), events, "anonymize",
                    str(self.log), "-o", str(folder / self.output), "-q", "--key-file", str(self.key),
                    *(option.replace("FOLDER", str(folder)) for option in self.options), *options]  # fmt: skip
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])

@@ -88,7 +88,7 @@ def test_what_is_no_model_is_refused(text):
 
 
 def test_any_number_of_workers_gives_the_same_times(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("kvtrace.anonymize"), "SMALL", 0)
+    monkeypatch.setattr(importlib.import_module("kvtrace.ingest.pipeline"), "SMALL", 0)
     monkeypatch.setattr(sources, "PIECE_BYTES", 2000)
     path = tmp_path / "chats.jsonl"
     with path.open("w") as file:

@@ -13,11 +13,11 @@ import warnings
 from pathlib import Path
 
 import pytest
-from kvtrace.formats.trace_files.violations import check
 
 import kvtrace
 from kvtrace._base.errors import KvtraceError
 from kvtrace.cli import run
+from kvtrace.formats.violations import check
 from kvtrace.ingest import logs
 from kvtrace.ingest.pipeline import anonymize_rows
 from tests.attacks import examples

@@ -61,7 +61,7 @@ def test_each_reader_is_one_row_and_has_a_line_in_the_docs():
     modules = [importlib.import_module(f"kvtrace.ingest.logs.{m.name}") for m in pkgutil.iter_modules(logs.__path__)]
     assert {m for m in modules if hasattr(m, "small_unit") and hasattr(m, "matches")} >= set(READERS.values())
     assert all(hasattr(reader, "read") or hasattr(reader, "read_all") for reader in READERS.values())
-    docs = "".join(page.read_text() for page in (HERE.parent / "docs").glob("logs*.md"))
+    docs = "".join(page.read_text() for page in (HERE.parent / "docs/ingest").glob("logs*.md"))
     assert all(f"## `{name}`" in docs for name in READERS)
     assert all(f"`{target}`" in docs for target in TARGETS)
 
@@ -91,7 +91,7 @@ def test_each_form_is_recognised_and_reads_to_its_end(name, reader, time):
 
 
 def test_the_docs_examples_are_read_as_they_say():
-    docs = (HERE.parent / "docs" / "logs.md").read_text()
+    docs = (HERE.parent / "docs/ingest" / "logs.md").read_text()
     sections = re.findall(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", docs, re.M | re.S)
     assert [name for name, _ in sections] == ["block-hash", "openai", "tokens"]
     for name, section in sections:

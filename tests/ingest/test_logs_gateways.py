@@ -92,7 +92,7 @@ def test_each_example_becomes_a_trace(name):
 
 
 def test_the_docs_examples_are_read_as_they_say():
-    docs = (HERE.parent / "docs" / "logs-gateways.md").read_text()
+    docs = (HERE.parent / "docs/ingest" / "logs-gateways.md").read_text()
     sections = re.findall(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", docs, re.M | re.S)
     assert [name for name, _ in sections] == ["litellm", "otel", "sglang"]
     for name, section in sections:

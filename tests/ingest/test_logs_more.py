@@ -108,7 +108,7 @@ def test_each_example_becomes_a_trace(name):
 
 
 def test_the_docs_examples_are_read_as_they_say():
-    docs = (HERE.parent / "docs" / "logs-more.md").read_text()
+    docs = (HERE.parent / "docs/ingest" / "logs-more.md").read_text()
     sections = dict(re.findall(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", docs, re.M | re.S))
     assert set(sections) == {reader for reader, *_ in OURS.values()}
     for name, section in sections.items():

@@ -6,13 +6,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from kvtrace.trace.trace.figures import figures
 
 import kvtrace
 from kvtrace._base.errors import InputError, RowError, UsageError
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import sources
 from kvtrace.ingest.pipeline import anonymize_rows
+from kvtrace.trace.figures import figures
 
 # the example that the block-hash form was published with: five requests, and what becomes of them
 PUBLISHED_LOG = [
@@ -165,7 +165,7 @@ def long_log(path, rows=3000):
 
 @pytest.mark.parametrize("tail", ["shared", "unique", "drop"])
 def test_the_same_bytes_for_any_number_of_workers(tmp_path, monkeypatch, tail):
-    monkeypatch.setattr(importlib.import_module("kvtrace.anonymize"), "SMALL", 0)
+    monkeypatch.setattr(importlib.import_module("kvtrace.ingest.pipeline"), "SMALL", 0)
     monkeypatch.setattr(sources, "PIECE_BYTES", 50_000)
     log, written = long_log(tmp_path / "log.jsonl"), set()
     for workers in (1, 2, 8):

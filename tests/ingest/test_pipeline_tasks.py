@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from kvtrace.trace.trace.figures import figures
 
 from kvtrace._base.errors import InputError, KvtraceError, RowError, StoppedError, UsageError
 from kvtrace._base.workers import retrying_map
@@ -19,8 +18,9 @@ from kvtrace.ingest.logs import sources
 from kvtrace.ingest.pipeline import anonymize_rows
 from kvtrace.ingest.pipeline_tasks import anonymize_parts
 from kvtrace.privacy.numbering.local_runner import LocalRunner
-from kvtrace.privacy.numbering.plan import shard_of
 from kvtrace.privacy.numbering.store import Store
+from kvtrace.privacy.numbering.task_plan import shard_of
+from kvtrace.trace.figures import figures
 
 KEY = Key(bytes(range(16)))
 OPTIONS = {"key": KEY, "tokenizer": None, "block_size": 4}

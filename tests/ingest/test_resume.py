@@ -26,7 +26,7 @@ from kvtrace.ingest.checkpoint import GOES_ON, Spool
 from kvtrace.ingest.encoding import Batch, Place, Reject
 from kvtrace.ingest.keys import Key, load_key
 from kvtrace.ingest.pipeline import anonymize_rows
-from tests import kill_points
+from tests.ingest import kill_points
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="no locks on files")
 HERE = Path(__file__).resolve().parents[1]
@@ -100,7 +100,7 @@ def test_whenever_a_run_is_killed_its_resumption_gives_the_same_bytes(cases, tmp
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr("kvtrace.ingest.logs.sources.PIECE_BYTES", kill_points.PIECE_BYTES)
-    monkeypatch.setattr(sys.modules["kvtrace.anonymize"], "SMALL", 0)
+    monkeypatch.setattr(sys.modules["kvtrace.ingest.pipeline"], "SMALL", 0)
 
 
 @pytest.fixture
@@ -540,7 +540,7 @@ def slow_run(place):
         "import sys, time, importlib\n"
         "import kvtrace.ingest.encoding as encode\n"
         "import kvtrace.ingest.logs.sources as sources\n"
-        "importlib.import_module('kvtrace.anonymize').SMALL = 0\n"
+        "importlib.import_module('kvtrace.ingest.pipeline').SMALL = 0\n"
         f"sources.PIECE_BYTES = {kill_points.PIECE_BYTES}\n"
         "call = encode.Encoder.__call__\n"
         "def slow(self, piece):\n    time.sleep(0.1)\n    return call(self, piece)\n"

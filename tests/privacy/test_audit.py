@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvtrace.formats.trace_files.dataset import PartsWriter, open_parts, rows_of
-from kvtrace.formats.trace_files.sidecar import describe
-from kvtrace.formats.trace_files.trace_files import read_columns
-from kvtrace.trace.trace.trace import Columns, Trace, replace_columns, toy
 
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace._native.ids import renumber
 from kvtrace._native.sharing import Inference
 from kvtrace.cli import run
-from kvtrace.formats.trace_files import jsonl_read
-from kvtrace.privacy import releases as release
+from kvtrace.formats import jsonl_read
+from kvtrace.formats.dataset import PartsWriter, open_parts, rows_of
+from kvtrace.formats.sidecar import describe
+from kvtrace.formats.trace_files import read_columns
 from kvtrace.privacy.checks import (
     CHECKS,
     anonymity,
@@ -36,12 +34,16 @@ from kvtrace.privacy.checks import (
     sums,
     xxh3,
 )
-from kvtrace.privacy.checks.evidence import Blocks
+from kvtrace.privacy.checks.blocks import Blocks
 from kvtrace.privacy.checks.numbers import MOST, Numbers
 from kvtrace.privacy.contributors import Holders
 from kvtrace.privacy.k_sharing import count_holders
 from kvtrace.privacy.profiles import PROFILES, profile
-from kvtrace.report.audit import table
+from kvtrace.privacy.releases import release
+from kvtrace.report.audit_table import table
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.trace import Trace
 from tests.reference import audit as reference
 from tests.reference import sharing as sharing_reference
 from tests.strategies import traces

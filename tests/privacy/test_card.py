@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvtrace.formats.trace_files.dataset import open_parts, rows_of
-from kvtrace.formats.trace_files.sidecar import describe
-from kvtrace.trace.trace.trace import toy
 
 import kvtrace
 from kvtrace._base.errors import AuditError, KvtraceError
 from kvtrace.cli import run
-from kvtrace.privacy import releases as release
+from kvtrace.formats.dataset import open_parts, rows_of
+from kvtrace.formats.sidecar import describe
+from kvtrace.formats.trace_files import card_path
 from kvtrace.privacy.checks import audit
-from kvtrace.privacy.data_card import card, card_path
+from kvtrace.privacy.data_card import card
 from kvtrace.privacy.profiles import PROFILES
 from kvtrace.privacy.publishing import publish, publish_chunks
+from kvtrace.privacy.releases import release
+from kvtrace.trace.building import toy
 from tests.strategies import traces
 
 SECTIONS = [
@@ -63,7 +64,7 @@ def test_a_card_says_every_finding(released):
 
 
 def test_figures_come_from_the_trace_or_the_sidecar_alike(released):
-    from kvtrace.trace.trace.figures import figures
+    from kvtrace.trace.figures import figures
 
     path, said = released
     trace, found = kvtrace.read(path), audit(path)

@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Columns, Trace, toy
 
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace._native import sharing as kernel
-from kvtrace.privacy import releases as release
 from kvtrace.privacy.contributors import holders, inferred
 from kvtrace.privacy.k_sharing import count_holders, exposed, split_below
 from kvtrace.privacy.profiles import PROFILES, declared, profile
+from kvtrace.privacy.releases import release
 from kvtrace.privacy.steps import drop_sessions, keep_allowed, round_lengths, step_times, with_tail
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.reference import sharing as reference
 from tests.strategies import traces
 

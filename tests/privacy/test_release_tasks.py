@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kvtrace.formats.trace_files.dataset import PartsWriter, open_parts
-from kvtrace.trace.trace.figures import figures
-from kvtrace.trace.trace.trace import Trace, TraceBuilder
 
 import kvtrace
 from kvtrace._base.errors import UsageError
+from kvtrace.formats.dataset import PartsWriter, open_parts
 from kvtrace.privacy.profiles import profile
 from kvtrace.privacy.release_tasks import release_parts
 from kvtrace.privacy.releases import release
+from kvtrace.trace.building import TraceBuilder
+from kvtrace.trace.figures import figures
+from kvtrace.trace.trace import Trace
 from tests.ingest.test_pipeline_tasks import Here
 from tests.strategies import traces
 
@@ -58,7 +59,7 @@ def held(draw):
     """A trace that knows its sessions, or its users; no blocks of outputs."""
     trace = draw(traces())
     none = dict.fromkeys(("output_ids", "output_offsets", "session", "parent"))
-    columns = kvtrace.trace.trace.replace_columns(trace, extra={}, **none)
+    columns = kvtrace.trace.columns.replace_columns(trace, extra={}, **none)
     count = len(trace)
     if draw(st.booleans()):
         columns.session = np.array(draw(st.lists(st.integers(-1, 3), min_size=count, max_size=count)))

@@ -1,11 +1,10 @@
 """A sweep in the plainest way: nested loops around `simulate`, in the order of the table's rows."""
 
-from kvtrace.trace.trace.folding import fold
-
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cache.engines import ENGINES
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
+from kvtrace.trace.folding import fold
 
 
 def rows(traces, *, factors, engines, modes, schedules, policies, capacities, switches=None):
@@ -29,7 +28,7 @@ def rows(traces, *, factors, engines, modes, schedules, policies, capacities, sw
 def row_of(trace, engine, mode, schedule, policy, capacity, switches):
     """The keys of one simulation, or its settings and its error."""
     if policy in POLICIES and POLICIES[policy].ceiling:
-        engine = "founding"
+        engine = "reference"
     taken = {name: value for name, value in switches.items() if name in ENGINES[engine].switches}
     try:
         done = simulate(trace, capacity, policy, engine=engine, mode=mode, schedule=schedule, **taken)

@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from kvtrace.trace.trace.trace import Columns, Trace
 
 from kvtrace import UsageError, fold, toy, write
 from kvtrace.cli import run
@@ -14,6 +13,8 @@ from kvtrace.report import html_page as page
 from kvtrace.report import interactive, paper
 from kvtrace.report.plots import PLOTS, compare
 from kvtrace.report.plots.plot import Axis, Panel, Series, Study, cdf, cumulative, log_ticks
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 
 pytest.importorskip("plotly")
 

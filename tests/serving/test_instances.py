@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from kvtrace.serving.hardware.instances import ROUTERS, simulate_instances
-from kvtrace.trace.trace.trace import toy
 
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.schedules import parse_schedule
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cli import run
+from kvtrace.serving.instances import ROUTERS, simulate_instances
+from kvtrace.trace.building import toy
 from tests.reference.fleet import fleet as slow
 from tests.strategies import traces
 
@@ -36,7 +36,7 @@ def test_a_fleet_does_what_its_twin_does(trace, count, router, extra, schedule):
     assert done.instance.tolist() == instances and done.hit_blocks.tolist() == hits
 
 
-@given(traces(outputs=False), routers, st.sampled_from(["founding", "vllm"]), st.sampled_from(["c1", "timed:30"]))
+@given(traces(outputs=False), routers, st.sampled_from(["reference", "vllm"]), st.sampled_from(["c1", "timed:30"]))
 def test_one_instance_is_the_cache_itself(trace, router, engine, schedule):
     capacity = int(trace.prompt_blocks.max(initial=1)) + 4
     alone = simulate(trace, capacity, engine=engine, schedule=schedule)
@@ -46,7 +46,7 @@ def test_one_instance_is_the_cache_itself(trace, router, engine, schedule):
     assert done.hit_blocks.tolist() == alone.hit_blocks.tolist() and done.evictions == alone.evictions
 
 
-ENGINES = ["founding", "vllm", "nano-vllm", "sglang", "tensorrt-llm", "lmcache"]
+ENGINES = ["reference", "vllm", "nano-vllm", "sglang", "tensorrt-llm", "lmcache"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

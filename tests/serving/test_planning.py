@@ -5,8 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kvtrace.serving.hardware.hardware import Roofline, gpu, model_shape
-from kvtrace.serving.hardware.planning import (
+
+import kvtrace
+from kvtrace._base.errors import UsageError
+from kvtrace.analysis.curves import hit_curve
+from kvtrace.cache.simulation import Setting, simulate
+from kvtrace.cli import run
+from kvtrace.serving.hardware import Roofline, gpu, model_shape
+from kvtrace.serving.planning import (
     GIB,
     Below,
     Wanted,
@@ -17,14 +23,8 @@ from kvtrace.serving.hardware.planning import (
     replace_times,
     tiers,
 )
-from kvtrace.serving.hardware.simulation import serve
-from kvtrace.trace.trace.trace import toy
-
-import kvtrace
-from kvtrace._base.errors import UsageError
-from kvtrace.analysis.reuse import hit_curve
-from kvtrace.cache.simulation import Setting, simulate
-from kvtrace.cli import run
+from kvtrace.serving.simulation import serve
+from kvtrace.trace.building import toy
 
 MODEL = Path(__file__).parents[1] / "data/models/llama-3.1-8b.json"
 
@@ -72,7 +72,7 @@ def test_the_gaps_are_those_of_simulations(trace, roofline):
 
 def test_the_best_router_meets_the_target_and_one_instance_less_does_not(trace, roofline, found):
     best, wanted = found["instances"]["best"], Wanted(ttft_s=3.0, tiers=(Below("dram", 64 * GIB, 25e9),))
-    from kvtrace.serving.hardware.planning import served
+    from kvtrace.serving.planning import served
 
     blocks = roofline.kv_capacity_tokens // 512
     times = [np.quantile(served(trace, roofline, wanted, blocks, n, best["router"]).ttft_s, 0.9)

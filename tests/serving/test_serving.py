@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.serving.hardware.instances import ROUTERS
-from kvtrace.serving.hardware.simulation import Limits, Rates, Tier, serve
-from kvtrace.trace.trace.trace import Columns, Trace, toy
 
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting, simulate
+from kvtrace.serving.instances import ROUTERS
+from kvtrace.serving.simulation import Limits, Rates, Tier, serve
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.reference.serving import serve as slow
 from tests.strategies import traces
 
@@ -24,7 +26,7 @@ limits = st.builds(Limits, step_tokens=st.sampled_from([1, 3, 50]), requests=st.
 
 def spread(trace, gap_s):
     """The trace with its arrivals so far apart."""
-    columns = kvtrace.trace.trace.replace_columns(trace, timestamp=np.arange(len(trace)) * gap_s * 1000.0)
+    columns = kvtrace.trace.columns.replace_columns(trace, timestamp=np.arange(len(trace)) * gap_s * 1000.0)
     return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail)
 
 
@@ -47,7 +49,7 @@ def test_requests_are_served_as_the_twin_serves_them(trace, count, router, rate,
 
 
 modes = st.sampled_from(["block", "token", "grow"])
-engines = st.sampled_from(["founding", "vllm"])
+engines = st.sampled_from(["reference", "vllm"])
 
 
 @given(traces(), st.integers(1, 3), st.sampled_from(sorted(ROUTERS)), rates, limits, modes, engines)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.serving.hardware.hardware import GPUS, Gpu, Prices, Roofline, gpu, model_shape
-from kvtrace.serving.hardware.hardware.described import LARGEST
-from kvtrace.serving.hardware.kv_bytes import kv_bytes_per_token
 
 from kvtrace import InputError, UsageError
+from kvtrace.serving.hardware import GPUS, Gpu, Prices, Roofline, gpu, model_shape
+from kvtrace.serving.hardware.described import LARGEST
+from kvtrace.serving.kv_bytes import kv_bytes_per_token
 from tests.reference import serving_model as plain
 
 MODELS = {path.stem: path for path in sorted((Path(__file__).parents[1] / "data/models").glob("*.json"))}

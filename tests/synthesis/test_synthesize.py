@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import toy
 
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cli import run
-from kvtrace.synthesis import fitting as fit
-from kvtrace.synthesis import sampling as sample
 from kvtrace.synthesis.draft import Draft
+from kvtrace.synthesis.fitting import fit
 from kvtrace.synthesis.knobs import Knobs
 from kvtrace.synthesis.limits import within
 from kvtrace.synthesis.model import Model
-from kvtrace.synthesis.sampling import write_sample
+from kvtrace.synthesis.sampling import sample, write_sample
 from kvtrace.synthesis.tree import fit_tree
+from kvtrace.trace.building import toy
 from tests.strategies import traces
 
 METHODS = {"attach": fit, "tree": fit_tree}

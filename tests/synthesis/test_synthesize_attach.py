@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Columns, Trace, concat, toy
 
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
@@ -17,6 +16,9 @@ from kvtrace.synthesis.attach import AttachStream
 from kvtrace.synthesis.bins import FEW, Bins
 from kvtrace.synthesis.fitting import fit
 from kvtrace.synthesis.model import Model
+from kvtrace.trace.building import concat, toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.reference import attach as slow
 from tests.strategies import traces
 

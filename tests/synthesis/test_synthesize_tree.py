@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Columns, Trace, toy
 
 import kvtrace
 from kvtrace._native import stretch as stretch_kernel
@@ -12,6 +11,9 @@ from kvtrace._native import tree as tree_kernel
 from kvtrace.synthesis.draft import Draft
 from kvtrace.synthesis.stretch import State, scaled, stretched
 from kvtrace.synthesis.tree import TreeStream, fit_tree
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.reference import stretch as slow_stretch
 from tests.reference import tree as slow_tree
 from tests.strategies import traces

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Columns
 
 from kvtrace import InputError, Trace, UsageError, read, toy
 from kvtrace.cli.texts import texts as texts_command
 from kvtrace.text.prompts import Prompts, hashes_to_texts, texts_to_hashes
-from kvtrace.text.prompts import writing as write
 from kvtrace.text.prompts.blocks import Blocks
 from kvtrace.text.prompts.bodies import FORMS
 from kvtrace.text.prompts.verifier import Verifier
 from kvtrace.text.prompts.words import LOREM, Words
+from kvtrace.text.prompts.writing import write
 from kvtrace.text.tokenizers import load
+from kvtrace.trace.columns import Columns
 from tests.conftest import ROOT
 from tests.strategies import traces
 

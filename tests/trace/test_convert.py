@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.conversion import convert, first, sample_rows, sample_sessions, speed_up, window
-from kvtrace.trace.trace.folding import fold
-from kvtrace.trace.trace.trace import TAILS, Columns, Trace, replace_columns, toy
 
 import kvtrace
-from kvtrace._base.durations import milliseconds
 from kvtrace._base.errors import InputError, UsageError
+from kvtrace._base.units import milliseconds
 from kvtrace.cli import run
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import TAILS, Columns, replace_columns
+from kvtrace.trace.conversion import convert, first, sample_rows, sample_sessions, speed_up, window
+from kvtrace.trace.folding import fold
+from kvtrace.trace.trace import Trace
 from tests.strategies import traces
 
 

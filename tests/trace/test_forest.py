@@ -2,9 +2,11 @@
 
 import pytest
 from hypothesis import given
-from kvtrace.trace.trace.trace import Columns, Trace, toy
 
 import kvtrace
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.strategies import traces
 
 

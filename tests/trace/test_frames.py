@@ -4,11 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from kvtrace.trace.trace.trace import Columns, Trace, toy
 
 import kvtrace
 from kvtrace.analysis.distribution import FIGURES
-from kvtrace.trace.trace import frames
+from kvtrace.trace import frames
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.docs import ROOT
 
 

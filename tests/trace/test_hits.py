@@ -2,10 +2,12 @@
 
 import numpy as np
 from hypothesis import given
-from kvtrace.trace.trace.hits import count_hits, unlimited_hits
-from kvtrace.trace.trace.trace import Columns, Trace, toy
 
 import kvtrace
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.hits import count_hits, unlimited_hits
+from kvtrace.trace.trace import Trace
 from tests.strategies import traces
 
 

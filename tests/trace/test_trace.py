@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvtrace.trace.trace.trace import Columns, Trace, TraceBuilder, concat, first_seen, mend, replace_columns, toy
 
 import kvtrace
+from kvtrace.trace.building import TraceBuilder, concat, toy
+from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.normalise import mend
+from kvtrace.trace.trace import Trace, first_seen
 from tests.strategies import traces
 
 

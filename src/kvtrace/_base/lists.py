@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .durations import milliseconds
 from .errors import UsageError
+from .units import milliseconds
 
 
 def quantiles(text: str | None) -> list[float]:

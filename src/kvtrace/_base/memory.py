@@ -1,26 +1,17 @@
-"""How much memory it takes to read a folder of parts: a bound that its manifest gives before any row is read.
-
-The bytes of each term are those of the arrays that are made, docs/formats/large-traces.md adds them up; a test holds peaks of
-processes against them.
-"""
+"""Memory: how much something needs, term by term, and how freed memory goes back to the system."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..analysis.capacities import BYTES
-from ..formats.dataset import ROWS, Parts
 from .errors import UsageError
+from .units import BYTES
 
 MB = 10**6
 MMAP_THRESHOLD = -3  # of mallopt
 PROGRAM = 100 * MB  # Python and its libraries
 PIECE = 100 * MB  # a piece of the trace, unpacked, and what is made of it
-LIGHT = {"lru": 8, "fifo": 8, "slru": 8, "unlimited": 8, "mru": 16, "lfu": 16, "sieve": 16, "s3fifo": 16, "arc": 16}
-HEAVY = ("lfu-da", "ttl", "priority", "pgdsf", "workload", "belady")  # LIGHT: bytes a distinct block, beside queues
 
 
 @dataclass(frozen=True)
@@ -64,97 +55,6 @@ def parse_memory(text: str) -> int:
     return int(float(found[1]) * BYTES[found[2].lower()])
 
 
-def analyzing(parts: Parts) -> Need:
-    """What `analyze` keeps: uses, last uses and distances of distinct blocks, and the runs that were found again."""
-    return Need({
-        "for the program and a piece": PROGRAM + PIECE,
-        f"for {len(parts):,} requests": len(parts) * (_columns(parts, ("type",)) + 220),
-        f"for {parts.distinct:,} distinct blocks": 12 * parts.distinct,
-        "for reuse times": 16 * _again(parts),
-    })  # fmt: skip
-
-
-def curving(parts: Parts, sample: float | None) -> Need:
-    """What `curve` keeps: of all runs that are found again, or of a sample of the blocks."""
-    requests = len(parts) * (_columns(parts, ()) + 160)
-    if sample is None:
-        what, runs = "for what is found again", 300 * _again(parts)
-    else:
-        what, runs = "for a sample up to twice as large as its share", 160 * sampled(parts, sample)
-    return Need({
-        "for the program and a piece": PROGRAM + PIECE,
-        f"for {len(parts):,} requests": requests,
-        f"for {parts.distinct:,} distinct blocks": 8 * parts.distinct,
-        what: runs,
-    }, remedy="Try --sample 0.01" if sample is None else "Try a smaller --sample")  # fmt: skip
-
-
-def sampled(parts: Parts, share: float) -> int:
-    """References to blocks of a sample, twice as many as there should be: what a bound counts on."""
-    return min(parts.blocks, int(2 * share * parts.blocks) + 1000)
-
-
-def simulating(
-    parts: Parts, settings: Iterable, threads: int | None = None, *, per_request=False, beyond: str | None = None
-) -> Need:
-    """What `simulate` keeps: all ids as 32-bit numbers, and the state of as many caches as run at once."""
-    settings = list(settings)
-    states = sorted((_state(parts, setting) for setting in settings), reverse=True)
-    at_once = states[: threads or os.cpu_count() or 1]
-    asks = 1 + len({setting.asks for setting in settings})
-    unknown = next(filter(None, map(_unknown, settings)), None)
-    each = _columns(parts) + 40 + 75 * asks + 24 * len(settings)
-    each += (40 * (5 + len(settings))) if per_request else 0
-    return Need({
-        "for the program and a piece": PROGRAM + PIECE,
-        f"for {len(parts):,} requests": len(parts) * each,
-        f"for {parts.blocks:,} ids": 4 * parts.blocks,
-        f"for {len(at_once)} cache{'s' * (len(at_once) != 1)} at once": max(sum(at_once), 8 * parts.distinct),
-    }, remedy="Try --no-gap, which leaves out the offline optimum, fewer settings, or --threads 1",
-        beyond=beyond or unknown)  # fmt: skip
-
-
-def _state(parts, setting) -> int:
-    """Bytes that a founding cache keeps of blocks."""
-    name = setting.policy.partition(":")[0]
-    if name in LIGHT and dict(setting.switches).get("pool", "flat") == "flat":
-        queues = min(48 * parts.distinct, 6 * parts.blocks)  # a log takes up to 8 times what is in line, or all uses
-        return LIGHT[name] * parts.distinct + queues
-    return 64 * parts.distinct + 16 * parts.blocks  # heaps of blocks, or a look ahead
-
-
-def _unknown(setting) -> str | None:
-    """What no bound is known for in a setting."""
-    if setting.engine != "founding":
-        return f"engine {setting.engine}"
-    if setting.mode == "grow":
-        return "mode grow"
-    return None if setting.policy.partition(":")[0] in (*LIGHT, *HEAVY) else "a policy of your own"
-
-
-def converting(parts: Parts) -> Need:
-    """What `convert` keeps where it verifies rows and passes them on: a piece, and the part that is written."""
-    rows = min(ROWS, len(parts))
-    references = -(-rows * (parts.blocks + parts.output_blocks) // max(1, len(parts)))
-    return Need({
-        "for the program and a piece": PROGRAM + PIECE,
-        f"for {len(parts):,} requests": len(parts) * (_columns(parts) + 60),
-        f"for {parts.distinct:,} distinct blocks": 8 * parts.distinct,
-        "for the part that is written": 2 * (40 * references + rows * (_columns(parts) + 100)),
-    })  # fmt: skip
-
-
-def whole(parts: Parts, what: str) -> Need:
-    """What it takes to have all of it in memory, which `what` asks for."""
-    references = parts.blocks + parts.output_blocks
-    each = 128 if what == "--chain" else 72
-    return Need({
-        "for the program": PROGRAM,
-        f"for the whole, which {what} needs": each * references + 40 * parts.distinct,
-        f"for {len(parts):,} requests": len(parts) * (2 * _columns(parts) + 400),
-    }, remedy=f"Try it without {what}")  # fmt: skip
-
-
 def keep_little() -> None:
     """Let freed arrays of this process go back to the system at once, where its C library can: bounds count on it.
 
@@ -179,25 +79,6 @@ def _libc():
 
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     return libc if hasattr(libc, "malloc_trim") else None
-
-
-# -- helpers -----------------------------------------------------------------------------------------------------
-
-
-def _columns(parts, extra: tuple[str, ...] | None = None) -> int:
-    """Bytes of a request's own columns, and of the `extra` ones that are kept (None = all) with room for short texts.
-
-    Conversations are looked at turn by turn: eight numbers for each that is there.
-    """
-    names = parts.names()
-    linked = 64 * sum(name in names for name in ("session", "parent"))
-    kept = [name for name in names if name.startswith("extra.") and (extra is None or name[6:] in extra)]
-    return 40 + linked + (8 if parts.output_blocks else 0) + 120 * len(kept)
-
-
-def _again(parts) -> int:
-    """References that can be to a block which was there before."""
-    return parts.blocks - max(0, parts.distinct - parts.output_blocks)
 
 
 def _mb(size) -> str:

@@ -34,7 +34,7 @@ class Arrivals:
 def arrivals(trace: Trace, *, ms_per_token: float = 30.0, quantiles=()) -> Arrivals:
     """Arrival statistics; what needs a duration is None where all requests arrive at once.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> arrivals(toy("0", "1", "2", gap_ms=500)).gap_ms.mean
     500.0
     """

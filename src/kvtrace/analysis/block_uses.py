@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..formats.lazy import pieces
 from ..trace.trace import Trace
 
 
@@ -23,7 +22,7 @@ class Uses:
 def uses(trace: Trace) -> Uses:
     """The uses of a trace's blocks; InputError where ids do not form a forest.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> found = uses(toy("0 1 2", "0 1 3"))
     >>> found.uses, found.hit_blocks, found.repeated_blocks
     (array([2, 2, 1, 1], dtype=int32), array([0, 2]), array([2, 2]))
@@ -33,8 +32,8 @@ def uses(trace: Trace) -> Uses:
     trace.require_chained()
     found, by_depth = np.zeros(trace.distinct, dtype=np.int32), np.zeros((3, kernel.BANDS), dtype=np.int64)
     hit_blocks, repeated = (np.empty(len(trace), dtype=np.int64) for _ in range(2))
-    for rows, piece in pieces(trace):
+    for rows, piece in trace.pieces():
         hit_blocks[rows] = kernel.walk_on(piece.hash_ids, piece.offsets, found, by_depth)
-    for rows, piece in pieces(trace):
+    for rows, piece in trace.pieces():
         repeated[rows] = kernel.repeated(piece.hash_ids, piece.offsets, found)
     return Uses(found, hit_blocks, repeated, by_depth)

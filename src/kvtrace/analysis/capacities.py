@@ -7,12 +7,11 @@ import re
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.units import BYTES
 
 MOST = 1 << 48  # blocks: no cache is larger, and sums over it stay whole
 FORM = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z%]*)")
 COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-BYTES = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-         "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
 
 
 def parse_capacities(

@@ -1,108 +1,33 @@
 """How faithful one trace is to another: figures side by side, and a score from 0 to 1 for each.
 
-A score is 1 less a distance that docs/analysis/compare.md defines; the overall score is their mean. A figure that only one of
-the traces has scores 0, and one that neither has is left out.
+A score is 1 less a distance that docs/analysis/compare.md defines; the overall score is their mean. A figure that
+only one of the traces has scores 0, and one that neither has is left out.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from .._base.errors import InputError
-from ..trace.frames import html
+from .._base.tables import TextTable, html
 from ..trace.hits import count_hits, unlimited_hits
 from ..trace.trace import Trace
 from .arrivals import WINDOWS_S, dispersion
+from .comparison_tables import curves, errors, scores
+from .curves import hit_curve
 from .distances import Sample, distance, spearman
 from .distribution import Distribution
-from .reuse import HitCurve, hit_curve, reuse_distances, reuse_times
+from .exact_curve import HitCurve
+from .figure_pairs import QUANTILES, Curves, Number, Values
+from .reuse import reuse_distances, reuse_times
 from .sessions import Turns, infer_sessions, recorded_sessions
 
 SCHEMA = 1  # version of the keys of to_dict
-QUANTILES = (0.9, 0.99)
-ERRORS = ("mean", "std", "p25", "median", "p75")  # with QUANTILES, the figures whose relative errors are given
 POINTS = 400  # of a hit curve
 HIT_RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
-
-
-@dataclass(frozen=True)
-class Values:
-    """One quantity's distribution in both traces."""
-
-    a: Distribution
-    b: Distribution
-    distance: float | None  # Kolmogorov-Smirnov; None where neither trace has a value
-
-    @property
-    def score(self) -> float | None:
-        """1 - distance."""
-        return None if self.distance is None else 1 - self.distance
-
-    @property
-    def errors(self) -> dict[str, float | None]:
-        """Relative error of each figure, (b - a) / a; None where it is not defined."""
-        a, b = self.a.to_dict(), self.b.to_dict()
-        names = (*ERRORS, *(f"q{q:g}" for q in QUANTILES))
-        return {name: relative_error(a.get(name), b.get(name)) for name in names}
-
-    def to_dict(self) -> dict:
-        """Keys as docs/analysis/compare.md lists them."""
-        both = {"a": self.a.to_dict(), "b": self.b.to_dict()}
-        return {"score": self.score, "distance": self.distance} | both | {"errors": self.errors}
-
-
-@dataclass(frozen=True)
-class Number:
-    """One number of both traces."""
-
-    a: float | None
-    b: float | None
-    distance: float | None  # from 0 to 1; None where nothing can be said
-
-    @property
-    def score(self) -> float | None:
-        """1 - distance."""
-        return None if self.distance is None else 1 - self.distance
-
-    @property
-    def difference(self) -> float | None:
-        """b - a."""
-        return None if self.a is None or self.b is None else self.b - self.a
-
-    @property
-    def ratio(self) -> float | None:
-        """b / a."""
-        return None if self.a is None or self.b is None or not self.a else self.b / self.a
-
-    def to_dict(self) -> dict:
-        """Keys as docs/analysis/compare.md lists them."""
-        return {"score": self.score, **asdict(self), "difference": self.difference, "ratio": self.ratio}
-
-
-@dataclass(frozen=True)
-class Curves:
-    """The hit curves of both traces over one axis of capacities."""
-
-    unit: str  # of the axis: blocks, tokens, or share (of the working set)
-    rate: str  # which of HIT_RATES
-    first: float | None  # the range looked at, from where both curves are exact to where both are complete
-    last: float | None
-    points: int
-    distance: float | None  # the greatest difference of the rates; None where neither trace has blocks
-    at: float | None  # where it is
-    mean: float | None  # mean difference over the points, which lie evenly on a log scale
-
-    @property
-    def score(self) -> float | None:
-        """1 - distance."""
-        return None if self.distance is None else 1 - self.distance
-
-    def to_dict(self) -> dict:
-        """Keys as docs/analysis/compare.md lists them."""
-        return {"score": self.score, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -135,10 +60,16 @@ class Comparison:
         """What a reader of the figures has to know."""
         return list(_notes(self))
 
-    def _repr_html_(self) -> str:
-        from ..report.comparison import tables
+    def tables(self) -> list[TextTable]:
+        """Scores, the errors of each distribution, and the hit curves, as `kvtrace compare` prints them."""
+        return [
+            scores(self.names, self.overall, self.distributions, self.numbers, self.curves),
+            errors(self.distributions),
+            curves(self.curves),
+        ]
 
-        return html(tables(self))
+    def _repr_html_(self) -> str:
+        return html(self.tables())
 
     def to_dict(self) -> dict:
         """Keys as docs/analysis/compare.md lists them; `schema` is their version."""
@@ -186,7 +117,7 @@ class Side:
 def compare(a: Trace, b: Trace, *, names: tuple[str, str] = ("A", "B")) -> Comparison:
     """How faithful b is to a; InputError where one has no requests, or ids that form no forest.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> found = compare(toy("0 1", "0 2"), toy("0 1", "2 3"))
     >>> found.scores["input_length"], found.scores["block_hit_rate"]
     (1.0, 0.75)
@@ -260,20 +191,6 @@ def _values(a: Sample, b: Sample) -> Values:
 
 def _distribution(values, counts):
     return Distribution.of(values, QUANTILES) if counts is None else Distribution.of_counted(values, counts, QUANTILES)
-
-
-def relative_error(a: float | None, b: float | None) -> float | None:
-    """(b - a) / a; 0 where both are 0, None where only a is.
-
-    >>> relative_error(4.0, 5.0), relative_error(0.0, 0.0), relative_error(0.0, 1.0)
-    (0.25, 0.0, None)
-    """
-    if a is None or b is None or (a == 0 and b != 0):
-        return None
-    return (b - a) / abs(a) if a else 0.0
-
-
-# -- numbers -------------------------------------------------------------------------------------------------------
 
 
 def _numbers(sides, turns) -> dict[str, Number]:
@@ -350,7 +267,10 @@ def _notes(found: Comparison):
             "curves are of tokens; the block and request hit rates are each of its own blocks."
         )
     if found.sessions == "inferred":
-        yield "Sessions are inferred for both traces from the blocks that requests share; docs/analysis/compare.md says how."
+        yield (
+            "Sessions are inferred for both traces from the blocks that requests share; "
+            "docs/analysis/compare.md says how."
+        )
     short = [f"{window} s" for window in WINDOWS_S if found.numbers[f"dispersion_{window}s"].distance is None]
     if short:
         yield f"Too short for two whole windows, so nothing is said of dispersion: {', '.join(short)}."

@@ -30,7 +30,7 @@ class Popularity:
 def popularity(trace: Trace, found: Uses | None = None) -> Popularity:
     """How the reuse of a trace is spread over its blocks.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> popularity(toy("0 1", "0 2", "0 3")).top_share[0.1]
     1.0
     """
@@ -85,7 +85,7 @@ class Depth:
 def sharing_by_depth(trace: Trace, found: Uses | None = None) -> list[Depth]:
     """Blocks and their sharing by depth, in bands whose width doubles: 1, 2, 3-4, 5-8, ...
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> [(band.low, band.high, band.blocks, band.shared_blocks) for band in sharing_by_depth(toy("0 1", "0 2 3"))]
     [(1, 1, 1, 1), (2, 2, 2, 0), (3, 4, 1, 0)]
     """

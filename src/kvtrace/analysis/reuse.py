@@ -1,4 +1,4 @@
-"""Reuse distances, reuse times, and the exact hit curve of an LRU cache for every capacity, in one pass.
+"""Reuse distances and reuse times, in one pass over the blocks.
 
 With one request at a time and LRU, a prefix cache is a stack algorithm (Mattson 1970): a block hits at every capacity
 that reaches its place in the recency list. The kernel finds those places (`segments`); all else is sums over them.
@@ -10,18 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._base.errors import InputError
-from ..formats.lazy import pieces
-from ..trace.hits import Hits
 from ..trace.trace import Trace
-from .capacities import spread
 from .distribution import Distribution
-from .piecewise_linear import Ramps, Steps
 from .weighted_quantiles import of_sorted
 
-SCHEMA = 1  # version of the keys of to_dict
 CHUNK = 1 << 16  # values of a distribution that are looked at together
-RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,124 +30,21 @@ class Segments:
 def segments(trace: Trace) -> Segments:
     """The runs of blocks that each request found in the recency list; InputError where ids do not form a forest.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> segments(toy("0 1", "2", "0 1")).rank
     array([2])
     """
     from .._native import reuse
 
     recency = reuse.Recency(len(trace.require_chained()), trace.distinct)
-    found = [recency.found(piece.hash_ids, piece.offsets) for _, piece in pieces(trace)]
+    found = [recency.found(piece.hash_ids, piece.offsets) for _, piece in trace.pieces()]
     return Segments(*(found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))))
-
-
-def hit_curve(trace: Trace, *, sample: float | None = None, seed: int = 0, most: int | None = None) -> HitCurve:
-    """The exact hit counts of an LRU cache at every capacity, one request at a time.
-
-    With `sample`, an estimate from that share of the blocks and its error (`shards.SampledCurve`); UsageError where
-    it holds more than `most` references. InputError where there are no blocks, or ids that form no forest.
-
-    >>> from kvtrace.trace.trace import toy
-    >>> curve = hit_curve(toy("0 1", "2", "0 1"))
-    >>> [hits.hit_blocks for hits in curve.hits([1, 2, 3])]
-    [0, 1, 2]
-    """
-    if not trace.offsets[-1]:
-        raise InputError("the trace has no hash_ids, so nothing can be said of its reuse.")
-    if sample is not None:
-        from .sampled_curve import SampledCurve
-
-        return SampledCurve(trace.require_chained(), sample, seed, most)
-    return HitCurve(trace, segments(trace))
-
-
-class HitCurve:
-    """Hit counts at any capacity in blocks, each in a few binary searches.
-
-    Exact for capacities of at least `longest`, the blocks of the longest prompt: a smaller cache can't hold every
-    request whole, and what it keeps of one then depends on the engine.
-    """
-
-    sample: float | None = None  # the share of the blocks that was looked at; None = all, exact
-
-    def __init__(self, trace: Trace, found: Segments):
-        self.found = found
-        self._count(trace)
-        self._unit = (1 << 62) // self.requests  # parts of a request, so small that they are counted in whole numbers
-        shares = np.rint(self._unit / trace.prompt_blocks[found.row]).astype(np.int64)
-        weights = np.array([np.ones_like(shares), shares])
-        self._ramps = Ramps(found.rank, found.rank + found.blocks, weights)
-        self._missing = Steps(*tails(trace, found, trace.prompt_blocks))
-
-    def _count(self, trace):
-        blocks = trace.prompt_blocks
-        self.requests, self.blocks, self.tokens = len(trace), int(blocks.sum()), int(trace.input_length.sum())
-        self.requests_with_blocks = int((blocks > 0).sum())
-        self.block_size, self.longest = trace.block_size, int(blocks.max())
-        self.working_set = trace.working_set
-
-    def hits(self, capacities) -> list[Hits]:
-        """The counts of caches of so many blocks each.
-
-        >>> from kvtrace.trace.trace import toy
-        >>> [hits.block_hit_rate for hits in hit_curve(toy("0", "1", "0")).hits([1, 2])]
-        [0.0, 0.3333333333333333]
-        """
-        capacity = np.asarray(capacities, dtype=np.int64).reshape(-1)
-        hit_blocks, shares = self._ramps.at(capacity)
-        hit_tokens = hit_blocks * self.block_size - self._missing.at(capacity)
-        return [
-            self._hits_of(int(blocks), int(tokens), int(share) / self._unit)
-            for blocks, tokens, share in zip(hit_blocks, hit_tokens, shares, strict=True)
-        ]
-
-    def at(self, capacity: int) -> Hits:
-        """The counts of a cache of so many blocks."""
-        return self.hits([capacity])[0]
-
-    def _hits_of(self, hit_blocks, hit_tokens, request_hits):
-        return Hits(
-            requests=self.requests, hit_blocks=hit_blocks, blocks=self.blocks, hit_tokens=hit_tokens,
-            tokens=self.tokens, request_hits=request_hits, requests_with_blocks=self.requests_with_blocks,
-        )  # fmt: skip
-
-    def capacities(self, points: int = 25) -> list[int]:
-        """Capacities from the longest request to the working set, evenly on a log scale.
-
-        >>> from kvtrace.trace.trace import toy
-        >>> hit_curve(toy("0 1", "2 3", "4 5 6 7")).capacities(3)
-        [4, 6, 8]
-        """
-        return spread(self.longest, self.working_set, points)
-
-    def to_dict(self, capacities=None, *, kv_bytes_per_token: int | None = None) -> dict:
-        """Keys as docs/analysis/curve.md lists them, a point for each capacity; `schema` is their version."""
-        capacities = self.capacities() if capacities is None else capacities
-        points = []
-        for capacity, hits in zip(capacities, self.hits(capacities), strict=True):
-            point = {"capacity": int(capacity), "capacity_tokens": int(capacity) * self.block_size}
-            if kv_bytes_per_token is not None:
-                point["capacity_bytes"] = point["capacity_tokens"] * kv_bytes_per_token
-            share, exact = capacity / self.working_set, bool(capacity >= self.longest and self.sample is None)
-            points.append(point | {"share": float(share), "exact": exact} | hits.to_dict())
-        return {
-            "schema": SCHEMA, "block_size": self.block_size, "longest": self.longest, "working_set": self.working_set,
-            "kv_bytes_per_token": kv_bytes_per_token, "sample": self.sample, "points": points,
-            "unlimited": self.at(self.working_set).to_dict(),
-        }  # fmt: skip
-
-    def hits_per_request(self, capacity: int) -> np.ndarray:
-        """Hit blocks of each request in a cache of so many blocks."""
-        found = self.found
-        hits = np.zeros(self.requests, dtype=np.int64)
-        np.add.at(hits, found.row, np.clip(capacity - found.rank + 1, 0, found.blocks))
-        return hits
 
 
 def reuse_times(trace: Trace, found: Segments | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Milliseconds from a block's last use to its next, and how many block references each value stands for.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> [part.tolist() for part in reuse_times(toy("0 1", "2", "0 1", gap_ms=10))]
     [[20.0], [2]]
     """
@@ -167,7 +57,7 @@ def reuse_distances(trace: Trace, found: Segments | None = None) -> tuple[np.nda
 
     A block found at rank r of the recency list has distance r - 1.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> [part.tolist() for part in reuse_distances(toy("0 1", "2", "0 1"))]
     [[1, 2], [1, 1]]
     """
@@ -187,7 +77,7 @@ class Reuses:
 
     16 bytes a run of blocks that was found, and 4 a distinct block; `add` takes the trace's rows in order.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> trace = toy("0 1", "2", "0 1", gap_ms=10)
     >>> found = Reuses(trace)
     >>> found.add(trace)

@@ -13,11 +13,11 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.mixing import split_mix
-from ..formats.lazy import pieces
 from ..trace.hits import Hits
 from ..trace.trace import Trace
+from .exact_curve import RATES, HitCurve
 from .piecewise_linear import Ramps, Steps
-from .reuse import RATES, HitCurve, Segments, tails
+from .reuse import Segments, tails
 
 SAMPLES = 8  # disjoint, of equal size: their mean is the estimate, their spread its error
 T_95 = 2.365  # Student's t: 95 % of means of eight independent estimates are as near as this many standard errors
@@ -28,7 +28,7 @@ FEWEST = 20  # blocks a sample, below which it says nothing
 class SampledCurve(HitCurve):
     """Hit counts at any capacity, estimated from a share of the blocks; `errors` says how far off they may be.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> trace = toy(*[" ".join(str(first + i) for i in range(40)) for first in range(0, 4000, 40)] * 2)
     >>> curve = SampledCurve(trace, 0.1)
     >>> [hits.hit_blocks for hits in curve.hits([2000, 4000])]
@@ -125,7 +125,7 @@ def _parts(trace, every, seed, most):
 def _sampled(trace, every, seed, most):
     """The references to blocks of any sample: their places in the trace, which sample, and their ids in it."""
     sample_of, found, count = _sample_of(trace.distinct, every, seed), [], 0
-    for rows, piece in pieces(trace):
+    for rows, piece in trace.pieces():
         sample = sample_of[piece.hash_ids]
         places = np.flatnonzero(sample >= 0)
         ids = piece.hash_ids[places] // every  # one id of a group: its number names it

@@ -26,7 +26,7 @@ def recorded_sessions(trace: Trace) -> Turns | None:
 
     Where the trace names no parents, a request follows the one before it in its conversation.
 
-    >>> from kvtrace.trace.trace import Columns
+    >>> from kvtrace.trace.columns import Columns
     >>> trace = Trace([0, 1, 2], [1, 1, 1], [1, 1, 1], [0, 1, 0], [0, 1, 2, 3], session=[0, 1, 0], block_size=1)
     >>> recorded_sessions(trace).parent
     array([-1, -1,  0])
@@ -43,7 +43,7 @@ def infer_sessions(trace: Trace, found: Segments | None = None) -> Turns:
     Not where there are three ways or more on from that block in the whole trace (its children, and prompts that end at
     it): such a block is a common beginning, and the request begins a conversation. InputError where ids form no forest.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> turns = infer_sessions(toy("0 1", "0 2", "0 1 3", "0 4"))
     >>> turns.session, turns.parent
     (array([0, 1, 0, 2]), array([-1, -1,  0, -1]))

@@ -5,21 +5,22 @@ The statistics of datagen and AIPerf with their definitions come first and alone
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from .._base.errors import InputError
-from ..formats.lazy import first_blocks, has_output_blocks, pieces
-from ..trace.folding import fold
-from ..trace.frames import Framed
+from .._base.tables import TextTable
 from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
 from .arrivals import Arrivals, arrivals
 from .block_uses import Uses, uses
 from .distribution import Distribution
+from .framed import Framed
 from .popularity import Depth, Popularity, popularity, sharing_by_depth
 from .reuse import Reuses
+from .tables import RATES, TABLE_ROWS, arrival_rows, depth_table, distribution_table, group_table, pair_table, scaled
 from .turns import Group, Sessions, by_type, sessions
 
 SCHEMA = 1  # version of the keys of to_dict
@@ -52,10 +53,19 @@ class Basics(Framed):
         """The five distributions by name."""
         return {name: getattr(self, name) for name in DISTRIBUTIONS}
 
-    def _tables(self):
-        from ..report.analysis import basic_tables
-
-        return basic_tables(self)
+    def tables(self) -> Iterator[TextTable]:
+        """Counts, the three hit rates, and the statistics of datagen and AIPerf."""
+        yield pair_table("Trace", [
+            ("requests", f"{self.requests:,}", ""),
+            ("blocks", f"{self.blocks:,}", "in prompts"),
+            ("distinct blocks", f"{self.distinct_blocks:,}", "the working set; AIPerf's unique prefixes"),
+            ("prefix groups", f"{self.prefix_groups:,}", "first blocks that two requests or more begin with"),
+            ("reuse ratio", f"{self.reuse_ratio:.4f}", "references to blocks that occur more than once"),
+        ])  # fmt: skip
+        yield pair_table(
+            "Hit rates, nothing ever evicted", [(n, f"{getattr(self.hits, n):.4f}", note) for n, note in RATES]
+        )
+        yield distribution_table("Per request", {name: getattr(self, field) for name, field in TABLE_ROWS.items()})
 
     def to_dict(self) -> dict:
         """Keys as docs/analysis/analyze.md lists them; `schema` is their version."""
@@ -74,7 +84,7 @@ DISTRIBUTIONS = ("input_length", "context_length", "unique_prompt_length", "outp
 def basics(trace: Trace, quantiles=(), *, found: Uses | None = None) -> Basics:
     """datagen's and AIPerf's statistics of a trace; InputError where it has no requests or no blocks.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> found = basics(toy("0 1 2", "0 1 3", "4"))
     >>> found.context_length.mean, found.unique_prompt_length.max, found.prefix_groups
     (1.3333333333333333, 1.0, 1)
@@ -82,7 +92,7 @@ def basics(trace: Trace, quantiles=(), *, found: Uses | None = None) -> Basics:
     found = found or _uses(trace)
     blocks, context = trace.prompt_blocks, _context(trace, found)
     holding = blocks > 0
-    fresh = first_blocks(trace)[found.hit_blocks[holding] == 0]  # each first block, once
+    fresh = trace.first_blocks[found.hit_blocks[holding] == 0]  # each first block, once
     return Basics(
         block_size=trace.block_size, tail=trace.tail, requests=len(trace),
         blocks=int(trace.offsets[-1]), distinct_blocks=int(np.count_nonzero(found.uses)),
@@ -141,10 +151,39 @@ class Summary(Framed):
             found |= {name: getattr(self.sessions, name) for name in ("turns", "think_ms", "growth")}
         return found
 
-    def _tables(self):
-        from ..report.analysis import tables
-
-        return tables(self)
+    def tables(self) -> Iterator[TextTable]:
+        """Everything, section by section."""
+        yield from self.basics.tables()
+        yield distribution_table("Reuse", {
+            "Reuse time (s)": scaled(self.reuse_time_ms, 1000),
+            "Reuse distance (blocks)": self.reuse_distance,
+        })  # fmt: skip
+        popular = self.popularity
+        yield pair_table("Popularity", [
+            ("blocks used again", f"{popular.reused_blocks:,}", f"of {self.basics.distinct_blocks:,}"),
+            ("most used block", f"{popular.most_used:,}", "uses"),
+            *((f"top {top:.0%} of blocks", f"{part:.1%}", "of all reuse") for top, part in popular.top_share.items()),
+        ])  # fmt: skip
+        yield depth_table(self.sharing_by_depth)
+        yield pair_table("Arrivals", list(arrival_rows(self.arrivals)))
+        if self.sessions:
+            yield distribution_table("Conversations", {
+                "Turns": self.sessions.turns,
+                "Time to the next turn (s)": scaled(self.sessions.think_ms, 1000),
+                "Context growth (tokens)": self.sessions.growth,
+            })  # fmt: skip
+            yield group_table("By turn", "turn", self.sessions.by_turn)
+        if self.by_type:
+            yield group_table("By type", "type", self.by_type)
+        if self.hits_with_outputs:
+            note = "where the blocks of outputs stay resident too"
+            yield pair_table("Outputs", [(n, f"{getattr(self.hits_with_outputs, n):.4f}", note) for n, _ in RATES])
+        if self.kv_bytes_per_token and self.working_set_bytes:
+            gib = self.working_set_bytes / 2**30
+            yield pair_table("KV cache", [
+                ("bytes a token", f"{self.kv_bytes_per_token:,}", "over all layers"),
+                ("working set", f"{gib:,.2f}", "GiB, to hold every distinct block"),
+            ])  # fmt: skip
 
     def to_dict(self) -> dict:
         """Keys as docs/analysis/analyze.md lists them; `schema` is their version."""
@@ -169,14 +208,14 @@ def analyze(
 
     InputError where it has no requests, no blocks, or ids that form no forest.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> found = analyze(toy("0 1 2", "0 1 3", "4"))
     >>> found.basics.hits.hit_blocks, found.reuse_distance.max
     (2, 1.0)
     """
     used = _uses(trace)
     reuses = Reuses(trace)
-    for _, piece in pieces(trace):
+    for _, piece in trace.pieces():
         reuses.add(piece)
     return Summary(
         basics=basics(trace, quantiles, found=used),
@@ -185,7 +224,7 @@ def analyze(
         arrivals=arrivals(trace, ms_per_token=ms_per_token, quantiles=quantiles),
         sessions=sessions(trace, used.hit_blocks, quantiles),
         by_type=by_type(trace, used.hit_blocks),
-        hits_with_outputs=count_hits(trace, _hits_with_outputs(trace)) if has_output_blocks(trace) else None,
+        hits_with_outputs=count_hits(trace, _hits_with_outputs(trace)) if trace.has_output_blocks else None,
         kv_bytes_per_token=kv_bytes_per_token,
     )  # fmt: skip
 
@@ -193,38 +232,8 @@ def analyze(
 def _hits_with_outputs(trace) -> np.ndarray:
     """Hit blocks of each request when nothing is ever evicted, and outputs stay resident too."""
     hits, seen = np.empty(len(trace), dtype=np.int64), 0
-    for rows, piece in pieces(trace):
+    for rows, piece in trace.pieces():
         hits[rows] = unlimited_hits(piece, outputs=True, seen=seen)
         seen = max(seen, int(piece.hash_ids.max(initial=-1)) + 1)
         seen = seen if piece.output_ids is None else max(seen, int(piece.output_ids.max(initial=-1)) + 1)
     return hits
-
-
-@dataclass(frozen=True)
-class Folded:
-    """What a trace would be like in blocks of another size."""
-
-    block_size: int
-    blocks: int
-    distinct_blocks: int
-    hits: Hits  # of a cache that never evicts
-
-    def to_dict(self) -> dict:
-        """Keys as docs/analysis/analyze.md lists them."""
-        counts = {name: getattr(self, name) for name in ("block_size", "blocks", "distinct_blocks")}
-        return counts | self.hits.to_dict()
-
-
-def by_block_size(trace: Trace, factors) -> list[Folded]:
-    """Hit counts where so many blocks are made one, for each factor: exact, from one trace in small blocks.
-
-    >>> from kvtrace.trace.trace import toy
-    >>> [(found.block_size, found.hits.hit_blocks) for found in by_block_size(toy("0 1 2", "0 1 3"), [1, 2])]
-    [(1, 2), (2, 1)]
-    """
-    return [_folded(fold(trace, factor)) for factor in factors]
-
-
-def _folded(trace):
-    distinct = trace.distinct if trace.output_ids is None else len(np.unique(trace.hash_ids))
-    return Folded(trace.block_size, len(trace.hash_ids), distinct, count_hits(trace, unlimited_hits(trace)))

@@ -50,7 +50,7 @@ class Sessions:
 def sessions(trace: Trace, hit_blocks: np.ndarray, quantiles=()) -> Sessions | None:
     """The conversations of a trace; None where it has no sessions.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> sessions(toy("0"), np.array([0])) is None
     True
     """

@@ -71,7 +71,7 @@ def jobs(trace: Trace, mode: str = "block", recompute_last: bool = False) -> Job
 
     UsageError for an unknown mode, InputError where ids do not form a forest.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> jobs(toy("0 1 2", "0 3"), recompute_last=True).limit
     array([2, 1], dtype=int32)
     """

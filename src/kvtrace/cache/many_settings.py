@@ -25,7 +25,7 @@ def sweep(
 
     Errors as `simulate`; the first one ends the others. Compiled policies run side by side, Python ones in turn.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> [done.hits.hit_blocks for done in sweep(toy("0 1", "2", "0 1"), [Setting(2), Setting(3)])]
     [1, 2]
     """
@@ -50,7 +50,7 @@ def sweep(
 
 
 def settings_of(
-    capacities: Iterable[int], policies: Iterable[str], engine_names: Iterable[str] = ("founding",), **common
+    capacities: Iterable[int], policies: Iterable[str], engine_names: Iterable[str] = ("reference",), **common
 ) -> list[Setting]:
     """Every engine with every policy at every capacity; a ceiling, which is no engine's, comes once a capacity.
 
@@ -61,9 +61,9 @@ def settings_of(
         Setting(capacity, policy, engine, **common)
         for engine, policy, capacity in product(engine_names, policies, capacities)
     ]
-    return list(dict.fromkeys(replace(one, engine="founding") if one.ceiling else one for one in made))
+    return list(dict.fromkeys(replace(one, engine="reference") if one.ceiling else one for one in made))
 
 
 def optimum_of(setting: Setting) -> Setting:
     """The setting of the offline optimum that bounds another one."""
-    return replace(setting, policy="belady", engine="founding")
+    return replace(setting, policy="belady", engine="reference")

@@ -24,7 +24,7 @@ class Schedule:
     def ends(self, trace: Trace) -> np.ndarray | None:
         """When each request ends, in ms, where the schedule says so.
 
-        >>> from kvtrace.trace.trace import toy
+        >>> from kvtrace.trace.building import toy
         >>> parse_schedule("timed:30").ends(toy("0", "1", gap_ms=100)).tolist()
         [30.0, 130.0]
         """

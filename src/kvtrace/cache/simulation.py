@@ -1,7 +1,8 @@
 """A trace through a prefix cache: what would have hit, request by request.
 
 What one request does: its leading resident blocks are matched and pinned, the missing ones are allocated root first,
-the policy's victims making room, and at its end all are unpinned tail first. docs/cache/simulate.md states the semantics.
+the policy's victims making room, and at its end all are unpinned tail first. docs/cache/simulate.md states the
+semantics.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Setting:
 
     capacity: int  # blocks
     policy: str = "lru"
-    engine: str = "founding"
+    engine: str = "reference"
     mode: str = "block"
     schedule: Schedule = ONE
     switches: tuple[tuple[str, str], ...] = ()  # those that are not as DEFAULTS has them
@@ -72,7 +73,7 @@ class Simulation:
     def over_time(self, window_ms: float) -> list[dict[str, Any]]:
         """The counts of each window of so many milliseconds: `start_ms`, and the keys of `Hits.to_dict`.
 
-        >>> from kvtrace.trace.trace import toy
+        >>> from kvtrace.trace.building import toy
         >>> [window["hit_blocks"] for window in simulate(toy("0", "0", "0", gap_ms=60), 1).over_time(100)]
         [1, 1]
         """
@@ -109,7 +110,7 @@ def simulate(
     capacity: int,
     policy: str = "lru",
     *,
-    engine: str = "founding",
+    engine: str = "reference",
     mode: str = "block",
     schedule: str = "c1",
     capacity_counts: str = "total",
@@ -123,7 +124,7 @@ def simulate(
     UsageError where an argument is none, or a capacity that counts live blocks does not hold the longest request;
     InputError where ids do not form a forest. A fault in a policy of the user's own surfaces as it is.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> simulate(toy("0 1 2", "3", "0 1"), capacity=3).hit_blocks.tolist()
     [0, 0, 2]
     """
@@ -190,7 +191,7 @@ def _ceiling(setting, asked, switches):
 
     capacity = asked.blocks if setting.policy == "unlimited" else setting.capacity
     context = Context(asked.blocks, max(capacity, 1), asked.trace, asked)
-    engine = engines.build("founding", asked, context, setting.policy, capacity_counts="idle")
+    engine = engines.build("reference", asked, context, setting.policy, capacity_counts="idle")
     if switches.get("capacity_counts") == "idle":
         engine.schedule(setting.schedule.kind, int(setting.schedule.value), setting.schedule.ends(asked.trace))
     return engine

@@ -53,7 +53,7 @@ def simulate_tiers(
 
     `setting` gives mode and schedule. UsageError as `simulate`, and where inclusive tiers do not grow.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> found = simulate_tiers(toy("0 1", "2 3", "0 1"), {"hbm": 2, "dram": 2})
     >>> found.hit_blocks.tolist(), found.found.tolist()
     ([0, 0, 2], [[0, 0, 0], [0, 0, 2]])
@@ -73,8 +73,8 @@ def tiered(setting: Setting, asked: Jobs, capacities: list[int]):
     from .core.tiers import Tiers
     from .policies.base import Context
 
-    if setting.engine != "founding" or setting.switches or setting.ceiling:
-        raise UsageError("tiers are the founding engine's, counted in total, flat, with a policy of its own.")
+    if setting.engine != "reference" or setting.switches or setting.ceiling:
+        raise UsageError("tiers are the reference engine's, counted in total, flat, with a policy of its own.")
     contexts = [Context(asked.blocks, capacity, asked.trace, asked) for capacity in capacities]
     first, *lower = (make(setting.policy, context) for context in contexts)
     if first.expires:

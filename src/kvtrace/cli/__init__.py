@@ -21,7 +21,6 @@ from .check import check
 from .compare import compare
 from .convert import convert
 from .curve import curve
-from .experiment import experiment
 from .plan import plan
 from .release import release
 from .report import report
@@ -148,5 +147,5 @@ def commands() -> None:
     """Turn raw LLM logs into prefix-cache traces that can be shared, and make those traces useful."""
 
 
-for command in (anonymize, audit, release, check, analyze, curve, convert, report, simulate, plan, sweep, experiment, synthesize, compare, texts):
+for command in (anonymize, audit, release, check, analyze, curve, convert, report, simulate, plan, sweep, synthesize, compare, texts):
     commands.add_command(command)

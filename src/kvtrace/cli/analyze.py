@@ -25,9 +25,9 @@ def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_confi
     """Say what a trace is like: lengths, hit rates, reuse, arrivals, conversations; TRACE - is stdin."""
     from .._base.lists import factors as parse_factors
     from .._base.lists import quantiles as parse_quantiles
+    from ..analysis.block_sizes import block_size_table, by_block_size
     from ..analysis.summary import analyze as analyzed
-    from ..analysis.summary import basics, by_block_size
-    from ..report import analysis
+    from ..analysis.summary import basics
     from ..serving.kv_bytes import chosen
 
     wanted, sizes = parse_quantiles(quantiles), parse_factors(factors)
@@ -35,22 +35,20 @@ def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_confi
     read = _read(trace, basic, factors, block_size, chain, memory, quiet)
     if basic:
         found = basics(read, wanted)
-        tables = analysis.basic_tables(found)
     else:
         found = analyzed(read, quantiles=wanted, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
-        tables = analysis.tables(found)
     folded = by_block_size(read, sizes)
     if as_json:
         print_json(found.to_dict() | ({"by_block_size": [size.to_dict() for size in folded]} if sizes else {}))
     else:
-        print_tables([*tables, *([analysis.block_sizes(folded)] if sizes else [])])
+        print_tables([*found.tables(), *([block_size_table(folded)] if sizes else [])])
 
 
 def _read(trace, basic, factors, block_size, chain, memory, quiet):
     """The trace: in a stream where it is a folder of parts and every statistic can be counted in one."""
-    from .._base.memory import analyzing, whole
     from ..formats import trace_files as formats
     from ..formats.lazy import StreamedTrace
+    from ..formats.memory_needs import analyzing, whole
     from .large import opened, say
 
     parts, most = opened(trace, memory, block_size)

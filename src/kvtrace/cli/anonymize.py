@@ -144,7 +144,7 @@ def _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, *, quie
 
 def _say(screen, found, counts, account, written):
     """What was read, what the release cost, and what was written."""
-    from ..report import release as told
+    from ..report import release_costs as told
     from ..report import summary as said
 
     screen.print(said.closing(found, counts))

@@ -27,7 +27,7 @@ def audit(trace, against, users, profile, block_size, given, card_file, memory, 
     from .._base.files import name_of
     from ..privacy.checks import audit as audited
     from ..privacy.checks import auditing
-    from ..report.audit import table
+    from ..report.audit_table import table
     from .large import opened, say
 
     if as_json and quiet:

@@ -43,6 +43,6 @@ def compare(a, b, as_json, as_csv, block_size, chain):
     elif as_csv:
         click.echo(comparison.as_csv(found), nl=False)
     else:
-        print_tables(comparison.tables(found))
+        print_tables(found.tables())
         for line in found.notes:
             click.echo(line)

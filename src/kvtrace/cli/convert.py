@@ -31,13 +31,14 @@ def convert(trace, output, to, block_size, start, stop, sample_sessions, sample,
 
     The steps come in this order: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold, --speed-up.
     """
-    from .._base.durations import milliseconds
-    from .._base.memory import converting
-    from .._base.memory import whole as needs_whole
+    from .._base.units import milliseconds
     from ..formats import targets as clients
     from ..formats import trace_files as formats
+    from ..formats.dataset_conversion import convert_parts, streams
+    from ..formats.memory_needs import converting
+    from ..formats.memory_needs import whole as needs_whole
     from ..trace.conversion import convert as converted
-    from ..trace.conversion import convert_parts, meta_of, streams
+    from ..trace.conversion import meta_of
     from .large import opened, say
 
     is_client = to is not None and to not in formats.NAMES

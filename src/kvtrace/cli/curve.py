@@ -26,8 +26,8 @@ def curve(trace, capacity, points, as_json, as_csv, sample, seed, model_config, 
     """Say how often an LRU cache of each capacity hits, exactly, in one pass; TRACE - is stdin."""
     from .._base.errors import UsageError
     from ..analysis.capacities import parse_capacities
-    from ..analysis.reuse import hit_curve
-    from ..report import curve as shown
+    from ..analysis.curves import hit_curve
+    from ..report import curve_tables as shown
     from ..serving.kv_bytes import chosen
 
     if as_json and as_csv:
@@ -50,9 +50,9 @@ def curve(trace, capacity, points, as_json, as_csv, sample, seed, model_config, 
 
 def _read(trace, sample, block_size, chain, memory, quiet):
     """The trace, in a stream where it is a folder of parts; and the most references that a sample may hold."""
-    from .._base.memory import curving, sampled, whole
     from ..formats import trace_files as formats
     from ..formats.lazy import StreamedTrace
+    from ..formats.memory_needs import curving, sampled, whole
     from .large import opened, say
 
     parts, most = opened(trace, memory, block_size)

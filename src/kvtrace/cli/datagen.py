@@ -26,7 +26,6 @@ def analyze(input_file, block_size):
     """Print datagen's statistics of a trace; `kvtrace analyze` says more."""
     from ..analysis.summary import basics
     from ..formats import trace_files as formats
-    from ..report.analysis import datagen_table
     from .output import print_tables
 
     print_tables([datagen_table(basics(formats.read(input_file, block_size=block_size, extra="ignore")))])
@@ -55,7 +54,7 @@ def analyze(input_file, block_size):
 def synthesize(input_file, num_requests, block_size, output_file, seed, method, chain, **knobs):
     """Make a trace of any size that behaves as another; `kvtrace synthesize` can do more."""
     from ..formats import trace_files as formats
-    from ..synthesis import fitting as fit
+    from ..synthesis.fitting import fit
     from ..synthesis.knobs import Knobs
     from ..synthesis.sampling import write_sample
     from ..synthesis.tree import fit_tree
@@ -85,3 +84,17 @@ def auto_name(input_file: str, num_requests: int, seed: int, method: str, knobs)
 def main() -> None:
     """Run the command; failures end as those of kvtrace do."""
     cli.main(commands, "datagen")
+
+
+def datagen_table(found):
+    """The table of `datagen analyze`: its rows, its columns."""
+    from .._base.tables import TextTable
+
+    table = TextTable("Statistics")
+    table.add_column("")
+    for name in ("Mean", "Std Dev", "Min", "P25", "Median", "P75", "Max"):
+        table.add_column(name, right=True)
+    names = ("Input Length", "Context Length", "Unique Prompt Length", "Output Length", "Theoretical Hit Rates")
+    for name, values in zip(names, found.distributions().values(), strict=True):
+        table.add_row(name, *("-" if figure is None else f"{figure:,.2f}" for figure in values.figures()))
+    return table

@@ -29,8 +29,8 @@ def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, wr
 
     Every figure stands with what it assumes, and how it changes when that is a fifth lower or higher. TRACE - is stdin.
     """
-    from .._base.durations import milliseconds
     from .._base.lists import names
+    from .._base.units import milliseconds
     from ..formats import trace_files as formats
     from ..report import planning as shown
     from ..serving.core import router as routing

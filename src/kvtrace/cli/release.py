@@ -30,7 +30,7 @@ def release(trace, output, to, block_size, sample_sessions, users, isolate_tenan
     from .._base.errors import UsageError
     from ..formats import dataset as parts
     from ..formats import trace_files as formats
-    from ..report import release as said
+    from ..report import release_costs as said
 
     profile = chosen_profile(options)
     formats.check_output(output, to)

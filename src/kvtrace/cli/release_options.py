@@ -26,7 +26,7 @@ def release_options(command):
 
 def chosen_profile(options: dict):
     """The profile that the options state; they are taken out."""
-    from .._base.durations import milliseconds
+    from .._base.units import milliseconds
     from ..privacy.profiles import profile
 
     given = {name: options.pop(name) for name in ("k", "k_counts", "tail", "round_input", "round_output")}

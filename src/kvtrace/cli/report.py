@@ -25,12 +25,12 @@ from .output import console
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 def report(trace, other, output, png, title, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, ttft, quiet):
     """Show a trace on one page of plots and tables that needs no network; with TRACE2, how the two differ."""
-    from .._base.durations import milliseconds
     from .._base.files import name_of, write_atomically
+    from .._base.tables import printable
+    from .._base.units import milliseconds
     from ..formats import trace_files as formats
     from ..report import html_page as page
     from ..report import interactive, paper
-    from ..report.analysis import plain
     from ..serving.hardware import roofline_of
     from ..serving.kv_bytes import chosen
     from ..serving.planning import Wanted, plan
@@ -45,7 +45,7 @@ def report(trace, other, output, png, title, model_config, kv_bytes_per_token, b
     names = names if len(set(names)) == len(paths) else paths  # of one name in two folders
     for path, name in zip(paths, names, strict=True):
         read = formats.read(path, block_size=block_size)
-        studies.append(page.Study(read.chained() if chain else read, plain(name), kv_bytes))
+        studies.append(page.Study(read.chained() if chain else read, printable(name), kv_bytes))
     plots = page.draw(*studies)
     found = plan(studies[0].trace, roofline, Wanted(ttft_s=milliseconds(ttft) / 1000)) if roofline else None
     html = page.render(studies, plots, title, found)

@@ -15,11 +15,11 @@ from .output import console, print_json, print_tables
 @click.argument("trace", metavar="TRACE")
 @click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders: lru, lfu, fifo, slru, lfu-da, sieve, s3fifo, arc, ttl:60s, priority, pgdsf, workload, a class of yours as module:Class; ceilings: belady, unlimited.")
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities, as in 1000,64ktokens,24GiB,50%; a number alone is blocks, % is of the working set. auto: ten from the longest request to the working set.")
-@click.option("--engine", "engine_names", default="founding", metavar="E,...", help="Whose cache: founding, vllm, sglang, nano-vllm, tensorrt-llm, lmcache.")
+@click.option("--engine", "engine_names", default="reference", metavar="E,...", help="Whose cache: reference, vllm, sglang, nano-vllm, tensorrt-llm, lmcache.")
 @click.option("--mode", default="block", metavar="M", help="block: each id a full block. token: true lengths. grow: outputs are cached too.")
 @click.option("--schedule", default="c1", metavar="S", help="Who is live when: c1 one at a time, window:N so many, timed:MS a token of output.")
-@click.option("--capacity-counts", default="total", metavar="WHAT", help="total: live and idle blocks. idle: the idle alone. (founding)")
-@click.option("--pool", default="flat", metavar="WHICH", help="flat: any idle block may go. leaf-first: none that has a resident child. (founding)")
+@click.option("--capacity-counts", default="total", metavar="WHAT", help="total: live and idle blocks. idle: the idle alone. (reference)")
+@click.option("--pool", default="flat", metavar="WHICH", help="flat: any idle block may go. leaf-first: none that has a resident child. (reference)")
 @click.option("--free-order", default="prepend", metavar="HOW", help="Where unhashed blocks go when freed: prepend, or append as before May 2026. (vllm)")
 @click.option("--watermark", default="off", metavar="HOW", help="on: a fifth is evicted at 80 % use. (lmcache)")
 @click.option("--tiers", metavar="NAME=C,...", help="Tiers in place of --capacity, as in hbm=5000,dram=50000.")
@@ -45,10 +45,10 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
     """Say what a prefix cache would have hit: an engine's, with any eviction order, at any capacity; TRACE - is stdin."""
     from dataclasses import replace
 
-    from .._base.durations import milliseconds
     from .._base.errors import UsageError
     from .._base.files import write_atomically
     from .._base.lists import leading_rows
+    from .._base.units import milliseconds
     from ..report import simulation as shown
     from ..report.progress import Requests
     from ..serving.hardware import roofline_of
@@ -82,9 +82,9 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
 
 def _read(trace, block_size, chain, memory, quiet, options):
     """The trace; of a folder of parts, all columns with ids of 32 bits, which is what a simulation wants."""
-    from .._base.memory import whole
     from ..formats import trace_files as formats
     from ..formats.lazy import StreamedTrace
+    from ..formats.memory_needs import whole
     from .large import opened, say
 
     parts, most = opened(trace, memory, block_size)
@@ -100,10 +100,10 @@ def _read(trace, block_size, chain, memory, quiet, options):
 def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, threads, inclusive, per_request, over_time, instances, routers, roofline, **switches):
     """The memory that the simulations will take; which capacities they have makes no difference, how many does."""
     from .._base.lists import names
-    from .._base.memory import simulating
     from ..cache.many_settings import optimum_of, settings_of
     from ..cache.schedules import parse_schedule
     from ..cache.simulation import switched
+    from ..formats.memory_needs import simulating
 
     count = 10 if capacity == "auto" else len(names(capacity))
     common = {"mode": mode, "schedule": parse_schedule(schedule), "switches": switched(switches)}

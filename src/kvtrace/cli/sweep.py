@@ -14,14 +14,14 @@ from .output import console, print_json, print_tables
 @click.option("-o", "--output", metavar="FILE", help="Table to write: .csv, .json, .jsonl or .parquet by name, .gz and .zst too; - is CSV on stdout.")
 @click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders and ceilings, as in simulate.")
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities, as in simulate. auto: ten of each trace, from its longest request to its working set.")
-@click.option("--engine", "engines", default="founding", metavar="E,...", help="Whose cache, as in simulate.")
+@click.option("--engine", "engines", default="reference", metavar="E,...", help="Whose cache, as in simulate.")
 @click.option("--mode", "modes", default="block", metavar="M,...", help="block, token, grow.")
 @click.option("--schedule", "schedules", default="c1", metavar="S,...", help="c1, window:N, timed:MS.")
 @click.option("--block-size", "block_sizes", default="1x", metavar="B,...", help="Blocks made larger: 2x, or tokens, which are a multiple of the trace's own.")
 @click.option("--seed", "seeds", default="0", metavar="S,...", help="Where a TRACE is a fitted model: a sample of it for each; 0:5 is 0,1,2,3,4.")
 @click.option("--requests", type=click.IntRange(1), metavar="N", help="Requests of a sample.  [default: as many as the model was fitted on]")
-@click.option("--capacity-counts", default="total", metavar="WHAT", help="total or idle. (founding)")
-@click.option("--pool", default="flat", metavar="WHICH", help="flat or leaf-first. (founding)")
+@click.option("--capacity-counts", default="total", metavar="WHAT", help="total or idle. (reference)")
+@click.option("--pool", default="flat", metavar="WHICH", help="flat or leaf-first. (reference)")
 @click.option("--free-order", default="prepend", metavar="HOW", help="prepend or append. (vllm)")
 @click.option("--watermark", default="off", metavar="HOW", help="on or off. (lmcache)")
 @click.option("--warm-up", default="0", metavar="N", help="Count only what comes after so many requests (1000), share (10%) or time (10m).")
@@ -39,7 +39,7 @@ def sweep(traces, output, resume, runner, ray_address, threads, as_json, quiet, 
     """Simulate every policy at every capacity, engine, block size and seed on every TRACE: one tidy table."""
     from .._base.errors import UsageError
     from ..cache.sweeps import sweep as run
-    from ..report import sweep as shown
+    from ..report import sweep_tables as shown
     from ..report.progress import Requests
 
     if as_json and output == "-":

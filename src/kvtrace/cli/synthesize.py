@@ -55,7 +55,7 @@ def _model(path, method, block_size, chain):
     """The model in a file, or one fitted to the trace in it."""
     from .._base.errors import UsageError
     from ..formats import trace_files as formats
-    from ..synthesis import fitting as fit
+    from ..synthesis.fitting import fit
     from ..synthesis.model import Model
     from ..synthesis.tree import fit_tree
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..trace.trace import Columns
+from ..trace.columns import Columns
 from .jsonl_read import OnError, Rows
 from .jsonl_write import lists, require_writable, scalars, seconds, whole, write_rows
 from .read_result import Found

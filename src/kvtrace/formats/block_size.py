@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._base.errors import InputError, RowError, UsageError
-from ..trace.trace import TAILS, expected_blocks
+from ..trace.columns import TAILS
+from ..trace.invariants import expected_blocks
 from .read_result import Found
 
 ANY = 1 << 62  # no upper end

@@ -19,7 +19,9 @@ import orjson
 
 from .._base.errors import InputError, KvtraceError, UsageError
 from .._base.files import is_std, keep_names, temporary_name, unwritable, write_atomically
-from ..trace.trace import Columns, Trace, TraceBuilder
+from ..trace.building import TraceBuilder
+from ..trace.columns import Columns
+from ..trace.trace import Trace
 from . import parquet
 from .read_result import Found
 from .sidecar import FORMAT_VERSION, Counts, describe, dump, load
@@ -39,7 +41,7 @@ class PartsWriter:
     UsageError, before any work, where the folder holds anything but parts of ours; those are replaced.
 
     >>> import tempfile
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with PartsWriter(f"{folder}/day.parts", block_size=1, tail="kept") as writer:
     ...         writer.add(toy("0 1 2", "0 1 3"))
@@ -277,7 +279,7 @@ def check_place(path: str | Path) -> None:
 def rows_of(columns: Columns, start: int, stop: int) -> Columns:
     """Some rows that follow each other; ids and parents stay what they are.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> rows_of(toy("0 1", "0 2", "3"), 1, 3).hash_ids
     array([0, 2, 3])
     """

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from .._native.rows_out import IDS, SECONDS, TEXT, WHOLE, dump
-from ..trace.trace import Columns
+from ..trace.columns import Columns
 
 REFERENCES, ROWS = 1 << 17, 1 << 13  # the most of one batch, unless one row has more: about 1 MB of text
 MOST_MS = 10**15  # up to here a double holds the milliseconds, and their thousandths have no shorter text

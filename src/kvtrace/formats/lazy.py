@@ -1,7 +1,7 @@
 """A trace whose block ids stay on disk: every other column is in memory, and ids come piece by piece.
 
 It is made of a folder of parts in one pass that verifies the invariants, and is then a Trace to all that looks at
-requests. What walks blocks goes through `pieces`, which gives a trace in memory as the one piece that it is.
+requests. What walks blocks goes through `Trace.pieces`.
 """
 
 from __future__ import annotations
@@ -11,50 +11,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from .._base.errors import InputError
-from ..trace.trace import (
-    Columns,
-    Repairs,
-    Trace,
-    TraceBuilder,
-    by_first_appearance,
-    verify_lengths,
-    verify_outputs,
-    verify_rows,
-)
+from ..trace.building import TraceBuilder
+from ..trace.columns import Columns
+from ..trace.invariants import verify_lengths, verify_outputs, verify_rows
+from ..trace.normalise import Repairs, by_first_appearance
+from ..trace.trace import Trace
 from .dataset import Parts
 
 REFERENCES = 1 << 18  # of a piece: few enough that what is made of them stays small
 REMEDY = "In a stream nothing is mended. Try kvtrace.read and kvtrace.write, which mend what can be."
-
-
-def pieces(trace: Trace) -> Iterator[tuple[slice, Columns]]:
-    """A trace's rows piece by piece, each with its place in the whole; ids and parents are those of the whole.
-
-    >>> from kvtrace.trace.trace import toy
-    >>> [(rows, piece.hash_ids.tolist()) for rows, piece in pieces(toy("0 1", "0 2"))]
-    [(slice(0, 2, None), [0, 1, 0, 2])]
-    """
-    if isinstance(trace, StreamedTrace):
-        yield from trace.pieces()
-    else:
-        yield slice(0, len(trace)), trace
-
-
-def first_blocks(trace: Trace) -> np.ndarray:
-    """The first block of each prompt that has any.
-
-    >>> from kvtrace.trace.trace import toy
-    >>> first_blocks(toy("0 1", "", "0 2"))
-    array([0, 0])
-    """
-    if isinstance(trace, StreamedTrace):
-        return trace.first_blocks
-    return trace.hash_ids[trace.offsets[:-1][trace.prompt_blocks > 0]]
-
-
-def has_output_blocks(trace: Trace) -> bool:
-    """Whether any output has blocks."""
-    return trace.output_offsets is not None and bool(trace.output_offsets[-1])
 
 
 class StreamedTrace(Trace):
@@ -80,6 +45,11 @@ class StreamedTrace(Trace):
         """Distinct blocks of the prompts."""
         return self._working_set
 
+    @property
+    def first_blocks(self) -> np.ndarray:
+        """The first block of each prompt that has any."""
+        return self._first_blocks
+
     def pieces(self) -> Iterator[tuple[slice, Columns]]:
         """The rows once more, piece by piece."""
         start = 0
@@ -102,7 +72,7 @@ class StreamedTrace(Trace):
             raise InputError(f"there are {walk.distinct:,} distinct blocks, not {self.parts.distinct:,} as was said.")
         self.distinct, self.is_chained, self._working_set = walk.distinct, walk.is_chained, walk.working_set
         del walk
-        self.first_blocks, self.extra = np.concatenate(firsts), rest.columns().extra
+        self._first_blocks, self.extra = np.concatenate(firsts), rest.columns().extra
         self._verify()
 
     def _allot(self, rows, ids):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._base.errors import UsageError
-from ..trace.trace import Columns
+from ..trace.columns import Columns
 from . import scalars
 from .jsonl_read import Rows
 from .jsonl_write import lists, milliseconds, require_writable, whole, write_rows

@@ -16,7 +16,7 @@ import orjson
 
 from .._base.errors import InputError, KvtraceError, UsageError
 from .._base.files import is_std, name_of
-from ..trace.trace import Columns
+from ..trace.columns import Columns
 from . import scalars, sidecar
 from .read_result import Found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .._base.errors import RowError
-from ..trace.trace import Columns
+from ..trace.columns import Columns
 from .sidecar import Sidecar
 
 

@@ -17,7 +17,8 @@ import orjson
 from .. import __version__
 from .._base.errors import InputError, UsageError
 from .._base.files import is_regular
-from ..trace.trace import TAILS, Columns, Trace
+from ..trace.columns import TAILS, Columns
+from ..trace.trace import Trace
 
 FORMAT_VERSION = 1
 UNREAD = object()

@@ -27,7 +27,9 @@ from .._base.files import (
     write_atomically,
     write_together,
 )
-from ..trace.trace import Columns, Trace, expected_blocks, replace_columns
+from ..trace.columns import Columns, replace_columns
+from ..trace.invariants import expected_blocks
+from ..trace.trace import Trace
 from . import bailian, mooncake, parquet
 from . import dataset as parts
 from .block_size import settle

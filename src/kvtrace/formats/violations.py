@@ -18,7 +18,8 @@ import numpy as np
 from .._base.errors import InputError, RowError
 from .._base.files import name_of
 from .._native import ids
-from ..trace.trace import Columns, expected_blocks
+from ..trace.columns import Columns
+from ..trace.invariants import expected_blocks
 from .trace_files import Found, read_columns, settle
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._native import ragged
-from ..privacy.numbering.plan import offsets_of, told_of
 from ..privacy.numbering.store import Store
+from ..privacy.numbering.task_plan import offsets_of, told_of
 from .encoding import Batch, Encoder, Recipe
 from .keys import Key, load_key
 from .logs import sources

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from .._native import siphash
-from ..trace.trace import TAILS
+from ..trace.columns import TAILS
 from .keys import Key
 
 Ragged = tuple[np.ndarray, np.ndarray]  # rows end to end, and their offsets

@@ -18,17 +18,20 @@ import numpy as np
 
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
+from .._base.row_counts import Counts
 from .._base.workers import cores, ordered_map
 from .._native.ids import DigestIndex, number_rows
 from ..privacy import profiles
 from ..privacy.profiles import TAILS, Profile
 from ..privacy.releases import Released, release
 from ..privacy.steps import tails_of
-from ..trace.trace import Columns, Trace, TraceBuilder
+from ..trace.building import TraceBuilder
+from ..trace.columns import Columns
+from ..trace.trace import Trace
 from .encoding import Batch, Encoder, Recipe
 from .keys import Key
 from .logs.arrival_model import ArrivalModel
-from .row_counts import Counts, Progress, Tally
+from .row_counts import Progress, Tally
 
 if TYPE_CHECKING:
     from .checkpoint import Spool

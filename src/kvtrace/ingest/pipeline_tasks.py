@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._base.errors import RowError, UsageError
-from ..privacy.numbering.plan import BLOCKS, Plan, counts_of, cuts
+from .._base.row_counts import Counts
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
+from ..privacy.numbering.task_plan import BLOCKS, Plan, counts_of, cuts
 from ..privacy.profiles import TAILS
 from .encoding_tasks import Encoded, FarEncoder, PartEncoder, parts_of
 from .logs import sources
 from .pipeline import Prepared, nothing_read, prepared
-from .row_counts import Counts, Progress, Tally
+from .row_counts import Progress, Tally
 
 TOKEN_BYTES = 4  # of log, that a token takes, or more
 LEAST, MOST = 4 << 20, 256 << 20  # bytes of log that a task encodes

@@ -37,7 +37,7 @@ def holders(trace: Trace, users: np.ndarray | None = None, counts: str = "auto")
 
     A request of no user counts for its session, and one of no session for itself.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> holders(toy("0 1", "0 1 2", "0 3")).holder, holders(toy("0"), np.array([5])).kind
     (array([0, 0, 1]), 'users')
     """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..formats.trace_files import card_path as card_path  # it is the card's as well
 from ..trace.figures import figures as figures_of
 from ..trace.trace import Trace
+from .unprotected import unprotected
 
 if TYPE_CHECKING:
     from .checks.finding import Audit
@@ -142,7 +143,6 @@ def _audit(audit):
 
 
 def _protection(audit):
-    from .checks.no_protection import unprotected
 
     if audit.publishable:
         lines = ["Protected:", "", *(f"* {one}" for one in _protected(audit.profile)), ""]

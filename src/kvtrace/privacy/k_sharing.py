@@ -9,14 +9,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..trace.trace import Trace, replace_columns
+from ..trace.columns import replace_columns
+from ..trace.trace import Trace
 from .contributors import Holders
 
 
 def count_holders(trace: Trace, holder: np.ndarray) -> np.ndarray:
     """Different holders of each block (block -> holders, int32), outputs included.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> count_holders(toy("0 1", "0 2", "0 1"), np.array([0, 1, 0]))
     array([2, 1, 1], dtype=int32)
     """
@@ -28,7 +29,7 @@ def count_holders(trace: Trace, holder: np.ndarray) -> np.ndarray:
 def split_below(trace: Trace, holder: np.ndarray, k: int) -> Trace:
     """The trace with each block of 2 to k - 1 holders split into one block a holder.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> split_below(toy("0 1", "0 1", "0"), np.array([0, 1, 2]), 3).hash_ids
     array([0, 1, 0, 2, 0])
     """
@@ -61,7 +62,7 @@ def share_by_k(trace: Trace, k: int, find: Callable[[Trace], Holders]) -> tuple[
 def exposed(trace: Trace, holder: np.ndarray, k: int) -> np.ndarray:
     """Whether each request holds a block that 2 to k - 1 holders share.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> exposed(toy("0 1", "0 1", "0"), np.array([0, 1, 2]), 3)
     array([ True,  True, False])
     """

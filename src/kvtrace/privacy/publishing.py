@@ -10,7 +10,8 @@ from typing import Any
 
 from .._base.errors import AuditError
 from ..formats import trace_files as formats
-from ..trace.trace import Columns, TraceBuilder
+from ..trace.building import TraceBuilder
+from ..trace.columns import Columns
 from .checks import Audit, audit
 from .contributors import Holders
 from .data_card import card
@@ -56,7 +57,7 @@ def publish_chunks(
     whole trace; `memory` is what the audit of a folder may take; the other options are those of `formats.write_chunks`.
 
     >>> import tempfile
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     settings = {"meta": {"profile": "exact"}, "block_size": 1, "tail": "kept"}
     ...     done = publish_chunks([toy("0 1")], f"{folder}/day.parts", **settings)

@@ -15,13 +15,13 @@ from .._base.errors import UsageError
 from .._base.mixing import split_mix
 from ..formats.dataset import Parts
 from ..formats.lazy import StreamedTrace
+from ..trace.columns import Columns
 from ..trace.conversion import STALE
 from ..trace.hits import Hits, added_up, unlimited_hits
-from ..trace.trace import Columns
 from .allowed_fields import EXTRA
-from .numbering.plan import BLOCKS, Plan, counts_of, cuts, offsets_of, told_of
 from .numbering.run import Numbered, Runner, number
 from .numbering.store import Store
+from .numbering.task_plan import BLOCKS, Plan, counts_of, cuts, offsets_of, told_of
 from .profiles import TAILS, Profile
 from .releases import Step, drawn, left_out
 from .steps import ORDER

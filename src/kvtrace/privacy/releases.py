@@ -80,7 +80,7 @@ def release(
     `users` are numbers, request -> user or tenant, -1 = unknown; k counts them where they are given. `session_share` of
     the sessions (or users, or inferred conversations) are drawn by `rng`; with `isolate` users share no block.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> from kvtrace.privacy.profiles import PROFILES
     >>> done = release(toy("0 1", "0 1", "0 2"), PROFILES["standard"], users=np.array([0, 1, 2]))
     >>> done.trace.hash_ids, [step.name for step in done.steps]

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import UsageError
-from ..trace.trace import Columns, Trace, renumber, replace_columns
+from ..trace.columns import Columns, replace_columns
+from ..trace.normalise import renumber
+from ..trace.trace import Trace
 from .allowed_fields import EXTRA, TYPES
 from .profiles import Profile
 
@@ -20,7 +22,7 @@ ORDER = ("kept", "unique", "dropped")  # each shows less than the one before
 def with_tail(trace: Trace, tail: str) -> Trace:
     """The trace with its tail blocks kept, unique or dropped; what shows less already stays as it is.
 
-    >>> from kvtrace.trace.trace import Columns
+    >>> from kvtrace.trace.columns import Columns
     >>> columns = Columns([0, 0], [3, 3], [1, 1], [0, 1, 0, 1], [0, 2, 4])
     >>> with_tail(Trace.from_columns(columns, block_size=2), "unique").hash_ids
     array([0, 1, 0, 2])
@@ -66,7 +68,7 @@ def round_lengths(
 ) -> Columns:
     """The columns with lengths rounded as a profile says; blocks of outputs, which would show them, are left out.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> round_lengths(toy("0 1"), "exact", 8, block_size=1, tail="kept").output_length
     array([8])
     """
@@ -84,7 +86,7 @@ def round_lengths(
 def step_times(columns: Columns, step_ms: int) -> Columns:
     """The columns with times rounded down to whole steps: who came when is told to the step, who came first to the row.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> step_times(toy("0", "1", "2", gap_ms=700.0), 1000).timestamp
     array([   0.,    0., 1000.])
     """

@@ -10,12 +10,11 @@ from importlib import resources
 from typing import Any
 
 import orjson
-from rich.table import Table
-from rich.text import Text
 
+from .._base.tables import TextTable
 from ..analysis.comparison import Comparison, compare_sides
 from ..trace.trace import Trace
-from . import analysis, comparison, interactive, planning
+from . import interactive, planning
 from .plots import PLOTS, compare
 from .plots.plot import Plot, Study, short, time_unit
 
@@ -47,7 +46,7 @@ def page(
 
     The same traces give the same page, byte for byte.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> page(toy("0 1", "0 2"), title="two requests").split("title>")[1]
     'two requests</'
     """
@@ -85,7 +84,7 @@ def render(
         fidelity=_fidelity(fidelity(*studies)) if len(studies) > 1 else None,
         plan=None if plan is None else _plan(plan),
         sections=sections,
-        tables=[_cells(table) for table in analysis.tables(studies[0].summary)],
+        tables=[_cells(table) for table in studies[0].summary.tables()],
         definitions=DEFINITIONS,
         style=_asset("style.css"),
         script=_asset("draw.js"),
@@ -97,7 +96,7 @@ def render(
 def story(study: Study) -> str:
     """What the trace says about caching, in two sentences.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> print(story(Study(toy("0 1", "0 1"))).replace(". ", ".\\n"))
     A cache that never evicts serves 50.0% of prompt tokens.
     An LRU cache of 2 blocks (100% of the working set) reaches nine tenths of that.
@@ -145,7 +144,7 @@ def fidelity(study: Study, other: Study) -> Comparison:
 
 
 def _fidelity(found: Comparison) -> dict[str, Any]:
-    return {"tables": [_cells(table) for table in comparison.tables(found)], "notes": found.notes}
+    return {"tables": [_cells(table) for table in found.tables()], "notes": found.notes}
 
 
 def _plan(found: dict[str, Any]) -> dict[str, Any]:
@@ -153,7 +152,7 @@ def _plan(found: dict[str, Any]) -> dict[str, Any]:
     shown = planning.tables(found)
     return {
         "tables": [_cells(table) for table in shown],
-        "notes": [f"{_text(table.title or '')}: {_text(table.caption)}." for table in shown if table.caption],
+        "notes": [f"{table.title}: {table.caption}." for table in shown if table.caption],
     }
 
 
@@ -175,21 +174,14 @@ def _section(name: str, plot: Plot) -> dict[str, Any]:
     return {"id": name, "name": shown, "title": plot.title, "says": plot.says, "panels": panels}
 
 
-def _cells(table: Table) -> dict[str, Any]:
-    """A table of the terminal, as text."""
-    columns = table.columns
+def _cells(table: TextTable) -> dict[str, Any]:
+    """A table's parts, as the page's template takes them."""
     return {
-        "title": _text(table.title or ""),
-        "head": [_text(column.header) for column in columns] if table.show_header else [],
-        "right": [column.justify == "right" for column in columns],
-        "rows": [
-            list(row) for row in zip(*([_text(cell) for cell in column.cells] for column in columns), strict=True)
-        ],
+        "title": table.title,
+        "head": [column.name for column in table.columns] if table.has_header else [],
+        "right": [column.right for column in table.columns],
+        "rows": [list(row) for row in table.rows],
     }
-
-
-def _text(cell: Any) -> str:
-    return cell.plain if isinstance(cell, Text) else Text.from_markup(str(cell)).plain
 
 
 def _json(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
+from .._base.tables import TextTable
 
 DOING = {
     "memory": "hits against memory",
@@ -17,7 +17,7 @@ DOING = {
 }
 
 
-def tables(found: dict[str, Any]) -> list[Table]:
+def tables(found: dict[str, Any]) -> list[TextTable]:
     """The plan, a table a part."""
     shown = [_setting(found["setting"]), _memory(found["memory"])]
     if found["tiers"] is not None:
@@ -28,7 +28,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
     return [*shown, _block_sizes(found["block_sizes"]), _prices(found["prices"])]
 
 
-def _setting(part) -> Table:
+def _setting(part) -> TextTable:
     table = _table("What is planned for", ["", ""], part["assumes"])
     table.add_row("requests", f"{part['requests']:,} in blocks of {part['block_size']:,} tokens")
     table.add_row(
@@ -39,7 +39,7 @@ def _setting(part) -> Table:
     return table
 
 
-def _memory(part) -> Table:
+def _memory(part) -> TextTable:
     names = ["blocks", "GiB", "block hit rate", "to unlimited", "to belady", ""]
     table = _table("Hits against memory", names, part["assumes"])
     for point in part["points"]:
@@ -56,7 +56,7 @@ def _memory(part) -> Table:
     return table
 
 
-def _tiers(part) -> Table:
+def _tiers(part) -> TextTable:
     names = ["tier", "blocks", "hit blocks", "share of blocks", "a block takes", "fetching pays"]
     table = _table("Tiers below the GPUs", names, part["assumes"])
     for row in part["rows"]:
@@ -67,7 +67,7 @@ def _tiers(part) -> Table:
     return table
 
 
-def _instances(part) -> Table:
+def _instances(part) -> TextTable:
     target = part["target"]
     title = f"Instances for a time to first token of {target['ttft_s']:g} s for {target['quantile']:.0%}"
     names = ["router", "instances", "TTFT p50", "p90", "p99", "TPOT p50", "block hit rate", "imbalance", "busy", "USD"]
@@ -85,18 +85,18 @@ def _instances(part) -> Table:
     best = part["best"]
     if best is not None:
         saves = f"{best['saved_compute_s']:,.0f} s of arithmetic, {best['saved_usd']:,.2f} USD"
-        table.caption = _caption([*part["assumes"], f"* the fewest; its hits save {saves}"])
+        table.caption += f"; * the fewest; its hits save {saves}"
     return table
 
 
-def _loop(part) -> Table:
+def _loop(part) -> TextTable:
     table = _table("How far the quick look is from the truth", ["", "block hit rate"], part["assumes"])
     table.add_row(f"one pass, {part['instances']} x {part['router']}", f"{part['one_pass_block_hit_rate']:.4f}")
     table.add_row("event by event", f"{part['events_block_hit_rate']:.4f}")
     return table
 
 
-def _sensitivity(part, best) -> Table:
+def _sensitivity(part, best) -> TextTable:
     title = f"Instances behind {best['router']}, where an assumption changes ({best['instances']:,} as it stands)"
     table = _table(title, ["what", "times", "instances"], [])
     for row in part:
@@ -106,14 +106,14 @@ def _sensitivity(part, best) -> Table:
     return table
 
 
-def _block_sizes(part) -> Table:
+def _block_sizes(part) -> TextTable:
     table = _table("Larger blocks", ["block size", "block hit rate", "token hit rate"], part["assumes"])
     for row in part["rows"]:
         table.add_row(f"{row['block_size']:,}", f"{row['block_hit_rate']:.4f}", f"{row['token_hit_rate']:.4f}")
     return table
 
 
-def _prices(part) -> Table:
+def _prices(part) -> TextTable:
     table = _table("At a provider's prices", ["time to live", "token hit rate", "USD", "saved"], part["assumes"])
     for row in part["rows"]:
         best = " *" if row["ttl"] == part["best"] else ""
@@ -121,15 +121,8 @@ def _prices(part) -> Table:
     return table
 
 
-def _table(title, names, assumes) -> Table:
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0),
-        caption=_caption(assumes), caption_justify="left",
-    )  # fmt: skip
+def _table(title, names, assumes) -> TextTable:
+    table = TextTable(title, caption=f"assumes: {'; '.join(assumes)}" if assumes else "")
     for place, name in enumerate(names):
-        table.add_column(name, justify="left" if place == 0 or not name else "right", no_wrap=True)
+        table.add_column(name, right=place > 0 and bool(name))
     return table
-
-
-def _caption(assumes) -> str | None:
-    return f"assumes: {'; '.join(assumes)}" if assumes else None

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..cache.simulation import DEFAULTS, SCHEMA, Simulation
 from ..trace.trace import Trace
-from .curve import GIB, RATES
+from .curve_tables import GIB, RATES
 
 COMMON = ("engine", "mode", "schedule", "policy")  # columns that go into the title where all rows have one value
 

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ..ingest.row_counts import Counts
+    from .._base.row_counts import Counts
 
 RATES = {
     "block": "hit blocks / blocks",

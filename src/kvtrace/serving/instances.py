@@ -1,7 +1,7 @@
 """A trace over many instances of a serving engine, each with a cache of its own, behind a router.
 
-What one instance has cached the others have not, so a router decides what can hit. docs/serving/instances.md says what each
-router does, and what pure overlap does where all prompts begin with the same block.
+What one instance has cached the others have not, so a router decides what can hit. docs/serving/instances.md says what
+each router does, and what pure overlap does where all prompts begin with the same block.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def simulate_instances(
 
     UsageError for an unknown router, or a schedule other than c1 and timed.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2))
     >>> done.hit_blocks.tolist(), done.instance.tolist(), round(done.imbalance, 2)
     ([0, 0, 2], [0, 1, 0], 1.33)

@@ -15,8 +15,9 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.memory import parse_memory
-from ..analysis.reuse import HitCurve, hit_curve
-from ..analysis.summary import by_block_size
+from ..analysis.block_sizes import by_block_size
+from ..analysis.curves import hit_curve
+from ..analysis.exact_curve import HitCurve
 from ..cache.simulation import Setting, simulate
 from ..cache.tiered import simulate_tiers
 from ..trace.hits import count_hits, unlimited_hits
@@ -313,7 +314,7 @@ def _needed(trace, roofline, wanted, router) -> int | None:
 
 def replace_times(trace: Trace, factor: float) -> Trace:
     """The trace with arrivals so many times as far apart."""
-    from ..trace.trace import replace_columns
+    from ..trace.columns import replace_columns
 
     columns = replace_columns(trace, timestamp=trace.timestamp * factor)
     return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta)

@@ -126,7 +126,7 @@ def serve(
     tier evicts goes to the `tiers` below it, and comes back if that is sooner than to compute it again; with `prefetch`
     it comes while the request waits.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> done = serve(toy("0 1", "0 1", gap_ms=5000.0), Rates(token_s=1.0), setting=Setting(4))
     >>> done.ttft_s.tolist(), done.cached_tokens.tolist()
     ([2.0, 1.0], [0, 1])

@@ -28,7 +28,7 @@ class AttachStream:
     nearest window that has one. InputError where no window has one.
 
     >>> from kvtrace.synthesis.fitting import fit
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> stream = AttachStream(fit(toy("0 1", "0 1 2")), np.random.SeedSequence(1))
     >>> [len(draft) for draft in stream.chunks(5)]
     [5]

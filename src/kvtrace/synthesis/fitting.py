@@ -23,7 +23,7 @@ MOST_TYPES = 64
 def fit(trace: Trace) -> Model:
     """What the attach method keeps of a trace; InputError where it is empty or its ids form no forest.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> model = fit(toy("0 1 2", "0 1 3", "0 1 3 4"))
     >>> model.bins["hits"].low[model.records["hits"]].tolist()
     [0, 2, 3]

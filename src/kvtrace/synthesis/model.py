@@ -97,7 +97,7 @@ class Model:
 
         >>> import tempfile
         >>> from kvtrace.synthesis.fitting import fit
-        >>> from kvtrace.trace.trace import toy
+        >>> from kvtrace.trace.building import toy
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = fit(toy("0 1", "0 2")).save(f"{folder}/model.json.gz")
         ...     Model.load(f"{folder}/model.json.gz").rows

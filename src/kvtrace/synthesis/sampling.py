@@ -16,7 +16,8 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from .._native.ids import number_rows
-from ..trace.trace import Columns, Trace
+from ..trace.columns import Columns
+from ..trace.trace import Trace
 from .draft import Draft
 from .knobs import Knobs
 from .limits import within
@@ -34,7 +35,7 @@ def sample(
     out of range, InputError where no prompt of the model is within the limits on input lengths.
 
     >>> from kvtrace.synthesis import fit
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> len(sample(fit(toy("0 1", "0 1 2", "0 3", "0 1")), 10, seed=7))
     10
     """

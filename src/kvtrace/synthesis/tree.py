@@ -85,7 +85,7 @@ def fit_tree(trace: Trace) -> Tree:
     A prompt that ends on a core block keeps that block's size, partial or not. InputError where the trace has no
     prompts, or its ids form no forest.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> tree = fit_tree(toy("0 1 2 3", "0 1", "0 1 2", "0 4 5"))
     >>> tree.parent.tolist(), tree.length.tolist()  # the root, then 0, 1 and 2
     ([-1, 0, 1, 2], [0, 1, 1, 1])
@@ -123,7 +123,7 @@ class TreeStream:
     not wait for them, so limits on lengths leave the request rate as it is. InputError when more than max_rejections
     walks in a row were refused.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> tree = fit_tree(toy("0 1 2 3", "0 1", "0 1 2", "0 4 5"))
     >>> [len(draft) for draft in TreeStream(tree, np.random.SeedSequence(7)).chunks(100_000)]
     [65536, 34464]

@@ -1,21 +1,17 @@
 """Converting a trace: parts of it, larger blocks, another speed. Each step takes a Trace and gives a Trace.
 
 `convert` takes the steps in one order: chain, window, sample (sessions, then rows), limit, fold, speed up. Selecting
-comes before folding because the result is the same and less is folded. `convert_parts` takes those that can be taken
-row by row, from a folder of parts into a file, in little memory.
+comes before folding because the result is the same and less is folded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 
-from .._base.errors import InputError, UsageError
-from ..formats.dataset import Parts, rows_of
+from .._base.errors import UsageError
+from .columns import replace_columns
 from .folding import fold
-from .trace import Columns, Trace, replace_columns
+from .trace import Trace
 
 STALE = ("counts", "figures")  # what a sidecar says of the whole trace, and would betray of it beside a part
 
@@ -39,7 +35,7 @@ def convert(
     sessions and of the rows the given shares are drawn, with `seed`; `limit` keeps the first requests; `factor` blocks
     become one; times are divided by `ratio`.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> convert(toy("0 1", "0 2", "3 4", gap_ms=100.0), start_ms=100.0, factor=2, ratio=4.0).timestamp
     array([ 0., 25.])
     """
@@ -56,56 +52,10 @@ def convert(
     return trace if ratio == 1 else speed_up(trace, ratio)
 
 
-STREAMED = ("mooncake", "parts")  # formats that are written row by row
-ROW_BY_ROW = ("limit", "ratio")  # steps that look at one row at a time
-
-
-def streams(format: Any, **steps) -> bool:
-    """Whether steps of `convert` other than those that were left as they are can be taken row by row.
-
-    >>> streams("mooncake", limit=10, ratio=2.0, factor=1), streams("parquet"), streams("parts", factor=2)
-    (True, False, False)
-    """
-    usual = convert.__kwdefaults__ or {}
-    others = {name: value for name, value in steps.items() if name not in ROW_BY_ROW}
-    return format in STREAMED and all(value == usual[name] for name, value in others.items())
-
-
-def convert_parts(
-    parts: Parts, path, limit: int | None = None, ratio: float = 1.0, *, format: str, first_id: int = 0, extra=False
-) -> tuple[list[str], int]:
-    """Write a folder of parts as another or as JSON Lines, as `convert` and `formats.write` would; (files, requests).
-
-    The folder is read twice: first to verify it.
-    """
-    from ..formats import trace_files as formats
-    from ..formats.lazy import StreamedTrace
-
-    whole = StreamedTrace(parts, extra=())
-    count = len(whole) if limit is None else min(limit, len(whole))
-    if not count:
-        raise InputError(f"{parts.path}: holds no requests.")
-    meta = meta_of(whole, whole, ratio=_ratio(ratio), requests=count)
-    del whole
-    columns = _row_by_row(parts, count, ratio)
-    given = {"block_size": parts.block_size, "tail": parts.tail, "meta": meta}
-    return formats.write_chunks(columns, path, format=format, first_id=first_id, extra=extra, **given), count
-
-
-def _row_by_row(parts, limit, ratio) -> Iterator[Columns]:
-    """The first rows of a folder of parts, faster."""
-    for columns in parts.chunks(1 << 18):
-        some = columns if len(columns) <= limit else rows_of(columns, 0, limit)
-        yield some if ratio == 1 else replace_columns(some, timestamp=some.timestamp / ratio)
-        limit -= len(some)
-        if not limit:
-            return
-
-
 def window(trace: Trace, start_ms: float, stop_ms: float = np.inf) -> Trace:
     """The requests that arrive from start_ms up to, not including, stop_ms; UsageError if there are none.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> len(window(toy("0", "1", "2", gap_ms=100.0), 100.0))
     2
     """
@@ -117,7 +67,7 @@ def window(trace: Trace, start_ms: float, stop_ms: float = np.inf) -> Trace:
 def sample_rows(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
     """The trace with each request kept with probability `share`; a larger share keeps the same and more.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> sample_rows(toy("0", "0 1", "0 2", "0 3"), 0.5, np.random.default_rng(7)).prompt_blocks
     array([2])
     """
@@ -138,7 +88,7 @@ def sample_sessions(trace: Trace, share: float, rng: np.random.Generator) -> Tra
 def first(trace: Trace, limit: int) -> Trace:
     """The first `limit` requests.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> first(toy("0 1", "0 2", "3"), 2).hash_ids
     array([0, 1, 0, 2])
     """
@@ -150,11 +100,11 @@ def first(trace: Trace, limit: int) -> Trace:
 def speed_up(trace: Trace, ratio: float) -> Trace:
     """The trace with requests `ratio` times as dense in time; times keep their fractions of a millisecond.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> speed_up(toy("0", "1", "2", gap_ms=5.0), 4).timestamp
     array([0.  , 1.25, 2.5 ])
     """
-    columns = replace_columns(trace, timestamp=trace.timestamp / _ratio(ratio))
+    columns = replace_columns(trace, timestamp=trace.timestamp / checked_ratio(ratio))
     return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
 
 
@@ -186,7 +136,7 @@ def _share(share: float) -> float:
     return share
 
 
-def _ratio(ratio: float) -> float:
+def checked_ratio(ratio: float) -> float:
     if not 0 < ratio < np.inf:
         raise UsageError(f"the speed is {ratio:g} times; it is more than 0.")
     return ratio

@@ -11,7 +11,7 @@ from .trace import Trace
 def figures(trace: Trace) -> dict[str, Any]:
     """Counts by name, and the hits of a cache that never evicts, where the trace knows what its prompts share.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> figures(toy("0 1", "0 2"))["hits"]["block_hit_rate"]
     0.25
     """

@@ -9,7 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from .._base.errors import UsageError
-from .trace import Trace, expected_blocks, mend, replace_columns
+from .columns import replace_columns
+from .invariants import expected_blocks
+from .normalise import mend
+from .trace import Trace
 
 MOST = 1 << 40  # tokens of a block: far past any prompt
 
@@ -20,7 +23,7 @@ def fold(trace: Trace, factor: int) -> Trace:
     Tails stay what they were: kept, unique (a tail that a full block of the smaller size became has an id of its own),
     or dropped.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> fold(toy("0 1 2", "0 1 2 3", "0 1 4 5"), 2).hash_ids
     array([0, 1, 0, 2, 0, 3])
     """

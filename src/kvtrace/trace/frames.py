@@ -1,16 +1,13 @@
-"""Traces and results as data frames: Arrow tables first, pandas and Polars from them; and HTML for a notebook."""
+"""A trace as a data frame: an Arrow table first, pandas and Polars from it; and HTML for a notebook."""
 
 from __future__ import annotations
 
 from html import escape
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._base.errors import UsageError
-
-if TYPE_CHECKING:
-    from ..analysis.distribution import Distribution
-    from .trace import Columns, Trace
+from .columns import Columns
 
 SHOWN = 5  # requests of a trace that a notebook shows
 IDS_SHOWN = 8
@@ -19,11 +16,11 @@ IDS_SHOWN = 8
 def arrow(columns: Columns):
     """A pyarrow Table, one row a request; prompts are lists of ids, and extra columns stand under their own names.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> arrow(toy("0 1", "0 2")).column_names
     ['timestamp', 'input_length', 'output_length', 'hash_ids']
     """
-    pa = _library("pyarrow")
+    pa = library("pyarrow")
     found = {name: pa.array(getattr(columns, name)) for name in ("timestamp", "input_length", "output_length")}
     found["hash_ids"] = _lists(pa, columns.hash_ids, columns.offsets)
     if columns.output_ids is not None:
@@ -38,70 +35,19 @@ def arrow(columns: Columns):
 
 def pandas(table):
     """An Arrow table as a pandas DataFrame."""
-    _library("pandas")
+    library("pandas")
     return table.to_pandas()
 
 
 def polars(table):
     """An Arrow table as a Polars DataFrame."""
-    return _library("polars").from_arrow(table)
+    return library("polars").from_arrow(table)
 
 
-def distributions(found: dict[str, Distribution]):
-    """A pyarrow Table of distributions, a row each: name, count, the seven figures, and the quantiles.
-
-    >>> import numpy as np
-    >>> from kvtrace.analysis.distribution import Distribution
-    >>> distributions({"x": Distribution.of(np.array([1, 3]))}).select(["name", "count", "mean"]).to_pylist()
-    [{'name': 'x', 'count': 2, 'mean': 2.0}]
-    """
-    rows = [{"name": name, **values.to_dict()} for name, values in found.items()]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return _library("pyarrow").table({name: [row.get(name) for row in rows] for name in names})
-
-
-class Framed:
-    """Results with distributions: as frames, and as tables in a notebook."""
-
-    def distributions(self) -> dict[str, Distribution]:
-        """The distributions by name."""
-        raise NotImplementedError
-
-    def _tables(self):
-        raise NotImplementedError
-
-    def to_pandas(self):
-        """The distributions as a pandas DataFrame, a row each."""
-        return pandas(distributions(self.distributions()))
-
-    def to_polars(self):
-        """The distributions as a Polars DataFrame, a row each."""
-        return polars(distributions(self.distributions()))
-
-    def __arrow_c_stream__(self, requested_schema=None):
-        return distributions(self.distributions()).__arrow_c_stream__(requested_schema)
-
-    def _repr_html_(self) -> str:
-        return html(self._tables())
-
-
-def html(tables) -> str:
-    """Rich tables as preformatted HTML."""
-    import io
-
-    from rich.console import Console
-
-    console = Console(file=io.StringIO(), record=True, width=160, force_jupyter=False)  # it would show twice
-    for table in tables:
-        console.print(table, "")
-    lines = console.export_html(inline_styles=True, code_format="{code}").splitlines()
-    return "<pre>" + "\n".join(line.rstrip() for line in lines) + "</pre>"
-
-
-def trace_html(trace: Trace) -> str:
+def trace_html(trace: Columns) -> str:
     """What a trace is, and its first requests, as HTML tables.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> "<td>0 1 2</td>" in trace_html(toy("0 1 2"))
     True
     """
@@ -123,7 +69,7 @@ def trace_html(trace: Trace) -> str:
 
 
 def _ids(trace, row):
-    ids = trace.prompt(row)
+    ids = trace.hash_ids[trace.offsets[row] : trace.offsets[row + 1]]
     rest = len(ids) - IDS_SHOWN
     return " ".join(map(str, ids[:IDS_SHOWN].tolist())) + (f" and {rest:,} more" if rest > 0 else "")
 
@@ -134,7 +80,8 @@ def _html_table(header, rows) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """A library of data frames; UsageError says how to install it."""
     try:
         return import_module(name)
     except ImportError:

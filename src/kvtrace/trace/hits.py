@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from .trace import Columns, Trace
+from .columns import Columns
+from .trace import Trace
 
 REFERENCES = 1 << 20  # block references that are looked at together
 
@@ -56,7 +57,7 @@ class Hits:
 def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = slice(None)) -> Hits:
     """The counts that follow from each request's hit blocks (request -> leading resident blocks), of all rows or some.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> count_hits(toy("0 1", "0 2"), np.array([0, 1])).block_hit_rate
     0.25
     """
@@ -95,7 +96,7 @@ def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> n
     With `outputs`, the blocks of earlier outputs count as resident too, as they do in an engine; of a trace that comes
     in pieces, the ids below `seen` were in earlier ones.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> unlimited_hits(toy("0 1 2", "0 1 3", "0 1 3 4"))
     array([0, 2, 3])
     """

@@ -61,7 +61,7 @@ class Chains:
 def forest(trace: Trace) -> Forest:
     """The forest of a trace's blocks; InputError where its ids do not form one.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> tree = forest(toy("0 1 2", "0 1 3"))
     >>> tree.parent, tree.visits, tree.depth
     (array([-1,  0,  1,  1]), array([2, 2, 1, 1]), array([1, 2, 3, 3]))
@@ -81,7 +81,7 @@ def forest(trace: Trace) -> Forest:
 def block_lengths(trace: Trace) -> np.ndarray:
     """Tokens that each block holds: the block size, or what is left for a tail block.
 
-    >>> from kvtrace.trace.trace import Columns
+    >>> from kvtrace.trace.columns import Columns
     >>> block_lengths(Trace([0.0], [6], [1], [0, 1], [0, 2], block_size=4))
     array([4, 2])
     """

@@ -1,4 +1,4 @@
-"""Write docs/report/report-light.png and docs/report/report-dark.png: `python -m tests.report.browser.screenshots REPORT.html`."""
+"""Write the screenshots of docs/report/: `python -m tests.report.browser.screenshots REPORT.html`."""
 
 import sys
 import tempfile

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from kvtrace.trace.trace.trace import Columns, Trace
 
 from kvtrace.report.html_page import page
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.report.browser import chromium
 
 pytest.importorskip("plotly")

@@ -21,7 +21,7 @@ class Row:
 
 
 ENGINES: dict[str, Row] = {
-    "founding": Row("founding", "one hash table, reference counts, a policy", switches=("capacity_counts", "pool")),
+    "reference": Row("reference", "one hash table, reference counts, a policy", switches=("capacity_counts", "pool")),
     "vllm": Row("vllm", "vLLM 0.33.0", recompute_last=True, policies=("lru",), switches=("free_order",)),
     "nano-vllm": Row("nano_vllm", "nano-vllm", recompute_last=True, policies=("lru",)),
     "sglang": Row(

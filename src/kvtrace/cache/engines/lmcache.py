@@ -42,7 +42,7 @@ def build(jobs: Jobs, context: Context, policy: str = "lru", *, watermark: str =
     do not go together.
 
     >>> from kvtrace.cache.demand import jobs
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> asked = jobs(toy("0 1 2", "0 1 2", block_size=128))
     >>> store = build(asked, Context(blocks=asked.blocks, capacity=4, jobs=asked))
     >>> store.advance(2)

@@ -22,7 +22,7 @@ def build(jobs: Jobs, context: Context, policy: str = "lru") -> FreeQueue:
     """nano-vllm's cache of `context.capacity` blocks for the jobs; its one policy is lru, by the queue's order.
 
     >>> from kvtrace.cache.demand import jobs
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> asked = jobs(toy("0 1", "0 1", "0 1 2"), recompute_last=True)
     >>> cache = build(asked, Context(blocks=asked.blocks, capacity=4, jobs=asked))
     >>> cache.advance(3)

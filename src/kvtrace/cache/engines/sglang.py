@@ -29,7 +29,7 @@ def build(jobs: Jobs, context: Context, policy: str = "lru") -> Radix:
     that is missing is 0. UsageError for an order that SGLang does not have, or where there are no priorities.
 
     >>> from kvtrace.cache.demand import jobs
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> asked = jobs(toy("0 1 2", "3", "0 1 2"), recompute_last=True)
     >>> cache = build(asked, Context(blocks=asked.blocks, capacity=5, jobs=asked))
     >>> cache.advance(3)

@@ -32,7 +32,7 @@ def build(jobs: Jobs, context: Context, policy: str = "lru") -> Pool:
     InputError where there are no priorities, or they are not from 0 to 100.
 
     >>> from kvtrace.cache.demand import jobs
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> asked = jobs(toy("0 1 2", "3", "0 1 2"), recompute_last=True)
     >>> cache = build(asked, Context(blocks=asked.blocks, capacity=4, jobs=asked))
     >>> cache.advance(3)

@@ -28,7 +28,7 @@ def build(jobs: Jobs, context: Context, policy: str = "lru", *, free_order: str 
     UsageError where there is no such free order.
 
     >>> from kvtrace.cache.demand import jobs
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> asked = jobs(toy("0 1 2", "3", "0 1 2"), recompute_last=True)
     >>> cache = build(asked, Context(blocks=asked.blocks, capacity=4, jobs=asked))
     >>> cache.advance(3)

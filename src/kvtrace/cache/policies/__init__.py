@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from ..._base.built import load
-from ..._base.durations import milliseconds
 from ..._base.errors import UsageError
+from ..._base.units import milliseconds
 
 
 def _share(text: str) -> float:

@@ -9,7 +9,8 @@ from itertools import product
 from ..._base.errors import KvtraceError, UsageError
 from ..._base.lists import leading_rows
 from ...analysis.capacities import parse_capacities, spread
-from ...trace.trace import Trace, toy
+from ...trace.building import toy
+from ...trace.trace import Trace
 from .. import engines
 from ..demand import jobs
 from ..policies import POLICIES
@@ -22,12 +23,12 @@ POINTS = 10  # capacities of `auto`
 
 @dataclass(frozen=True)
 class Grid:
-    """What to simulate: the values of each axis, then what all cells share. docs/cache/sweep.md says what each one takes."""
+    """What to simulate: the values of each axis, then what all cells share; docs/cache/sweep.md lists their values."""
 
     traces: tuple[str, ...]  # files of traces, or of models that samples are drawn from
     policies: tuple[str, ...] = ("lru",)
     capacity: str = "auto"  # comma-separated, as `simulate` takes it: its meaning may depend on the trace
-    engines: tuple[str, ...] = ("founding",)
+    engines: tuple[str, ...] = ("reference",)
     modes: tuple[str, ...] = ("block",)
     schedules: tuple[str, ...] = ("c1",)
     block_sizes: tuple[str, ...] = ("1x",)  # multiples of a trace's own, or tokens
@@ -105,7 +106,7 @@ def _settings(grid, trace) -> Iterator[tuple[tuple[int, ...], Setting]]:
 def setting_of(grid: Grid, engine: str, mode: str, schedule: str, policy: str, capacity: int) -> Setting:
     """One setting of the grid: a ceiling is no engine's, and an engine gets the switches that it takes."""
     name = policy.partition(":")[0]
-    engine = "founding" if name in POLICIES and POLICIES[name].ceiling else engine
+    engine = "reference" if name in POLICIES and POLICIES[name].ceiling else engine
     switches = tuple(pair for pair in grid.switches if pair[0] in engines.find(engine).switches)
     return Setting(capacity, policy, engine, mode, parse_schedule(schedule), switches)
 

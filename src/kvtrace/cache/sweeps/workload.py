@@ -15,8 +15,8 @@ from ..._base.errors import InputError, UsageError
 from ..._base.files import is_regular, open_read
 from ...formats.sidecar import sidecar_path
 from ...formats.trace_files import read
-from ...synthesis import sampling as sample
 from ...synthesis.model import Model
+from ...synthesis.sampling import sample
 from ...trace.folding import fold
 from ...trace.trace import Trace
 

@@ -14,7 +14,7 @@ __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
 def usage(trace, path) -> list[str]:
     """How to replay the file, and how to check it.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> usage(toy("0 1", block_size=16), "day.jsonl")[1].split(" --custom")[1]
     '-dataset-type mooncake-trace --fixed-schedule --isl-block-size 16'
     """

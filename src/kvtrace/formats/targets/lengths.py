@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import BinaryIO
 
-from ...trace.trace import Trace, replace_columns
+from ...trace.columns import replace_columns
+from ...trace.trace import Trace
 from .losses import Losses
 
 SIDECAR = False  # no trace: it can't be read back
@@ -16,7 +17,7 @@ ROWS = 1 << 14  # printed at a time
 def adapt(trace: Trace, *, sessions: bool = False) -> tuple[Trace, list[str]]:
     """The requests with prompts and outputs of at least one token; that the blocks are lost is said.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> adapt(toy("0 1", "0 2"))[1]
     ['4 hash_ids were left out: which prompts share a prefix is lost.']
     """

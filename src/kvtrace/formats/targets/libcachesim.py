@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..._base.files import SUFFIXES
-from ...trace.trace import Trace, replace_columns
+from ...trace.columns import replace_columns
+from ...trace.trace import Trace
 from .lengths import check_name, write_table
 from .losses import Losses
 

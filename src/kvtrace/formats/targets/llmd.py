@@ -1,6 +1,8 @@
 """llm-d-benchmark's trace replay: Qwen-Bailian's keys, times in seconds, blocks of 16 tokens."""
 
-from ...trace.trace import Trace, mend, replace_columns
+from ...trace.columns import replace_columns
+from ...trace.normalise import mend
+from ...trace.trace import Trace
 from .. import bailian
 from .losses import Losses
 from .portable import check_name

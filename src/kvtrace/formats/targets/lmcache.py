@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import orjson
 
-from ...trace.trace import Trace, replace_columns
+from ...trace.columns import replace_columns
+from ...trace.trace import Trace
 from .losses import Losses
 from .portable import check_name
 

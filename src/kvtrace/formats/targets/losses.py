@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..._base.errors import InputError
-from ...trace.trace import Columns, Trace
+from ...trace.columns import Columns
+from ...trace.trace import Trace
 
 
 @dataclass

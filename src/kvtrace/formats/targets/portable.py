@@ -12,7 +12,9 @@ import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.files import SUFFIXES
-from ...trace.trace import Trace, mend, replace_columns
+from ...trace.columns import replace_columns
+from ...trace.normalise import mend
+from ...trace.trace import Trace
 from .. import mooncake
 from .losses import Losses
 
@@ -23,7 +25,7 @@ SIDECAR = True
 def adapt(trace: Trace) -> tuple[Trace, list[str]]:
     """The trace within the profile, and what it lost, a sentence each.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> adapt(toy("0 1", "0 2", gap_ms=0.4))
     (Trace(2 requests, 4 blocks, 3 distinct, block_size=1, tail=kept), ['1 time was rounded to whole milliseconds.'])
     """

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.durations import milliseconds
 from ..._base.errors import RowError, UsageError
+from ..._base.units import milliseconds
 
 HINT = "It is rate=N/s, with think=TIME and seed=N if need be, as in rate=2/s,think=30s."
 

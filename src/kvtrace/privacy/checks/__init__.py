@@ -1,6 +1,7 @@
 """The audit: fifteen checks of a trace file, graded against the profile it declares, before anybody else may see it.
 
-A check is a file here and a row in CHECKS: a function from Evidence to a Finding. docs/privacy/audit.md says what each is for.
+A check is a file here and a row in CHECKS: a function from Evidence to a Finding. docs/privacy/audit.md says what each
+is for.
 """
 
 from __future__ import annotations

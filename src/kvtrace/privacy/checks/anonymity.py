@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .evidence import Blocks, Evidence
+from .blocks import Blocks
+from .evidence import Evidence
 from .finding import Finding, not_made, passed, warned
 from .mix import of_rows
 

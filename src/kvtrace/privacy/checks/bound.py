@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ..._base.errors import UsageError
-from ..._base.memory import PIECE, PROGRAM, Need, whole
+from ..._base.memory import PIECE, PROGRAM, Need
 from ...formats import dataset as parts
 from ...formats import parquet
+from ...formats.memory_needs import whole
 from .. import profiles
 from ..profiles import PROFILES
 from .numbers import MOST, Numbers

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import orjson
@@ -22,68 +22,23 @@ from ..._base.memory import give_back
 from ...formats import trace_files as formats
 from ...formats.dataset import CARD
 from ...formats.sidecar import Sidecar, load, sidecar_path
-from ...trace.trace import Columns, Trace, expected_blocks, mend
+from ...trace.columns import Columns
+from ...trace.invariants import expected_blocks
+from ...trace.normalise import mend
+from ...trace.trace import Trace
 from .. import profiles
 from ..contributors import Holders
-from ..data_card import card_path
 from ..profiles import PROFILES, Profile
 from ..users import numbered
 from . import source
+from .blocks import Blocks, Requests
 from .bound import Limit
 from .numbers import Numbers
 from .source import Piece, Said, Source, said
-
-if TYPE_CHECKING:
-    from .sums import Sums
+from .sums import Sums
 
 SHARED = ("timestamp", "input_length", "output_length", "session", "parent")
 RUN = 1 << 20  # block references that are put into time order at once
-
-
-@dataclass(eq=False)
-class Requests:
-    """The rows of a file that make a trace, in time order: what a Trace knows of them, but for their blocks."""
-
-    timestamp: np.ndarray  # ms since the first
-    input_length: np.ndarray
-    output_length: np.ndarray
-    session: np.ndarray | None
-    parent: np.ndarray | None  # -1 where it is none of them
-    block_size: int
-    tail: str
-    rows: np.ndarray  # request -> row of the file
-    in_order: bool  # the file's rows do not go back in time
-
-    def __len__(self) -> int:
-        return len(self.timestamp)
-
-    @property
-    def full_blocks(self) -> np.ndarray:
-        """Full blocks of each prompt: the tail is not one of them."""
-        return self.input_length // self.block_size
-
-    @property
-    def has_sessions(self) -> bool:
-        """Whether any request is known to belong to one."""
-        return self.session is not None and bool((self.session >= 0).any())
-
-
-@dataclass
-class Blocks:
-    """The blocks of some requests, as numbers by first appearance in the file."""
-
-    requests: np.ndarray  # of each prompt here, its place in the trace
-    numbers: np.ndarray
-    offsets: np.ndarray
-    output_numbers: np.ndarray | None = None
-    output_offsets: np.ndarray | None = None
-
-    def parts(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(numbers, offsets) of the prompts, and of the outputs where there are some."""
-        prompts = [(self.numbers, self.offsets)]
-        if self.output_numbers is None or self.output_offsets is None:
-            return prompts
-        return [*prompts, (self.output_numbers, self.output_offsets)]
 
 
 @dataclass(eq=False)
@@ -137,8 +92,6 @@ class Evidence:
     @cached_property
     def sums(self) -> Sums:
         """What one pass over the blocks sums up."""
-        from .sums import Sums
-
         assert self.requests is not None
         sums = Sums(self.requests, self.numbers.distinct)
         self.feed(sums.take)
@@ -246,7 +199,7 @@ def _card(path) -> str | None:
     if source.is_parts(path):
         text = _text(os.path.join(path, CARD))
     else:
-        text = _text(card_path(path)) if is_regular(path) else None
+        text = _text(formats.card_path(path)) if is_regular(path) else None
     return None if text is None else text.decode(errors="replace")
 
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from ...trace.trace import Trace
 from ..contributors import Holders, holders
+from .blocks import Blocks
 from .bound import USUAL
-from .evidence import Blocks, Evidence
+from .evidence import Evidence
 from .finding import Finding, failed, not_made, passed, warned
 from .many import count_up_to
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...trace.trace import expected_blocks
+from ...trace.invariants import expected_blocks
 from .evidence import Evidence
 from .finding import Finding, failed, not_made, passed, warned
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .blocks import Blocks
 from .bound import TABLE
-from .evidence import Blocks
 
 HOLDER = (1 << 31) - 1  # the bits of one holder in a pair with its block
 

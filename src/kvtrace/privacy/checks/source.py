@@ -24,7 +24,8 @@ from ...formats import parquet
 from ...formats import trace_files as formats
 from ...formats.jsonl_read import each_piece, read_rows
 from ...formats.read_result import Found
-from ...trace.trace import Columns, TraceBuilder, replace_columns
+from ...trace.building import TraceBuilder
+from ...trace.columns import Columns, replace_columns
 
 KNOWN = ("timestamp", "input_length", "output_length")
 HELD = 1 << 20  # block references of a file that are kept

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .chains import Parents
-from .evidence import Blocks, Requests
-from .tails import Tails
+from .blocks import Blocks, Requests
+from .parents import Parents
+from .tail_blocks import Tails
 
 
 class Sums:

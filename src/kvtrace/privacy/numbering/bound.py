@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..._base.errors import UsageError
 from ..._base.memory import PROGRAM, Need
-from .plan import BLOCKS
+from .task_plan import BLOCKS
 
 BLOCK = 200  # bytes of a block reference that a task holds: digests, holders, and their sorts
 FEWEST = 1 << 16  # blocks, below which tasks are mostly files

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ...trace.trace import Columns, replace_columns
+from ...trace.columns import Columns, replace_columns
 from ..steps import coarsened
-from .plan import Plan, offsets_of
 from .ranking import fresh_references
+from .task_plan import Plan, offsets_of
 
 NS_PER_MS = 1_000_000
 COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets")

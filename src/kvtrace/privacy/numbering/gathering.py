@@ -12,7 +12,7 @@ import numpy as np
 
 from ..._native import ids as numbering
 from ..._native import ragged, sharing
-from .plan import ALONE, MANY, Plan, firsts_of, offsets_of, shard_of, tails_of
+from .task_plan import ALONE, MANY, Plan, firsts_of, offsets_of, shard_of, tails_of
 
 ROWS = ("time", "input_length", "output_length")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..._native import ids as numbering
-from .plan import MANY, Plan, firsts_of, numbers_of, offsets_of
+from .task_plan import MANY, Plan, firsts_of, numbers_of, offsets_of
 
 TAIL = 2**62  # in place of a holder: blocks that are nobody else's
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .plan import Plan, offsets_of, tails_of
+from .task_plan import Plan, offsets_of, tails_of
 
 
 def rank(plan: Plan, number: int) -> dict[str, int]:

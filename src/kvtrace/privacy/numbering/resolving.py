@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .plan import Plan
+from .task_plan import Plan
 
 
 def resolve(plan: Plan, shard: int) -> dict[str, int]:

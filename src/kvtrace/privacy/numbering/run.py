@@ -11,16 +11,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..._native.ids import DigestIndex
+from ...trace.columns import Columns
 from ...trace.hits import Hits, added_up
-from ...trace.trace import Columns
 from ..contributors import Holders
 from ..releases import Account, Step
 from .finishing import finish, read_columns
 from .gathering import gather
 from .matching import match
-from .plan import Plan, sums_before
 from .ranking import rank
 from .resolving import resolve
+from .task_plan import Plan, sums_before
 
 
 class Runner(Protocol):

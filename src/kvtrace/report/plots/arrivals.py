@@ -10,7 +10,7 @@ from .plot import BINS, NO_DURATION, Axis, Panel, Plot, Series, Study, cdf, time
 def plot(study: Study) -> Plot:
     """Arrival rates over time and the distribution of gaps.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> len(plot(Study(toy("0", "1", "2"))).panels)
     3
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis.summary import by_block_size
+from ...analysis.block_sizes import by_block_size
 from .plot import Axis, Panel, Plot, Series, Study
 
 MOST_FOLDS = 10
@@ -13,7 +13,7 @@ MOST_FOLDS = 10
 def plot(study: Study) -> Plot:
     """Block and token hit rates at the trace's block size and its multiples, nothing ever evicted.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0 1 2 3", "0 1 2 3"))).panels[0].series[0].x.tolist()
     [1, 2, 4]
     """

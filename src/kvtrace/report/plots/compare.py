@@ -26,7 +26,7 @@ BEHAVIOUR = {  # how they follow each other
 def plot(one: Study, other: Study) -> Plot:
     """Hit curves and distributions of two traces; the titles name their Kolmogorov-Smirnov distances.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0 1", "0 2"), "a"), Study(toy("0 1", "0 2"), "b")).panels[1].title
     'Input length: distance 0.000'
     """
@@ -42,7 +42,7 @@ def plot(one: Study, other: Study) -> Plot:
 def behaviour(one: Study, other: Study) -> Plot | None:
     """Reuse times and conversations of two traces; None where they are equal, which the scores say better.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> behaviour(Study(toy("0", "0 1"), "a"), Study(toy("0", "0 1"), "b")) is None
     True
     """

@@ -14,7 +14,7 @@ OPTIMA = 12  # and those at which the optimum is simulated
 def plot(study: Study) -> Plot:
     """The exact hit curve, block and token hit rate.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> [series.name for series in plot(Study(toy("0 1", "2", "0 1"))).panels[0].series]
     ['block hit rate, LRU', 'token hit rate, LRU', 'block, belady', 'block, unlimited', 'token, unlimited']
     """

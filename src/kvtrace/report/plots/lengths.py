@@ -13,7 +13,7 @@ SHARE = Axis("share of requests", percent=True, limits=(0, 0))
 def plot(study: Study) -> Plot:
     """Distributions of input and output length, in logarithmic bins and cumulative, and their joint density.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> [panel.title for panel in plot(Study(toy("0 1", "2"))).panels]
     ['Input and output length', 'Cumulative', 'Joint density']
     """

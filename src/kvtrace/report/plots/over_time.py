@@ -10,7 +10,7 @@ from .plot import BINS, NO_DURATION, Axis, Panel, Plot, Series, Study, time_bins
 def plot(study: Study) -> Plot:
     """Block hit rate in windows and cumulative, nothing ever evicted.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0", "0", "0"))).panels[0].series[1].y[-1].round(3).item()
     0.667
     """

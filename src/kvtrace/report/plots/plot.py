@@ -10,7 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ...analysis.reuse import HitCurve, hit_curve
+from ...analysis.curves import hit_curve
+from ...analysis.exact_curve import HitCurve
 from ...analysis.summary import Summary, analyze
 from ...trace.hits import unlimited_hits
 from ...trace.trace import Trace
@@ -159,7 +160,7 @@ def cumulative(values: np.ndarray, counts: np.ndarray | None = None) -> tuple[np
 def time_bins(trace: Trace, bins: int = BINS) -> tuple[np.ndarray, np.ndarray, str, float]:
     """Each request's bin of the time axis, the bins' middles, the unit they are in and its milliseconds.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> time_bins(toy("0", "1", "2", gap_ms=1000), 2)[0].tolist()
     [0, 1, 1]
     """

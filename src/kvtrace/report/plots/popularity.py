@@ -10,7 +10,7 @@ from .plot import POINTS, Axis, Panel, Plot, Series, Study
 def plot(study: Study) -> Plot:
     """Rank and frequency of blocks, and reuse by the top x % of them.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0 1", "0 2"))).panels[0].series[0].y.tolist()
     [2, 1, 1]
     """

@@ -12,7 +12,7 @@ BARS = 20
 def plot(study: Study) -> Plot:
     """Distributions of per-request hit rate and hit length, nothing ever evicted.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0 1", "0 2"))).panels[0].series[0].y.tolist()[::10]
     [0.5, 0.5]
     """

@@ -9,7 +9,7 @@ from .plot import Axis, Panel, Plot, Study, cdf, time_unit
 def plot(study: Study) -> Plot:
     """Cumulative distributions of reuse time and reuse distance.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0 1", "2", "0 1"))).panels[1].series[0].x.tolist()
     [0.0, 1.0, 2.0, 2.0]
     """

@@ -14,7 +14,7 @@ NO_SESSIONS = "the trace has no sessions."
 def plot(study: Study) -> Plot:
     """Turns per session, prompt length by turn and hit rate by turn.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0 1", "0 2"))).panels[0].missing
     'the trace has no sessions.'
     """

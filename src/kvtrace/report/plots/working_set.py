@@ -15,7 +15,7 @@ WINDOWS = 30
 def plot(study: Study) -> Plot:
     """Distinct blocks since the beginning and in windows.
 
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0 1", "0 2"))).panels[0].series[0].y[-1].item()
     3
     """

@@ -8,7 +8,7 @@ import numpy as np
 
 if cython.compiled:
     from cython.cimports.kvtrace.cache.core.engine import Engine
-    from cython.cimports.kvtrace.serving.hardware.core.router import Router
+    from cython.cimports.kvtrace.serving.core.router import Router
 
 ONE = cython.declare(cython.int, 0)  # kinds of schedule, as core/engine.py has them
 

@@ -1,5 +1,5 @@
 from kvtrace.cache.core.engine cimport Engine
-from kvtrace.serving.hardware.core.router cimport Router
+from kvtrace.serving.core.router cimport Router
 
 cdef class Serving:
     cdef list engines

@@ -32,7 +32,7 @@ class Blocks:
     def of(cls, ids, offsets, lengths, block_size: int, *, names=None) -> Blocks:
         """Of ids 0, 1, 2, ... as a trace holds them; `names` are what messages call them.
 
-        >>> from kvtrace.trace.trace import toy
+        >>> from kvtrace.trace.building import toy
         >>> blocks = Blocks.of_trace(toy("0 1", "0 2", "3", block_size=4))
         >>> blocks.parent.tolist(), blocks.rank.tolist(), blocks.siblings.tolist()
         ([-1, 0, 0, -1], [0, 0, 1, 1], [2, 2, 2, 2])

@@ -21,7 +21,7 @@ class Prompts:
     """The text of each row of some blocks; equal blocks, words and seeds give equal texts.
 
     >>> from kvtrace.text.tokenizers import load
-    >>> from kvtrace.trace.trace import toy
+    >>> from kvtrace.trace.building import toy
     >>> blocks = Blocks.of_trace(toy("0 1", "0 2", block_size=4))
     >>> prompts = Prompts(blocks, Words.of(load("deepseek-r1")))
     >>> [len(load("deepseek-r1").encode(prompts.text(row))) for row in (0, 1)]

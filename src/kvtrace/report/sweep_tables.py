@@ -10,7 +10,7 @@ from rich.table import Table as Shown
 from ..cache.simulation import DEFAULTS
 from ..cache.sweeps.cells import SETTINGS
 from ..cache.sweeps.table import Table
-from .curve import RATES
+from .curve_tables import RATES
 
 TEXTS = {"trace", "engine", "mode", "schedule", "policy", *DEFAULTS}
 REASONS = 5

@@ -1,10 +1,11 @@
-"""`kvtrace experiment`: the founding document's experiments, re-run."""
+"""The experiments of Lin's report, re-run: `python -m experiments`, or all of them with `make experiments`."""
 
 from __future__ import annotations
 
 import click
 
-from .output import console, print_json, print_tables
+from kvtrace.cli import main
+from kvtrace.cli.output import console, print_json, print_tables
 
 
 @click.group()
@@ -15,21 +16,55 @@ def experiment():
 def _options(*, of_model: bool = False, **defaults):
     """The options that experiments share, with an experiment's own defaults; those of its model where it has one."""
     rows = [
-        click.option("--requests", default=defaults["requests"], type=click.IntRange(1), metavar="N", help="Requests a run."),
-        click.option("--output-length", default=defaults["output_length"], metavar="A:B", help="Output tokens: each length from A to B is equally likely."),
-        click.option("--block-size", default=defaults["block_size"], type=click.IntRange(1), metavar="TOKENS", help="Tokens a block."),
-        click.option("--idle", default=4096, type=click.IntRange(0), metavar="K", help="Idle blocks that are kept: the report's K."),
-        click.option("--batch", default=16, type=click.IntRange(1), metavar="N", help="Live requests, a token each a step."),
+        click.option(
+            "--requests", default=defaults["requests"], type=click.IntRange(1), metavar="N", help="Requests a run."
+        ),
+        click.option(
+            "--output-length",
+            default=defaults["output_length"],
+            metavar="A:B",
+            help="Output tokens: each length from A to B is equally likely.",
+        ),
+        click.option(
+            "--block-size",
+            default=defaults["block_size"],
+            type=click.IntRange(1),
+            metavar="TOKENS",
+            help="Tokens a block.",
+        ),
+        click.option(
+            "--idle",
+            default=4096,
+            type=click.IntRange(0),
+            metavar="K",
+            help="Idle blocks that are kept: the report's K.",
+        ),
+        click.option(
+            "--batch", default=16, type=click.IntRange(1), metavar="N", help="Live requests, a token each a step."
+        ),
         click.option("--policy", default="lru", metavar="P", help="Eviction order."),
-        click.option("--hashing", default="hierarchical", type=click.Choice(["hierarchical", "direct"]), help="hash(previous hash, own) or hash(prefix, own)."),
+        click.option(
+            "--hashing",
+            default="hierarchical",
+            type=click.Choice(["hierarchical", "direct"]),
+            help="hash(previous hash, own) or hash(prefix, own).",
+        ),
         click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The first seed."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/experiments.md lists its keys."),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print one JSON object; docs/experiments.md lists its keys."
+        ),
         click.option("--figure", metavar="FILE", help="Also draw it: .png, .svg or .pdf."),
         click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors."),
     ]
     if of_model:
         rows += [
-            click.option("--repeats", default=5, type=click.IntRange(1), metavar="N", help="Pairs of runs, with and without caching."),
+            click.option(
+                "--repeats",
+                default=5,
+                type=click.IntRange(1),
+                metavar="N",
+                help="Pairs of runs, with and without caching.",
+            ),
             click.option("--layers", default=4, type=click.IntRange(1), metavar="N", help="Layers of the transformer."),
             click.option("--heads", default=4, type=click.IntRange(1), metavar="N", help="Its attention heads."),
             click.option("--head-dim", default=32, type=click.IntRange(2), metavar="N", help="Their width."),
@@ -37,7 +72,15 @@ def _options(*, of_model: bool = False, **defaults):
             click.option("--device", metavar="NAME", help="Where it runs.  [default: a GPU if there is one, else cpu]"),
         ]
     else:
-        rows.append(click.option("--seeds", default=5, type=click.IntRange(1), metavar="N", help="How many seeds, each with prompts of its own."))
+        rows.append(
+            click.option(
+                "--seeds",
+                default=5,
+                type=click.IntRange(1),
+                metavar="N",
+                help="How many seeds, each with prompts of its own.",
+            )
+        )
     return _applied(rows)
 
 
@@ -61,7 +104,13 @@ def _applied(rows):
 
 
 @experiment.command("hit-rate")
-@click.option("--p", "probabilities", default="0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1", metavar="P,...", help="Probabilities of a frequent sequence.")
+@click.option(
+    "--p",
+    "probabilities",
+    default="0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1",
+    metavar="P,...",
+    help="Probabilities of a frequent sequence.",
+)
 @_of_prompts(frequent=10, vocabulary=32_000)
 @_options(requests=1000, output_length="16:128", block_size=4)
 @click.option("--identical", is_flag=True, help="One repeated prompt, over block sizes and batches, in place of p.")
@@ -70,32 +119,46 @@ def hit_rate(probabilities, identical, prompt_length, seeds, seed, **options):
     """Figure 1: hit rate against the probability of a frequent sequence; --identical for the repeated prompt."""
     from experiments import figures, hit_rate, tables
     from experiments import identical as repeated
-
-    from .._base.lists import quantiles
+    from kvtrace._base.lists import quantiles
 
     with _Shown(options) as shown:
         common = {"serving": shown.serving(), "seeds": seeds, "seed": seed, "progress": shown.progress}
         if identical:
             length = shown.between("output_length")
-            found = repeated.identical_prompt(prompt_length, requests=options["requests"], output_length=length, **common)
+            found = repeated.identical_prompt(
+                prompt_length, requests=options["requests"], output_length=length, **common
+            )
             return shown.show(found, tables.identical, figures.identical)
         found = hit_rate.hit_rate(quantiles(probabilities), mix=shown.mix(), **common)
         return shown.show(found, tables.hit_rates, figures.hit_rates)
 
 
 @experiment.command()
-@click.option("--p", "probabilities", default="0,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1", metavar="P,...", help="Probabilities of a frequent sequence.")
-@click.option("--prompt-length", "lengths", default="15,32,64,128,256,512,1024", metavar="N,...", help="Tokens of all prompts.")
+@click.option(
+    "--p",
+    "probabilities",
+    default="0,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1",
+    metavar="P,...",
+    help="Probabilities of a frequent sequence.",
+)
+@click.option(
+    "--prompt-length", "lengths", default="15,32,64,128,256,512,1024", metavar="N,...", help="Tokens of all prompts."
+)
 @click.option("--at-length", "at_lengths", default="15,256", metavar="N,...", help="Prompt lengths at which p varies.")
-@click.option("--at-p", "at_probabilities", default="0.5,0.9", metavar="P,...", help="Probabilities at which the prompt length varies.")
+@click.option(
+    "--at-p",
+    "at_probabilities",
+    default="0.5,0.9",
+    metavar="P,...",
+    help="Probabilities at which the prompt length varies.",
+)
 @_of_prompts(frequent=4, vocabulary=1024)
 @_options(of_model=True, requests=64, output_length="4:16", block_size=4)
 def throughput(probabilities, lengths, at_lengths, at_probabilities, repeats, seed, **options):
     """Figure 2: items per second with and without caching, by a small transformer whose KV lives in the cache."""
     from experiments import figures, tables
     from experiments import throughput as measured
-
-    from .._base.lists import factors, quantiles
+    from kvtrace._base.lists import factors, quantiles
 
     with _Shown(options) as shown:
         found = measured.throughput(
@@ -108,17 +171,25 @@ def throughput(probabilities, lengths, at_lengths, at_probabilities, repeats, se
 
 @experiment.command()
 @click.option("--policies", default="lru,lfu", metavar="P,...", help="Eviction orders beside each other.")
-@click.option("--idles", default="16,32,64,128,256,512,1024,2048,4096", metavar="K,...", help="Idle blocks that are kept.")
+@click.option(
+    "--idles", default="16,32,64,128,256,512,1024,2048,4096", metavar="K,...", help="Idle blocks that are kept."
+)
 @click.option("--pools", default="1,20", metavar="N,...", help="Pools of frequent sequences that take turns.")
-@click.option("--p", "probability", default=0.5, type=click.FloatRange(0, 1), metavar="P", help="Probability of a frequent sequence.")
+@click.option(
+    "--p",
+    "probability",
+    default=0.5,
+    type=click.FloatRange(0, 1),
+    metavar="P",
+    help="Probability of a frequent sequence.",
+)
 @_of_prompts(frequent=10, vocabulary=32_000)
 @_options(requests=1000, output_length="16:128", block_size=4)
 def eviction(policies, idles, pools, probability, seeds, seed, **options):
     """Future work 2: eviction by frequency beside recency, over the number of idle blocks."""
     from experiments import eviction as compared
     from experiments import figures, tables
-
-    from .._base.lists import factors, names
+    from kvtrace._base.lists import factors, names
 
     with _Shown(options) as shown:
         found = compared.eviction(
@@ -129,14 +200,15 @@ def eviction(policies, idles, pools, probability, seeds, seed, **options):
 
 
 @experiment.command()
-@click.option("--workloads", default="random,report,identical,preamble,conversation", metavar="W,...", help="Kinds of prompts.")
+@click.option(
+    "--workloads", default="random,report,identical,preamble,conversation", metavar="W,...", help="Kinds of prompts."
+)
 @_options(of_model=True, requests=64, output_length="4:16", block_size=16)
 def latency(workloads, repeats, seed, **options):
     """Future work 3: more prompts, time to first token, and prompt tokens that need not be computed."""
     from experiments import figures, tables
     from experiments import latency as measured
-
-    from .._base.lists import names
+    from kvtrace._base.lists import names
 
     with _Shown(options) as shown:
         found = measured.latency(
@@ -150,7 +222,7 @@ class _Shown:
     """The parts of an experiment that its options name, a bar while it runs, and its result on the screen."""
 
     def __init__(self, options):
-        from ..report.progress import Steps
+        from kvtrace.report.progress import Steps
 
         self.options = options
         self.bar = Steps(console(), options["quiet"])
@@ -167,7 +239,7 @@ class _Shown:
 
     def between(self, name):
         """Lengths written as A:B."""
-        from .._base.errors import UsageError
+        from kvtrace._base.errors import UsageError
 
         parts = self.options[name].split(":")
         if not all(part.isdecimal() and len(part) < 10 for part in parts) or len(parts) > 2:
@@ -210,3 +282,7 @@ class _Shown:
         print_tables(tables(found))
         for line in notes(found):
             click.echo(line)
+
+
+if __name__ == "__main__":
+    main(experiment, "experiments")

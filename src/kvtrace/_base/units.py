@@ -1,4 +1,4 @@
-"""Durations as people write them: `500ms`, `30s`, `10m`, `1.5h`."""
+"""Units as people write them: durations (`500ms`, `30s`, `10m`, `1.5h`) and sizes (`2GB`, `1.5GiB`)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from .errors import UsageError
 
 MS = {"ms": 1.0, "s": 1000.0, "m": 60_000.0, "h": 3_600_000.0, "d": 86_400_000.0}  # unit -> milliseconds
+BYTES = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+         "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
 
 
 def milliseconds(text: str) -> float:

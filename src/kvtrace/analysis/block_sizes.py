@@ -1,0 +1,54 @@
+"""A trace in larger blocks: what would be hit at each block size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .._base.tables import TextTable
+from ..trace.folding import fold
+from ..trace.hits import Hits, count_hits, unlimited_hits
+from ..trace.trace import Trace
+from .tables import RATES
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What a trace would be like in blocks of another size."""
+
+    block_size: int
+    blocks: int
+    distinct_blocks: int
+    hits: Hits  # of a cache that never evicts
+
+    def to_dict(self) -> dict:
+        """Keys as docs/analysis/analyze.md lists them."""
+        counts = {name: getattr(self, name) for name in ("block_size", "blocks", "distinct_blocks")}
+        return counts | self.hits.to_dict()
+
+
+def by_block_size(trace: Trace, factors) -> list[Folded]:
+    """Hit counts where so many blocks are made one, for each factor: exact, from one trace in small blocks.
+
+    >>> from kvtrace.trace.building import toy
+    >>> [(found.block_size, found.hits.hit_blocks) for found in by_block_size(toy("0 1 2", "0 1 3"), [1, 2])]
+    [(1, 2), (2, 1)]
+    """
+    return [_folded(fold(trace, factor)) for factor in factors]
+
+
+def _folded(trace):
+    distinct = trace.distinct if trace.output_ids is None else len(np.unique(trace.hash_ids))
+    return Folded(trace.block_size, len(trace.hash_ids), distinct, count_hits(trace, unlimited_hits(trace)))
+
+
+def block_size_table(found: list[Folded]) -> TextTable:
+    """Hit rates against block size."""
+    table = TextTable("By block size")
+    for column in ("block size", "blocks", "distinct", "block hit rate", "token hit rate", "request hit rate"):
+        table.add_column(column, right=True)
+    for size in found:
+        rates = [f"{getattr(size.hits, rate):.4f}" for rate, _ in RATES]
+        table.add_row(f"{size.block_size:,}", f"{size.blocks:,}", f"{size.distinct_blocks:,}", *rates)
+    return table

@@ -1,0 +1,95 @@
+"""The tables of `kvtrace compare`: scores, errors of distributions, hit curves, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .._base.tables import TextTable, number, printable
+from .figure_pairs import Curves, Number, Values
+
+NAMES = {
+    "input_length": "Input length (ISL), tokens",
+    "output_length": "Output length (OSL), tokens",
+    "hit_tokens": "Hit tokens of a request",
+    "gap_ms": "Gap between arrivals, ms",
+    "turns": "Turns of a session",
+    "think_ms": "Time to the next turn, ms",
+    "growth": "Context growth, tokens",
+    "reuse_time_ms": "Reuse time, ms",
+    "reuse_distance": "Reuse distance",
+    "length_correlation": "ISL-OSL rank correlation",
+    "block_hit_rate": "Block hit rate, unlimited",
+    "token_hit_rate": "Token hit rate, unlimited",
+    "request_hit_rate": "Request hit rate, unlimited",
+    "first_turns": "Requests that begin a session",
+    "dispersion_1s": "Dispersion of the rate, 1 s",
+    "dispersion_10s": "Dispersion of the rate, 10 s",
+    "dispersion_60s": "Dispersion of the rate, 60 s",
+    "curve_by_capacity": "Hit curve by capacity",
+    "curve_by_share": "Hit curve by share",
+}
+ERROR_NAMES = {"q0.9": "p90", "q0.99": "p99"}
+
+
+def scores(
+    names: tuple[str, str],
+    overall: float,
+    distributions: Mapping[str, Values],
+    numbers: Mapping[str, Number],
+    curves: Mapping[str, Curves],
+) -> TextTable:
+    """Each figure's score, its distance, and its value in both traces: of a distribution, the mean."""
+    one, other = (printable(name) for name in names)
+    table = TextTable(f"Fidelity: {overall:.4f}, the mean of the scores (lengths and times are shown by their means)")
+    table.add_column()
+    for name in ("score", "distance", one, other):
+        table.add_column(name, right=True)
+    for name, values in distributions.items():
+        _add(table, name, number(values.a.mean), number(values.b.mean), values)
+    for name, value in numbers.items():
+        _add(table, name, _four(value.a), _four(value.b), value)
+    for name, curve in curves.items():
+        _add(table, name, "", "", curve)
+    return table
+
+
+def errors(distributions: Mapping[str, Values]) -> TextTable:
+    """Relative errors of each distribution's figures, second trace against first."""
+    table = TextTable("Relative errors, second trace against first")
+    table.add_column()
+    names = list(next(iter(distributions.values())).errors)
+    for name in names:
+        table.add_column(ERROR_NAMES.get(name, name), right=True)
+    for name, values in distributions.items():
+        table.add_row(NAMES[name].split(",")[0], *(_percent(values.errors[figure]) for figure in names))
+    return table
+
+
+def curves(curves: Mapping[str, Curves]) -> TextTable:
+    """How far apart the hit curves are, over which capacities."""
+    rate = next(iter(curves.values())).rate.replace("_", " ")
+    table = TextTable(f"Difference of the {rate}s of an LRU cache")
+    table.add_column("by")
+    for name in ("from", "to", "greatest", "at", "mean"):
+        table.add_column(name, right=True)
+    for curve in curves.values():
+        by = "share of the working set" if curve.unit == "share" else f"capacity ({curve.unit})"
+        ends = [_place(curve, value) for value in (curve.first, curve.last)]
+        table.add_row(by, *ends, _four(curve.distance), _place(curve, curve.at), _four(curve.mean))
+    return table
+
+
+def _add(table, name, a, b, found):
+    table.add_row(NAMES[name], _four(found.score), _four(found.distance), a, b)
+
+
+def _four(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:+z.1%}"
+
+
+def _place(curve: Curves, value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}" if curve.unit == "share" else f"{value:,.0f}"

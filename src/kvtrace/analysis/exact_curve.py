@@ -1,0 +1,97 @@
+"""The exact hit curve of an LRU cache for every capacity, one request at a time: sums over reuse distances."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..trace.hits import Hits
+from ..trace.trace import Trace
+from .capacities import spread
+from .piecewise_linear import Ramps, Steps
+from .reuse import Segments, tails
+
+SCHEMA = 1  # version of the keys of to_dict
+RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
+
+
+class HitCurve:
+    """Hit counts at any capacity in blocks, each in a few binary searches.
+
+    Exact for capacities of at least `longest`, the blocks of the longest prompt: a smaller cache can't hold every
+    request whole, and what it keeps of one then depends on the engine.
+    """
+
+    sample: float | None = None  # the share of the blocks that was looked at; None = all, exact
+
+    def __init__(self, trace: Trace, found: Segments):
+        self.found = found
+        self._count(trace)
+        self._unit = (1 << 62) // self.requests  # parts of a request, so small that they are counted in whole numbers
+        shares = np.rint(self._unit / trace.prompt_blocks[found.row]).astype(np.int64)
+        weights = np.array([np.ones_like(shares), shares])
+        self._ramps = Ramps(found.rank, found.rank + found.blocks, weights)
+        self._missing = Steps(*tails(trace, found, trace.prompt_blocks))
+
+    def _count(self, trace):
+        blocks = trace.prompt_blocks
+        self.requests, self.blocks, self.tokens = len(trace), int(blocks.sum()), int(trace.input_length.sum())
+        self.requests_with_blocks = int((blocks > 0).sum())
+        self.block_size, self.longest = trace.block_size, int(blocks.max())
+        self.working_set = trace.working_set
+
+    def hits(self, capacities) -> list[Hits]:
+        """The counts of caches of so many blocks each.
+
+        >>> from kvtrace import hit_curve, toy
+        >>> [hits.block_hit_rate for hits in hit_curve(toy("0", "1", "0")).hits([1, 2])]
+        [0.0, 0.3333333333333333]
+        """
+        capacity = np.asarray(capacities, dtype=np.int64).reshape(-1)
+        hit_blocks, shares = self._ramps.at(capacity)
+        hit_tokens = hit_blocks * self.block_size - self._missing.at(capacity)
+        return [
+            self._hits_of(int(blocks), int(tokens), int(share) / self._unit)
+            for blocks, tokens, share in zip(hit_blocks, hit_tokens, shares, strict=True)
+        ]
+
+    def at(self, capacity: int) -> Hits:
+        """The counts of a cache of so many blocks."""
+        return self.hits([capacity])[0]
+
+    def _hits_of(self, hit_blocks, hit_tokens, request_hits):
+        return Hits(
+            requests=self.requests, hit_blocks=hit_blocks, blocks=self.blocks, hit_tokens=hit_tokens,
+            tokens=self.tokens, request_hits=request_hits, requests_with_blocks=self.requests_with_blocks,
+        )  # fmt: skip
+
+    def capacities(self, points: int = 25) -> list[int]:
+        """Capacities from the longest request to the working set, evenly on a log scale.
+
+        >>> from kvtrace import hit_curve, toy
+        >>> hit_curve(toy("0 1", "2 3", "4 5 6 7")).capacities(3)
+        [4, 6, 8]
+        """
+        return spread(self.longest, self.working_set, points)
+
+    def to_dict(self, capacities=None, *, kv_bytes_per_token: int | None = None) -> dict:
+        """Keys as docs/analysis/curve.md lists them, a point for each capacity; `schema` is their version."""
+        capacities = self.capacities() if capacities is None else capacities
+        points = []
+        for capacity, hits in zip(capacities, self.hits(capacities), strict=True):
+            point = {"capacity": int(capacity), "capacity_tokens": int(capacity) * self.block_size}
+            if kv_bytes_per_token is not None:
+                point["capacity_bytes"] = point["capacity_tokens"] * kv_bytes_per_token
+            share, exact = capacity / self.working_set, bool(capacity >= self.longest and self.sample is None)
+            points.append(point | {"share": float(share), "exact": exact} | hits.to_dict())
+        return {
+            "schema": SCHEMA, "block_size": self.block_size, "longest": self.longest, "working_set": self.working_set,
+            "kv_bytes_per_token": kv_bytes_per_token, "sample": self.sample, "points": points,
+            "unlimited": self.at(self.working_set).to_dict(),
+        }  # fmt: skip
+
+    def hits_per_request(self, capacity: int) -> np.ndarray:
+        """Hit blocks of each request in a cache of so many blocks."""
+        found = self.found
+        hits = np.zeros(self.requests, dtype=np.int64)
+        np.add.at(hits, found.row, np.clip(capacity - found.rank + 1, 0, found.blocks))
+        return hits

@@ -1,0 +1,101 @@
+"""One figure of two traces: its value in both, and how far apart the two are."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from .distribution import Distribution
+
+QUANTILES = (0.9, 0.99)
+ERRORS = ("mean", "std", "p25", "median", "p75")  # with QUANTILES, the figures whose relative errors are given
+
+
+@dataclass(frozen=True)
+class Values:
+    """One quantity's distribution in both traces."""
+
+    a: Distribution
+    b: Distribution
+    distance: float | None  # Kolmogorov-Smirnov; None where neither trace has a value
+
+    @property
+    def score(self) -> float | None:
+        """1 - distance."""
+        return None if self.distance is None else 1 - self.distance
+
+    @property
+    def errors(self) -> dict[str, float | None]:
+        """Relative error of each figure, (b - a) / a; None where it is not defined."""
+        a, b = self.a.to_dict(), self.b.to_dict()
+        names = (*ERRORS, *(f"q{q:g}" for q in QUANTILES))
+        return {name: relative_error(a.get(name), b.get(name)) for name in names}
+
+    def to_dict(self) -> dict:
+        """Keys as docs/analysis/compare.md lists them."""
+        both = {"a": self.a.to_dict(), "b": self.b.to_dict()}
+        return {"score": self.score, "distance": self.distance} | both | {"errors": self.errors}
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of both traces."""
+
+    a: float | None
+    b: float | None
+    distance: float | None  # from 0 to 1; None where nothing can be said
+
+    @property
+    def score(self) -> float | None:
+        """1 - distance."""
+        return None if self.distance is None else 1 - self.distance
+
+    @property
+    def difference(self) -> float | None:
+        """b - a."""
+        return None if self.a is None or self.b is None else self.b - self.a
+
+    @property
+    def ratio(self) -> float | None:
+        """b / a."""
+        return None if self.a is None or self.b is None or not self.a else self.b / self.a
+
+    def to_dict(self) -> dict:
+        """Keys as docs/analysis/compare.md lists them."""
+        return {"score": self.score, **asdict(self), "difference": self.difference, "ratio": self.ratio}
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The hit curves of both traces over one axis of capacities."""
+
+    unit: str  # of the axis: blocks, tokens, or share (of the working set)
+    rate: str  # which of HIT_RATES
+    first: float | None  # the range looked at, from where both curves are exact to where both are complete
+    last: float | None
+    points: int
+    distance: float | None  # the greatest difference of the rates; None where neither trace has blocks
+    at: float | None  # where it is
+    mean: float | None  # mean difference over the points, which lie evenly on a log scale
+
+    @property
+    def score(self) -> float | None:
+        """1 - distance."""
+        return None if self.distance is None else 1 - self.distance
+
+    def to_dict(self) -> dict:
+        """Keys as docs/analysis/compare.md lists them."""
+        return {"score": self.score, **asdict(self)}
+
+
+def relative_error(a: float | None, b: float | None) -> float | None:
+    """(b - a) / a; 0 where both are 0, None where only a is.
+
+    >>> relative_error(4.0, 5.0), relative_error(0.0, 0.0), relative_error(0.0, 1.0)
+    (0.25, 0.0, None)
+    """
+    if a is None or b is None or (a == 0 and b != 0):
+        return None
+    return (b - a) / abs(a) if a else 0.0
+
+
+# -- numbers -------------------------------------------------------------------------------------------------------

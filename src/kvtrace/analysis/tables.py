@@ -1,0 +1,91 @@
+"""The tables of `kvtrace analyze`: what a trace is like, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from .._base.tables import TextTable, number, printable
+from .arrivals import Arrivals
+from .distribution import Distribution
+from .popularity import Depth
+from .turns import Group
+
+TABLE_ROWS = {  # the names that datagen and AIPerf print
+    "Input length (ISL)": "input_length",
+    "Context length": "context_length",
+    "Unique prompt length": "unique_prompt_length",
+    "Output length (OSL)": "output_length",
+    "Request hit rate": "request_hit_rate",
+}
+RATES = (
+    ("block_hit_rate", "hit blocks / blocks"),
+    ("token_hit_rate", "hit tokens / prompt tokens"),
+    ("request_hit_rate", "mean of each request's hit / blocks; what datagen and AIPerf print"),
+)
+
+
+def pair_table(title: str, rows: list[tuple[str, str, str]]) -> TextTable:
+    """Names, values, and a note on each."""
+    table = TextTable(title, has_header=False)
+    table.add_column()
+    table.add_column(right=True)
+    table.add_column(dim=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def distribution_table(title: str, rows: dict[str, Distribution]) -> TextTable:
+    """One distribution a row, in the seven figures and the quantiles asked for."""
+    table = TextTable(title)
+    extra = list(next(iter(rows.values())).quantiles)
+    table.add_column("")
+    for name in ("mean", "std", "min", "p25", "median", "p75", "max", *(f"q{q:g}" for q in extra)):
+        table.add_column(name, right=True)
+    for name, found in rows.items():
+        table.add_row(name, *map(number, (*found.figures(), *found.quantiles.values())))
+    return table
+
+
+def group_table(title: str, name: str, groups: Iterable[Group]) -> TextTable:
+    """Requests of a kind, a row each."""
+    table = TextTable(title)
+    table.add_column(name)
+    for column in ("requests", "mean ISL", "mean OSL", "block hit rate", "token hit rate", "request hit rate"):
+        table.add_column(column, right=True)
+    for group in groups:
+        rates = [f"{getattr(group.hits, rate):.4f}" for rate, _ in RATES]
+        lengths = number(group.input_length.mean), number(group.output_length.mean)
+        table.add_row(printable(group.name), f"{group.hits.requests:,}", *lengths, *rates)
+    return table
+
+
+def depth_table(bands: Iterable[Depth]) -> TextTable:
+    """How much is shared at which depth."""
+    table = TextTable("Sharing by depth")
+    for column in ("depth (blocks)", "distinct", "shared", "share", "uses a block"):
+        table.add_column(column, right=True)
+    for band in bands:
+        depth = f"{band.low:,}" if band.low == band.high else f"{band.low:,}-{band.high:,}"
+        share, uses = band.shared_blocks / band.blocks, band.references / band.blocks
+        table.add_row(depth, f"{band.blocks:,}", f"{band.shared_blocks:,}", f"{share:.1%}", f"{uses:,.2f}")
+    return table
+
+
+def arrival_rows(found: Arrivals) -> Iterator[tuple[str, str, str]]:
+    """Names, values and notes of the arrivals."""
+    yield "duration", number(found.duration_ms / 1000), "s"
+    yield "requests per second", number(found.requests_per_second), ""
+    yield "prompt tokens per second", number(found.prompt_tokens_per_second), ""
+    yield "gap", number(found.gap_ms.mean), f"ms on average; median {number(found.gap_ms.median)}"
+    yield "gap variation", number(found.gap_cv), "standard deviation / mean: 1 for a Poisson process"
+    for window, value in found.dispersion.items():
+        yield f"dispersion, {window} s", number(value), "variance / mean of requests a window: 1 for a Poisson process"
+    yield "concurrency", number(found.concurrency), f"on average, at {found.ms_per_token:g} ms a generated token"
+
+
+def scaled(found: Distribution, by: float) -> Distribution:
+    """The distribution of values divided by a number: milliseconds as seconds."""
+    figures = {name: None if figure is None else figure / by for name, figure in found.named().items()}
+    return replace(found, **figures, quantiles={q: value / by for q, value in found.quantiles.items()})  # type: ignore[arg-type]

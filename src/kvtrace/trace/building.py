@@ -1,0 +1,131 @@
+"""Traces from chunks of columns, from other traces, and from a few strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .._base.errors import UsageError
+from .columns import Columns, replace_columns
+from .trace import Trace
+
+
+def toy(*prompts: str, block_size: int = 1, gap_ms: float = 1.0) -> Trace:
+    """A small trace for examples and tests: one prompt a string, its ids apart by spaces, all blocks full.
+
+    >>> toy("0 1", "0 2").input_length
+    array([2, 2])
+    """
+    ids = [[int(word) for word in prompt.split()] for prompt in prompts]
+    blocks = np.array([len(row) for row in ids], dtype=np.int64)
+    columns = Columns(
+        np.arange(len(ids)) * gap_ms, blocks * block_size, np.ones(len(ids)),
+        np.array([block for row in ids for block in row], dtype=np.int64), np.concatenate([[0], np.cumsum(blocks)]),
+    )  # fmt: skip
+    return Trace.from_columns(columns, block_size=block_size)
+
+
+def concat(traces: Iterable[Trace], *, shared: bool = False, overlay: bool = False, gap_ms: float = 0.0) -> Trace:
+    """Several traces as one; their ids stay disjoint unless `shared` says that equal ids mean equal blocks.
+
+    Each trace begins gap_ms after the last request of the one before it, or all begin together (`overlay`).
+    Sessions stay disjoint. A column that only some of the traces have is -1 or None where it is missing.
+
+    >>> concat([toy("0 1"), toy("0 2")]).hash_ids
+    array([0, 1, 2, 3])
+    >>> concat([toy("0 1"), toy("0 1 2")], shared=True).hash_ids
+    array([0, 1, 0, 1, 2])
+    """
+    traces = list(traces)
+    if not traces:
+        raise UsageError("there is no trace to concatenate.")
+    if len({(trace.block_size, trace.tail) for trace in traces}) > 1:
+        kinds = sorted({f"{trace.block_size} ({trace.tail} tails)" for trace in traces})
+        raise UsageError(f"traces of different block sizes cannot be concatenated: {', '.join(kinds)}.")
+    builder = TraceBuilder()
+    start, first_id, first_session, first_row = 0.0, 0, 0, 0
+    for trace in traces:
+        part = replace_columns(trace)
+        part.timestamp = part.timestamp + start
+        part.hash_ids = part.hash_ids + first_id
+        part.output_ids = None if part.output_ids is None else part.output_ids + first_id
+        part.session = None if part.session is None else np.where(part.session < 0, -1, part.session + first_session)
+        part.parent = None if part.parent is None else np.where(part.parent < 0, -1, part.parent + first_row)
+        builder.add(part)
+        start = start if overlay or not len(trace) else float(part.timestamp[-1]) + gap_ms
+        first_id += 0 if shared else trace.distinct
+        first_session += 0 if trace.session is None or not len(trace) else int(trace.session.max()) + 1
+        first_row += len(trace)
+    return builder.finish(block_size=traces[0].block_size, tail=traces[0].tail)
+
+
+class TraceBuilder:
+    """Gathers columns chunk by chunk, and makes one Trace of them.
+
+    >>> builder = TraceBuilder()
+    >>> builder.add(Columns([0.0], [2], [1], [5, 6], [0, 2]))
+    >>> builder.add(Columns([9.0], [2], [1], [5, 7], [0, 2]))
+    >>> builder.finish(block_size=1).hash_ids
+    array([0, 1, 0, 2])
+    """
+
+    def __init__(self):
+        self._chunks: list[Columns] = []
+
+    def add(self, columns: Columns) -> None:
+        """Append rows; their `parent`, if any, holds row numbers of the whole."""
+        self._chunks.append(columns)
+
+    def columns(self) -> Columns:
+        """All rows so far as one set of columns, as they were added."""
+        chunks = [chunk for chunk in self._chunks if len(chunk)] or self._chunks[:1]
+        if not chunks:
+            nothing = np.empty(0)
+            return Columns(nothing, nothing, nothing, nothing, np.zeros(1))
+        if len(chunks) == 1:
+            return chunks[0]
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(chunk, name) for chunk in chunks])
+            for name in ("timestamp", "input_length", "output_length", "hash_ids")
+        }
+        joined["offsets"] = _join_offsets([chunk.offsets for chunk in chunks])
+        for name in ("session", "parent"):
+            joined[name] = _join_optional(chunks, name)
+        if any(chunk.output_ids is not None for chunk in chunks):
+            joined["output_ids"] = np.concatenate([c.output_ids for c in chunks if c.output_ids is not None])
+            joined["output_offsets"] = _join_offsets(
+                [np.zeros(len(c) + 1, np.int64) if c.output_offsets is None else c.output_offsets for c in chunks]
+            )
+        names = dict.fromkeys(name for chunk in chunks for name in chunk.extra)
+        joined["extra"] = {name: _join_extra(chunks, name) for name in names}
+        return Columns(**joined)
+
+    def finish(self, *, block_size: int, tail: str = "kept", meta=None) -> Trace:
+        """One Trace of all rows: sorted by time, times from 0, ids renumbered."""
+        return Trace.from_columns(self.columns(), block_size=block_size, tail=tail, meta=meta)
+
+
+def _join_offsets(parts):
+    ends = np.cumsum([0] + [part[-1] for part in parts])
+    return np.concatenate([[0]] + [part[1:] + end for part, end in zip(parts, ends[:-1], strict=True)])
+
+
+def _join_optional(chunks, name):
+    if all(getattr(chunk, name) is None for chunk in chunks):
+        return None
+    return np.concatenate(
+        [np.full(len(c), -1, np.int64) if getattr(c, name) is None else getattr(c, name) for c in chunks]
+    )
+
+
+def _join_extra(chunks, name):
+    parts = [chunk.extra.get(name) for chunk in chunks]
+    kinds = {None if part is None else part.dtype.kind for part in parts}
+    if len(kinds) > 1:  # missing here or of another kind there: only objects can hold both
+        parts = [
+            np.full(len(c), None, object) if part is None else part.astype(object)
+            for c, part in zip(chunks, parts, strict=True)
+        ]
+    return np.concatenate(parts)

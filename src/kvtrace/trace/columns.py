@@ -1,0 +1,93 @@
+"""Columns over requests, and the ids of their blocks as one long array: a trace that nobody has verified yet.
+
+A reader returns them and a writer takes them. `block_size` and `tail` stand beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from .._base.errors import InputError
+
+TAILS = ("kept", "unique", "dropped")  # what the last, partial block of a prompt is: shared, never shared, left out
+
+
+@dataclass(eq=False, repr=False)
+class Columns:
+    """The columns of a trace, not yet verified.
+
+    >>> Columns([0.0], [5], [1], [7, 8], [0, 2]).hash_ids
+    array([7, 8])
+    """
+
+    timestamp: np.ndarray  # request -> ms, float64
+    input_length: np.ndarray  # request -> tokens, int64
+    output_length: np.ndarray  # request -> tokens, int64
+    hash_ids: np.ndarray  # block reference -> id, prompts end to end, int64
+    offsets: np.ndarray  # prompt r is hash_ids[offsets[r]:offsets[r + 1]], int64
+    session: np.ndarray | None = None  # request -> conversation, -1 = none
+    parent: np.ndarray | None = None  # request -> row of the previous turn, -1 = root
+    extra: dict[str, np.ndarray] = field(default_factory=dict)  # carried, not interpreted
+    output_ids: np.ndarray | None = None  # the output's blocks, continuing the prompt's chain
+    output_offsets: np.ndarray | None = None
+
+    def __post_init__(self):
+        self.timestamp = _column(self.timestamp, np.float64)
+        for name in ("input_length", "output_length", "hash_ids", "offsets"):
+            setattr(self, name, _column(getattr(self, name), np.int64))
+        for name in ("session", "parent", "output_ids", "output_offsets"):
+            if getattr(self, name) is not None:
+                setattr(self, name, _column(getattr(self, name), np.int64))
+        self.extra = {name: _column(values, None) for name, values in self.extra.items()}
+
+    def __len__(self) -> int:
+        return len(self.timestamp)
+
+    def take(self, rows: np.ndarray) -> Columns:
+        """The given rows, in the given order; parents follow their rows, and a parent left behind becomes -1."""
+        rows = np.asarray(rows, dtype=np.int64)
+        hash_ids, offsets = _take_ragged(self.hash_ids, self.offsets, rows)
+        output_ids = output_offsets = None
+        if self.output_ids is not None:
+            output_ids, output_offsets = _take_ragged(self.output_ids, self.output_offsets, rows)
+        return Columns(
+            self.timestamp[rows], self.input_length[rows], self.output_length[rows], hash_ids, offsets,
+            session=None if self.session is None else self.session[rows],
+            parent=None if self.parent is None else _moved_parents(self.parent, rows),
+            extra={name: values[rows] for name, values in self.extra.items()},
+            output_ids=output_ids, output_offsets=output_offsets,
+        )  # fmt: skip
+
+
+def replace_columns(columns: Columns, **changed) -> Columns:
+    """Plain columns that share the given ones' arrays, some of them changed."""
+    return replace(Columns(**fields_of(columns)), **changed)
+
+
+def fields_of(columns: Columns) -> dict[str, Any]:
+    """The columns by name."""
+    return {name: getattr(columns, name) for name in Columns.__dataclass_fields__}
+
+
+def _column(values, dtype) -> np.ndarray:
+    array = np.asarray(values)
+    if dtype is np.int64 and array.dtype.kind == "u" and array.dtype.itemsize == 8:
+        array = array.view(np.int64)  # 64-bit hashes keep their bits
+    elif dtype is np.int64 and array.dtype.kind == "f" and array.size and not (array == np.floor(array)).all():
+        raise InputError("a column of whole numbers holds a fraction.")
+    return np.ascontiguousarray(array, dtype=dtype).view()
+
+
+def _take_ragged(values, offsets, rows):
+    from .._native import ragged
+
+    return ragged.take(values, offsets, rows)
+
+
+def _moved_parents(parent, rows):
+    moved = np.full(len(parent) + 1, -1, dtype=np.int64)  # old row -> new row; the last is for -1
+    moved[rows] = np.arange(len(rows))
+    return moved[parent[rows]]

@@ -1,0 +1,80 @@
+"""From the columns of a file to those of a Trace: rows in time order, times from 0, ids by first appearance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .columns import Columns, replace_columns
+from .invariants import verify_offsets
+
+
+@dataclass
+class Repairs:
+    """What had to be mended to make a Trace of a file's columns: counts, 0 where nothing was."""
+
+    rows_moved: int = 0  # rows that stood before a row with an earlier time
+    first_timestamp: float = 0.0  # ms taken off every time, so that the first is 0
+    renumbered: bool = False  # ids were not 0, 1, 2, ... in order of first appearance
+    dangling_parents: int = 0  # parents that no row holds, or that come later: read as -1
+
+    def __str__(self):
+        said = []
+        if self.rows_moved:
+            said.append(f"{self.rows_moved:,} rows were out of time order and were sorted")
+        if self.first_timestamp:
+            said.append(f"times begin at {self.first_timestamp:,g} ms and were counted from 0")
+        if self.renumbered:
+            said.append("ids were renumbered by first appearance")
+        if self.dangling_parents:
+            said.append(f"{self.dangling_parents:,} dangling parents were read as -1")
+        return "; ".join(said)
+
+
+def mend(columns: Columns) -> tuple[Columns, Repairs]:
+    """The columns with rows in time order (stable), times from 0, ids and sessions by first appearance."""
+    repairs, columns = Repairs(), replace_columns(columns)
+    verify_offsets("offsets", columns.offsets, len(columns), len(columns.hash_ids))
+    if not (columns.timestamp[1:] >= columns.timestamp[:-1]).all():
+        reached = np.maximum.accumulate(columns.timestamp)
+        repairs.rows_moved = int((columns.timestamp < reached).sum())
+        columns = columns.take(np.argsort(columns.timestamp, kind="stable"))
+    if len(columns) and columns.timestamp[0] != 0:
+        repairs.first_timestamp = float(columns.timestamp[0])
+        columns.timestamp = columns.timestamp - columns.timestamp[0]
+    if columns.parent is not None:
+        dangling = columns.parent >= np.arange(len(columns))
+        repairs.dangling_parents = int(dangling.sum())
+        columns.parent = np.where(dangling, -1, columns.parent)
+    if columns.session is not None:
+        columns.session = by_first_appearance(columns.session)
+    repairs.renumbered = renumber(columns)
+    return columns, repairs
+
+
+def by_first_appearance(session: np.ndarray) -> np.ndarray:
+    """Sessions renumbered 0, 1, 2, ... in order of first appearance; -1 stays."""
+    from .._native import ids
+
+    inside = session >= 0
+    numbered = np.full(len(session), -1, dtype=np.int64)
+    numbered[inside] = ids.renumber(session[inside])[0]
+    return numbered
+
+
+def renumber(columns: Columns) -> bool:
+    """Renumber the ids by first appearance, each row's prompt before its output; True if any changed."""
+    from .._native import ids
+
+    if columns.output_ids is None:
+        if ids.is_numbered(columns.hash_ids):
+            return False  # and no second array of all ids
+        columns.hash_ids = ids.renumber(columns.hash_ids)[0]
+        return True
+    prompts, before = len(columns.hash_ids), np.concatenate([columns.hash_ids, columns.output_ids])
+    found = ids.renumber(before)[0].astype(np.int32)
+    columns.hash_ids, columns.output_ids = ids.number_rows(
+        found[:prompts], columns.offsets, np.arange(len(columns)), found[prompts:], columns.output_offsets
+    )
+    return not np.array_equal(before, np.concatenate([columns.hash_ids, columns.output_ids]))
