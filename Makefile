@@ -2,20 +2,25 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+TESTS ?= tests
+TEST_JOBS ?= auto
 FUZZ_SHORT ?= 20
 FUZZ_SECONDS ?= 3600
 PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types wheel debug fuzz-short fuzz docs vectors bench clean
+.PHONY: help demo build test check lint types wheel debug fuzz-short fuzz docs vectors bench check-pythons clean
 
 help:  ## list the commands
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
-demo: $(VENV)/demo  ## set up, then turn a raw log of our own into a trace and check it
+demo: $(VENV)/built  ## set up, then turn a raw log of our own into a trace and check it
 	@sh examples/demo.sh $(VENV)/bin/kvtrace
 
-test: $(VENV)/dev  ## run the tests
-	$(PY) -m pytest
+build: $(VENV)/built  ## compile what changed: a policy takes about 3 s, all of it 40 s on 2 processors
+
+test: $(VENV)/dev $(VENV)/built  ## run the tests; TESTS="tests/cache -k sieve" runs some of them
+	$(PY) -m pytest -n $(TEST_JOBS) $(TESTS)
 
 check: $(VENV)/engine lint types test debug fuzz-short wheel  ## all that CI runs, PyTorch's tests among it
 
@@ -29,13 +34,13 @@ types: $(VENV)/dev  ## mypy over the package
 debug: $(VENV)/dev  ## the kernels' tests against a build with bounds checks
 	sh tests/debug_build.sh $(PY)
 
-fuzz-short: $(VENV)/dev  ## fuzzers for FUZZ_SHORT seconds each, the kernels' with AddressSanitizer; 100,000 canaries
+fuzz-short: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SHORT seconds each, the kernels' with AddressSanitizer; 100,000 canaries
 	$(PY) -m fuzz.readers --seconds $(FUZZ_SHORT)
 	$(PY) -m fuzz.scanner --seconds $(FUZZ_SHORT)
 	sh tests/asan_build.sh $(PY) $(FUZZ_SHORT)
 	KVTRACE_CANARY_ROWS=100000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
 
-fuzz: $(VENV)/dev  ## fuzzers for FUZZ_SECONDS each (an hour), what they find kept in build/fuzz; a million canaries, 200 kills
+fuzz: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SECONDS each (an hour), what they find kept in build/fuzz; a million canaries, 200 kills
 	$(PY) -m fuzz.readers --seconds $(FUZZ_SECONDS) build/fuzz/readers
 	$(PY) -m fuzz.scanner --seconds $(FUZZ_SECONDS) build/fuzz/scanner
 	sh tests/asan_build.sh $(PY) $(FUZZ_SECONDS)
@@ -45,36 +50,46 @@ fuzz: $(VENV)/dev  ## fuzzers for FUZZ_SECONDS each (an hour), what they find ke
 wheel: $(VENV)/dev  ## build a wheel and try it in a bare environment
 	sh tests/smoke_wheel.sh $(PY)
 
-docs: $(VENV)/dev  ## write the --help texts into docs/cli/cli.md
+docs: $(VENV)/dev $(VENV)/built  ## write the --help texts into docs/cli/cli.md
 	$(PY) -m tests.make_docs
 
-vectors: $(VENV)/dev  ## write the test vectors from the reference; a diff is a change of behaviour
+vectors: $(VENV)/dev $(VENV)/built  ## write the test vectors from the reference; a diff is a change of behaviour
 	for module in tests/make_vectors*.py; do $(PY) -m tests.$$(basename $$module .py); done
 
-bench: $(VENV)/dev  ## measure, with the rivals in the same run
+bench: $(VENV)/dev $(VENV)/built  ## measure, with the rivals in the same run
 	$(PY) -m benchmarks
+
+check-pythons:  ## build, demo and fast tests with each Python from 3.11 to 3.14 that is installed
+	sh tests/check_pythons.sh
 
 clean:  ## remove what was built
 	rm -rf build dist $(VENV) demo-output .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find src -name '*.so' -delete
 
-COMPILED := $(addprefix src/kvtrace/,_native cache/core cache/live cache/policies cache/structures serving/core)
-SOURCES := pyproject.toml setup.py $(wildcard $(COMPILED:%=%/*.py) $(COMPILED:%=%/*.pxd))
-
-# an editable install with the kernels compiled in place; made again when a kernel or a dependency changes
-$(VENV)/demo: $(SOURCES)
+# kernels are compiled while pip fetches the packages that kvtrace needs
+$(VENV)/installed: pyproject.toml
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV): packages from the index, and our kernels compiled (about a minute) ..."
-	@$(PY) -m pip install -qq --disable-pip-version-check --editable .
+	@echo "setting up $(VENV): packages from the index, and the kernels compiled (about 50 s on 2 processors) ..."
+	@$(PY) tests/requirements.py build | xargs -d '\n' $(PIP) install -qq
+	@$(PY) setup.py -q build_ext --inplace & compiling=$$!; \
+	 $(PY) tests/requirements.py run | xargs -d '\n' $(PIP) install -qq && wait $$compiling
+	@$(PIP) install -qq --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# compiled files and what they include; a plain Python file is not among them
+COMPILED := $(shell sed -n 's/^COMPILED = \[\(.*\)\].*/\1/p' setup.py | tr -d '",')
+SOURCES := $(shell cd src/kvtrace && find $(COMPILED) -name '*.py' -o -name '*.pyx' -o -name '*.pxd')
+
+$(VENV)/built: setup.py $(SOURCES:%=src/kvtrace/%) | $(VENV)/installed
+	@$(PY) setup.py -q build_ext --inplace
+	@touch $@
+
+$(VENV)/dev: pyproject.toml | $(VENV)/built
+	@echo "setting up $(VENV) for development: more packages from the index (about a minute) ..."
+	@$(PIP) install -qq --no-build-isolation --editable '.[dev]'
 	@touch $@
 
 # the experiments' tests of a real engine skip without it; `make test` alone does not ask for it
 $(VENV)/engine: | $(VENV)/dev
-	$(PY) -m pip install -qq --disable-pip-version-check torch==2.13.0
+	$(PIP) install -qq torch==2.13.0
 	@touch $@
-
-$(VENV)/dev: $(SOURCES)
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@echo "setting up $(VENV) for development: packages from the index, and our kernels compiled (a minute or two) ..."
-	@$(PY) -m pip install -qq --disable-pip-version-check --editable '.[dev]'
-	@touch $@ $(VENV)/demo

@@ -1,59 +1,109 @@
-"""Build what is compiled: kernels, policies and the cache core; everything else is in pyproject.toml.
+"""Compile the kernels, the policies and the cache core; everything else is in pyproject.toml.
 
-KVTRACE_DEBUG_KERNELS=1 builds them with bounds checks and wraparound errors (`make test-debug`).
+`python setup.py build_ext --inplace` (`make build`) compiles only what changed. Settings from the environment:
+KVTRACE_DEBUG_KERNELS=1 compiles with bounds checks (`make debug`), KVTRACE_BUILD_JOBS=1 uses one processor.
 """
 
+import hashlib
+import multiprocessing
 import os
+import sys
 from pathlib import Path
 
-from Cython.Build import cythonize
-from Cython.Compiler import Errors
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+SOURCE = Path("src/kvtrace")
+# Every .py file of these folders is compiled, but for __init__.py.
+COMPILED = ["_native", "cache/core", "cache/live", "cache/policies", "cache/structures", "serving/core"]
+# Helpers that Cython would otherwise write into each module; compiled once, as a module of its own.
+SHARED = "kvtrace._native._shared"
+# Modules that gcc's -O3 makes faster than -O2; the others compile sooner and are smaller with -O2.
+FASTEST = ["_native/reuse.py", "_native/rows.py", "_native/siphash.py", "cache/", "serving/"]
 
 DEBUG = os.environ.get("KVTRACE_DEBUG_KERNELS") == "1"
-COMPILED = [
-    "_native",
-    "cache/core",
-    "cache/live",
-    "cache/policies",
-    "cache/structures",
-    "serving/core",
-]  # folders whose files are all compiled
-KERNELS = sorted(
-    path
-    for folder in COMPILED
-    for path in Path("src/kvtrace", folder).glob("*.py")
-    if path.stem not in ("__init__", "policy_choice", "self_check")
-)
+JOBS = int(os.environ.get("KVTRACE_BUILD_JOBS") or os.cpu_count() or 1)
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": DEBUG,
+    "wraparound": False,
+    "initializedcheck": DEBUG,
+    "cdivision": True,
+    "embedsignature": True,
+    "auto_pickle": False,  # nothing pickles these classes, and each would get 300 lines of C for it
+}
 
 
-def fail_on_performance_hint(position, message, env=None):
-    """A hint says that a loop takes the interpreter lock back at each call: 20 times slower, and silent otherwise."""
-    if not DEBUG:  # bounds checks have hints of their own
-        raise SystemExit(f"performance hint at {position}: {message}")
+def compiled_files():
+    """The sources to compile, in order of their paths."""
+    named = [SOURCE / name for name in COMPILED]
+    paths = [path for entry in named for path in ([entry] if entry.suffix else entry.glob("*.py"))]
+    return sorted(path for path in paths if path.name != "__init__.py" and path.exists())
 
 
-Errors.performance_hint = fail_on_performance_hint
+def build_folder(cython_version):
+    """A folder for these settings: with any other Cython, compiler flags or setup.py, all is compiled again."""
+    settings = [Path(__file__).read_text(), cython_version, DEBUG, os.environ.get("CFLAGS"), os.environ.get("CC")]
+    return f"build/cython-{hashlib.sha256(repr(settings).encode()).hexdigest()[:12]}"
 
-setup(
-    ext_modules=cythonize(
+
+def extensions(folder):
+    """The modules as C files, which Cython writes where they are missing or older than what they are made from."""
+    from Cython.Build import cythonize
+    from Cython.Compiler import Errors, Options
+
+    def fail_on_performance_hint(position, message, env=None):
+        """A hint says that a loop takes the interpreter lock back at each call: 20 times slower, and silent otherwise."""
+        if not DEBUG:  # bounds checks have hints of their own
+            raise SystemExit(f"performance hint at {position}: {message}")
+
+    Errors.performance_hint = fail_on_performance_hint
+    # A negative index without wraparound, or a method that hides the C method of its base class: never what was meant.
+    Options.warning_errors = True
+    multiprocessing.set_start_method("fork", force=True)  # Cython's worker processes must keep these two settings
+    shared = Extension(SHARED, ["src/" + SHARED.replace(".", "/") + ".c"], extra_compile_args=flags("shared"))
+    return cythonize(
         [
-            Extension(
-                ".".join(path.with_suffix("").parts[1:]),
-                [str(path)],
-                extra_compile_args=["-O1", "-g"] if DEBUG else ["-O3"],
-            )
-            for path in KERNELS
+            shared,
+            *(
+                Extension(
+                    ".".join(path.with_suffix("").parts[1:]),
+                    [str(path)],
+                    extra_compile_args=flags(path.relative_to(SOURCE).as_posix()),
+                )
+                for path in compiled_files()
+            ),
         ],
-        build_dir="build/cython",
+        build_dir=folder,
         include_path=["src"],
-        language_level=3,
-        compiler_directives={
-            "boundscheck": DEBUG,
-            "wraparound": False,
-            "initializedcheck": DEBUG,
-            "cdivision": True,
-            "embedsignature": True,
-        },
+        nthreads=JOBS,
+        quiet=True,
+        compiler_directives=DIRECTIVES,
+        shared_utility_qualified_name=SHARED,
     )
-)
+
+
+def flags(path):
+    """gcc's options for a source file."""
+    if DEBUG:
+        return ["-O1", "-g"]
+    return ["-O3" if path.startswith(tuple(FASTEST)) else "-O2", "-g0"]
+
+
+class BuildExtensions(build_ext):
+    """As setuptools', but Cython runs only where something is compiled, and what is compiled in place is kept."""
+
+    def finalize_options(self):
+        import Cython
+
+        self.parallel = self.parallel or JOBS
+        folder = build_folder(Cython.__version__)
+        if self.distribution.ext_modules == [PLACEHOLDER]:
+            self.distribution.ext_modules[:] = extensions(folder)
+        super().finalize_options()
+        if self.inplace or self.editable_mode:  # not in a temporary folder: the next run compiles only what changed
+            self.build_lib = self.build_temp = f"{folder}/{sys.implementation.cache_tag}"
+
+
+PLACEHOLDER = Extension("kvtrace", [])  # says that there are extensions, until they are wanted
+setup(ext_modules=[PLACEHOLDER], cmdclass={"build_ext": BuildExtensions})

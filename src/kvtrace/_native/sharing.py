@@ -96,7 +96,7 @@ def _by_holder(holder):
 
 def _checked(part, rows, distinct):
     ids, offsets = (np.ascontiguousarray(array, dtype=np.int64) for array in part)
-    if len(offsets) != rows + 1 or offsets[0] != 0 or offsets[-1] != len(ids) or (np.diff(offsets) < 0).any():
+    if len(offsets) != rows + 1 or offsets[0] != 0 or offsets.item(-1) != len(ids) or (np.diff(offsets) < 0).any():
         raise ValueError("offsets are not those of the rows")
     if len(ids) and not (0 <= ids.min() and ids.max() < distinct):
         raise ValueError("an id is not below the number of distinct ids")
@@ -109,7 +109,7 @@ def _joined(parts):
         return parts[0]
     lengths = [np.diff(offsets) for _, offsets in parts]
     offsets = np.concatenate([[0], np.cumsum(sum(lengths))]).astype(np.int64)
-    joined = np.empty(int(offsets[-1]), dtype=np.int64)
+    joined = np.empty(offsets.item(-1), dtype=np.int64)
     for place, part in zip(_places(lengths, offsets), parts, strict=True):
         joined[place] = part[0]
     return joined, offsets
@@ -126,9 +126,9 @@ def _parted(joined, parts):
 
 def _places(lengths, offsets):
     """Where each part's ids are among the joined ones."""
-    before = offsets[:-1].copy()
+    before = offsets[: len(offsets) - 1].copy()
     for count in lengths:
-        starts = np.concatenate([[0], np.cumsum(count)])[:-1]
+        starts = np.cumsum(count) - count
         yield np.repeat(before - starts, count) + np.arange(count.sum())
         before += count
 

@@ -13,9 +13,9 @@ from time import monotonic
 import cython
 
 from kvtrace._base.errors import KvtraceError, UsageError
-from kvtrace.cache.live import self_check as recount
+from kvtrace.cache import live_self_check as recount
 from kvtrace.cache.live.listener import called
-from kvtrace.cache.live.policy_choice import live_policy
+from kvtrace.cache.live_policy import live_policy
 
 if not cython.compiled:  # Python would run this file as it is
     raise ImportError(f"not compiled: {__name__}. Try `pip install .` with a C compiler at hand.")

@@ -3,7 +3,7 @@ from typing import Any
 
 from ..._base.errors import KvtraceError
 from .block_table import Known
-from .self_check import Books
+from ..live_self_check import Books
 from .sequence import Sequence
 
 class OutOfBlocks(KvtraceError): ...
