@@ -53,7 +53,7 @@ def extensions(folder):
     from Cython.Compiler import Errors, Options
 
     def fail_on_performance_hint(position, message, env=None):
-        """A hint says that a loop takes the interpreter lock back at each call: 20 times slower, and silent otherwise."""
+        """A hint says that a loop takes the interpreter lock back at each call: 20 times slower, and silent."""
         if not DEBUG:  # bounds checks have hints of their own
             raise SystemExit(f"performance hint at {position}: {message}")
 

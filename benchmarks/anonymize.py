@@ -33,12 +33,12 @@ def claims(folder: str, megabytes: float, rounds: int) -> list[Claim]:
 
 
 def resumable(log: str) -> float:
-    """Seconds of the same with all that is done kept in a spool."""
-    from kvtrace.ingest.checkpoint import Spool
+    """Seconds of the same with all that is done kept in a checkpoint."""
+    from kvtrace.ingest.checkpoint import Checkpoint
     from kvtrace.ingest.keys import Key
 
-    with Spool(f"{log}.resume") as spool:
-        return pipeline(log, key=Key.random(), spool=spool)
+    with Checkpoint(f"{log}.resume") as checkpoint:
+        return pipeline(log, key=Key.random(), checkpoint=checkpoint)
 
 
 def pipeline(log: str, profile: str = "standard", **options) -> float:

@@ -1,7 +1,7 @@
 """A trace larger than one would like to hold: the conversation trace again and again, as a folder of parts.
 
 Three copies of four have blocks of their own; the fourth is a copy from halfway back again, so that blocks are wanted
-after millions of others. `python -m benchmarks.large_trace FOLDER.parts [REFERENCES]` writes one.
+after millions of others. `python -m benchmarks.large_trace FOLDER.dataset [REFERENCES]` writes one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kvtrace.formats import trace_files as formats
-from kvtrace.formats.dataset import PartsWriter
+from kvtrace.formats.dataset import DatasetWriter
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.trace import Trace
@@ -31,7 +31,7 @@ REFERENCES = 30_000_000
 def write_large(path: str, references: int = REFERENCES) -> None:
     """Write a folder of parts of at least so many block references."""
     once = whole() if CONVERSATION.exists() else made_up()
-    with PartsWriter(path, block_size=once.block_size, tail=once.tail) as writer:
+    with DatasetWriter(path, block_size=once.block_size, tail=once.tail) as writer:
         for columns in copies(once, -(-references // len(once.hash_ids))):
             writer.add(columns)
 
@@ -65,7 +65,7 @@ def made_up(requests: int = 10_000) -> Trace:
 
 def claims(folder: str, references: int = REFERENCES) -> list[Claim]:
     """The peak of commands over the folder, whole processes, beside a gigabyte."""
-    path = os.path.join(folder, "large.parts")
+    path = os.path.join(folder, "large.dataset")
     write_large(path, references)
     return [
         Claim(f"{name}, {references:,} references, peak memory", apart(peak_of, name, path) / 1e6, 1000, "MB", 1.0)

@@ -22,12 +22,12 @@ def claims(rounds: int) -> list[Claim]:
 def seconds(requests: int) -> float:
     """Seconds to serve so many requests of conversations on four instances."""
     from kvtrace.cache.simulation import Setting
-    from kvtrace.serving.simulation import Rates, serve
+    from kvtrace.serving.simulation import StepCost, simulate_serving
 
     trace = conversations(requests)
-    rates = Rates(7.1e-5, 1e-9, 0.013, 3e-8, 0.002)
+    rates = StepCost(7.1e-5, 1e-9, 0.013, 3e-8, 0.002)
     start = time.perf_counter()
-    serve(trace, rates, setting=Setting(20_000, mode="token"), instances=4, router="lmetric")
+    simulate_serving(trace, rates, setting=Setting(20_000, mode="token"), instances=4, router="lmetric")
     return time.perf_counter() - start
 
 

@@ -44,7 +44,7 @@ def main() -> None:
                 log = Path(folder) / "log.jsonl"
                 references = write_log(log, size)
                 with Cluster(runner) as cluster:
-                    taken = measured(log, Path(folder) / "out.parts", runner, cluster)
+                    taken = measured(log, Path(folder) / "out.dataset", runner, cluster)
                 if size == TINY:
                     base = taken["cpu"]
                     continue
@@ -110,7 +110,7 @@ def measured(log: Path, output: Path, runner: str, cluster: Cluster) -> dict[str
     code = "import sys; from kvtrace.cli import main; main()"
     work = log.parent / "work"
     command = [
-        sys.executable, "-c", code, "anonymize", str(log), "-o", str(output), "--format", "parts", "-q",
+        sys.executable, "-c", code, "anonymize", str(log), "-o", str(output), "--format", "dataset", "-q",
         "--block-size", "1", "--profile", "exact", "--runner", runner, "--key-file", str(key), "--work-dir", str(work),
         *(["--ray-address", "127.0.0.1:6399"] if runner == "ray" else []),
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from .model import Transformer
 from .paged import BlockStore, PromptAttention, StepAttention, places_of
 from .plain_blocks import PlainBlocks
 from .prompts import Request
-from .serving import Live, Served, serve
+from .serving import Live, ServingRun, serve
 from .settings import Serving
 
 
@@ -54,7 +54,7 @@ class Engine:
         self._context: dict[int, np.ndarray] = {}  # row -> the place of each of its tokens
         self._dice: dict[int, np.ndarray] = {}  # row -> a number from 0 to 1 for each token of its output
 
-    def serve(self, requests: list[Request]) -> Served:
+    def serve(self, requests: list[Request]) -> ServingRun:
         """Answer requests, `serving.batch` of them at a time."""
         with self.model.torch.inference_mode():
             return serve(requests, self.cache, self, batch=self.serving.batch)

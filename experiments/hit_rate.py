@@ -20,7 +20,7 @@ from kvtrace.trace.hits import Hits
 from .fit import Fit
 from .founding import LEFT_OPEN, REPORTED
 from .prompts import Mix, Request
-from .serving import Live, Served, serve
+from .serving import Live, ServingRun, serve
 from .settings import Progress, Serving
 
 SCHEMA = 1  # version of the keys of to_dict
@@ -103,7 +103,7 @@ def count(requests: list[Request], serving: Serving, longest: int, rng: np.rando
     return run(requests, serving, longest, rng).hits(serving.block_size)
 
 
-def run(requests: list[Request], serving: Serving, longest: int, rng: np.random.Generator) -> Served:
+def run(requests: list[Request], serving: Serving, longest: int, rng: np.random.Generator) -> ServingRun:
     """One run in an empty cache, which is checked at its end."""
     cache = serving.cache(longest)
     served = serve(requests, cache, Dice(rng), batch=serving.batch)

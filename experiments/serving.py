@@ -41,7 +41,7 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class ServingRun:
     """What a run did, requests in the order they were asked."""
 
     requests: list[Live]
@@ -68,7 +68,7 @@ class Served:
 
 def serve(
     requests: list[Request], cache: Any, model: Model, *, batch: int, clock: Callable[[], float] = time.perf_counter
-) -> Served:
+) -> ServingRun:
     """Serve requests in their order, `batch` of them live at once, their blocks in `cache`.
 
     UsageError where the cache does not hold a request that is alone.
@@ -101,7 +101,7 @@ def serve(
             live = _keep(live, cache, done)
         now = clock()
     done.sort(key=lambda one: one.row)
-    return Served(done, now - start, len(admissions), admissions, in_cache)
+    return ServingRun(done, now - start, len(admissions), admissions, in_cache)
 
 
 def _admit(waiting, cache, places):

@@ -196,22 +196,24 @@ def walking(draw):
 
 def counting_holders(draw):
     prompts, _, outputs = _forest(draw)
-    holder, parts, distinct = _held(draw, prompts, outputs)
-    holders = [set() for _ in range(distinct)]
-    for _, owner, block in _uses(prompts, outputs, holder):
-        holders[block].add(owner)
-    assert sharing.count_holders(parts, np.array(holder), distinct).tolist() == [len(found) for found in holders]
+    contributor, parts, distinct = _held(draw, prompts, outputs)
+    contributors = [set() for _ in range(distinct)]
+    for _, owner, block in _uses(prompts, outputs, contributor):
+        contributors[block].add(owner)
+    assert sharing.count_contributors(parts, np.array(contributor), distinct).tolist() == [
+        len(found) for found in contributors
+    ]
 
 
 def splitting(draw):
-    """Two uses have the same new id where they had the same before, and the same holder if the block is split."""
+    """Two uses have the same new id where they had the same before, and the same contributor if the block is split."""
     prompts, _, outputs = _forest(draw)
-    holder, parts, distinct = _held(draw, prompts, outputs)
+    contributor, parts, distinct = _held(draw, prompts, outputs)
     is_split = [draw.random() < 0.5 for _ in range(distinct)]
-    found = sharing.split(parts, np.array(holder), np.array(is_split, dtype=bool), distinct)
+    found = sharing.split(parts, np.array(contributor), np.array(is_split, dtype=bool), distinct)
     new = [_cut(part.tolist(), offsets) for part, (_, offsets) in zip(found, parts, strict=True)]
     flat = [block for row in range(len(prompts)) for part in new for block in part[row]]
-    wanted = [(block, owner if is_split[block] else -1) for _, owner, block in _uses(prompts, outputs, holder)]
+    wanted = [(block, owner if is_split[block] else -1) for _, owner, block in _uses(prompts, outputs, contributor)]
     assert len(flat) == len(wanted)
     assert len(set(zip(flat, wanted, strict=True))) == len(set(flat)) == len(set(wanted))
 
@@ -258,12 +260,12 @@ def _forest(draw, least=0):
 
 
 def _held(draw, prompts, outputs):
-    holder = [draw.randrange(4) for _ in prompts]
-    return holder, [_join(lists) for lists in (prompts, outputs) if lists is not None], 7
+    contributor = [draw.randrange(4) for _ in prompts]
+    return contributor, [_join(lists) for lists in (prompts, outputs) if lists is not None], 7
 
 
-def _uses(prompts, outputs, holder):
-    for row, owner in enumerate(holder):
+def _uses(prompts, outputs, contributor):
+    for row, owner in enumerate(contributor):
         for block in [*prompts[row], *(outputs[row] if outputs is not None else [])]:
             yield row, owner, block
 

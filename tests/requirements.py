@@ -5,4 +5,6 @@ import tomllib
 
 with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)
-print(*(project["build-system"]["requires"] if sys.argv[1] == "build" else project["project"]["dependencies"]), sep="\n")
+print(
+    *(project["build-system"]["requires"] if sys.argv[1] == "build" else project["project"]["dependencies"]), sep="\n"
+)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._native import reuse as kernel
 from kvtrace.analysis.curves import hit_curve
-from kvtrace.analysis.piecewise_linear import Ramps
+from kvtrace.analysis.piecewise_linear import PiecewiseLinear
 from kvtrace.analysis.reuse import reuse_distances, reuse_times, segments
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
@@ -120,7 +120,7 @@ def test_vectors(vector):
 def test_sums_that_pass_64_bits_come_back():
     #  starts so large that weight * start wraps: the ramp rises all the same
     start, weight = np.array([1 << 40, 1 << 41]), np.full((1, 2), 1 << 30)
-    ramps = Ramps(start, start + 8, weight)
+    ramps = PiecewiseLinear(start, start + 8, weight)
     assert ramps.at(np.array([(1 << 40) + 1, 1 << 45])).tolist() == [[2 << 30, 16 << 30]]
 
 

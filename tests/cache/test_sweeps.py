@@ -14,7 +14,7 @@ import kvtrace
 from kvtrace._base.errors import InputError, StoppedError, UsageError
 from kvtrace.cache.sweeps import Grid, Table, plan, sweep
 from kvtrace.cache.sweeps.cells import COLUMNS, row_of
-from kvtrace.cache.sweeps.journal import Journal
+from kvtrace.cache.sweeps.checkpoint import SweepCheckpoint
 from kvtrace.cache.sweeps.runners import Task, local, rows_of
 from kvtrace.cache.sweeps.workload import digest, forget, trace_of
 from kvtrace.synthesis.fitting import fit
@@ -169,15 +169,15 @@ def test_what_a_journal_holds_is_not_run_again_and_its_torn_end_is(folder, monke
     with pytest.raises(StoppedError) as stop:
         sweep(GRID, "table.csv", threads=1)
     assert not Path("table.csv").exists()
-    journal = Path("table.csv.cells.jsonl")
-    assert journal.exists() == (kept > 0) == bool(getattr(stop.value, "__notes__", []))
+    checkpoint = Path("table.csv.cells.jsonl")
+    assert checkpoint.exists() == (kept > 0) == bool(getattr(stop.value, "__notes__", []))
     if kept:
-        with journal.open("a") as file:
+        with checkpoint.open("a") as file:
             file.write(torn)
     stop_after(monkeypatch, None, ran)
     assert sweep(GRID, "table.csv", resume=True).rows == wanted
     assert len(ran) == len(wanted) and len(set(ran)) == len(wanted)
-    assert Path("table.csv").read_bytes() == Path("whole.csv").read_bytes() and not journal.exists()
+    assert Path("table.csv").read_bytes() == Path("whole.csv").read_bytes() and not checkpoint.exists()
 
 
 def stop_after(monkeypatch, kept, ran=None):
@@ -197,7 +197,7 @@ def stop_after(monkeypatch, kept, ran=None):
 
 
 def stopped(monkeypatch, grid, name="table.csv"):
-    """Leave the journal of a sweep that was stopped after its third cell."""
+    """Leave the checkpoint of a sweep that was stopped after its third cell."""
     stop_after(monkeypatch, 3)
     with pytest.raises(StoppedError):
         sweep(grid, name)
@@ -237,14 +237,14 @@ def test_a_sidecar_is_part_of_a_trace(folder):
 
 
 def test_a_folder_of_parts_is_a_trace_as_its_file_is(folder, monkeypatch):
-    kvtrace.write(kvtrace.read("one.jsonl"), "one.parts")
-    grid = Grid(("one.parts",), ("lru", "arc"), "3,5", block_sizes=("1x", "2x"))
+    kvtrace.write(kvtrace.read("one.jsonl"), "one.dataset")
+    grid = Grid(("one.dataset",), ("lru", "arc"), "3,5", block_sizes=("1x", "2x"))
     rows = sweep(grid).rows
     assert [row | {"trace": "one.jsonl"} for row in rows] == sweep(
         dataclasses.replace(grid, traces=("one.jsonl",))
     ).rows
     stopped(monkeypatch, grid)
-    some = next(path for path in Path("one.parts").rglob("*") if path.is_file())
+    some = next(path for path in Path("one.dataset").rglob("*") if path.is_file())
     some.rename(some.with_name("other"))
     with pytest.raises(InputError):
         sweep(grid, "table.csv", resume=True)
@@ -252,8 +252,8 @@ def test_a_folder_of_parts_is_a_trace_as_its_file_is(folder, monkeypatch):
 
 def test_another_version_s_journal_is_refused(folder, monkeypatch):
     stopped(monkeypatch, GRID)
-    journal = Path("table.csv.cells.jsonl")
-    journal.write_text(journal.read_text().replace(kvtrace.__version__, "0.0.1", 1))
+    checkpoint = Path("table.csv.cells.jsonl")
+    checkpoint.write_text(checkpoint.read_text().replace(kvtrace.__version__, "0.0.1", 1))
     with pytest.raises(UsageError, match="another version of kvtrace"):
         sweep(GRID, "table.csv", resume=True)
 
@@ -281,8 +281,8 @@ def test_what_a_killed_run_left_under_a_temporary_name_goes(folder, monkeypatch)
 
 
 def test_two_runs_do_not_write_one_table(folder, monkeypatch):
-    monkeypatch.setattr("kvtrace.cache.sweeps.journal.PATIENCE", 0.05)
-    with Journal("table.csv", {}, {}), pytest.raises(UsageError, match="another run is writing"):
+    monkeypatch.setattr("kvtrace.cache.sweeps.checkpoint.PATIENCE", 0.05)
+    with SweepCheckpoint("table.csv", {}, {}), pytest.raises(UsageError, match="another run is writing"):
         sweep(GRID, "table.csv", resume=True)
 
 

@@ -43,7 +43,7 @@ def made(source, *arguments, rows=500, output="made.jsonl"):
     """The trace that the command writes; reading it back mends nothing."""
     assert run("--input-file", source, "--num-requests", rows, "--output-file", output, *arguments) == 0
     trace = kvtrace.read(output, block_size=512)
-    assert not str(trace.repairs) and trace.is_chained and len(trace) == rows
+    assert not str(trace.fixes) and trace.is_chained and len(trace) == rows
     return trace
 
 

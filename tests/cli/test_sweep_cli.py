@@ -162,24 +162,24 @@ def whole(folder, capsys):
 def test_a_killed_sweep_goes_on(folder, whole, capsys, threads):
     said = ended(child(*SLOW, "-o", "table.csv", "--threads", threads, DIE_AT="12", DIED=str(folder / "died")))
     assert said == (-signal.SIGKILL, "")
-    journal = Path("table.csv.cells.jsonl")
-    kept = journal.read_text().splitlines()[1:]
+    checkpoint = Path("table.csv.cells.jsonl")
+    kept = checkpoint.read_text().splitlines()[1:]
     assert 0 < len(kept) < 22 and not Path("table.csv").exists()
     shown(capsys, *SLOW, "-o", "table.csv", "--resume")
-    assert Path("table.csv").read_bytes() == whole and not journal.exists()
+    assert Path("table.csv").read_bytes() == whole and not checkpoint.exists()
 
 
 def test_a_sweep_killed_at_any_moment_goes_on(folder, whole, capsys):
-    journal = Path("table.csv.cells.jsonl")
+    checkpoint = Path("table.csv.cells.jsonl")
     for lines in (2, 9, 17):
-        options = ["--resume"] if journal.exists() else []
+        options = ["--resume"] if checkpoint.exists() else []
         process = child(*SLOW, "-o", "table.csv", "--threads", "2", *options)
-        while process.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") > lines):
+        while process.poll() is None and not (checkpoint.exists() and checkpoint.read_bytes().count(b"\n") > lines):
             time.sleep(0.001)
         process.kill()
         assert ended(process)[0] in (-signal.SIGKILL, 0)
     shown(capsys, *SLOW, "-o", "table.csv", "--resume")
-    assert Path("table.csv").read_bytes() == whole and not journal.exists()
+    assert Path("table.csv").read_bytes() == whole and not checkpoint.exists()
 
 
 def test_a_signal_keeps_what_was_done_and_ends_with_status_5(folder, whole, capsys):
@@ -216,8 +216,8 @@ def test_ray_gives_the_same_bytes_and_tries_a_lost_task_again(folder, whole, cap
 def test_a_sweep_on_ray_that_was_stopped_goes_on_here(folder, whole, capsys):
     pytest.importorskip("ray")
     process = child(*SLOW, "-o", "table.csv", "--runner", "ray", SLEEP_AT="12")
-    journal = Path("table.csv.cells.jsonl")
-    while not (journal.exists() and journal.read_bytes().count(b"\n") > 3):
+    checkpoint = Path("table.csv.cells.jsonl")
+    while not (checkpoint.exists() and checkpoint.read_bytes().count(b"\n") > 3):
         time.sleep(0.01)
         assert process.poll() is None
     process.terminate()

@@ -18,7 +18,7 @@ from kvtrace._base.errors import KvtraceError, StoppedError
 from kvtrace.formats import dataset as parts
 from kvtrace.formats import parquet
 from kvtrace.formats import trace_files as formats
-from kvtrace.formats.dataset import MANIFEST, PartsWriter, open_parts, rows_of
+from kvtrace.formats.dataset import MANIFEST, DatasetWriter, open_dataset, rows_of
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
 from tests.strategies import traces
@@ -27,7 +27,7 @@ from tests.strategies import traces
 def write(trace, path, cuts=(), rows=3):
     """Write a trace in pieces that end at the given rows, three rows a part."""
     ends = sorted({0, len(trace), *(cut for cut in cuts if cut < len(trace))})
-    with PartsWriter(path, block_size=trace.block_size, tail=trace.tail, meta=trace.meta, rows=rows) as writer:
+    with DatasetWriter(path, block_size=trace.block_size, tail=trace.tail, meta=trace.meta, rows=rows) as writer:
         for start, stop in pairwise(ends):
             writer.add(rows_of(trace, start, stop))
     return str(path)
@@ -46,7 +46,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def day(folder):
     """Four requests in two parts."""
-    return write(toy("0 1", "0 2", "3", "0 1 4", block_size=4), "day.parts")
+    return write(toy("0 1", "0 2", "3", "0 1 4", block_size=4), "day.dataset")
 
 
 # -- what is written -----------------------------------------------------------------------------------------------
@@ -56,17 +56,17 @@ def day(folder):
 @settings(max_examples=50, deadline=None)
 def test_what_is_written_in_any_pieces_is_the_same_files_and_comes_back(tmp_path_factory, trace, cuts):
     folder = tmp_path_factory.mktemp("parts")
-    once, pieces = write(trace, folder / "once.parts"), write(trace, folder / "pieces.parts", cuts)
+    once, pieces = write(trace, folder / "once.dataset"), write(trace, folder / "pieces.dataset", cuts)
     assert contents(once) == contents(pieces)
-    assert formats.read(once) == trace == open_parts(once).trace()
+    assert formats.read(once) == trace == open_dataset(once).trace()
     assert formats.read(once).meta == trace.meta
 
 
 @given(traces(), st.integers(1, 40))
 @settings(max_examples=50, deadline=None)
 def test_chunks_of_any_size_are_the_rows_in_order(tmp_path_factory, trace, references):
-    path = write(trace, tmp_path_factory.mktemp("parts") / "t.parts")
-    chunks = list(open_parts(path).chunks(references))
+    path = write(trace, tmp_path_factory.mktemp("parts") / "t.dataset")
+    chunks = list(open_dataset(path).chunks(references))
     assert sum(map(len, chunks)) == len(trace)
     for name in ("timestamp", "hash_ids", "output_ids", "parent", "session"):
         if getattr(trace, name) is not None:
@@ -80,8 +80,8 @@ def test_parts_hold_so_many_requests_and_the_manifest_counts_them(day):
         {"file": "part-00001.parquet", "requests": 1, "blocks": 3},
     ]
     assert (said["requests"], said["blocks"], said["distinct_blocks"]) == (4, 8, 5)
-    assert (said["block_size"], said["tail"], said["format"], said["first_id"]) == (4, "kept", "parts", 0)
-    opened = open_parts(day)
+    assert (said["block_size"], said["tail"], said["format"], said["first_id"]) == (4, "kept", "dataset", 0)
+    opened = open_dataset(day)
     assert (opened.requests, opened.blocks, opened.distinct, opened.block_size) == (4, 8, 5, 4)
 
 
@@ -89,17 +89,17 @@ def test_extra_columns_of_any_kind_come_back(folder):
     columns = replace_columns(toy("0", "0 1", "2", "0 1 3"))
     mixed = np.array(["a", 7, None, 1.5], dtype=object)
     columns.extra = {"type": np.array(["x", None, "y", "x"], dtype=object), "n": np.arange(4), "mixed": mixed}
-    formats.write(columns, "t.parts", block_size=1)
-    assert {name: values.tolist() for name, values in formats.read("t.parts").extra.items()} == {
+    formats.write(columns, "t.dataset", block_size=1)
+    assert {name: values.tolist() for name, values in formats.read("t.dataset").extra.items()} == {
         name: values.tolist() for name, values in columns.extra.items()
     }
 
 
 def test_parents_are_rows_of_the_whole_trace(folder):
     columns = replace_columns(toy("0", "1", "2", "0 3", "1 4"), parent=np.array([-1, -1, -1, 0, 1]))
-    with PartsWriter("t.parts", block_size=1, tail="kept", rows=2) as writer:
+    with DatasetWriter("t.dataset", block_size=1, tail="kept", rows=2) as writer:
         writer.add(columns)
-    assert formats.read("t.parts").parent.tolist() == [-1, -1, -1, 0, 1]
+    assert formats.read("t.dataset").parent.tolist() == [-1, -1, -1, 0, 1]
 
 
 def test_ids_are_delta_encoded_and_packed(day):
@@ -110,15 +110,15 @@ def test_ids_are_delta_encoded_and_packed(day):
 
 def test_the_meta_of_a_trace_stays_beside_the_list_of_parts(folder):
     trace = toy("0 1")
-    formats.write(trace, "t.parts", meta={"log": "chat", "parts": "mine"})
-    assert formats.read("t.parts").meta == {"log": "chat"}
+    formats.write(trace, "t.dataset", meta={"log": "chat", "parts": "mine"})
+    assert formats.read("t.dataset").meta == {"log": "chat"}
 
 
 def test_the_name_tells_that_a_folder_is_wanted(folder):
-    assert formats.write(toy("0 1"), "a/") == ["a/"] and formats.write(toy("0 1"), "b.parts") == ["b.parts"]
-    assert formats.write(toy("0 1"), "c", format="parts") == ["c"]
-    assert formats.read("a") == formats.read("a/") == formats.read("b.parts") == formats.read("c") == toy("0 1")
-    assert sorted(os.listdir()) == ["a", "b.parts", "c"]
+    assert formats.write(toy("0 1"), "a/") == ["a/"] and formats.write(toy("0 1"), "b.dataset") == ["b.dataset"]
+    assert formats.write(toy("0 1"), "c", format="dataset") == ["c"]
+    assert formats.read("a") == formats.read("a/") == formats.read("b.dataset") == formats.read("c") == toy("0 1")
+    assert sorted(os.listdir()) == ["a", "b.dataset", "c"]
 
 
 def test_a_part_by_itself_is_a_trace_file(day):
@@ -128,9 +128,9 @@ def test_a_part_by_itself_is_a_trace_file(day):
 def test_a_trace_that_came_in_chunks_is_the_one_written_whole(folder):
     trace = toy("0 1", "0 2", "3")
     chunks = [rows_of(trace, 0, 2), rows_of(trace, 2, 3)]
-    formats.write_chunks(chunks, "chunks.parts", block_size=1, tail="kept", format="parts")
-    formats.write(trace, "whole.parts")
-    assert contents("chunks.parts") == contents("whole.parts")
+    formats.write_chunks(chunks, "chunks.dataset", block_size=1, tail="kept", format="dataset")
+    formats.write(trace, "whole.dataset")
+    assert contents("chunks.dataset") == contents("whole.dataset")
 
 
 # -- all or nothing ------------------------------------------------------------------------------------------------
@@ -138,18 +138,18 @@ def test_a_trace_that_came_in_chunks_is_the_one_written_whole(folder):
 
 def test_a_run_that_fails_leaves_what_was_there(day):
     before = contents(day)
-    with pytest.raises(RuntimeError), PartsWriter(day, block_size=1, tail="kept", rows=1) as writer:
+    with pytest.raises(RuntimeError), DatasetWriter(day, block_size=1, tail="kept", rows=1) as writer:
         writer.add(toy("0", "1"))
         raise RuntimeError
-    assert contents(day) == before and os.listdir() == ["day.parts"]
+    assert contents(day) == before and os.listdir() == ["day.dataset"]
 
 
 def test_parts_of_ours_and_empty_folders_are_replaced(day):
-    os.mkdir("empty.parts")
-    for name in (day, "empty.parts"):
+    os.mkdir("empty.dataset")
+    for name in (day, "empty.dataset"):
         formats.write(toy("0 1"), name)
         assert formats.read(name) == toy("0 1")
-    assert sorted(os.listdir()) == ["day.parts", "empty.parts"]
+    assert sorted(os.listdir()) == ["day.dataset", "empty.dataset"]
 
 
 @pytest.mark.parametrize("kind", ["foreign", "no manifest", "another manifest", "file", "no folder"])
@@ -162,15 +162,15 @@ def test_what_is_not_ours_is_never_replaced(day, kind):
     elif kind == "another manifest":
         Path(day, MANIFEST).write_text("{}")
     elif kind == "file":
-        path = "note.parts"
+        path = "note.dataset"
         Path(path).write_text("mine")
     else:
-        path = "nowhere/t.parts"
+        path = "nowhere/t.dataset"
     before = {str(p): p.read_bytes() for p in Path(".").rglob("*") if p.is_file()}
     with pytest.raises(UsageError):
         formats.check_output(path)
     with pytest.raises(UsageError):
-        PartsWriter(path, block_size=1, tail="kept")
+        DatasetWriter(path, block_size=1, tail="kept")
     assert {str(p): p.read_bytes() for p in Path(".").rglob("*") if p.is_file()} == before
 
 
@@ -180,7 +180,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing(folder, monkeypatch):
 
     monkeypatch.setattr(parquet, "write", full)
     with pytest.raises(KvtraceError, match="full"):
-        formats.write(toy("0 1"), "t.parts")
+        formats.write(toy("0 1"), "t.dataset")
     assert os.listdir() == []
 
 
@@ -189,8 +189,8 @@ def test_a_full_disk_is_told_with_the_name_of_the_folder(folder, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("kvtrace._base.files.os.replace", full)
-    with pytest.raises(StoppedError, match=r"^t\.parts/part-00000\.parquet: cannot be written \(No space"):
-        formats.write(toy("0 1"), "t.parts")
+    with pytest.raises(StoppedError, match=r"^t\.dataset/part-00000\.parquet: cannot be written \(No space"):
+        formats.write(toy("0 1"), "t.dataset")
     assert os.listdir() == []
 
 
@@ -206,14 +206,14 @@ def test_a_run_that_is_stopped_between_two_names_puts_the_old_one_back(day, monk
     monkeypatch.setattr("kvtrace.formats.dataset.os.rename", stopped)
     with pytest.raises(KeyboardInterrupt):
         formats.write(toy("0 1"), day)
-    assert len(calls) == 3 and contents(day) == before and os.listdir() == ["day.parts"]
+    assert len(calls) == 3 and contents(day) == before and os.listdir() == ["day.dataset"]
 
 
 def test_what_parts_cannot_do_is_told(folder):
     with pytest.raises(UsageError, match="numbers its ids from 0"):
-        formats.write(toy("0"), "t.parts", first_id=1)
+        formats.write(toy("0"), "t.dataset", first_id=1)
     with pytest.raises(UsageError, match="no place for a folder"):
-        formats.check_output("-", "parts")
+        formats.check_output("-", "dataset")
     assert os.listdir() == []
 
 
@@ -271,28 +271,28 @@ def test_damage_is_one_clear_line_without_content(day, kind):
 
 def test_a_folder_of_something_else_is_no_trace(folder):
     os.mkdir("notes")
-    os.mkdir("t.parts")
+    os.mkdir("t.dataset")
     with pytest.raises(InputError, match=r"notes: is a folder, not a file\."):
         formats.read("notes")
-    with pytest.raises(InputError, match=r"t.parts/manifest.json: cannot be read"):
-        formats.read("t.parts")
+    with pytest.raises(InputError, match=r"t.dataset/manifest.json: cannot be read"):
+        formats.read("t.dataset")
 
 
 def test_an_empty_trace_has_no_parts(folder):
-    formats.write(Trace([], [], [], [], [0], block_size=1), "t.parts")
-    assert os.listdir("t.parts") == [MANIFEST] and len(open_parts("t.parts").trace()) == 0
+    formats.write(Trace([], [], [], [], [0], block_size=1), "t.dataset")
+    assert os.listdir("t.dataset") == [MANIFEST] and len(open_dataset("t.dataset").trace()) == 0
     with pytest.raises(InputError, match="holds no requests"):
-        formats.read("t.parts")
+        formats.read("t.dataset")
 
 
 def test_the_public_conversation_trace_comes_back_from_parts(folder, shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
-    write(trace, "t.parts", range(0, len(trace), 777), rows=5000)
-    assert formats.read("t.parts") == trace and len(os.listdir("t.parts")) == 4
-    assert sum(path.stat().st_size for path in Path("t.parts").iterdir()) < 1_000_000
+    write(trace, "t.dataset", range(0, len(trace), 777), rows=5000)
+    assert formats.read("t.dataset") == trace and len(os.listdir("t.dataset")) == 4
+    assert sum(path.stat().st_size for path in Path("t.dataset").iterdir()) < 1_000_000
 
 
 def test_rows_that_follow_each_other_keep_ids_and_parents():
     columns = Columns([0, 1, 2], [1, 2, 1], [0, 0, 0], [0, 0, 1, 2], [0, 1, 3, 4], parent=[-1, 0, -1])
     assert rows_of(columns, 1, 3).parent.tolist() == [0, -1] and rows_of(columns, 1, 3).offsets.tolist() == [0, 2, 3]
-    assert parts.is_named_so("x/") and not parts.is_named_so("x.jsonl")
+    assert parts.has_dataset_name("x/") and not parts.has_dataset_name("x.jsonl")

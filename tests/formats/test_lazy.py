@@ -26,9 +26,9 @@ from kvtrace.analysis.weighted_quantiles import of_sorted
 from kvtrace.cache.simulation import simulate
 from kvtrace.cli import run
 from kvtrace.formats import trace_files as formats
-from kvtrace.formats.dataset import PartsWriter, open_parts, rows_of
-from kvtrace.formats.dataset_conversion import STREAMED, convert_parts
-from kvtrace.formats.lazy import StreamedTrace
+from kvtrace.formats.dataset import DatasetWriter, open_dataset, rows_of
+from kvtrace.formats.dataset_conversion import STREAMED, convert_dataset
+from kvtrace.formats.lazy import LazyTrace
 from kvtrace.formats.memory_needs import LIGHT
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
@@ -48,10 +48,10 @@ def folder(tmp_path, monkeypatch):
 
 def streamed(factory, trace, references=5, **options):
     """The same trace, read in a stream from parts of three rows."""
-    path = factory.mktemp("parts") / "t.parts"
-    with PartsWriter(path, block_size=trace.block_size, tail=trace.tail, rows=3) as writer:
+    path = factory.mktemp("parts") / "t.dataset"
+    with DatasetWriter(path, block_size=trace.block_size, tail=trace.tail, rows=3) as writer:
         writer.add(trace)
-    return StreamedTrace(open_parts(path), references=references, **options)
+    return LazyTrace(open_dataset(path), references=references, **options)
 
 
 def chats(requests):
@@ -138,7 +138,7 @@ def test_every_engine_does_the_same(tmp_path_factory, trace, references, engine)
 def test_every_conversion_is_the_same(tmp_path_factory, trace, limit, ratio, format):
     folder = tmp_path_factory.mktemp("converted")
     stream, names = streamed(tmp_path_factory, trace), [str(folder / name) for name in ("a.out", "b.out")]
-    _, count = convert_parts(stream.parts, names[0], limit, ratio, format=format, extra=True)
+    _, count = convert_dataset(stream.parts, names[0], limit, ratio, format=format, extra=True)
     expected = speed_up(first_requests(trace, limit), ratio)
     formats.write(expected, names[1], format=format, extra=True)
     assert count == len(expected)
@@ -225,17 +225,17 @@ def test_what_a_stream_cannot_mend_is_told(folder, kind):
     changed, said = WRONG[kind]
     columns = Columns([0, 1, 2], [2, 2, 1], [1, 1, 1], [0, 1, 0, 2, 3], [0, 2, 4, 5])
     columns = replace(columns, **{name: np.array(values) for name, values in changed.items()})
-    with PartsWriter("t.parts", block_size=1, tail="kept", rows=2) as writer:
+    with DatasetWriter("t.dataset", block_size=1, tail="kept", rows=2) as writer:
         writer.add(columns)
     if said is None:  # block 1 follows no block here, so these ids are no forest, which is told where it matters
-        stream = StreamedTrace(open_parts("t.parts"))
+        stream = LazyTrace(open_dataset("t.dataset"))
         assert not stream.is_chained
         with pytest.raises(InputError, match="Try trace.chained"):
             analyze(stream)
         return
     with pytest.raises(InputError, match=said) as error:
-        StreamedTrace(open_parts("t.parts"))
-    assert str(error.value).startswith("t.parts") and error.value.__context__ is None
+        LazyTrace(open_dataset("t.dataset"))
+    assert str(error.value).startswith("t.dataset") and error.value.__context__ is None
 
 
 def test_ids_are_not_there_unless_they_were_asked_for(tmp_path_factory):
@@ -256,7 +256,7 @@ def test_a_sample_that_holds_too_much_is_refused(tmp_path_factory):
 def large(path):
     """Chats, then others, then the first ones again."""
     once = chats(2000)
-    with PartsWriter(path, block_size=512, tail="kept", rows=1000) as writer:
+    with DatasetWriter(path, block_size=512, tail="kept", rows=1000) as writer:
         for number, first_id in enumerate((0, once.distinct, 0)):
             times = once.timestamp + number * 10_000
             writer.add(replace_columns(once, timestamp=times, hash_ids=once.hash_ids + first_id))
@@ -272,12 +272,12 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_print_the_same_of_a_folder_and_of_a_file(folder, capsys, command):
-    large("t.parts")
-    formats.write(formats.read("t.parts"), "t.parquet")
+    large("t.dataset")
+    formats.write(formats.read("t.dataset"), "t.parquet")
     name, *options = command.split()
     assert run([name, "t.parquet", *options]) == 0
     file = capsys.readouterr().out
-    assert run([name, "t.parts", *options]) == 0
+    assert run([name, "t.dataset", *options]) == 0
     shown = capsys.readouterr()
     assert shown.out == file
     assert ("memory      needs" in shown.err) != ("-q" in options)
@@ -289,27 +289,27 @@ def test_commands_print_the_same_of_a_folder_and_of_a_file(folder, capsys, comma
 )
 @pytest.mark.parametrize("output", ["{}.jsonl.gz", "{}.parquet"])
 def test_conversions_of_a_folder_and_of_a_file_are_the_same_bytes(folder, options, output):
-    large("t.parts")
-    formats.write(formats.read("t.parts"), "t.parquet")
-    for source in ("parts", "parquet"):
+    large("t.dataset")
+    formats.write(formats.read("t.dataset"), "t.parquet")
+    for source in ("dataset", "parquet"):
         assert run(["convert", f"t.{source}", "-o", output.format(source), "-q", *options.split()]) == 0
-    one, other = (Path(output.format(source)) for source in ("parts", "parquet"))
+    one, other = (Path(output.format(source)) for source in ("dataset", "parquet"))
     assert one.read_bytes() == other.read_bytes()
     assert Path(f"{one}.meta.json").read_bytes() == Path(f"{other}.meta.json").read_bytes()
 
 
 def test_a_folder_becomes_another_folder_and_itself(folder):
-    large("t.parts")
-    trace = formats.read("t.parts")
-    for output in ("u/", "t.parts"):
-        assert run(["convert", "t.parts", "-o", output, "-q", "--limit", "500"]) == 0
+    large("t.dataset")
+    trace = formats.read("t.dataset")
+    for output in ("u/", "t.dataset"):
+        assert run(["convert", "t.dataset", "-o", output, "-q", "--limit", "500"]) == 0
         assert formats.read(output) == first_requests(trace, 500)
 
 
 def test_each_request_is_written_from_a_stream(folder):
-    large("t.parts")
-    assert run(["simulate", "t.parts", "--capacity", "5000", "--per-request", "hits.csv", "--no-gap", "-q"]) == 0
-    expected = simulate(formats.read("t.parts"), 5000).hit_blocks
+    large("t.dataset")
+    assert run(["simulate", "t.dataset", "--capacity", "5000", "--per-request", "hits.csv", "--no-gap", "-q"]) == 0
+    expected = simulate(formats.read("t.dataset"), 5000).hit_blocks
     lines = Path("hits.csv").read_text().splitlines()
     assert [int(row["hit_blocks"]) for row in csv.DictReader(lines)] == expected.tolist()
 
@@ -317,25 +317,25 @@ def test_each_request_is_written_from_a_stream(folder):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("analyze t.parts --memory 150MB", "Try a machine with more memory"),
-        ("curve t.parts --memory 150MB", "Try --sample 0.01"),
-        ("simulate t.parts --memory 150MB", "--no-gap"),
-        ("convert t.parts -o u/ --memory 150MB", "--memory is 150 MB, but this needs at most"),
-        ("convert t.parts -o u/ --fold 2 --memory 100MB", "which this conversion needs"),
-        ("analyze t.parts --fold 2 --memory 100MB", "Try it without --fold"),
-        ("simulate t.parts --engine vllm --memory 9GB", "engine vllm takes is not known"),
-        ("simulate t.parts --mode grow --memory 9GB", "mode grow takes is not known"),
-        ("simulate t.parts --tiers a=5000 --memory 9GB", "--tiers takes is not known"),
-        ("simulate t.parts --over-time 1s --memory 9GB", "--over-time takes is not known"),
-        ("analyze t.parts --memory much", "is no size of memory"),
+        ("analyze t.dataset --memory 150MB", "Try a machine with more memory"),
+        ("curve t.dataset --memory 150MB", "Try --sample 0.01"),
+        ("simulate t.dataset --memory 150MB", "--no-gap"),
+        ("convert t.dataset -o u/ --memory 150MB", "--memory is 150 MB, but this needs at most"),
+        ("convert t.dataset -o u/ --fold 2 --memory 100MB", "which this conversion needs"),
+        ("analyze t.dataset --fold 2 --memory 100MB", "Try it without --fold"),
+        ("simulate t.dataset --engine vllm --memory 9GB", "engine vllm takes is not known"),
+        ("simulate t.dataset --mode grow --memory 9GB", "mode grow takes is not known"),
+        ("simulate t.dataset --tiers a=5000 --memory 9GB", "--tiers takes is not known"),
+        ("simulate t.dataset --over-time 1s --memory 9GB", "--over-time takes is not known"),
+        ("analyze t.dataset --memory much", "is no size of memory"),
         ("analyze t.parquet --memory 9GB", "is read whole"),
-        ("analyze t.parts --block-size 16", "the manifest says 512"),
+        ("analyze t.dataset --block-size 16", "the manifest says 512"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_before_any_row_is_read(folder, capsys, monkeypatch, command, said):
-    large("t.parts")
+    large("t.dataset")
     formats.write(toy("0 1"), "t.parquet")
-    monkeypatch.setattr("kvtrace.formats.dataset.Parts.chunks", None)
+    monkeypatch.setattr("kvtrace.formats.dataset.Dataset.chunks", None)
     assert run(command.split()) == 2
     assert said in capsys.readouterr().err and not Path("u").exists()
 
@@ -364,11 +364,11 @@ print("PEAK", status, int(peak) * 1024, file=sys.stderr)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc to tell the peak")
 @pytest.mark.parametrize("shape", ["many short", "few long", "outputs"])
 def test_no_process_takes_more_than_the_bound_that_it_said(folder, shape):
-    SHAPES[shape]("t.parts")
+    SHAPES[shape]("t.dataset")
     for command in (
-        "analyze t.parts --json", "curve t.parts --json --sample 0.05", "curve t.parts --json",
-        "simulate t.parts --json --capacity 90% --no-gap", "simulate t.parts --json --capacity 20% --policy pgdsf",
-        "convert t.parts -o u.parts", "convert t.parts -o u.jsonl", "analyze t.parts --json --fold 4",
+        "analyze t.dataset --json", "curve t.dataset --json --sample 0.05", "curve t.dataset --json",
+        "simulate t.dataset --json --capacity 90% --no-gap", "simulate t.dataset --json --capacity 20% --policy pgdsf",
+        "convert t.dataset -o u.dataset", "convert t.dataset -o u.jsonl", "analyze t.dataset --json --fold 4",
     ):  # fmt: skip
         done = subprocess.run(
             [sys.executable, "-c", PEAK, *command.split()], capture_output=True, text=True, env=ENVIRONMENT, check=True
@@ -393,14 +393,14 @@ def many_short(path, requests=300_000):
         np.arange(requests + 1) * 2, session=session, parent=parent,
         extra={"type": np.resize(np.array(["text", "image"], dtype=object), requests)},
     )  # fmt: skip
-    with PartsWriter(path, block_size=16, tail="kept") as writer:
+    with DatasetWriter(path, block_size=16, tail="kept") as writer:
         writer.add(columns)
 
 
 def few_long(path, requests=800, blocks=5000):
     """Long prompts that share half of the one before."""
     before, fresh = np.empty(0, np.int64), 0
-    with PartsWriter(path, block_size=16, tail="kept", rows=200) as writer:
+    with DatasetWriter(path, block_size=16, tail="kept", rows=200) as writer:
         for row in range(requests):
             kept = before[: blocks // 2 + row % 100]
             prompt = np.concatenate([kept, np.arange(fresh, fresh + blocks - len(kept))])
@@ -416,7 +416,7 @@ def outputs(path, requests=100_000):
         np.stack([np.zeros(requests, np.int64), own], 1).ravel(), np.arange(requests + 1) * 2,
         output_ids=np.stack([own + 1, own + 2], 1).ravel(), output_offsets=np.arange(requests + 1) * 2,
     )  # fmt: skip
-    with PartsWriter(path, block_size=1, tail="kept") as writer:
+    with DatasetWriter(path, block_size=1, tail="kept") as writer:
         writer.add(columns)
 
 

@@ -1,4 +1,4 @@
-"""What each client gets: files byte for byte, what is mended for it, and what is said to be lost."""
+"""What each client gets: files byte for byte, what is normalised for it, and what is said to be lost."""
 
 import base64
 import json

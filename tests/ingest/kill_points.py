@@ -88,12 +88,12 @@ def child(last, report, arguments):
 
     from kvtrace import cli
     from kvtrace._base import files
-    from kvtrace.ingest import checkpoint as spool
+    from kvtrace.ingest import checkpoint as checkpoint
     from kvtrace.ingest.logs import sources
     from kvtrace.privacy import publishing as publish
 
     anonymize = import_module("kvtrace.ingest.pipeline")  # the package's attribute of that name is the function
-    sources.PIECE_BYTES, files.BUFFER, spool.SYNC = PIECE_BYTES, BUFFER, SYNC
+    sources.PIECE_BYTES, files.BUFFER, checkpoint.SYNC = PIECE_BYTES, BUFFER, SYNC
     anonymize.SMALL = 0  # workers for a small log too
     events = Events(int(last), report)
     events.in_halves(os, "pwrite", 1)
@@ -101,7 +101,7 @@ def child(last, report, arguments):
     for owner, name in (
         (os, "fsync"), (os, "replace"), (os, "unlink"), (os, "ftruncate"), (fcntl, "flock"), (files.Output, "finish"),
         (anonymize.Collector, "add"), (anonymize.Collector, "finish"), (anonymize, "release"), (publish, "audit"),
-        (publish, "card"), (spool.Spool, "begin"),
+        (publish, "card"), (checkpoint.Checkpoint, "begin"),
     ):  # fmt: skip
         events.before_and_after(owner, name)
     status = cli.run(arguments)

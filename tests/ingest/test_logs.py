@@ -521,8 +521,8 @@ GOOD = [(path.stem, line) for path in sorted(DATA.glob("*.jsonl")) for line in p
 def test_any_good_row_with_one_value_changed_gives_a_record_or_an_error_without_content(good, value, data):
     name, line = good
     row = orjson.loads(line)
-    holder, key = data.draw(st.sampled_from(list(places_in(row))))
-    holder[key] = value
+    contributor, key = data.draw(st.sampled_from(list(places_in(row))))
+    contributor[key] = value
     try:
         reader = open_reader("auto", [orjson.dumps(row), line], field_map=MAP if name == "mapped" else None)
         for record in reader.records(orjson.dumps(row)):

@@ -576,8 +576,8 @@ def test_any_good_row_with_values_changed_gives_records_or_an_error_without_cont
     name, row = good
     row = copy.deepcopy(row)
     for value in changes:
-        holder, key = data.draw(st.sampled_from(list(places_in(row))))
-        holder[key] = value
+        contributor, key = data.draw(st.sampled_from(list(places_in(row))))
+        contributor[key] = value
         if not row:
             break
     row = {key: value if type(value) is not int or abs(value) < 2**63 else 0 for key, value in row.items()}

@@ -645,8 +645,8 @@ def test_any_good_row_with_values_changed_gives_records_or_an_error_without_cont
     name, line = good
     row = orjson.loads(line)
     for value in changes:
-        holder, key = data.draw(st.sampled_from(list(places_in(row))))
-        holder[key] = value
+        contributor, key = data.draw(st.sampled_from(list(places_in(row))))
+        contributor[key] = value
     changed = orjson.dumps(row)
     try:
         reader = open_reader(OURS[name][0] if stated else "auto", [changed, line], untimed=True, allow_truncated=True)

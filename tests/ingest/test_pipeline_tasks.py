@@ -16,7 +16,7 @@ from kvtrace.ingest.encoding_tasks import parts_of
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import sources
 from kvtrace.ingest.pipeline import anonymize_rows
-from kvtrace.ingest.pipeline_tasks import anonymize_parts
+from kvtrace.ingest.pipeline_tasks import anonymize_dataset
 from kvtrace.privacy.numbering.local_runner import LocalRunner
 from kvtrace.privacy.numbering.store import Store
 from kvtrace.privacy.numbering.task_plan import shard_of
@@ -69,14 +69,14 @@ class Here:
 
 
 def in_tasks(path, tmp_path, runner=None, **options):
-    """The columns, sidecar and holders of a run of tasks; nothing is left of its files."""
+    """The columns, sidecar and contributors of a run of tasks; nothing is left of its files."""
     work = tmp_path / "work"
-    with anonymize_parts(path, runner=runner or Here(), work=work, **(OPTIONS | options)) as done:
+    with anonymize_dataset(path, runner=runner or Here(), work=work, **(OPTIONS | options)) as done:
         made = done.made
         parts = list(made.columns())
         found = {name: _end_to_end([getattr(part, name) for part in parts], name) for name in NAMES}
         found |= {name: np.concatenate([part.extra[name] for part in parts]).tolist() for name in parts[0].extra}
-        result = found, json.dumps(made.meta | {"figures": made.figures}), made.holders()
+        result = found, json.dumps(made.meta | {"figures": made.figures}), made.contributors()
     assert not work.exists()
     return result
 
@@ -95,7 +95,7 @@ def in_one(path, **options):
     found = {name: getattr(made.columns, name) for name in NAMES}
     found = {name: None if values is None else values.tolist() for name, values in found.items()}
     found |= {name: values.tolist() for name, values in made.columns.extra.items()}
-    return found, json.dumps(made.meta | {"figures": figures(made.trace())}), made.released.holders
+    return found, json.dumps(made.meta | {"figures": figures(made.trace())}), made.released.contributors
 
 
 # -- the same bytes --------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_any_number_of_partitions_gives_the_same_trace_and_sidecar(log, tmp_path
         found = in_tasks(path, tmp_path, profile=profile, partitions=partitions, **changed)
         assert found[:2] == expected[:2]
         if expected[2] is not None:
-            assert found[2].kind == expected[2].kind and _same_groups(found[2].holder, expected[2].holder)
+            assert found[2].kind == expected[2].kind and _same_groups(found[2].contributor, expected[2].contributor)
 
 
 def _same_groups(one, other):
@@ -232,12 +232,12 @@ def test_conversations_are_not_inferred_in_parts(log, tmp_path):
 def test_no_block_has_two_to_k_minus_1_holders(log, tmp_path, seed):
     found, _, held = in_tasks(log(rows(80, seed)), tmp_path, k=4, partitions=9)
     prompts = [found["hash_ids"][start:stop] for start, stop in pairwise(found["offsets"])]
-    holders: dict = {}
-    for who, prompt in zip(held.holder.tolist(), prompts, strict=True):
+    contributors: dict = {}
+    for who, prompt in zip(held.contributor.tolist(), prompts, strict=True):
         for block in prompt:
-            holders.setdefault(block, set()).add(who)
-    assert {len(some) for some in holders.values()} & {2, 3} == set()
-    assert max(map(len, holders.values())) >= 4
+            contributors.setdefault(block, set()).add(who)
+    assert {len(some) for some in contributors.values()} & {2, 3} == set()
+    assert max(map(len, contributors.values())) >= 4
 
 
 # -- workers that die, files that go ---------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path):
 def test_a_store_may_lie_behind_a_url(log, tmp_path):
     pytest.importorskip("fsspec")
     path = log(rows(40, seed=9))
-    with anonymize_parts(path, runner=Here(), work="memory://runs/one", partitions=3, **OPTIONS) as done:
+    with anonymize_dataset(path, runner=Here(), work="memory://runs/one", partitions=3, **OPTIONS) as done:
         found = np.concatenate([part.hash_ids for part in done.made.columns()]).tolist()
     assert found == in_one(path)[0]["hash_ids"]
     import fsspec
@@ -319,7 +319,7 @@ def test_a_work_folder_that_holds_something_is_refused_and_left_alone(log, tmp_p
         (work / "photo").write_bytes(b"kept")
     else:
         work.write_bytes(b"kept")
-    with pytest.raises(UsageError, match="not empty"), anonymize_parts(path, runner=Here(), work=work, **OPTIONS):
+    with pytest.raises(UsageError, match="not empty"), anonymize_dataset(path, runner=Here(), work=work, **OPTIONS):
         pass
     if where == "url":
         assert fsspec.filesystem("memory").cat("/mine/photo") == b"kept"
@@ -332,7 +332,7 @@ def test_nothing_in_the_store_is_text_or_key(log, tmp_path):
     for row in wanted:
         row["user"] = row["session_id"] = "keeper-canary-7f3a"
     path, held = log(wanted), []
-    with anonymize_parts(path, runner=Here(), work=tmp_path / "work", partitions=2, **OPTIONS):
+    with anonymize_dataset(path, runner=Here(), work=tmp_path / "work", partitions=2, **OPTIONS):
         held = [file.read_bytes() for file in (tmp_path / "work").rglob("*") if file.is_file()]
     whole = b"".join(held)
     assert len(held) == 2 + 5 * 2 and b"keeper" not in whole and bytes(range(16)) not in whole

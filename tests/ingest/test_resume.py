@@ -22,7 +22,7 @@ from kvtrace._base.errors import InputError, KvtraceError, RowError, StoppedErro
 from kvtrace._base.files import Output, outputs_together, remove_stale
 from kvtrace.cli import run
 from kvtrace.ingest.batch_codec import packed, unpacked
-from kvtrace.ingest.checkpoint import GOES_ON, Spool
+from kvtrace.ingest.checkpoint import GOES_ON, Checkpoint
 from kvtrace.ingest.encoding import Batch, Place, Reject
 from kvtrace.ingest.keys import Key, load_key
 from kvtrace.ingest.pipeline import anonymize_rows
@@ -117,9 +117,9 @@ COMMAND = f"anonymize log.jsonl -o out.jsonl -q --tokenizer {TINY} --block-size 
 SPOOL = "out.jsonl.resume"
 
 
-def made(log="log.jsonl", spool=None, **options):
+def made(log="log.jsonl", checkpoint=None, **options):
     """The columns of a run, as bytes, and its counts."""
-    rows = anonymize_rows(log, key=load_key("key"), spool=spool, **(OPTIONS | options))
+    rows = anonymize_rows(log, key=load_key("key"), checkpoint=checkpoint, **(OPTIONS | options))
     columns = (getattr(rows.columns, name) for name in ("timestamp", "input_length", "hash_ids", "session", "parent"))
     return [None if column is None else column.tobytes() for column in columns], rows.counts, rows.meta
 
@@ -128,8 +128,8 @@ class Enough(BaseException):
     """Stands for a signal."""
 
 
-def stop_after(pieces, log="log.jsonl", spool=SPOOL, resume=False, **options):
-    """Run until so many pieces are done; their batches but the last are in the spool."""
+def stop_after(pieces, log="log.jsonl", checkpoint=SPOOL, resume=False, **options):
+    """Run until so many pieces are done; their batches but the last are in the checkpoint."""
     seen = []
 
     def count(progress):
@@ -137,15 +137,15 @@ def stop_after(pieces, log="log.jsonl", spool=SPOOL, resume=False, **options):
         if len(seen) > pieces:
             raise Enough
 
-    with pytest.raises(Enough) as stop, Spool(spool, resume=resume) as kept:
+    with pytest.raises(Enough) as stop, Checkpoint(checkpoint, resume=resume) as kept:
         made(log, kept, on_progress=count, **options)
     return stop.value
 
 
-def resumed(log="log.jsonl", spool=SPOOL, **options):
-    with Spool(spool, resume=True) as kept:
+def resumed(log="log.jsonl", checkpoint=SPOOL, **options):
+    with Checkpoint(checkpoint, resume=True) as kept:
         found = made(log, kept, **options)
-    assert not Path(spool).exists()
+    assert not Path(checkpoint).exists()
     return found
 
 
@@ -219,7 +219,8 @@ def test_every_field_of_a_batch_survives(data):
             assert now == was and type(now) is type(was)
 
 
-# -- what the spool holds --------------------------------------------------------------------------------------------
+# -- what the checkpoint holds
+# --------------------------------------------------------------------------------------------
 
 
 def disguises(secret: bytes):
@@ -256,8 +257,8 @@ def test_the_spool_holds_no_text_no_token_no_name_and_no_key(place):
 def test_no_digest_in_the_spool_is_the_same_under_another_key(place):
     def digests():
         stop_after(5)
-        with Spool(SPOOL, resume=True) as spool:
-            found = np.concatenate([np.concatenate([b.digests, b.session, b.user]) for b in spool.kept()])
+        with Checkpoint(SPOOL, resume=True) as checkpoint:
+            found = np.concatenate([np.concatenate([b.digests, b.session, b.user]) for b in checkpoint.kept()])
         Path(SPOOL).unlink(missing_ok=True)
         return set(found[:, 0].tolist()) | set(found[:, 1].tolist())
 
@@ -281,11 +282,11 @@ def test_nobody_else_may_read_the_spool(place):
 def test_an_error_before_anything_was_done_leaves_no_spool(place):
     write_log(place / "bad.jsonl", [{"timestamp": 0, "prompt_token_ids": CANARY}])
     for log in ("bad.jsonl", "gone.jsonl"):
-        with pytest.raises(KvtraceError), Spool(SPOOL) as spool:
-            made(log, spool)
+        with pytest.raises(KvtraceError), Checkpoint(SPOOL) as checkpoint:
+            made(log, checkpoint)
         assert not Path(SPOOL).exists()
-    with pytest.raises(UsageError, match="needs the same key"), Spool(SPOOL) as spool:
-        anonymize_rows("log.jsonl", spool=spool, **OPTIONS)
+    with pytest.raises(UsageError, match="needs the same key"), Checkpoint(SPOOL) as checkpoint:
+        anonymize_rows("log.jsonl", checkpoint=checkpoint, **OPTIONS)
     assert not Path(SPOOL).exists()
 
 
@@ -379,7 +380,7 @@ def test_the_spool_is_no_file_that_is_read_or_written(place, capsys):
 
 def test_two_runs_do_not_write_one_output(place, capsys, monkeypatch):
     monkeypatch.setattr("kvtrace.ingest.checkpoint.PATIENCE", 0.1)
-    with Spool(SPOOL):
+    with Checkpoint(SPOOL):
         assert told(run(COMMAND), 2, capsys, "another run")
         assert told(run([*COMMAND, "--resume"]), 2, capsys, "another run")
 
@@ -397,8 +398,8 @@ def test_a_bad_row_can_be_skipped_by_the_resumption(place, capsys):
     rows = list(token_rows(40))
     rows[30] = {"timestamp": 1, "prompt_token_ids": CANARY}
     write_log(place / "log.jsonl", rows)
-    with pytest.raises(RowError) as error, Spool(SPOOL) as spool:
-        made(spool=spool)
+    with pytest.raises(RowError) as error, Checkpoint(SPOOL) as checkpoint:
+        made(checkpoint=checkpoint)
     assert error.value.line == 31 and error.value.__notes__ == [GOES_ON]
     rejects = []
     found = resumed(max_errors=-1, on_reject=rejects.append)
@@ -417,13 +418,16 @@ def test_a_full_disk_leaves_the_batches_before_it(place, monkeypatch):
         return write(handle, data, at)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    with pytest.raises(StoppedError, match="out.jsonl.resume: cannot be written") as error, Spool(SPOOL) as spool:
-        made(spool=spool)
+    with (
+        pytest.raises(StoppedError, match="out.jsonl.resume: cannot be written") as error,
+        Checkpoint(SPOOL) as checkpoint,
+    ):
+        made(checkpoint=checkpoint)
     assert error.value.status == 5 and error.value.__notes__ == [GOES_ON]
-    with Spool(SPOOL, resume=True) as spool:
-        frames = sum(1 for _ in spool.kept())
-        assert frames > 2 and Path(SPOOL).stat().st_size == spool._end
-        spool._ours = False  # only looked at
+    with Checkpoint(SPOOL, resume=True) as checkpoint:
+        frames = sum(1 for _ in checkpoint.kept())
+        assert frames > 2 and Path(SPOOL).stat().st_size == checkpoint._end
+        checkpoint._ours = False  # only looked at
     room[0] = 1 << 40
     assert resumed() == made()
 
@@ -489,8 +493,8 @@ def test_a_log_that_becomes_shorter_stops_the_run_and_keeps_the_spool(place):
         if progress.requests > 10:
             os.truncate("log.jsonl", size // 2)
 
-    with pytest.raises(InputError, match="became shorter") as error, Spool(SPOOL) as spool:
-        made(spool=spool, on_progress=cut)
+    with pytest.raises(InputError, match="became shorter") as error, Checkpoint(SPOOL) as checkpoint:
+        made(checkpoint=checkpoint, on_progress=cut)
     assert error.value.__notes__ == [GOES_ON] and Path(SPOOL).exists()
 
 
@@ -499,7 +503,7 @@ def test_what_killed_runs_left_under_temporary_names_goes_and_nothing_else(place
              ".out.jsonl.part", ".out.jsonl.0123456789abc.part", "out.jsonl"]  # fmt: skip
     for name in names:
         Path(name).touch()
-    with Spool(SPOOL, resume=True, outputs=["out.jsonl", "out.jsonl.meta.json", "-", "/dev/null"]):
+    with Checkpoint(SPOOL, resume=True, outputs=["out.jsonl", "out.jsonl.meta.json", "-", "/dev/null"]):
         pass
     assert {name for name in names if not Path(name).exists()} == set(names[:2])
     long, longer = "x" * 150, "x" * 150 + "y"

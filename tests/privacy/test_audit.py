@@ -17,7 +17,7 @@ from kvtrace._native.ids import renumber
 from kvtrace._native.sharing import Inference
 from kvtrace.cli import run
 from kvtrace.formats import jsonl_read
-from kvtrace.formats.dataset import PartsWriter, open_parts, rows_of
+from kvtrace.formats.dataset import DatasetWriter, open_dataset, rows_of
 from kvtrace.formats.sidecar import describe
 from kvtrace.formats.trace_files import read_columns
 from kvtrace.privacy.checks import (
@@ -36,8 +36,8 @@ from kvtrace.privacy.checks import (
 )
 from kvtrace.privacy.checks.blocks import Blocks
 from kvtrace.privacy.checks.numbers import MOST, Numbers
-from kvtrace.privacy.contributors import Holders
-from kvtrace.privacy.k_sharing import count_holders
+from kvtrace.privacy.contributors import Contributors
+from kvtrace.privacy.k_sharing import count_contributors
 from kvtrace.privacy.profiles import PROFILES, profile
 from kvtrace.privacy.releases import release
 from kvtrace.report.audit_table import table
@@ -535,10 +535,10 @@ def test_holders_that_the_caller_knows_are_counted(tmp_path):
     case = Case()
     exposed_perhaps(case)
     path = case.write(tmp_path)
-    assert flagged(kvtrace.audit(path, holders=Holders(np.arange(24), "users"))) == {8: "FAIL"}
-    assert flagged(kvtrace.audit(path, holders=Holders(np.array([0, 0, *range(1, 23)]), "users"))) == {}
-    with pytest.raises(UsageError, match="holders"):
-        kvtrace.audit(path, holders=Holders(np.arange(3), "users"))
+    assert flagged(kvtrace.audit(path, contributors=Contributors(np.arange(24), "users"))) == {8: "FAIL"}
+    assert flagged(kvtrace.audit(path, contributors=Contributors(np.array([0, 0, *range(1, 23)]), "users"))) == {}
+    with pytest.raises(UsageError, match="contributors"):
+        kvtrace.audit(path, contributors=Contributors(np.arange(3), "users"))
 
 
 # -- a trace larger than memory, in a folder of parts -----------------------------------------------------------------
@@ -556,7 +556,7 @@ def stream(patch):
 
 def in_parts(columns, folder, meta, **said):
     """A folder of parts of whatever columns: its manifest says no more distinct blocks than there can be."""
-    with PartsWriter(folder, meta=meta, rows=5, **said) as writer:
+    with DatasetWriter(folder, meta=meta, rows=5, **said) as writer:
         writer.add(columns)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["distinct_blocks"] = max(0, min(manifest["distinct_blocks"], len(columns.hash_ids)))
@@ -586,10 +586,10 @@ def test_a_fault_is_found_in_parts_as_in_one_file(fault, tmp_path, monkeypatch):
     columns = read_columns(case.write(tmp_path)).columns
     options = {"block_size": case.block_size, "tail": "kept"}
     kvtrace.write(columns, tmp_path / "t.parquet", meta=case.meta, **options)
-    in_parts(columns, tmp_path / "t.parts", case.meta, **options)
+    in_parts(columns, tmp_path / "t.dataset", case.meta, **options)
     if case.card is not None:
         (tmp_path / "t.parquet.card.md").write_text(case.card)
-        (tmp_path / "t.parts/card.md").write_text(case.card)
+        (tmp_path / "t.dataset/card.md").write_text(case.card)
     given = {}
     if case.previous is not None:
         (tmp_path / "old").mkdir()
@@ -597,7 +597,7 @@ def test_a_fault_is_found_in_parts_as_in_one_file(fault, tmp_path, monkeypatch):
     if case.users is not None:
         (tmp_path / "users.txt").write_text("".join(f"{user}\n" for user in case.users))
         given["users"] = tmp_path / "users.txt"
-    found = kvtrace.audit(tmp_path / "t.parts", **given)
+    found = kvtrace.audit(tmp_path / "t.dataset", **given)
     assert findings(found) == findings(kvtrace.audit(tmp_path / "t.parquet", **given))
     assert CANARY not in json.dumps(found.to_dict())
 
@@ -616,7 +616,7 @@ def test_a_file_that_is_not_kept_is_audited_as_one_that_is(fault, expected, tmp_
 def test_columns_of_parts_that_a_trace_does_not_read_are_looked_at(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     trace = kvtrace.read(Case().write(tmp_path))
-    folder = in_parts(trace, tmp_path / "t.parts", trace.meta, block_size=BLOCK, tail="kept")
+    folder = in_parts(trace, tmp_path / "t.dataset", trace.meta, block_size=BLOCK, tail="kept")
     part = folder / "part-00002.parquet"  # rows 11 to 15
     whole = pq.read_table(part)
     pq.write_table(whole.append_column("more", pa.array([None, CANARY, None, CANARY, None])), part)
@@ -635,7 +635,7 @@ def test_columns_of_parts_that_a_trace_does_not_read_are_looked_at(tmp_path):
 
 def test_what_is_in_the_folder_and_is_not_of_the_trace_is_told(tmp_path):
     trace = kvtrace.read(Case().write(tmp_path))
-    folder = in_parts(trace, tmp_path / "t.parts", trace.meta, block_size=BLOCK, tail="kept")
+    folder = in_parts(trace, tmp_path / "t.dataset", trace.meta, block_size=BLOCK, tail="kept")
     assert flagged(kvtrace.audit(folder)) == {}
     (folder / f"{CANARY}.log").write_text(CANARY)
     assert flagged(kvtrace.audit(folder)) == {13: "FAIL"}
@@ -649,7 +649,7 @@ def test_what_is_in_the_folder_and_is_not_of_the_trace_is_told(tmp_path):
 
 def test_the_memory_of_a_folder_is_bounded_and_said(tmp_path, capsys):
     trace = kvtrace.read(Case().write(tmp_path))
-    folder = in_parts(trace, tmp_path / "t.parts", trace.meta, block_size=BLOCK, tail="kept")
+    folder = in_parts(trace, tmp_path / "t.dataset", trace.meta, block_size=BLOCK, tail="kept")
     assert run(["audit", str(folder), "--memory", "1GB"]) == 0
     said = capsys.readouterr()
     assert "needs at most" in said.err and "PASS" in said.out
@@ -668,8 +668,8 @@ def test_a_table_of_ids_that_do_not_follow_each_other_has_to_fit(tmp_path):
     case = Case()
     raw_digests(case)
     columns = read_columns(case.write(tmp_path)).columns
-    folder = in_parts(columns, tmp_path / "t.parts", {}, block_size=BLOCK, tail="kept")
-    most = auditing(open_parts(folder)).total
+    folder = in_parts(columns, tmp_path / "t.dataset", {}, block_size=BLOCK, tail="kept")
+    most = auditing(open_dataset(folder)).total
     with pytest.raises(UsageError, match="do not follow each other"):
         kvtrace.audit(folder, memory=most)
     assert flagged(kvtrace.audit(folder, memory=most + 25 * MOST))[2] == "FAIL"
@@ -685,13 +685,13 @@ def test_an_audit_stays_below_its_bound(tmp_path, monkeypatch):
         np.arange(rows) * 1000.0, np.full(rows, blocks * BLOCK), np.arange(rows) % 500,
         np.tile(np.arange(rows // 2 * blocks), 2), np.arange(rows + 1) * blocks, session=np.arange(rows) // 2,
     )  # fmt: skip
-    with PartsWriter(tmp_path / "t.parts", block_size=BLOCK, tail="kept") as writer:
+    with DatasetWriter(tmp_path / "t.dataset", block_size=BLOCK, tail="kept") as writer:
         writer.add(columns)
     for sessions in (True, False):
         meta = {"profile": "standard", "release": {"k_counted": "sessions" if sessions else "inferred"}}
-        manifest = tmp_path / "t.parts/manifest.json"
+        manifest = tmp_path / "t.dataset/manifest.json"
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | meta))
-        opened = open_parts(tmp_path / "t.parts")
+        opened = open_dataset(tmp_path / "t.dataset")
         arrays = sum(size for what, size in auditing(opened).terms.items() if "program" not in what)
         kvtrace.audit(opened.path)  # what is imported and cached is no part of it
         tracemalloc.start()
@@ -714,13 +714,13 @@ def test_a_trace_is_audited_in_parts_as_in_one_file(tmp_path_factory, trace, nam
         columns.input_length = columns.input_length + (np.arange(len(columns)) == data.draw(st.integers(0, 12)))
         columns.hash_ids = columns.hash_ids * data.draw(st.sampled_from([1, 2, -1, 2**40]))
     if data.draw(st.booleans()):
-        given["holders"] = Holders(np.arange(len(columns)) % data.draw(st.integers(1, 4)), "users")
+        given["contributors"] = Contributors(np.arange(len(columns)) % data.draw(st.integers(1, 4)), "users")
     kvtrace.write(columns, folder / "t.parquet", meta=meta, block_size=trace.block_size, tail=tail)
     expected = findings(kvtrace.audit(folder / "t.parquet", **given))
-    in_parts(columns, folder / "t.parts", meta, block_size=trace.block_size, tail=tail)
+    in_parts(columns, folder / "t.dataset", meta, block_size=trace.block_size, tail=tail)
     with pytest.MonkeyPatch.context() as patch:
         stream(patch)
-        assert findings(kvtrace.audit(folder / "t.parts", **given)) == expected
+        assert findings(kvtrace.audit(folder / "t.dataset", **given)) == expected
         assert findings(kvtrace.audit(folder / "t.parquet", **given)) == expected
 
 
@@ -742,7 +742,7 @@ def test_what_is_released_has_no_failure(tmp_path_factory, trace, name, file, fo
     path = tmp_path_factory.mktemp("f") / file
     options = {"format": None if file.endswith("parquet") else format, "extra": sessions, "first_id": first_id}
     kvtrace.write(done.trace, path, meta=trace.meta | done.meta, **options)
-    found = kvtrace.audit(path, holders=done.holders if known else None)
+    found = kvtrace.audit(path, contributors=done.contributors if known else None)
     assert found.declared and {n for n, level in flagged(found).items() if level == "FAIL"} == set()
 
 
@@ -846,15 +846,15 @@ def test_ids_are_chained_where_a_trace_says_so(trace, place, block, ends):
 @given(
     traces(), st.lists(st.integers(0, 3), min_size=12, max_size=12), st.integers(1, 4), cuts, st.sampled_from([4, 64])
 )
-def test_holders_are_counted_up_to_a_number_as_they_are_counted_at_all(trace, holder, most, ends, room):
-    holder, parts = np.array(holder[: len(trace)]), list(cut(trace, ends))
+def test_holders_are_counted_up_to_a_number_as_they_are_counted_at_all(trace, contributor, most, ends, room):
+    contributor, parts = np.array(contributor[: len(trace)]), list(cut(trace, ends))
     uses = sums.Uses(trace.distinct)
     for blocks in parts:
         uses.take(blocks)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(many, "TABLE", room)
-        found = many.count_up_to(most, lambda take: [take(blocks) for blocks in parts], holder, uses.anywhere)
-    assert found.tolist() == np.minimum(count_holders(trace, holder), most).tolist()
+        found = many.count_up_to(most, lambda take: [take(blocks) for blocks in parts], contributor, uses.anywhere)
+    assert found.tolist() == np.minimum(count_contributors(trace, contributor), most).tolist()
 
 
 @given(traces(outputs=False), cuts)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import AuditError, KvtraceError
 from kvtrace.cli import run
-from kvtrace.formats.dataset import open_parts, rows_of
+from kvtrace.formats.dataset import open_dataset, rows_of
 from kvtrace.formats.sidecar import describe
 from kvtrace.formats.trace_files import card_path
 from kvtrace.privacy.checks import audit
@@ -139,7 +139,12 @@ def files(folder):
 )  # fmt: skip
 def test_chunks_give_the_files_that_the_whole_gives(tmp_path_factory, trace, size, name, known, first_id, file):
     done, folder = release(trace, PROFILES[name]), tmp_path_factory.mktemp("f")
-    given_too = {"meta": done.meta, "first_id": first_id, "holders": done.holders if known else None, "extra": True}
+    given_too = {
+        "meta": done.meta,
+        "first_id": first_id,
+        "contributors": done.contributors if known else None,
+        "extra": True,
+    }
     for place in ("whole", "chunks"):
         (folder / place).mkdir()
     whole = publish(done.trace, folder / "whole" / file, **given_too)
@@ -152,22 +157,27 @@ def test_chunks_give_the_files_that_the_whole_gives(tmp_path_factory, trace, siz
 @settings(max_examples=30, deadline=None)
 @given(traces(), st.integers(1, 5), st.sampled_from(["standard", "strict"]))
 def test_chunks_become_a_folder_with_its_card_in_it(tmp_path_factory, trace, size, name):
-    done, folder = release(trace, PROFILES[name]), tmp_path_factory.mktemp("f") / "t.parts"
-    own = {"block_size": done.trace.block_size, "tail": done.trace.tail, "meta": done.meta, "holders": done.holders}
+    done, folder = release(trace, PROFILES[name]), tmp_path_factory.mktemp("f") / "t.dataset"
+    own = {
+        "block_size": done.trace.block_size,
+        "tail": done.trace.tail,
+        "meta": done.meta,
+        "contributors": done.contributors,
+    }
     for _ in range(2):  # what was there is replaced
         done_so = publish_chunks(chunks(done.trace, size), folder, **own)
-    assert done_so.files == [str(folder)] and sorted(os.listdir(folder.parent)) == ["t.parts"]
+    assert done_so.files == [str(folder)] and sorted(os.listdir(folder.parent)) == ["t.dataset"]
     assert sorted(os.listdir(folder)) == ["card.md", "manifest.json", "part-00000.parquet"]
-    assert open_parts(folder).trace() == done.trace
-    found = audit(folder, holders=done.holders)
+    assert open_dataset(folder).trace() == done.trace
+    found = audit(folder, contributors=done.contributors)
     assert found.findings[12].figure["looked_at"] == ["the sidecar", "metadata kvtrace", "the card"] and found.passed
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (folder / "card.md").read_text() == card(done_so.audit, meta=manifest)
-    whole = publish(done.trace, folder.parent / "whole.parts", meta=done.meta, holders=done.holders)
+    whole = publish(done.trace, folder.parent / "whole.dataset", meta=done.meta, contributors=done.contributors)
     assert files(whole.files[0]) == files(folder)
 
 
-@pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.parts", "t.parts/"])
+@pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.dataset", "t.dataset/"])
 def test_what_fails_its_audit_is_not_written(tmp_path, name):
     told = {"profile": "standard", "log": {"host": "x"}}
     with pytest.raises(AuditError, match="check 9"):
@@ -175,7 +185,7 @@ def test_what_fails_its_audit_is_not_written(tmp_path, name):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["t.jsonl", "t.parts"])
+@pytest.mark.parametrize("name", ["t.jsonl", "t.dataset"])
 def test_chunks_that_end_early_leave_nothing(tmp_path, name):
     def broken():
         yield toy("0 1")
@@ -199,8 +209,8 @@ def test_chunks_that_go_to_a_pipe_are_audited_before(tmp_path):
 
 def test_a_folder_has_a_card_with_the_figures_of_its_manifest(tmp_path, capsys):
     done = release(toy("0 1", "0 1 2", "0 3", block_size=16), PROFILES["standard"])
-    publish(done.trace, tmp_path / "t.parts", meta=done.meta)
-    assert run(["audit", str(tmp_path / "t.parts"), "--card", str(tmp_path / "card.md"), "-q"]) == 0
+    publish(done.trace, tmp_path / "t.dataset", meta=done.meta)
+    assert run(["audit", str(tmp_path / "t.dataset"), "--card", str(tmp_path / "card.md"), "-q"]) == 0
     text = (tmp_path / "card.md").read_text()
     assert "| requests | 3 |" in text and f"| distinct blocks | {done.trace.distinct} |" in text
-    assert "open_parts" in text and "manifest.json" in text
+    assert "open_dataset" in text and "manifest.json" in text

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace._native import sharing as kernel
-from kvtrace.privacy.contributors import holders, inferred
-from kvtrace.privacy.k_sharing import count_holders, exposed, split_below
+from kvtrace.privacy.contributors import contributors, inferred
+from kvtrace.privacy.k_sharing import count_contributors, exposed, split_below
 from kvtrace.privacy.profiles import PROFILES, declared, profile
 from kvtrace.privacy.releases import release
 from kvtrace.privacy.steps import drop_sessions, keep_allowed, round_lengths, step_times, with_tail
@@ -47,14 +47,16 @@ def held(draw, **options):
 @given(held())
 def test_holders_are_counted_as_the_twin_counts_them(both):
     trace, users = both[0], np.abs(both[1])
-    assert count_holders(trace, users).tolist() == reference.count_holders(rows_of(trace), users, trace.distinct)
+    assert count_contributors(trace, users).tolist() == reference.count_contributors(
+        rows_of(trace), users, trace.distinct
+    )
 
 
 @given(held(), st.integers(1, 6))
 def test_blocks_are_split_as_the_twin_splits_them(both, k):
     trace, users = both
-    holder = holders(trace, users, "users").holder if (users >= 0).any() else np.arange(len(trace))
-    assert rows_of(split_below(trace, holder, k)) == reference.release_by_k(trace, holder, k)
+    contributor = contributors(trace, users, "users").contributor if (users >= 0).any() else np.arange(len(trace))
+    assert rows_of(split_below(trace, contributor, k)) == reference.release_by_k(trace, contributor, k)
 
 
 @given(traces())
@@ -65,11 +67,11 @@ def test_conversations_are_inferred_as_the_twin_infers_them(trace):
 
 def test_kernels_refuse_arrays_that_do_not_fit():
     with pytest.raises(ValueError, match="distinct"):
-        kernel.count_holders([(np.array([5]), np.array([0, 1]))], np.array([0]), 2)
-    with pytest.raises(ValueError, match="holder"):
-        kernel.count_holders([(np.array([0]), np.array([0, 1]))], np.array([-1]), 2)
+        kernel.count_contributors([(np.array([5]), np.array([0, 1]))], np.array([0]), 2)
+    with pytest.raises(ValueError, match="contributor"):
+        kernel.count_contributors([(np.array([0]), np.array([0, 1]))], np.array([-1]), 2)
     with pytest.raises(ValueError, match="offsets"):
-        kernel.count_holders([(np.array([0]), np.array([0, 2]))], np.array([0]), 2)
+        kernel.count_contributors([(np.array([0]), np.array([0, 2]))], np.array([0]), 2)
     with pytest.raises(ValueError, match="offsets"):
         kernel.infer(np.array([0]), np.array([0, 3, 1]), False, 2)
 
@@ -93,11 +95,11 @@ def test_a_user_of_many_requests_counts_once():
 def test_who_is_counted_is_users_then_sessions_then_what_can_be_inferred():
     trace = Trace([0, 0, 0], [1, 1, 1], [1, 1, 1], [0, 0, 1], [0, 1, 2, 3], session=[0, 0, -1], block_size=1)
     users = np.array([7, -1, 7])
-    assert holders(trace, users).kind == "users" and holders(trace, users).holder.tolist() == [7, 8, 7]
-    assert holders(trace).kind == "sessions" and holders(trace).holder.tolist() == [0, 0, 1]
-    assert holders(trace, users, "requests").holder.tolist() == [0, 1, 2]
-    assert holders(trace[2:]).kind == "inferred" and holders(trace[2:]).warning
-    assert holders(trace, users).warning is None and holders(trace, np.full(3, -1)).kind == "sessions"
+    assert contributors(trace, users).kind == "users" and contributors(trace, users).contributor.tolist() == [7, 8, 7]
+    assert contributors(trace).kind == "sessions" and contributors(trace).contributor.tolist() == [0, 0, 1]
+    assert contributors(trace, users, "requests").contributor.tolist() == [0, 1, 2]
+    assert contributors(trace[2:]).kind == "inferred" and contributors(trace[2:]).warning
+    assert contributors(trace, users).warning is None and contributors(trace, np.full(3, -1)).kind == "sessions"
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------
@@ -109,15 +111,15 @@ names = st.sampled_from(sorted(PROFILES))
 def test_a_release_exposes_no_block_of_two_to_k_minus_1_holders(both, name, k):
     trace, users = both
     done = release(trace, profile(name, k=k), users=users)
-    if done.holders is not None:
-        assert not exposed(done.trace, done.holders.holder, k).any()
+    if done.contributors is not None:
+        assert not exposed(done.trace, done.contributors.contributor, k).any()
 
 
 @given(traces(), st.sampled_from(["standard", "strict"]), st.integers(2, 6))
 def test_whoever_infers_conversations_from_a_release_finds_none_exposed(trace, name, k):
     trace = whole(drop_sessions(trace), trace)
     done = release(trace, profile(name, k=k))
-    assert done.holders.kind == "inferred"
+    assert done.contributors.kind == "inferred"
     assert not exposed(done.trace, inferred(done.trace), k).any()
 
 
@@ -145,7 +147,9 @@ def test_each_step_costs_hits_or_none_and_the_last_is_what_the_trace_has(both, n
 @given(held(), names)
 def test_released_twice_is_released_once(both, name):
     trace, users = both
-    users = holders(trace, users).holder  # of all requests, as the second release no longer knows the sessions
+    users = contributors(
+        trace, users
+    ).contributor  # of all requests, as the second release no longer knows the sessions
     once = release(trace, PROFILES[name], users=users).trace
     assert release(once, PROFILES[name], users=users).trace == once
 
@@ -172,7 +176,7 @@ def test_a_sample_holds_whole_sessions_and_numbers_without_gaps(both, share, see
 def test_isolated_users_share_nothing(both):
     trace, users = both
     done = release(trace, PROFILES["exact"], users=np.abs(users), isolate=True)
-    assert (count_holders(done.trace, np.abs(users)) <= 1).all() and done.isolated
+    assert (count_contributors(done.trace, np.abs(users)) <= 1).all() and done.isolated
 
 
 @given(traces())

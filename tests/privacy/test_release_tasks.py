@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace._base.errors import UsageError
-from kvtrace.formats.dataset import PartsWriter, open_parts
+from kvtrace.formats.dataset import DatasetWriter, open_dataset
 from kvtrace.privacy.profiles import profile
-from kvtrace.privacy.release_tasks import release_parts
+from kvtrace.privacy.release_tasks import release_dataset
 from kvtrace.privacy.releases import release
 from kvtrace.trace.building import TraceBuilder
 from kvtrace.trace.figures import figures
@@ -24,15 +24,15 @@ NAMES = ("timestamp", "input_length", "output_length", "hash_ids", "offsets", "s
 
 
 def folder_of(trace, path, rows=3):
-    with PartsWriter(path, block_size=trace.block_size, tail=trace.tail, meta=trace.meta, rows=rows) as writer:
+    with DatasetWriter(path, block_size=trace.block_size, tail=trace.tail, meta=trace.meta, rows=rows) as writer:
         writer.add(trace)
-    return open_parts(path)
+    return open_dataset(path)
 
 
 def in_tasks(parts, path, chosen, *, partitions=None, users=None, share=1.0, seed=5):
     rng = np.random.default_rng(seed)
     options = {"users": users, "session_share": share, "rng": rng, "partitions": partitions}
-    with release_parts(parts, chosen, runner=Here(), work=path / "work", **options) as made:
+    with release_dataset(parts, chosen, runner=Here(), work=path / "work", **options) as made:
         whole = TraceBuilder()
         for columns in made.columns():
             whole.add(columns)
@@ -83,7 +83,7 @@ CHANGES = [{}, {"tail": "drop"}, {"k": 2}, {"tail": "shared"}]
 def test_parts_are_released_as_the_whole_is(tmp_path_factory, both, name, changed, partitions):
     trace, users = both
     path, chosen = tmp_path_factory.mktemp("parts"), profile(name, **changed)
-    parts = folder_of(trace, path / "t.parts")
+    parts = folder_of(trace, path / "t.dataset")
     whole = parts.trace()
     assert same(in_tasks(parts, path, chosen, partitions=partitions, users=users), release(whole, chosen, users=users))
 
@@ -93,7 +93,7 @@ def test_parts_are_released_as_the_whole_is(tmp_path_factory, both, name, change
 def test_a_sample_holds_the_same_sessions(tmp_path_factory, both, partitions, seed):
     trace, users = both
     path, chosen = tmp_path_factory.mktemp("parts"), profile("standard")
-    parts = folder_of(trace, path / "t.parts")
+    parts = folder_of(trace, path / "t.dataset")
     options = {"users": users, "seed": seed, "share": 0.5, "partitions": partitions}
     try:
         done = release(parts.trace(), chosen, users=users, session_share=0.5, rng=np.random.default_rng(seed))
@@ -101,7 +101,7 @@ def test_a_sample_holds_the_same_sessions(tmp_path_factory, both, partitions, se
         with pytest.raises(UsageError, match=str(error)[:30]):
             in_tasks(parts, path, chosen, **options)
         return
-    if done.holders.kind == "inferred":  # none of the users was drawn
+    if done.contributors.kind == "inferred":  # none of the users was drawn
         with pytest.raises(UsageError, match="neither users nor sessions"):
             in_tasks(parts, path, chosen, **options)
         return
@@ -109,16 +109,16 @@ def test_a_sample_holds_the_same_sessions(tmp_path_factory, both, partitions, se
 
 
 def test_what_takes_all_blocks_in_one_place_is_refused(tmp_path):
-    parts = folder_of(kvtrace.toy("0 1", "0 2", "3"), tmp_path / "t.parts")
+    parts = folder_of(kvtrace.toy("0 1", "0 2", "3"), tmp_path / "t.dataset")
     with pytest.raises(UsageError, match="neither users nor sessions"):
         in_tasks(parts, tmp_path, profile("standard"))
     with pytest.raises(UsageError, match="can't be inferred"):
         in_tasks(parts, tmp_path, profile("standard", k=1), share=0.5)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.parts"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.dataset"]
 
 
 def test_on_a_real_trace_parts_are_released_as_the_whole_is(shared, tmp_path):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
-    parts = folder_of(trace, tmp_path / "t.parts", rows=4096)
+    parts = folder_of(trace, tmp_path / "t.dataset", rows=4096)
     chosen = profile("standard", k_counts="requests")
     assert same(in_tasks(parts, tmp_path, chosen, partitions=6), release(parts.trace(), chosen))

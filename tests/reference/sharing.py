@@ -1,19 +1,20 @@
-"""Who shares which block, by sets: holders counted, blocks split, conversations inferred request by request."""
+"""Who shares which block, by sets: contributors counted, blocks split, conversations inferred request by request."""
 
 
-def count_holders(rows, holder, distinct):
-    """Different holders of each block; `rows` are all ids of each request."""
+def count_contributors(rows, contributor, distinct):
+    """Different contributors of each block; `rows` are all ids of each request."""
     users = [set() for _ in range(distinct)]
     for row, ids in enumerate(rows):
         for block in ids:
-            users[block].add(holder[row])
+            users[block].add(contributor[row])
     return [len(found) for found in users]
 
 
-def split(rows, holder, is_split):
-    """Each request's ids, named so that a block that is split is another one for each holder."""
+def split(rows, contributor, is_split):
+    """Each request's ids, named so that a block that is split is another one for each contributor."""
     return [
-        [(block, holder[row]) if is_split[block] else (block, None) for block in ids] for row, ids in enumerate(rows)
+        [(block, contributor[row]) if is_split[block] else (block, None) for block in ids]
+        for row, ids in enumerate(rows)
     ]
 
 
@@ -36,12 +37,12 @@ def infer(prompts, tails, several=3):
     return found
 
 
-def release_by_k(trace, holder, k):
-    """Ids of prompts and outputs, a list a request, after blocks of 2 to k - 1 holders were split."""
+def release_by_k(trace, contributor, k):
+    """Ids of prompts and outputs, a list a request, after blocks of 2 to k - 1 contributors were split."""
     rows = [trace.prompt(row).tolist() for row in range(len(trace))]
     if trace.output_ids is not None:
         for row, ids in enumerate(rows):
             ids += trace.output_ids[trace.output_offsets[row] : trace.output_offsets[row + 1]].tolist()
-    count = count_holders(rows, holder, trace.distinct)
-    named, number = split(rows, holder, [1 < users < k for users in count]), {}
+    count = count_contributors(rows, contributor, trace.distinct)
+    named, number = split(rows, contributor, [1 < users < k for users in count]), {}
     return [[number.setdefault(name, len(number)) for name in ids] for ids in named]

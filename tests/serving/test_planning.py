@@ -23,7 +23,7 @@ from kvtrace.serving.planning import (
     replace_times,
     tiers,
 )
-from kvtrace.serving.simulation import serve
+from kvtrace.serving.simulation import simulate_serving
 from kvtrace.trace.building import toy
 
 MODEL = Path(__file__).parents[1] / "data/models/llama-3.1-8b.json"
@@ -90,8 +90,8 @@ def test_a_target_that_nobody_meets_is_said(trace, roofline):
 
 
 def test_slower_arrivals_never_need_more_and_a_tier_only_adds_hits(trace, roofline):
-    slow = serve(replace_times(trace, 10), rates_of(roofline), setting=Setting(4000, mode="token"))
-    fast = serve(replace_times(trace, 0.1), rates_of(roofline), setting=Setting(4000, mode="token"))
+    slow = simulate_serving(replace_times(trace, 10), rates_of(roofline), setting=Setting(4000, mode="token"))
+    fast = simulate_serving(replace_times(trace, 0.1), rates_of(roofline), setting=Setting(4000, mode="token"))
     assert slow.ttft_s.mean() <= fast.ttft_s.mean()
     below = (Below("dram", 4 * GIB, 25e9), Below("ssd", 16 * GIB, 3e9))
     rows = tiers(trace, roofline, Wanted(tiers=below), 40)["rows"]

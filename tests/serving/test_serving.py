@@ -9,7 +9,7 @@ import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.serving.instances import ROUTERS
-from kvtrace.serving.simulation import Limits, Rates, Tier, serve
+from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, simulate_serving
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
@@ -17,11 +17,11 @@ from tests.reference.serving import serve as slow
 from tests.strategies import traces
 
 rates = st.builds(
-    Rates, token_s=st.sampled_from([0.25, 1.0]), pair_s=st.sampled_from([0.0, 0.125]),
+    StepCost, token_s=st.sampled_from([0.25, 1.0]), pair_s=st.sampled_from([0.0, 0.125]),
     step_s=st.sampled_from([0.0, 2.0, 5.5]), read_s=st.sampled_from([0.0, 0.0625, 0.5]),
     overhead_s=st.sampled_from([0.0, 0.5]),
 )  # fmt: skip  # (sums of such numbers are exact, so that steps taken together end when single ones do)
-limits = st.builds(Limits, step_tokens=st.sampled_from([1, 3, 50]), requests=st.sampled_from([1, 2, 9]))
+limits = st.builds(BatchLimits, step_tokens=st.sampled_from([1, 3, 50]), requests=st.sampled_from([1, 2, 9]))
 
 
 def spread(trace, gap_s):
@@ -38,7 +38,7 @@ def spread(trace, gap_s):
 def test_requests_are_served_as_the_twin_serves_them(trace, count, router, rate, limit, room, gap_s):
     trace = spread(trace, gap_s)
     capacity = max(1, int(trace.prompt_blocks.max(initial=1)) - 2 + room)
-    done = serve(trace, rate, setting=Setting(capacity), instances=count, router=router, limits=limit)
+    done = simulate_serving(trace, rate, setting=Setting(capacity), instances=count, router=router, limits=limit)
     for row, expected in enumerate(slow(trace, rate, limit, count, router, capacity)):
         if expected is None:
             assert done.instance[row] == -1 and np.isnan(done.ended_s[row])
@@ -57,31 +57,33 @@ def test_requests_in_are_finished_and_rejected_and_time_never_runs_back(
     trace, count, router, rate, limit, mode, engine
 ):
     setting = Setting(5, mode=mode, engine=engine)
-    done = serve(trace, rate, setting=setting, instances=count, router=router, limits=limit)  # recounts pins at its end
+    done = simulate_serving(
+        trace, rate, setting=setting, instances=count, router=router, limits=limit
+    )  # recounts pins at its end
     served = ~np.isnan(done.ended_s)
     assert served.sum() + done.rejected == len(trace) and (served == (done.instance >= 0)).all()
     arrival = trace.timestamp[served] / 1000
     assert (done.started_s[served] >= arrival).all() and (done.first_s[served] >= done.started_s[served]).all()
     assert (done.ended_s[served] >= done.first_s[served]).all()
-    again = serve(trace, rate, setting=setting, instances=count, router=router, limits=limit)
+    again = simulate_serving(trace, rate, setting=setting, instances=count, router=router, limits=limit)
     assert np.array_equal(again.ended_s, done.ended_s, equal_nan=True)
 
 
 @given(traces(outputs=False), st.integers(0, 9))
 def test_far_apart_requests_hit_what_one_pass_finds(trace, extra):
     capacity = int(trace.prompt_blocks.max(initial=1)) + extra
-    done = serve(spread(trace, 1e6), Rates(token_s=0.5), setting=Setting(capacity))
+    done = simulate_serving(spread(trace, 1e6), StepCost(token_s=0.5), setting=Setting(capacity))
     assert done.hit_blocks.tolist() == simulate(trace, capacity).hit_blocks.tolist()
 
 
 def test_a_hit_shortens_the_prefill_and_a_full_cache_queues():
     #  blocks of one token, 1 s a token, room for 2 blocks: the second waits for the first, and then computes one token
-    done = serve(toy("0 1", "0 1", gap_ms=0.0), Rates(token_s=1.0), setting=Setting(2))
+    done = simulate_serving(toy("0 1", "0 1", gap_ms=0.0), StepCost(token_s=1.0), setting=Setting(2))
     assert done.first_s.tolist() == [2.0, 3.0] and done.queued_s.tolist() == [0.0, 2.0]
 
 
 def test_a_request_that_no_instance_holds_is_rejected_and_the_others_are_served():
-    done = serve(toy("0 1 2", "0"), Rates(token_s=1.0), setting=Setting(2))
+    done = simulate_serving(toy("0 1 2", "0"), StepCost(token_s=1.0), setting=Setting(2))
     assert done.rejected == 1 and done.instance.tolist() == [-1, 0] and done.to_dict()["served"] == 1
 
 
@@ -92,7 +94,7 @@ def fetched(block_s, prefetch=True, gap_ms=10_000.0):
     """Times to first token of "0 1", "2 3", "0 1" with room for two blocks above and plenty below, 1 s a token."""
     tiers = [Tier("dram", 9, block_s)]
     trace = toy("0 1", "2 3", "0 1", gap_ms=gap_ms)
-    done = serve(trace, Rates(token_s=1.0), setting=Setting(2), tiers=tiers, prefetch=prefetch)
+    done = simulate_serving(trace, StepCost(token_s=1.0), setting=Setting(2), tiers=tiers, prefetch=prefetch)
     return done.ttft_s.tolist(), done.found.tolist(), done.cached_tokens.tolist()
 
 
@@ -117,8 +119,8 @@ def test_tiers_that_take_no_time_are_one_cache_of_their_sum_for_those_that_come_
     trace = spread(trace, 1e6)
     tiers = [Tier("dram", 1 + extra, 0.0)]
     options = {"limits": limit, "prefetch": prefetch}
-    done = serve(trace, rate, setting=Setting(capacity), tiers=tiers, **options)
-    whole = serve(trace, rate, setting=Setting(capacity + 1 + extra), limits=limit)
+    done = simulate_serving(trace, rate, setting=Setting(capacity), tiers=tiers, **options)
+    whole = simulate_serving(trace, rate, setting=Setting(capacity + 1 + extra), limits=limit)
     assert done.hit_blocks.tolist() == whole.hit_blocks.tolist() and done.ttft_s == pytest.approx(whole.ttft_s)
 
 
@@ -135,7 +137,7 @@ def queue(load, lengths, requests=200_000, seed=5):
         (arrival - arrival[0]) * 1000, tokens, np.ones(requests), np.arange(requests), np.arange(requests + 1)
     )
     trace = Trace.from_columns(columns, block_size=1 << 20)
-    done = serve(trace, Rates(token_s=0.001), setting=Setting(4), limits=Limits(1 << 20, 1))
+    done = simulate_serving(trace, StepCost(token_s=0.001), setting=Setting(4), limits=BatchLimits(1 << 20, 1))
     assert not done.hit_blocks.any()
     return done.queued_s.mean(), service
 
@@ -156,9 +158,13 @@ def test_the_wait_is_pollaczeks_and_khinchines_where_lengths_differ(load):
 def test_many_servers_wait_less_than_erlangs_single_queue_would_say_of_turns():
     """Round robin over N instances is no M/M/N queue; its wait lies between that and N queues of their own."""
     trace = toy(*[str(i) for i in range(4000)], gap_ms=30.0)
-    one = serve(trace, Rates(token_s=0.1), setting=Setting(4), limits=Limits(9, 1), instances=4).queued_s.mean()
+    one = simulate_serving(
+        trace, StepCost(token_s=0.1), setting=Setting(4), limits=BatchLimits(9, 1), instances=4
+    ).queued_s.mean()
     assert one == 0  # evenly spaced: each instance is free again in time
-    alone = serve(trace, Rates(token_s=0.1), setting=Setting(4), limits=Limits(9, 1), instances=3).queued_s.mean()
+    alone = simulate_serving(
+        trace, StepCost(token_s=0.1), setting=Setting(4), limits=BatchLimits(9, 1), instances=3
+    ).queued_s.mean()
     assert alone > 1
 
 
@@ -168,17 +174,17 @@ def test_many_servers_wait_less_than_erlangs_single_queue_would_say_of_turns():
 def test_what_can_not_be_served_is_refused():
     trace = toy("0 1")
     with pytest.raises(UsageError, match="no router"):
-        serve(trace, Rates(1.0), setting=Setting(4), router="nobody")
+        simulate_serving(trace, StepCost(1.0), setting=Setting(4), router="nobody")
     with pytest.raises(UsageError, match="1 or more"):
-        serve(trace, Rates(1.0), setting=Setting(4), limits=Limits(0, 1))
+        simulate_serving(trace, StepCost(1.0), setting=Setting(4), limits=BatchLimits(0, 1))
     with pytest.raises(UsageError, match="follows from the events"):
-        serve(trace, Rates(1.0), setting=Setting(4, policy="belady"))
+        simulate_serving(trace, StepCost(1.0), setting=Setting(4, policy="belady"))
 
 
 def test_with_rates_near_dynamos_a_real_trace_hits_what_its_replay_hits(shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
-    near = Rates(token_s=1.99e-5, read_s=54.01e-3 / (5000 * 512), overhead_s=5.74e-3)  # docs/serving/dynamo.md
-    done = serve(trace, near, setting=Setting(5000, mode="grow", engine="vllm"), instances=4)
+    near = StepCost(token_s=1.99e-5, read_s=54.01e-3 / (5000 * 512), overhead_s=5.74e-3)  # docs/serving/dynamo.md
+    done = simulate_serving(trace, near, setting=Setting(5000, mode="grow", engine="vllm"), instances=4)
     assert done.hits.hit_blocks == pytest.approx(35_155, rel=0.002)
     assert done.ttft_s.mean() == pytest.approx(0.486, rel=0.05)
     assert np.quantile(done.ttft_s, 0.99) == pytest.approx(2.492, rel=0.05)
@@ -189,6 +195,8 @@ def test_a_real_trace_on_four_instances_closes_the_loop_in_seconds(shared):
 
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
     start = time.perf_counter()
-    done = serve(trace, Rates(1e-4, 1e-9, 0.01, 1e-8, 0.001), setting=Setting(5000), instances=4, router="sticky")
+    done = simulate_serving(
+        trace, StepCost(1e-4, 1e-9, 0.01, 1e-8, 0.001), setting=Setting(5000), instances=4, router="sticky"
+    )
     assert time.perf_counter() - start < 3
     assert done.rejected == 0 and 0.25 < done.hits.block_hit_rate < 0.37

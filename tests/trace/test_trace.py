@@ -1,4 +1,4 @@
-"""Trace: its five invariants, what is mended on the way in, and what cutting and joining do."""
+"""Trace: its five invariants, what is normalised on the way in, and what cutting and joining do."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace.trace.building import TraceBuilder, concat, toy
 from kvtrace.trace.columns import Columns, replace_columns
-from kvtrace.trace.normalise import mend
+from kvtrace.trace.normalise import normalise
 from kvtrace.trace.trace import Trace, first_seen
 from tests.strategies import traces
 
@@ -129,21 +129,21 @@ def test_an_empty_trace_is_a_trace():
 
 
 def test_rows_are_sorted_by_time_and_equal_times_keep_their_order():
-    mended, repairs = mend(columns([[0], [1], [2]], times=[5, 3, 3]))
-    assert mended.timestamp.tolist() == [0, 0, 2] and mended.hash_ids.tolist() == [0, 1, 2]
-    assert (repairs.rows_moved, repairs.first_timestamp) == (2, 3.0)
-    assert "2 rows were out of time order" in str(repairs)
+    normalised, fixes = normalise(columns([[0], [1], [2]], times=[5, 3, 3]))
+    assert normalised.timestamp.tolist() == [0, 0, 2] and normalised.hash_ids.tolist() == [0, 1, 2]
+    assert (fixes.rows_moved, fixes.first_timestamp) == (2, 3.0)
+    assert "2 rows were out of time order" in str(fixes)
 
 
 def test_ids_of_any_size_are_renumbered():
     found = columns([[2**63 - 1, -7], [2**63 - 1, 5]])
-    mended, repairs = mend(found)
-    assert mended.hash_ids.tolist() == [0, 1, 0, 2] and repairs.renumbered
+    normalised, fixes = normalise(found)
+    assert normalised.hash_ids.tolist() == [0, 1, 0, 2] and fixes.renumbered
 
 
 def test_unsigned_64_bit_hashes_keep_their_bits():
     found = Columns([0.0], [8], [1], np.array([2**64 - 1, 2**63], dtype=np.uint64), [0, 2])
-    assert mend(found)[0].hash_ids.tolist() == [0, 1]
+    assert normalise(found)[0].hash_ids.tolist() == [0, 1]
 
 
 def test_a_fraction_is_no_id():
@@ -153,14 +153,14 @@ def test_a_fraction_is_no_id():
 
 def test_parents_follow_their_rows_and_dangling_ones_become_roots():
     #  rows at 2, 0, 1; the first follows the second, the third follows the first, which comes after it
-    mended, repairs = mend(columns([[0], [1], [2]], times=[2, 0, 1], parent=[1, -1, 0]))
-    assert mended.parent.tolist() == [-1, -1, 0] and repairs.dangling_parents == 1
+    normalised, fixes = normalise(columns([[0], [1], [2]], times=[2, 0, 1], parent=[1, -1, 0]))
+    assert normalised.parent.tolist() == [-1, -1, 0] and fixes.dangling_parents == 1
 
 
 @given(traces())
 def test_mending_a_trace_changes_nothing(trace):
-    again, repairs = mend(trace)
-    assert str(repairs) == ""
+    again, fixes = normalise(trace)
+    assert str(fixes) == ""
     assert Trace(**vars(replace_columns(again)), block_size=trace.block_size) == trace
 
 

@@ -1,4 +1,4 @@
-"""Who shares which block: holders counted, blocks split among them, and conversations inferred request by request.
+"""Who shares which block: contributors counted, blocks split among them, and conversations inferred request by request.
 
 Twin: tests/reference/sharing.py.
 """
@@ -10,35 +10,35 @@ UNKNOWN = -1
 SEVERAL = 3  # conversations that share a block, from which on it tells nothing of who goes on with it
 
 
-def count_holders(parts, holder, distinct):
-    """How many different holders use each block (int32).
+def count_contributors(parts, contributor, distinct):
+    """How many different contributors use each block (int32).
 
-    `parts` are (ids, offsets) of the prompts and, where there are some, of the outputs; `holder` is one of each
+    `parts` are (ids, offsets) of the prompts and, where there are some, of the outputs; `contributor` is one of each
     request, from 0 on.
 
-    >>> count_holders([(np.array([0, 1, 0, 2, 0, 1]), np.array([0, 2, 4, 6]))], np.array([0, 1, 0]), 3)
+    >>> count_contributors([(np.array([0, 1, 0, 2, 0, 1]), np.array([0, 2, 4, 6]))], np.array([0, 1, 0]), 3)
     array([2, 1, 1], dtype=int32)
     """
-    holder, order = _by_holder(holder)
+    contributor, order = _by_contributor(contributor)
     count, last = np.zeros(distinct, dtype=np.int32), np.full(distinct, UNKNOWN, dtype=np.int64)
-    ids, offsets = _joined([_checked(part, len(holder), distinct) for part in parts])
-    _count(ids, offsets, order, holder, count, last)
+    ids, offsets = _joined([_checked(part, len(contributor), distinct) for part in parts])
+    _count(ids, offsets, order, contributor, count, last)
     return count
 
 
-def split(parts, holder, is_split, distinct):
-    """The ids of each part, where a block that is split has an id of its own for each holder (int64).
+def split(parts, contributor, is_split, distinct):
+    """The ids of each part, where a block that is split has an id of its own for each contributor (int64).
 
     >>> split([(np.array([0, 1, 0, 1]), np.array([0, 2, 4]))], np.array([0, 1]), np.array([False, True]), 2)
     [array([0, 1, 0, 2])]
     """
-    holder, order = _by_holder(holder)
-    checked = [_checked(part, len(holder), distinct) for part in parts]
+    contributor, order = _by_contributor(contributor)
+    checked = [_checked(part, len(contributor), distinct) for part in parts]
     ids, offsets = _joined(checked)
     new, copy = np.empty_like(ids), np.full(distinct, UNKNOWN, dtype=np.int64)
-    taken = np.zeros(distinct, dtype=bool)  # block -> its own id has gone to one of its holders
+    taken = np.zeros(distinct, dtype=bool)  # block -> its own id has gone to one of its contributors
     last = np.full(distinct, UNKNOWN, dtype=np.int64)
-    _split(ids, offsets, order, holder, np.ascontiguousarray(is_split).view(np.uint8), copy, last,
+    _split(ids, offsets, order, contributor, np.ascontiguousarray(is_split).view(np.uint8), copy, last,
            taken.view(np.uint8), distinct, new)  # fmt: skip
     return _parted(new, checked)
 
@@ -87,11 +87,11 @@ class Inference:
         return self.session[row:stop]
 
 
-def _by_holder(holder):
-    holder = np.ascontiguousarray(holder, dtype=np.int64)
-    if len(holder) and holder.min() < 0:
-        raise ValueError("a request has no holder")
-    return holder, np.argsort(holder, kind="stable")
+def _by_contributor(contributor):
+    contributor = np.ascontiguousarray(contributor, dtype=np.int64)
+    if len(contributor) and contributor.min() < 0:
+        raise ValueError("a request has no contributor")
+    return contributor, np.argsort(contributor, kind="stable")
 
 
 def _checked(part, rows, distinct):
@@ -134,22 +134,22 @@ def _places(lengths, offsets):
 
 
 def _count(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-           order: cython.const[cython.longlong][::1], holder: cython.const[cython.longlong][::1],
+           order: cython.const[cython.longlong][::1], contributor: cython.const[cython.longlong][::1],
            count: cython.int[::1], last: cython.longlong[::1]):  # fmt: skip
     r: cython.Py_ssize_t
     i: cython.Py_ssize_t
     row: cython.longlong
     with cython.nogil:
-        for r in range(order.shape[0]):  # holder after holder
+        for r in range(order.shape[0]):  # contributor after contributor
             row = order[r]
             for i in range(offsets[row], offsets[row + 1]):
-                if last[ids[i]] != holder[row]:
-                    last[ids[i]] = holder[row]
+                if last[ids[i]] != contributor[row]:
+                    last[ids[i]] = contributor[row]
                     count[ids[i]] += 1
 
 
 def _split(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-           order: cython.const[cython.longlong][::1], holder: cython.const[cython.longlong][::1],
+           order: cython.const[cython.longlong][::1], contributor: cython.const[cython.longlong][::1],
            is_split: cython.const[cython.uchar][::1], copy: cython.longlong[::1], last: cython.longlong[::1],
            taken: cython.uchar[::1], fresh: cython.longlong, new: cython.longlong[::1]):  # fmt: skip
     r: cython.Py_ssize_t
@@ -164,8 +164,8 @@ def _split(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython
                 if not is_split[block]:
                     new[i] = block
                     continue
-                if last[block] != holder[row]:
-                    last[block] = holder[row]
+                if last[block] != contributor[row]:
+                    last[block] = contributor[row]
                     if taken[block]:
                         copy[block] = fresh
                         fresh += 1

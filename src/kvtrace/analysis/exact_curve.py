@@ -7,7 +7,7 @@ import numpy as np
 from ..trace.hits import Hits
 from ..trace.trace import Trace
 from .capacities import spread
-from .piecewise_linear import Ramps, Steps
+from .piecewise_linear import PiecewiseLinear, StepFunction
 from .reuse import Segments, tails
 
 SCHEMA = 1  # version of the keys of to_dict
@@ -29,8 +29,8 @@ class HitCurve:
         self._unit = (1 << 62) // self.requests  # parts of a request, so small that they are counted in whole numbers
         shares = np.rint(self._unit / trace.prompt_blocks[found.row]).astype(np.int64)
         weights = np.array([np.ones_like(shares), shares])
-        self._ramps = Ramps(found.rank, found.rank + found.blocks, weights)
-        self._missing = Steps(*tails(trace, found, trace.prompt_blocks))
+        self._ramps = PiecewiseLinear(found.rank, found.rank + found.blocks, weights)
+        self._missing = StepFunction(*tails(trace, found, trace.prompt_blocks))
 
     def _count(self, trace):
         blocks = trace.prompt_blocks

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 
-class Ramps:
+class PiecewiseLinear:
     """Sums of functions that are 0 up to a start, rise by a weight a block, and stay from an end on.
 
-    >>> ramps = Ramps(np.array([1, 4]), np.array([3, 5]), np.array([[1, 1], [10, 20]]))
+    >>> ramps = PiecewiseLinear(np.array([1, 4]), np.array([3, 5]), np.array([[1, 1], [10, 20]]))
     >>> ramps.at(np.array([0, 1, 2, 3, 4]))
     array([[ 0,  1,  2,  2,  3],
            [ 0, 10, 20, 20, 40]])
@@ -25,10 +25,10 @@ class Ramps:
         return self._rises.at(capacity) - self._stops.at(capacity)
 
 
-class Steps:
+class StepFunction:
     """The sum of the weights whose place a capacity reaches.
 
-    >>> Steps(np.array([5, 2]), np.array([1, 10])).at(np.array([1, 2, 5]))
+    >>> StepFunction(np.array([5, 2]), np.array([1, 10])).at(np.array([1, 2, 5]))
     array([ 0, 10, 11])
     """
 

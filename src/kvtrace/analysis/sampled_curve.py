@@ -16,7 +16,7 @@ from .._base.mixing import split_mix
 from ..trace.hits import Hits
 from ..trace.trace import Trace
 from .exact_curve import RATES, HitCurve
-from .piecewise_linear import Ramps, Steps
+from .piecewise_linear import PiecewiseLinear, StepFunction
 from .reuse import Segments, tails
 
 SAMPLES = 8  # disjoint, of equal size: their mean is the estimate, their spread its error
@@ -85,13 +85,15 @@ class _Part:
         offsets = np.searchsorted(references, trace.offsets)  # row -> its first reference in the sample
         found = Segments(*reuse.segments(ids, offsets, trace.distinct // every + 1))
         start, shares = found.rank, 1 / blocks[found.row]
-        self._ramps = Ramps(start, start + found.blocks, np.array([np.full(len(start), trace.block_size), shares]))
+        self._ramps = PiecewiseLinear(
+            start, start + found.blocks, np.array([np.full(len(start), trace.block_size), shares])
+        )
         self._block_size = trace.block_size
         row = np.searchsorted(trace.offsets, references, side="right") - 1
         is_last = references == trace.offsets[row + 1] - 1
         sampled = np.full(len(trace), -1)  # row -> its blocks in the sample, if its last one is
         sampled[row[is_last]] = np.diff(offsets)[row[is_last]]
-        self._missing = Steps(*tails(trace, found, sampled))
+        self._missing = StepFunction(*tails(trace, found, sampled))
         self._adjustments = np.array(_adjustments(trace, row, is_last, every)).reshape(-1, 1)
 
     def at(self, capacity):

@@ -46,7 +46,7 @@ class Known:
 
     parent: int  # the block before it; NONE for a root
     slot: int  # where it is found
-    holders: int  # slots it stands in, blocks that follow it, and for a root its live sequences
+    contributors: int  # slots it stands in, blocks that follow it, and for a root its live sequences
     found_as: int  # the block that is found by its tokens; NONE for a root
 
 
@@ -86,16 +86,16 @@ def broken_slots(books: Books) -> str | None:
 
 def broken_table(books: Books) -> str | None:
     """What is wrong with the table: each block found by its tokens, held by as many as it counts; or None."""
-    holders = Counter(block for block in books.block if block != NONE)
-    holders.update(held.root for held in books.sequences)
-    holders.update(known.parent for known in books.known.values() if known.parent != NONE)
+    contributors = Counter(block for block in books.block if block != NONE)
+    contributors.update(held.root for held in books.sequences)
+    contributors.update(known.parent for known in books.known.values() if known.parent != NONE)
     if len(books.known) + books.spare_count != books.made or sorted(books.roots) != sorted(books.tenants):
         return "the numbers of blocks do not add up"
     if books.found_count != sum(known.slot != NONE for known in books.known.values()):
         return "the count of blocks that are found is wrong"
     for block, known in books.known.items():
-        if known.holders != holders[block] or not holders[block]:
-            return f"a block counts {known.holders:,} holders and has {holders[block]:,}"
+        if known.contributors != contributors[block] or not contributors[block]:
+            return f"a block counts {known.contributors:,} contributors and has {contributors[block]:,}"
         if known.slot != NONE and books.block[known.slot] != block:
             return "a block is not in the slot where it is to be found"
         if known.parent == NONE:

@@ -35,7 +35,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "sho
 def main(command: click.Command | None = None, name: str = "kvtrace") -> None:
     """Run a console script's command; every failure is one line on stderr and an exit status of docs/cli/cli.md."""
     if not sys.warnoptions:
-        warnings.simplefilter("ignore")  # of libraries, and lines of code: nothing that a user could mend
+        warnings.simplefilter("ignore")  # of libraries, and lines of code: nothing that a user could normalise
     for stop in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, stop, None)  # not every system has both
         if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves SIGHUP

@@ -47,7 +47,7 @@ def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_confi
 def _read(trace, basic, factors, block_size, chain, memory, quiet):
     """The trace: in a stream where it is a folder of parts and every statistic can be counted in one."""
     from ..formats import trace_files as formats
-    from ..formats.lazy import StreamedTrace
+    from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import analyzing, whole
     from .large import opened, say
 
@@ -58,4 +58,4 @@ def _read(trace, basic, factors, block_size, chain, memory, quiet):
         read = formats.read(trace, block_size=block_size, extra="ignore" if basic else "keep")
         return read.chained() if chain else read
     say(analyzing(parts), most, quiet)
-    return StreamedTrace(parts, extra=() if basic else ("type",))
+    return LazyTrace(parts, extra=() if basic else ("type",))

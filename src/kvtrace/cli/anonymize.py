@@ -72,8 +72,8 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
         raise UsageError("--ray-address, --partitions, --memory and --work-dir go with --runner.")
     if runner is not None and resume:
         raise UsageError("--resume goes without --runner: a task that died is done again by itself.")
-    spool = None if runner else _spool(inputs, output, rejects, key_file, resume)
-    _require_apart(inputs, output, rejects, key_file, spool and spool.path)
+    checkpoint = None if runner else _spool(inputs, output, rejects, key_file, resume)
+    _require_apart(inputs, output, rejects, key_file, checkpoint and checkpoint.path)
     options["profile"] = chosen_profile(options)
     screen = console()
 
@@ -81,7 +81,7 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
         if not quiet:
             screen.print("\n".join(said.opening(meta)), highlight=False, markup=False)
 
-    with spool or contextlib.nullcontext(), RejectsFile(rejects) as bad_rows, Bar(screen, quiet) as bar:
+    with checkpoint or contextlib.nullcontext(), RejectsFile(rejects) as bad_rows, Bar(screen, quiet) as bar:
         common = {name: value for name, value in options.items() if value is not None} | {
             "field_map": parse_map(maps),
             "use_template": not no_chat_template,
@@ -92,7 +92,7 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
             "on_progress": bar.update,
         }
         if runner is None:
-            made = _in_one(inputs, output, to, spool, **common)
+            made = _in_one(inputs, output, to, checkpoint, **common)
         else:
             tasks = {"partitions": partitions, "key_file": key_file, "quiet": quiet}
             made = _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, **tasks, **common)
@@ -100,17 +100,17 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
         _say(screen, *made)
 
 
-def _in_one(inputs, output, to, spool, *, first_id, against=None, **options):
+def _in_one(inputs, output, to, checkpoint, *, first_id, against=None, **options):
     """Anonymise in this process and its workers; what there is to say of it."""
     from ..ingest.pipeline import anonymize_rows
     from ..privacy.publishing import publish
     from ..trace.figures import figures
 
-    rows = anonymize_rows(inputs, spool=spool, **options)
+    rows = anonymize_rows(inputs, checkpoint=checkpoint, **options)
     found, released = figures(rows.trace()), rows.released
     written = publish(
         rows.columns, output, format=to, first_id=first_id, block_size=rows.block_size, tail=rows.tail,
-        meta=rows.meta | {"figures": found}, holders=released and released.holders, against=against,
+        meta=rows.meta | {"figures": found}, contributors=released and released.contributors, against=against,
     )  # fmt: skip
     return found, rows.counts, released, written
 
@@ -119,7 +119,7 @@ def _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, *, quie
     """Anonymise in tasks over files; what there is to say of it."""
     from .._base.files import temporary_name
     from .._base.memory import keep_little, parse_memory
-    from ..ingest.pipeline_tasks import anonymize_parts
+    from ..ingest.pipeline_tasks import anonymize_dataset
     from ..privacy.numbering.bound import blocks_within, require_folder, running
     from ..privacy.numbering.local_runner import LocalRunner
     from ..privacy.numbering.ray_runner import on_ray
@@ -133,11 +133,11 @@ def _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, *, quie
     with contextlib.nullcontext(LocalRunner(workers)) if runner == "local" else on_ray(ray_address, workers) as tasks:
         blocks = blocks_within(most, tasks.workers)
         say(running(tasks.workers, blocks), most, quiet)
-        with anonymize_parts(inputs, runner=tasks, work=work, task_blocks=blocks, **options) as done:
+        with anonymize_dataset(inputs, runner=tasks, work=work, task_blocks=blocks, **options) as done:
             made = done.made
             written = publish_chunks(
                 made.columns(), output, format=to, first_id=first_id, block_size=made.plan.block_size, tail=made.plan.tail,
-                meta=made.meta | {"figures": made.figures}, holders=made.holders(), against=against, memory=most,
+                meta=made.meta | {"figures": made.figures}, contributors=made.contributors(), against=against, memory=most,
             )  # fmt: skip
             return made.figures, done.counts, made.account, written
 
@@ -158,12 +158,12 @@ def _spool(inputs, output, rejects, key_file, resume):
     """What keeps the run's work until it is done; None where it can't be resumed, an error if --resume asks for it."""
     from .._base.errors import UsageError
     from ..formats import trace_files as formats
-    from ..ingest.checkpoint import Spool, path_beside, why_not
+    from ..ingest.checkpoint import Checkpoint, path_beside, why_not
 
     reason = why_not(inputs, output, key_file)
     if reason is None:
         files = (output, formats.sidecar_path(output), formats.card_path(output), *([] if rejects is None else [rejects]))
-        return Spool(path_beside(output), resume=resume, outputs=files)
+        return Checkpoint(path_beside(output), resume=resume, outputs=files)
     if resume:
         raise UsageError(reason)
     return None

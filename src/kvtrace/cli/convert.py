@@ -10,7 +10,7 @@ from .output import console
 
 @click.command()
 @click.argument("trace", metavar="TRACE")
-@click.option("-o", "--output", required=True, metavar="FILE", help="File to write; - is stdout. .gz, .zst, .parquet by name; FOLDER/ or .parts for parts.")
+@click.option("-o", "--output", required=True, metavar="FILE", help="File to write; - is stdout. .gz, .zst, .parquet by name; FOLDER/ or .dataset for a data set.")
 @click.option("--to", metavar="NAME", help="A format (mooncake, bailian, parquet, parts) or a client: aiperf, vllm, sglang, guidellm, dynamo, llm-d, vidur, azure, burstgpt, lmcache, libcachesim.  [default: by the file's name, else mooncake]")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block of TRACE.  [default: the sidecar's, else inferred]")
 @click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
@@ -34,7 +34,7 @@ def convert(trace, output, to, block_size, start, stop, sample_sessions, sample,
     from .._base.units import milliseconds
     from ..formats import targets as clients
     from ..formats import trace_files as formats
-    from ..formats.dataset_conversion import convert_parts, streams
+    from ..formats.dataset_conversion import convert_dataset, streams
     from ..formats.memory_needs import converting
     from ..formats.memory_needs import whole as needs_whole
     from ..trace.conversion import convert as converted
@@ -54,7 +54,7 @@ def convert(trace, output, to, block_size, start, stop, sample_sessions, sample,
     parts, most = opened(trace, memory, block_size)
     if parts is not None and streams(target, **steps):
         say(converting(parts), most, quiet)
-        written, requests = convert_parts(parts, output, steps["limit"], speed_up, format=target, first_id=first_id, extra=extra)
+        written, requests = convert_dataset(parts, output, steps["limit"], speed_up, format=target, first_id=first_id, extra=extra)
         if not quiet:
             _say_converted("", requests, len(parts), parts.block_size, clients.Written(written, [], []))
         return
@@ -68,13 +68,13 @@ def convert(trace, output, to, block_size, start, stop, sample_sessions, sample,
     else:
         done = clients.Written(formats.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta), [], [])
     if not quiet:
-        _say_converted(str(whole.repairs), len(part), len(whole), part.block_size, done)
+        _say_converted(str(whole.fixes), len(part), len(whole), part.block_size, done)
 
 
 def _say_converted(said, requests, of, block_size, done):
     screen = console()
     if said:
-        screen.print(f"mended      {said}", highlight=False, markup=False)
+        screen.print(f"normalised      {said}", highlight=False, markup=False)
     screen.print(f"converted   {requests:,} of {of:,} requests, blocks of {block_size:,} tokens", highlight=False, markup=False)
     for name, lines in (("lost", done.losses), ("wrote", [" and ".join(done.files)]), ("use", done.usage)):
         for line in lines:

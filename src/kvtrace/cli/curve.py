@@ -51,7 +51,7 @@ def curve(trace, capacity, points, as_json, as_csv, sample, seed, model_config, 
 def _read(trace, sample, block_size, chain, memory, quiet):
     """The trace, in a stream where it is a folder of parts; and the most references that a sample may hold."""
     from ..formats import trace_files as formats
-    from ..formats.lazy import StreamedTrace
+    from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import curving, sampled, whole
     from .large import opened, say
 
@@ -62,4 +62,4 @@ def _read(trace, sample, block_size, chain, memory, quiet):
         read = formats.read(trace, block_size=block_size, extra="ignore")
         return (read.chained() if chain else read), None
     say(curving(parts, sample), most, quiet)
-    return StreamedTrace(parts, extra=()), sampled(parts, sample) if sample and most is not None else None
+    return LazyTrace(parts, extra=()), sampled(parts, sample) if sample and most is not None else None

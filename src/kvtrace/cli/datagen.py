@@ -48,7 +48,7 @@ def analyze(input_file, block_size):
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The same seed gives the same bytes.")
 @click.option("--max-rejections", default=10_000, metavar="N", help="Give up after so many prompts in a row.")
 @click.option(
-    "--method", default="attach", type=click.Choice(["attach", "tree"]), help="tree is datagen's own, mended."
+    "--method", default="attach", type=click.Choice(["attach", "tree"]), help="tree is datagen's own, normalised."
 )
 @click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
 def synthesize(input_file, num_requests, block_size, output_file, seed, method, chain, **knobs):

@@ -16,12 +16,12 @@ def opened(path, memory, block_size=None):
     from ..formats import dataset as parts
 
     most = None if memory is None else parse_memory(memory)
-    if not parts.is_parts(path):
+    if not parts.is_dataset(path):
         if most is not None:
             raise UsageError(f"--memory goes with a folder of parts; {path} is read whole. Try `kvtrace convert {path} -o FOLDER/`.")
         return None, None
     keep_little()
-    found = parts.open_parts(path)
+    found = parts.open_dataset(path)
     if block_size not in (None, found.block_size):
         raise UsageError(f"{path}: the manifest says {found.block_size}, not --block-size {block_size}. Leave the option out.")
     return found, most

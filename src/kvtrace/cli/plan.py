@@ -37,13 +37,13 @@ def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, wr
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
     from ..serving.planning import Wanted, parse_tier
     from ..serving.planning import plan as planned
-    from ..serving.simulation import Limits
+    from ..serving.simulation import BatchLimits
 
     roofline = Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
     wanted = Wanted(
         ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, tiers)),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
-        limits=Limits(step_tokens, max_requests), routers=names(routers),
+        limits=BatchLimits(step_tokens, max_requests), routers=names(routers),
     )  # fmt: skip
     for router in wanted.routers:
         routing.check(router)

@@ -36,7 +36,7 @@ def release(trace, output, to, block_size, sample_sessions, users, isolate_tenan
     formats.check_output(output, to)
     common = {"users": users, "share": sample_sessions, "isolate": isolate_tenants, "seed": seed}
     writing = {"format": to, "first_id": first_id, "against": against}
-    if parts.is_parts(trace):
+    if parts.is_dataset(trace):
         done, found, size, written = _in_tasks(trace, output, profile, block_size, workers, memory, quiet, writing, **common)
     else:
         if workers is not None or memory is not None:
@@ -60,7 +60,7 @@ def _in_tasks(trace, output, profile, block_size, workers, memory, quiet, writin
     from ..privacy.numbering.bound import blocks_within, require_folder, running
     from ..privacy.numbering.local_runner import LocalRunner
     from ..privacy.publishing import publish_chunks
-    from ..privacy.release_tasks import release_parts
+    from ..privacy.release_tasks import release_dataset
     from ..privacy.users import numbered
     from .large import opened, say
 
@@ -74,10 +74,10 @@ def _in_tasks(trace, output, profile, block_size, workers, memory, quiet, writin
     holding = None if users is None else numbered(users, len(found))
     work, rng = temporary_name(os.path.realpath(output)), np.random.default_rng(seed)
     options = {"users": holding, "session_share": share, "rng": rng, "task_blocks": blocks}
-    with release_parts(found, profile, runner=runner, work=work, **options) as made:
+    with release_dataset(found, profile, runner=runner, work=work, **options) as made:
         written = publish_chunks(
             made.columns(), output, meta=made.meta | {"figures": made.figures}, block_size=found.block_size,
-            tail=made.plan.tail, holders=made.holders(), memory=most, **writing,
+            tail=made.plan.tail, contributors=made.contributors(), memory=most, **writing,
         )  # fmt: skip
         return made.account, made.figures, made.plan.block_size, written
 
@@ -98,5 +98,5 @@ def _in_one(trace, output, profile, block_size, writing, *, users, share, isolat
     made = {key: value for key, value in whole.meta.items() if key not in STALE}
     found = figures(done.trace)
     meta = made | done.meta | {"figures": found}
-    written = publish(done.trace, output, meta=meta, holders=done.holders, **writing)
+    written = publish(done.trace, output, meta=meta, contributors=done.contributors, **writing)
     return done, found, whole.block_size, written

@@ -83,7 +83,7 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
 def _read(trace, block_size, chain, memory, quiet, options):
     """The trace; of a folder of parts, all columns with ids of 32 bits, which is what a simulation wants."""
     from ..formats import trace_files as formats
-    from ..formats.lazy import StreamedTrace
+    from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import whole
     from .large import opened, say
 
@@ -94,7 +94,7 @@ def _read(trace, block_size, chain, memory, quiet, options):
         read = formats.read(trace, block_size=block_size)
         return read.chained() if chain else read
     say(_need(parts, **options), most, quiet)
-    return StreamedTrace(parts, ids=True)
+    return LazyTrace(parts, ids=True)
 
 
 def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, threads, inclusive, per_request, over_time, instances, routers, roofline, **switches):
@@ -150,7 +150,7 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
     from ..cache.tiered import parse_tiers, simulate_tiers
     from ..serving.instances import simulate_instances
     from ..serving.planning import rates_of
-    from ..serving.simulation import serve
+    from ..serving.simulation import simulate_serving
 
     common = {
         "mode": mode,
@@ -174,7 +174,7 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
         by = [(router, one) for router in names(routers or "round-robin") for one in settings]
         bar.expect(len(trace) * len(by))
         if roofline:
-            served = partial(serve, trace, rates_of(roofline), instances=instances or 1, on_progress=bar.update)
+            served = partial(simulate_serving, trace, rates_of(roofline), instances=instances or 1, on_progress=bar.update)
             return [served(setting=one, router=router) for router, one in by], []
         return [simulate_instances(trace, instances, router, setting=one, on_progress=bar.update) for router, one in by], []
     bounds = [] if no_gap else list(dict.fromkeys(optimum_of(one) for one in settings))

@@ -11,7 +11,7 @@ from .output import console
 @click.argument("trace", metavar="TRACE")
 @click.option("-n", "--requests", "n", type=int, metavar="N", help="Requests to synthesise.  [default: as many as TRACE has]")
 @click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. .gz, .zst, .parquet by name.")
-@click.option("--method", default="attach", type=click.Choice(["attach", "tree"]), help="attach keeps reuse over time; tree is datagen's algorithm, mended.")
+@click.option("--method", default="attach", type=click.Choice(["attach", "tree"]), help="attach keeps reuse over time; tree is datagen's algorithm, normalised.")
 @click.option("--scale", default="rate", type=click.Choice(["rate", "duration"]), help="What grows with N.")
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The same seed gives the same bytes.")
 @click.option("--speedup-ratio", default=1.0, metavar="X", help="Divide times by this.")

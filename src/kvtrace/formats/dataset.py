@@ -35,7 +35,7 @@ OURS = re.compile(r"part-\d{5,}\.parquet")
 REMEDY = "Write the folder anew with `kvtrace convert`."
 
 
-class PartsWriter:
+class DatasetWriter:
     """Writes a trace that comes in pieces as a folder of parts, which appears whole or not at all.
 
     UsageError, before any work, where the folder holds anything but parts of ours; those are replaced.
@@ -43,9 +43,9 @@ class PartsWriter:
     >>> import tempfile
     >>> from kvtrace.trace.building import toy
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with PartsWriter(f"{folder}/day.parts", block_size=1, tail="kept") as writer:
+    ...     with DatasetWriter(f"{folder}/day.dataset", block_size=1, tail="kept") as writer:
     ...         writer.add(toy("0 1 2", "0 1 3"))
-    ...     open_parts(f"{folder}/day.parts").distinct
+    ...     open_dataset(f"{folder}/day.dataset").distinct
     4
     """
 
@@ -70,7 +70,7 @@ class PartsWriter:
         self._parts: list[dict[str, Any]] = []
         self._counts = Counts()
 
-    def __enter__(self) -> PartsWriter:
+    def __enter__(self) -> DatasetWriter:
         self._folder = temporary_name(self._final)
         try:
             os.mkdir(self._folder)
@@ -107,7 +107,7 @@ class PartsWriter:
     def _finish(self):
         if self._held:
             self._write_part()
-        said = describe(None, **self._said, format="parts", meta=self._meta, counts=vars(self._counts))
+        said = describe(None, **self._said, format="dataset", meta=self._meta, counts=vars(self._counts))
         with self._file(MANIFEST) as stream:
             stream.write(dump(said | {"parts": self._parts}))
         if self._inspect is not None:  # it sees the folder before it has its name, and may raise
@@ -142,7 +142,7 @@ class PartsWriter:
             raise type(failed)(str(failed).replace(self._folder, self.name))
 
 
-class Parts:
+class Dataset:
     """A folder of parts that is open to be read: what its manifest says, and the rows in pieces or at once."""
 
     def __init__(self, path: str | Path, said: dict[str, Any], parts: list[tuple[str, int, int]]):
@@ -202,7 +202,7 @@ class Parts:
                 raise InputError(f"{path}: holds more or fewer requests or blocks than {MANIFEST} says. {REMEDY}")
 
 
-def open_parts(path: str | Path) -> Parts:
+def open_dataset(path: str | Path) -> Dataset:
     """The folder of parts of that name; InputError where it is none, its manifest is damaged, or a newer kvtrace's."""
     name = os.path.join(path, MANIFEST)
     try:
@@ -213,7 +213,7 @@ def open_parts(path: str | Path) -> Parts:
     said = orjson.loads(text)
     about = said.get("kvtrace")
     version = about.get("format_version") if isinstance(about, dict) else None
-    if type(version) is not int or said.get("format") != "parts":
+    if type(version) is not int or said.get("format") != "dataset":
         raise InputError(f"{name}: is not the manifest of a folder of parts. {REMEDY}")
     if version > FORMAT_VERSION:
         raise InputError(f"{name}: is of format version {version}, newer than {FORMAT_VERSION}. Try a newer kvtrace.")
@@ -231,32 +231,32 @@ def open_parts(path: str | Path) -> Parts:
     meta = {key: value for key, value in sidecar.meta.items() if key != "parts"}
     sidecar.meta = meta
     own = {"block_size": sidecar.block_size, "tail": sidecar.tail, "meta": meta, "sidecar": sidecar}
-    return Parts(path, counts | own, parts)
+    return Dataset(path, counts | own, parts)
 
 
-def is_parts(path: str | Path) -> bool:
+def is_dataset(path: str | Path) -> bool:
     """Whether a path is a folder with a manifest."""
     return os.path.isfile(os.path.join(path, MANIFEST))
 
 
-def is_named_so(path: str | Path) -> bool:
+def has_dataset_name(path: str | Path) -> bool:
     """Whether a path's name says that it is, or will be, a folder of parts.
 
-    >>> is_named_so("day/"), is_named_so("day.parts"), is_named_so("day.parquet")
+    >>> has_dataset_name("day/"), has_dataset_name("day.dataset"), has_dataset_name("day.parquet")
     (True, True, False)
     """
-    return str(path).endswith(("/", os.sep, ".parts"))
+    return str(path).endswith(("/", os.sep, ".dataset"))
 
 
 def read(path: str | Path, *, extra: str = "keep") -> Found:
     """What a folder of parts says, all of it."""
-    opened = open_parts(path)
-    return Found(opened.columns(extra=extra), opened.path, "parts", sidecar=opened.sidecar)
+    opened = open_dataset(path)
+    return Found(opened.columns(extra=extra), opened.path, "dataset", sidecar=opened.sidecar)
 
 
 def write(columns: Columns, path: str | Path, **options) -> list[str]:
-    """Write columns, whose ids are a trace's, as a folder of parts; returns its name. The options are PartsWriter's."""
-    with PartsWriter(path, **options) as writer:
+    """Write columns, whose ids are a trace's, as a data set; returns its name. The options are DatasetWriter's."""
+    with DatasetWriter(path, **options) as writer:
         writer.add(columns)
     return [str(path)]
 
@@ -305,7 +305,7 @@ def _is_ours(path) -> bool:
     try:
         names = set(os.listdir(path))
         return not names or (
-            all(name in (MANIFEST, CARD) or OURS.fullmatch(name) for name in names) and bool(open_parts(path))
+            all(name in (MANIFEST, CARD) or OURS.fullmatch(name) for name in names) and bool(open_dataset(path))
         )
     except (OSError, InputError):
         return False

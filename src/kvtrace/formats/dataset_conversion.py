@@ -8,18 +8,18 @@ from typing import Any
 from .._base.errors import InputError
 from ..trace.columns import Columns, replace_columns
 from ..trace.conversion import checked_ratio, convert, meta_of
-from .dataset import Parts, rows_of
-from .lazy import StreamedTrace
+from .dataset import Dataset, rows_of
+from .lazy import LazyTrace
 from .trace_files import write_chunks
 
-STREAMED = ("mooncake", "parts")  # formats that are written row by row
+STREAMED = ("mooncake", "dataset")  # formats that are written row by row
 ROW_BY_ROW = ("limit", "ratio")  # steps that look at one row at a time
 
 
 def streams(format: Any, **steps) -> bool:
     """Whether steps of `convert` other than those that were left as they are can be taken row by row.
 
-    >>> streams("mooncake", limit=10, ratio=2.0, factor=1), streams("parquet"), streams("parts", factor=2)
+    >>> streams("mooncake", limit=10, ratio=2.0, factor=1), streams("parquet"), streams("dataset", factor=2)
     (True, False, False)
     """
     usual = convert.__kwdefaults__ or {}
@@ -27,14 +27,14 @@ def streams(format: Any, **steps) -> bool:
     return format in STREAMED and all(value == usual[name] for name, value in others.items())
 
 
-def convert_parts(
-    parts: Parts, path, limit: int | None = None, ratio: float = 1.0, *, format: str, first_id: int = 0, extra=False
+def convert_dataset(
+    parts: Dataset, path, limit: int | None = None, ratio: float = 1.0, *, format: str, first_id: int = 0, extra=False
 ) -> tuple[list[str], int]:
     """Write a folder of parts as another or as JSON Lines, as `convert` and `formats.write` would; (files, requests).
 
     The folder is read twice: first to verify it.
     """
-    whole = StreamedTrace(parts, extra=())
+    whole = LazyTrace(parts, extra=())
     count = len(whole) if limit is None else min(limit, len(whole))
     if not count:
         raise InputError(f"{parts.path}: holds no requests.")

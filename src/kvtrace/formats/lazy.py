@@ -14,24 +14,26 @@ from .._base.errors import InputError
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
 from ..trace.invariants import verify_lengths, verify_outputs, verify_rows
-from ..trace.normalise import Repairs, by_first_appearance
+from ..trace.normalise import Fixes, by_first_appearance
 from ..trace.trace import Trace
-from .dataset import Parts
+from .dataset import Dataset
 
 REFERENCES = 1 << 18  # of a piece: few enough that what is made of them stays small
-REMEDY = "In a stream nothing is mended. Try kvtrace.read and kvtrace.write, which mend what can be."
+REMEDY = "In a stream nothing is normalised. Try kvtrace.read and kvtrace.write, which normalise what can be."
 
 
-class StreamedTrace(Trace):
+class LazyTrace(Trace):
     """A folder of parts as a Trace without `hash_ids`; with `ids`, these are there too, as int32.
 
     `extra` names the extra columns that are kept, None = all. InputError where the rows are no trace as they stand:
-    nothing is mended in a stream.
+    nothing is normalised in a stream.
     """
 
-    def __init__(self, parts: Parts, *, ids: bool = False, extra: tuple[str, ...] | None = None, references=REFERENCES):
+    def __init__(
+        self, parts: Dataset, *, ids: bool = False, extra: tuple[str, ...] | None = None, references=REFERENCES
+    ):
         self.parts, self.block_size, self.tail = parts, parts.block_size, parts.tail
-        self.meta, self.repairs, self._references = parts.meta, Repairs(), references
+        self.meta, self.fixes, self._references = parts.meta, Fixes(), references
         problem = None
         try:
             self._read(ids, extra)

@@ -10,13 +10,13 @@ import os
 from collections.abc import Iterable
 
 from .._base.memory import PIECE, PROGRAM, Need
-from .dataset import ROWS, Parts
+from .dataset import ROWS, Dataset
 
 LIGHT = {"lru": 8, "fifo": 8, "slru": 8, "unlimited": 8, "mru": 16, "lfu": 16, "sieve": 16, "s3fifo": 16, "arc": 16}
 HEAVY = ("lfu-da", "ttl", "priority", "pgdsf", "workload", "belady")  # LIGHT: bytes a distinct block, beside queues
 
 
-def analyzing(parts: Parts) -> Need:
+def analyzing(parts: Dataset) -> Need:
     """What `analyze` keeps: uses, last uses and distances of distinct blocks, and the runs that were found again."""
     return Need({
         "for the program and a piece": PROGRAM + PIECE,
@@ -26,7 +26,7 @@ def analyzing(parts: Parts) -> Need:
     })  # fmt: skip
 
 
-def curving(parts: Parts, sample: float | None) -> Need:
+def curving(parts: Dataset, sample: float | None) -> Need:
     """What `curve` keeps: of all runs that are found again, or of a sample of the blocks."""
     requests = len(parts) * (_columns(parts, ()) + 160)
     if sample is None:
@@ -41,13 +41,13 @@ def curving(parts: Parts, sample: float | None) -> Need:
     }, remedy="Try --sample 0.01" if sample is None else "Try a smaller --sample")  # fmt: skip
 
 
-def sampled(parts: Parts, share: float) -> int:
+def sampled(parts: Dataset, share: float) -> int:
     """References to blocks of a sample, twice as many as there should be: what a bound counts on."""
     return min(parts.blocks, int(2 * share * parts.blocks) + 1000)
 
 
 def simulating(
-    parts: Parts, settings: Iterable, threads: int | None = None, *, per_request=False, beyond: str | None = None
+    parts: Dataset, settings: Iterable, threads: int | None = None, *, per_request=False, beyond: str | None = None
 ) -> Need:
     """What `simulate` keeps: all ids as 32-bit numbers, and the state of as many caches as run at once."""
     settings = list(settings)
@@ -84,7 +84,7 @@ def _unknown(setting) -> str | None:
     return None if setting.policy.partition(":")[0] in (*LIGHT, *HEAVY) else "a policy of your own"
 
 
-def converting(parts: Parts) -> Need:
+def converting(parts: Dataset) -> Need:
     """What `convert` keeps where it verifies rows and passes them on: a piece, and the part that is written."""
     rows = min(ROWS, len(parts))
     references = -(-rows * (parts.blocks + parts.output_blocks) // max(1, len(parts)))
@@ -96,7 +96,7 @@ def converting(parts: Parts) -> Need:
     })  # fmt: skip
 
 
-def whole(parts: Parts, what: str) -> Need:
+def whole(parts: Dataset, what: str) -> Need:
     """What it takes to have all of it in memory, which `what` asks for."""
     references = parts.blocks + parts.output_blocks
     each = 128 if what == "--chain" else 72

@@ -1,4 +1,4 @@
-"""What a reader found in a trace file, before anything is mended or verified."""
+"""What a reader found in a trace file, before anything is normalised or verified."""
 
 from __future__ import annotations
 

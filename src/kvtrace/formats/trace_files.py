@@ -38,7 +38,7 @@ from .read_result import Found
 from .sidecar import Counts, Sidecar, describe, dump, read_sidecar, sidecar_path
 
 FORMATS: dict[str, ModuleType] = {"mooncake": mooncake, "bailian": bailian, "parquet": parquet}
-NAMES = (*FORMATS, "parts")
+NAMES = (*FORMATS, "dataset")
 EXTRA = ("keep", "ignore")
 Inspect = Callable[..., str]  # (path, description=sidecar) -> the text of a data card
 
@@ -53,7 +53,7 @@ def read(
     threads: int | None = None,
     add_columns: Callable[[int], dict[str, np.ndarray]] | None = None,
 ) -> Trace:
-    """The Trace in a file, mended where need be: rows in time order, times from 0, ids 0, 1, 2, ... (see `repairs`).
+    """The Trace in a file, normalised where need be: rows in time order, times from 0, ids 0, 1, 2, ... (see `fixes`).
 
     `path` may be `-` for stdin, may be packed (gzip, zstd), and may be a folder of parts. The format is told by the
     content; block size and tail come from the sidecar, or from the prompts themselves if only one size fits them.
@@ -74,7 +74,7 @@ def read(
         rows = _shifted(rows, -said.first_id)
     with _in_file(found):
         trace = Trace.from_columns(rows, block_size=block_size, tail=tail, meta=said.meta)
-    trace.repairs.dangling_parents += len(found.lost_parents)
+    trace.fixes.dangling_parents += len(found.lost_parents)
     return trace
 
 
@@ -92,7 +92,7 @@ def read_columns(
     """
     _require(format, extra, threads)
     name = name_of(path)
-    if format == "parts" or (format is None and os.path.isdir(path) and _holds_parts(path)):
+    if format == "dataset" or (format is None and os.path.isdir(path) and _holds_dataset(path)):
         return parts.read(path, extra=extra)
     with open_read(path) as stream:
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
@@ -135,8 +135,8 @@ def write(
         meta = columns.meta if meta is None else meta
     elif block_size is None and not is_std(path):
         raise UsageError("plain columns don't know their block size. Pass block_size=.")
-    if format == "parts":
-        _require_parts(first_id)
+    if format == "dataset":
+        _require_dataset(first_id)
         size = block_size or 0
         return parts.write(columns, path, block_size=size, tail=tail or "kept", meta=meta, inspect=inspect)
     description = describe(
@@ -206,9 +206,9 @@ def write_chunks(
     part. `inspect` is that of `write`.
     """
     check_output(path, format)
-    if format == "parts":
-        _require_parts(first_id)
-        with parts.PartsWriter(path, block_size=block_size, tail=tail, meta=meta, inspect=inspect) as writer:
+    if format == "dataset":
+        _require_dataset(first_id)
+        with parts.DatasetWriter(path, block_size=block_size, tail=tail, meta=meta, inspect=inspect) as writer:
             for columns in chunks:
                 writer.add(columns)
         return [str(path)]
@@ -229,11 +229,11 @@ def write_chunks(
 def check_output(path: str | Path, format: str | None = None) -> str:
     """The format that `write` will use; UsageError or KvtraceError, before any work is done, if it could not."""
     _require(format)
-    if format is None and parts.is_named_so(path):
-        format = "parts"
+    if format is None and parts.has_dataset_name(path):
+        format = "dataset"
     if format is None:
         format = "parquet" if _bare(path).suffix == ".parquet" else "mooncake"
-    if format == "parts":
+    if format == "dataset":
         parquet.require()
         parts.check_place(path)
         return format
@@ -266,12 +266,12 @@ def _require(format, extra="keep", threads=None):
         raise UsageError(f"threads is {threads}; it is 1 or more.")
 
 
-def _holds_parts(path) -> bool:
+def _holds_dataset(path) -> bool:
     """Whether a folder is, or calls itself, one of parts."""
-    return parts.is_parts(path) or parts.is_named_so(path)
+    return parts.is_dataset(path) or parts.has_dataset_name(path)
 
 
-def _require_parts(first_id):
+def _require_dataset(first_id):
     """UsageError for what a folder of parts does not do."""
     if first_id:
         raise UsageError(f"the first id is {first_id:,}; a folder of parts numbers its ids from 0.")

@@ -1,4 +1,4 @@
-"""The invariants of any trace file, looked for in the file as it stands: nothing is mended first.
+"""The invariants of any trace file, looked for in the file as it stands: nothing is normalised first.
 
 Block counts fit the lengths, times begin at 0 and never fall, ids are numbered by first appearance, each id follows the
 same id wherever it appears and names a block of one size; parents exist. (Offsets, the first invariant of a Trace, are

@@ -1,4 +1,4 @@
-"""The spool of a run that can be resumed: the batches it has made so far, in a file beside its output.
+"""The checkpoint of a run that can be resumed: the batches it has made so far, in a file beside its output.
 
     header   one line of JSON: versions, a check value of the key, what the batches depend on, and the inputs
     frames   one a batch, in input order: length and CRC-32 of what follows, then the batch (packing.py)
@@ -38,7 +38,7 @@ PATIENCE = 2.0  # seconds that workers of a killed run may take to let go of the
 GOES_ON, BEGINS = "what was done is kept: --resume goes on.", "nothing was done yet: --resume begins."
 
 
-class Spool:
+class Checkpoint:
     """Keeps the batches of a run until its output has its name: a block that ends well deletes it, any other keeps it.
 
     Enter it before any work, `begin` it when the settings are known, take what is `kept` and `append` the rest. It is
@@ -47,7 +47,7 @@ class Spool:
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with Spool(f"{folder}/day.jsonl.resume") as spool:
+    ...     with Checkpoint(f"{folder}/day.jsonl.resume") as checkpoint:
     ...         print(os.listdir(folder))
     ...     print(os.listdir(folder))
     ['day.jsonl.resume']
@@ -62,7 +62,7 @@ class Spool:
         self._start = self._end = 0  # of the frames, and of those that are whole
         self._frames = 0  # that were taken or appended
 
-    def __enter__(self) -> Spool:
+    def __enter__(self) -> Checkpoint:
         self._handle = _locked(self.path)
         try:
             self._found, self._start = _header(self._handle, self.path)
@@ -162,7 +162,7 @@ class Spool:
 
 
 def path_beside(output: str | os.PathLike) -> str:
-    """Where the spool of an output is.
+    """Where the checkpoint of an output is.
 
     >>> path_beside("day.jsonl")
     'day.jsonl.resume'

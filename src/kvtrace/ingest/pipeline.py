@@ -31,10 +31,10 @@ from ..trace.trace import Trace
 from .encoding import Batch, Encoder, Recipe
 from .keys import Key
 from .logs.arrival_model import ArrivalModel
-from .row_counts import Progress, Tally
+from .row_counts import Progress, RowCounter
 
 if TYPE_CHECKING:
-    from .checkpoint import Spool
+    from .checkpoint import Checkpoint
 
 NS_PER_MS = 1_000_000
 MOST = 1 << 24  # tokens a block
@@ -73,7 +73,7 @@ def anonymize_rows(
     inputs: str | Path | Iterable,
     *,
     sample_sessions: float = 1.0,
-    spool: Spool | None = None,
+    checkpoint: Checkpoint | None = None,
     keep_order: bool = False,
     workers: int | None = None,
     max_errors: int = 0,
@@ -85,11 +85,11 @@ def anonymize_rows(
     """Anonymise raw logs; the other options are those of `prepared`, and docs/cli/cli.md says what each means.
 
     `max_errors` rows may be bad (-1 = any number) and are handed to `on_reject`; one more ends the run with its error.
-    With a `spool` and a key, what is done is kept until its block ends well.
+    With a `checkpoint` and a key, what is done is kept until its block ends well.
     """
     from .logs import sources
 
-    if spool is not None and options.get("key") is None:
+    if checkpoint is not None and options.get("key") is None:
         raise UsageError("a run that can be resumed needs the same key again: pass key=load_key(path).")
     job = prepared(inputs, keep_order=keep_order, stop_at_error=max_errors == 0, **options)
     if on_start:
@@ -98,16 +98,16 @@ def anonymize_rows(
     collector = Collector(job.recipe, max_errors, on_reject, job.model)
     pieces = _noted(sources.pieces(job.files), collector)
     processes = 1 if 0 < total < SMALL or not job.encoder.can_fork else workers or cores()
-    if spool is not None:
-        spool.begin(job.encoder, job.files)
-    tally = collector.tally
-    with closing(_batches(job.encoder, pieces, processes, spool)) as batches:
+    if checkpoint is not None:
+        checkpoint.begin(job.encoder, job.files)
+    row_counter = collector.row_counter
+    with closing(_batches(job.encoder, pieces, processes, checkpoint)) as batches:
         for batch in batches:
             done = collector.add(batch)
             if on_progress:
-                on_progress(Progress(done, total, tally.counts.requests, tally.tokens))
-    if not tally.counts.requests:
-        raise nothing_read(job.files, tally.counts)
+                on_progress(Progress(done, total, row_counter.counts.requests, row_counter.tokens))
+    if not row_counter.counts.requests:
+        raise nothing_read(job.files, row_counter.counts)
     rows = collector.finish(job.meta, keep_order=keep_order)
     if keep_order:
         return _in_order(rows, job.profile)
@@ -266,17 +266,17 @@ def _noted(pieces, collector):
         yield piece
 
 
-def _batches(encoder, pieces, processes, spool: Spool | None) -> Generator[Batch, None, None]:
-    """The batches of all pieces, in order: those that the spool holds, then new ones, which it is given."""
-    if spool is not None:
-        for batch in spool.kept():
+def _batches(encoder, pieces, processes, checkpoint: Checkpoint | None) -> Generator[Batch, None, None]:
+    """The batches of all pieces, in order: those that the checkpoint holds, then new ones, which it is given."""
+    if checkpoint is not None:
+        for batch in checkpoint.kept():
             if next(pieces, None) is None:
                 raise InputError("the inputs have become shorter since the run that is to be resumed began.")
             yield batch
     for batch in ordered_map(encoder, pieces, processes):
         yield batch
-        if spool is not None:  # once it was taken in: a batch with a bad row that ends the run is not kept
-            spool.append(batch)
+        if checkpoint is not None:  # once it was taken in: a batch with a bad row that ends the run is not kept
+            checkpoint.append(batch)
 
 
 def _provenance(recipe: Recipe, encoder: Encoder, model: ArrivalModel | None) -> dict[str, Any]:
@@ -296,7 +296,7 @@ class Collector:
     def __init__(self, recipe: Recipe, max_errors: int, on_reject, arrivals: ArrivalModel | None = None):
         self.block_size, self.tail, self.outputs = recipe.block_size, recipe.tail, recipe.outputs
         self._arrivals = arrivals
-        self.tally = Tally(max_errors, on_reject)
+        self.row_counter = RowCounter(max_errors, on_reject)
         self._expected: list = []  # pieces whose batches are still to come
         self._index, self._sessions, self._users = DigestIndex(), DigestIndex(), DigestIndex()
         self._found, self._output_found = bytearray(), bytearray()  # provisional numbers, int32
@@ -309,7 +309,7 @@ class Collector:
     def add(self, batch: Batch) -> int:
         """Take in the next batch; returns the bytes of input that are done."""
         piece = self._expected.pop(0)
-        self.tally.add(batch, piece)
+        self.row_counter.add(batch, piece)
         blocks = self._number(self._found, batch.digests, batch.offsets)
         lengths = {"input_length": batch.input_length, "output_length": batch.output_length}
         self._keep(time=batch.time_ns, blocks=blocks, **lengths)
@@ -350,7 +350,7 @@ class Collector:
         if self._sessions.distinct:
             _link_sessions(columns, column["session"], by_time, order)
         users = column["user"][order] if self._users.distinct else None
-        counts = self.tally.counts
+        counts = self.row_counter.counts
         return Rows(columns, self.block_size, self.tail, meta | counts.unknown, counts, users)
 
     def _extra(self, order):

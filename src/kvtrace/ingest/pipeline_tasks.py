@@ -16,7 +16,7 @@ from ..privacy.profiles import TAILS
 from .encoding_tasks import Encoded, FarEncoder, PartEncoder, parts_of
 from .logs import sources
 from .pipeline import Prepared, nothing_read, prepared
-from .row_counts import Progress, Tally
+from .row_counts import Progress, RowCounter
 
 TOKEN_BYTES = 4  # of log, that a token takes, or more
 LEAST, MOST = 4 << 20, 256 << 20  # bytes of log that a task encodes
@@ -31,7 +31,7 @@ class Anonymized:
 
 
 @contextmanager
-def anonymize_parts(
+def anonymize_dataset(
     inputs: str | Path | Iterable,
     *,
     runner: Runner,
@@ -58,20 +58,20 @@ def anonymize_parts(
     if on_start:
         on_start(job.meta)
     store = Store.at(work)
-    tally = Tally(max_errors, on_reject)
+    row_counter = RowCounter(max_errors, on_reject)
     try:
-        encoded = _encoded(job, runner, store, partitions, task_blocks, key_file, tally, on_progress)
-        if not tally.counts.requests:
-            raise nothing_read(job.files, tally.counts)
+        encoded = _encoded(job, runner, store, partitions, task_blocks, key_file, row_counter, on_progress)
+        if not row_counter.counts.requests:
+            raise nothing_read(job.files, row_counter.counts)
         plan = _plan(job, store, encoded, partitions, task_blocks)
         spilled = {"encode": sum(one.bytes for one in encoded)}
         del encoded
-        made = number(plan, runner, job.meta | tally.counts.unknown, isolated=job.recipe.isolate_tenants)
+        made = number(plan, runner, job.meta | row_counter.counts.unknown, isolated=job.recipe.isolate_tenants)
         if "prefixes" in made.meta:  # nothing is shared, so there is nothing to lose or to warn of
             made.account.steps, made.account.notes = [], []
-        made.meta |= made.account.meta | {"counts": tally.counts.to_dict()}
+        made.meta |= made.account.meta | {"counts": row_counter.counts.to_dict()}
         made.bytes = spilled | made.bytes
-        yield Anonymized(made, tally.counts)
+        yield Anonymized(made, row_counter.counts)
     finally:
         store.remove()
 
@@ -95,7 +95,7 @@ def _require_files(job: Prepared) -> None:
 # -- the stages --------------------------------------------------------------------------------------------------
 
 
-def _encoded(job, runner, store, partitions, task_blocks, key_file, tally, on_progress) -> list[Encoded]:
+def _encoded(job, runner, store, partitions, task_blocks, key_file, row_counter, on_progress) -> list[Encoded]:
     total = sources.total(job.files)
     size = min(max(LEAST, task_blocks * TOKEN_BYTES * job.recipe.block_size), MOST)
     count = partitions or max(runner.workers, -(-total // size))
@@ -104,12 +104,12 @@ def _encoded(job, runner, store, partitions, task_blocks, key_file, tally, on_pr
     found, done = [], 0
     for one in runner.map(encode, parts):
         for piece, batch in one.told:
-            tally.add(batch, piece)
+            row_counter.add(batch, piece)
             done += piece.size
         one.told.clear()
         found.append(one)
         if on_progress:
-            on_progress(Progress(min(done, total), total, tally.counts.requests, tally.tokens))
+            on_progress(Progress(min(done, total), total, row_counter.counts.requests, row_counter.tokens))
     return found
 
 

@@ -23,7 +23,7 @@ class Progress:
     tokens: int
 
 
-class Tally:
+class RowCounter:
     """Counts what batches hold and hands their bad rows on; one too many of these ends the run with its error.
 
     `max_errors` rows may be bad, -1 = any number. Batches come in the order of the log.

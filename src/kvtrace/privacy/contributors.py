@@ -20,10 +20,10 @@ WARNINGS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Holders:
-    """One holder of each request, numbered from 0, and what they are: users, sessions, inferred or requests."""
+class Contributors:
+    """One contributor of each request, numbered from 0, and what they are: users, sessions, inferred or requests."""
 
-    holder: np.ndarray  # request -> holder, int64
+    contributor: np.ndarray  # request -> contributor, int64
     kind: str
 
     @property
@@ -32,22 +32,22 @@ class Holders:
         return WARNINGS[self.kind]
 
 
-def holders(trace: Trace, users: np.ndarray | None = None, counts: str = "auto") -> Holders:
-    """The holders that k counts: `users` (request -> user, -1 = unknown) if given, else sessions, else inferred.
+def contributors(trace: Trace, users: np.ndarray | None = None, counts: str = "auto") -> Contributors:
+    """The contributors that k counts: `users` (request -> user, -1 = unknown) if given, else sessions, else inferred.
 
     A request of no user counts for its session, and one of no session for itself.
 
     >>> from kvtrace.trace.building import toy
-    >>> holders(toy("0 1", "0 1 2", "0 3")).holder, holders(toy("0"), np.array([5])).kind
+    >>> contributors(toy("0 1", "0 1 2", "0 3")).contributor, contributors(toy("0"), np.array([5])).kind
     (array([0, 0, 1]), 'users')
     """
     if counts == "requests":
-        return Holders(np.arange(len(trace)), "requests")
+        return Contributors(np.arange(len(trace)), "requests")
     if counts in ("auto", "users") and users is not None and (users >= 0).any():
-        return Holders(_numbered(users, _sessions(trace)), "users")
+        return Contributors(_numbered(users, _sessions(trace)), "users")
     if trace.session is not None and (trace.session >= 0).any():
-        return Holders(_numbered(_sessions(trace)), "sessions")
-    return Holders(inferred(trace), "inferred")
+        return Contributors(_numbered(_sessions(trace)), "sessions")
+    return Contributors(inferred(trace), "inferred")
 
 
 def inferred(trace: Trace) -> np.ndarray:

@@ -43,7 +43,7 @@ def card(audit: Audit, trace: Trace | Mapping[str, Any] | None = None, meta: Map
         ("Figures", _figures_table(figures, meta)),
         ("Audit", _audit(audit)),
         ("What is protected, and what is not", _protection(audit)),
-        ("How to read it", READ_FOLDER if meta.get("format") == "parts" else READ),
+        ("How to read it", READ_FOLDER if meta.get("format") == "dataset" else READ),
     ]
     title = "# TODO: title\n\n"
     return title + "\n\n".join(f"## {head}\n\n{text}" if head else text for head, text in parts) + "\n"
@@ -62,9 +62,9 @@ READ_FOLDER = """It is a folder of Parquet files, and `manifest.json`, which say
 `kvtrace analyze`, `curve` and `simulate` take the folder as it is, in a stream; so does Python:
 
 ```python
-from kvtrace.formats.dataset import open_parts
+from kvtrace.formats.dataset import open_dataset
 
-for columns in open_parts("TODO: folder name").chunks():
+for columns in open_dataset("TODO: folder name").chunks():
     print(len(columns), columns.hash_ids[:5])
 ```"""
 
@@ -156,7 +156,7 @@ def _protected(profile):
     yield "the text of prompts and outputs, users, keys and names of the log: none is written"
     yield "block contents: ids are numbers by first appearance, and say nothing of what they stand for"
     if profile.k > 1:
-        yield f"who else sent a text: a block that fewer than {profile.k} holders share is split, one copy each"
+        yield f"who else sent a text: a block that fewer than {profile.k} contributors share is split, one copy each"
     if profile.tail != "shared":
         yield "the last few tokens of a prompt: no tail block is shared"
     if profile.time_step_ms > 1:

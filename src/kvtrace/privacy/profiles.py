@@ -20,7 +20,7 @@ class Profile:
 
     name: str
     tail: str = "shared"  # one of TAILS
-    k: int = 1  # a block of fewer holders is split, one copy each; 1 = never
+    k: int = 1  # a block of fewer contributors is split, one copy each; 1 = never
     k_counts: str = "auto"  # who holds a block: users, sessions or requests; auto = the first that the log knows
     time_step_ms: int = 0  # times are rounded down to such steps; 0 = as they are
     round_input: str | int = "exact"  # input lengths up to so many tokens, or to `block`

@@ -13,7 +13,7 @@ from ..formats import trace_files as formats
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
 from .checks import Audit, audit
-from .contributors import Holders
+from .contributors import Contributors
 from .data_card import card
 
 
@@ -26,14 +26,20 @@ class Published:
 
 
 def publish(
-    columns: Columns, path: str | Path, *, meta: Mapping, holders: Holders | None = None, against=None, **options
+    columns: Columns,
+    path: str | Path,
+    *,
+    meta: Mapping,
+    contributors: Contributors | None = None,
+    against=None,
+    **options,
 ) -> Published:
     """Write a trace with its sidecar and its data card, once it has passed the audit; AuditError, status 4, if not.
 
-    `holders` are those that k-sharing counted; `against` is an earlier release; the options are
+    `contributors` are those that k-sharing counted; `against` is an earlier release; the options are
     those of `formats.write`.
     """
-    inspect, found = _inspector(path, holders, against)
+    inspect, found = _inspector(path, contributors, against)
     files = formats.write(columns, path, meta=meta, inspect=inspect, **options)
     return Published(files, found[0])
 
@@ -46,7 +52,7 @@ def publish_chunks(
     block_size: int,
     tail: str,
     format: str | None = None,
-    holders: Holders | None = None,
+    contributors: Contributors | None = None,
     against=None,
     memory: int | None = None,
     **options,
@@ -60,26 +66,26 @@ def publish_chunks(
     >>> from kvtrace.trace.building import toy
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     settings = {"meta": {"profile": "exact"}, "block_size": 1, "tail": "kept"}
-    ...     done = publish_chunks([toy("0 1")], f"{folder}/day.parts", **settings)
+    ...     done = publish_chunks([toy("0 1")], f"{folder}/day.dataset", **settings)
     ...     done.audit.level, sorted(os.listdir(done.files[0]))
     ('WARN', ['card.md', 'manifest.json', 'part-00000.parquet'])
     """
     format = formats.check_output(path, format)
     given: dict[str, Any] = {"meta": meta, "block_size": block_size, "tail": tail, "format": format} | options
-    if format not in ("mooncake", "parts"):
-        return publish(_together(chunks), path, holders=holders, against=against, **given)
-    inspect, found = _inspector(path, holders, against, memory)
+    if format not in ("mooncake", "dataset"):
+        return publish(_together(chunks), path, contributors=contributors, against=against, **given)
+    inspect, found = _inspector(path, contributors, against, memory)
     files = formats.write_chunks(chunks, path, inspect=inspect, **given)
     return Published(files, found[0])
 
 
-def _inspector(path, holders, against, memory=None) -> tuple[Callable[..., str], list[Audit]]:
+def _inspector(path, contributors, against, memory=None) -> tuple[Callable[..., str], list[Audit]]:
     """What audits a trace under its temporary name and gives its data card, and where the audit is put."""
     found: list[Audit] = []
 
     def inspect(part: str, description: dict) -> str:
         sidecar = None if os.path.isdir(part) else description  # a folder holds its own
-        done = audit(part, sidecar=sidecar, holders=holders, against=against, memory=memory)
+        done = audit(part, sidecar=sidecar, contributors=contributors, against=against, memory=memory)
         found.append(done)
         if not done.passed:
             raise AuditError(_refusal(path, done))

@@ -1,4 +1,4 @@
-"""A folder of parts is released by tasks, as anonymize_parts.py anonymises a log: the bytes are those of `release`.
+"""A folder of parts is released by tasks, as anonymize_dataset.py anonymises a log: the bytes are those of `release`.
 
 Blocks have ids here and no digests; what sends an id to its shard is a public hash of it.
 """
@@ -13,8 +13,8 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.mixing import split_mix
-from ..formats.dataset import Parts
-from ..formats.lazy import StreamedTrace
+from ..formats.dataset import Dataset
+from ..formats.lazy import LazyTrace
 from ..trace.columns import Columns
 from ..trace.conversion import STALE
 from ..trace.hits import Hits, added_up, unlimited_hits
@@ -31,8 +31,8 @@ CARRIED = ("session", "parent", "turn")
 
 
 @contextmanager
-def release_parts(
-    parts: Parts,
+def release_dataset(
+    parts: Dataset,
     profile: Profile,
     *,
     runner: Runner,
@@ -47,7 +47,7 @@ def release_parts(
 
     `users` and `session_share` are those of `privacy.release.release`; UsageError for what needs all blocks at once.
     """
-    whole = StreamedTrace(parts, extra=("turn",))
+    whole = LazyTrace(parts, extra=("turn",))
     _require_partable(parts, whole, profile)
     tail = max(TAILS[profile.tail], parts.tail, key=ORDER.index)
     rows = None if session_share == 1 else drawn(whole, users, session_share, rng, _not_inferred)
@@ -71,7 +71,7 @@ def release_parts(
         encode.store.remove()
 
 
-def _require_partable(parts: Parts, whole: StreamedTrace, profile: Profile) -> None:
+def _require_partable(parts: Dataset, whole: LazyTrace, profile: Profile) -> None:
     if not whole.is_chained:
         raise UsageError(f"{parts.path}: blocks were hashed without their prefix. Try `kvtrace convert --chain` first.")
     if parts.output_blocks:
@@ -80,12 +80,12 @@ def _require_partable(parts: Parts, whole: StreamedTrace, profile: Profile) -> N
         raise UsageError(f"{parts.path}: --profile exact would keep all columns. Try `kvtrace convert`.")
 
 
-def _others(parts: Parts) -> list[str]:
+def _others(parts: Dataset) -> list[str]:
     """Extra columns that no release keeps."""
     return [name for name in parts.names() if name.startswith("extra.") and name.removeprefix("extra.") not in EXTRA]
 
 
-def _hits(parts: Parts) -> Hits:
+def _hits(parts: Dataset) -> Hits:
     """What the prompts hit without eviction as they are."""
 
     def pieces():
@@ -104,7 +104,7 @@ def _not_inferred() -> np.ndarray:
 class _Encoder:
     """Writes a folder's rows as the first stage does those of a log, one part after the other."""
 
-    def __init__(self, parts: Parts, store: Store, users, rows: np.ndarray | None, drops: bool):
+    def __init__(self, parts: Dataset, store: Store, users, rows: np.ndarray | None, drops: bool):
         self._parts, self.store, self.users, self.rows, self._drops = parts, store, users, rows, drops
         self.place = None if rows is None else np.cumsum(rows) - 1  # row -> row among those drawn
         self.times: list[np.ndarray] = []
@@ -141,13 +141,13 @@ class _Encoder:
         kinds = columns.extra["type"].tolist() if "type" in columns.extra else []
         codes = np.array([known.setdefault(str(kind), len(known)) for kind in kinds], dtype=np.int32)
         self.names |= {*kept, *(["type"] if kinds else [])}
-        holders = {"session": columns.session, "user": users}
+        contributors = {"session": columns.session, "user": users}
         self.bytes += self.store.write(
             f"encoded/{part}", {"types": list(known)},
             time=columns.timestamp, input_length=columns.input_length, output_length=columns.output_length,
             offsets=offsets, digests=_digests(ids), **({"type": codes} if kinds else {}),
-            **{name: _digests(held, kind) for kind, (name, held) in enumerate(holders.items()) if held is not None},
-            **{f"carried {name}": values for name, values in kept.items()},
+            **{name: _digests(held, kind) for kind, (name, held) in enumerate(contributors.items()) if held is not
+            None}, **{f"carried {name}": values for name, values in kept.items()},
         )  # fmt: skip
         times, blocks = told_of(columns.timestamp, offsets)
         self.times.append(times)

@@ -11,12 +11,12 @@ import numpy as np
 from .._base.errors import UsageError
 from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
-from .contributors import Holders, holders, inferred
+from .contributors import Contributors, contributors, inferred
 from .k_sharing import share_by_k
 from .profiles import TAILS, Profile
 from .steps import coarsened, with_tail
 
-APART = 2**31 - 1  # a k that no number of holders reaches: everything is split
+APART = 2**31 - 1  # a k that no number of contributors reaches: everything is split
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Account:
     """What a release did: its profile, who was counted, what each step cost, and what there is to say."""
 
     profile: Profile
-    holders: Holders | None = None  # None where nothing was split
+    contributors: Contributors | None = None  # None where nothing was split
     steps: list[Step] = field(default_factory=list)
     sampled: bool = False
     isolated: bool = False
@@ -47,7 +47,7 @@ class Account:
         """What a sidecar says: settings, who was counted, and the costs; not how large a sample was taken."""
         return {
             "settings": self.profile.settings(),
-            "k_counted": None if self.holders is None else self.holders.kind,
+            "k_counted": None if self.contributors is None else self.contributors.kind,
             "sampled": self.sampled,
             "tenants_isolated": self.isolated,
             "costs": [step.to_dict(counts=not self.sampled) for step in self.steps],  # of a sample's whole: no counts
@@ -100,14 +100,16 @@ def release(
     if isolate:
         if users is None:
             raise UsageError("tenants can't be kept apart without knowing them. Try --users FILE.")
-        done.isolated, done.holders = True, holders(done.trace, users)
-        _note(done, "tenants apart", share_by_k(done.trace, APART, lambda part: holders(part, users))[0])
+        done.isolated, done.contributors = True, contributors(done.trace, users)
+        _note(done, "tenants apart", share_by_k(done.trace, APART, lambda part: contributors(part, users))[0])
     if profile.k > 1:
-        shared, done.holders = share_by_k(done.trace, profile.k, lambda part: holders(part, users, profile.k_counts))
+        shared, done.contributors = share_by_k(
+            done.trace, profile.k, lambda part: contributors(part, users, profile.k_counts)
+        )
         _note(done, "k-sharing", shared)
     _coarsen(done, profile)
-    if done.holders is not None and done.holders.warning:
-        done.notes.append(f"{done.holders.warning}.")
+    if done.contributors is not None and done.contributors.warning:
+        done.notes.append(f"{done.contributors.warning}.")
     return done
 
 
@@ -148,9 +150,9 @@ def drawn(
     if not 0 < share <= 1:
         raise UsageError(f"the share of sessions is {share:g}; it is more than 0 and at most 1.")
     if trace.session is not None and (trace.session >= 0).any():
-        unit = holders(trace, counts="sessions").holder
+        unit = contributors(trace, counts="sessions").contributor
     else:
-        unit = infer() if users is None else holders(trace, users).holder
+        unit = infer() if users is None else contributors(trace, users).contributor
     rng = rng or np.random.default_rng()
     taken = (rng.random(int(unit.max(initial=-1)) + 1) < share)[unit]
     if not taken.any():

@@ -15,7 +15,7 @@ def unprotected(profile: Profile) -> list[str]:
     exact = [
         name for name, rule in (("input", profile.round_input), ("output", profile.round_output)) if rule == "exact"
     ]
-    shared = f"{profile.k} holders or more" if profile.k > 1 else "two requests or more"
+    shared = f"{profile.k} contributors or more" if profile.k > 1 else "two requests or more"
     listed = [f"which requests share a prefix, and how long it is, where {shared} have it"]
     if profile.k > 1:
         listed.append(f"that, to {profile.k - 1} or more accounts of one party that send what they guess")

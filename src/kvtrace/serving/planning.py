@@ -23,7 +23,7 @@ from ..cache.tiered import simulate_tiers
 from ..trace.hits import count_hits, unlimited_hits
 from ..trace.trace import Trace
 from .hardware import Prices, Roofline
-from .simulation import Limits, Rates, Served, Tier, serve
+from .simulation import BatchLimits, ServingRun, StepCost, Tier, simulate_serving
 
 SCHEMA = 1  # version of the keys
 GIB = 1 << 30
@@ -57,7 +57,7 @@ class Wanted:
     tiers: Sequence[Below] = ()  # of an instance, the fastest first
     write_through: bool = False  # a tier holds all that is above it; else what is evicted from there
     prices: Prices = field(default_factory=Prices)
-    limits: Limits = field(default_factory=Limits)
+    limits: BatchLimits = field(default_factory=BatchLimits)
     routers: Sequence[str] = ROUTERS
 
 
@@ -159,9 +159,9 @@ def _least(curve: HitCurve, hit_blocks: float, capacities) -> int:
 # -- tiers, instances, the closed loop ---------------------------------------------------------------------------
 
 
-def rates_of(roofline: Roofline) -> Rates:
+def rates_of(roofline: Roofline) -> StepCost:
     """What a step takes, as the simulation wants it."""
-    return Rates(
+    return StepCost(
         roofline.seconds_a_token, roofline.seconds_a_pair, roofline.seconds_a_step, roofline.seconds_a_cached_token,
         roofline.step_overhead_s,
     )  # fmt: skip
@@ -215,9 +215,9 @@ def tiers(trace: Trace, roofline: Roofline, wanted: Wanted, blocks: int) -> dict
     }  # fmt: skip
 
 
-def served(trace: Trace, roofline: Roofline, wanted: Wanted, blocks: int, count: int, router: str) -> Served:
+def served(trace: Trace, roofline: Roofline, wanted: Wanted, blocks: int, count: int, router: str) -> ServingRun:
     """The trace on so many instances."""
-    return serve(
+    return simulate_serving(
         trace, rates_of(roofline), setting=Setting(blocks, mode="token"), instances=count, router=router,
         limits=wanted.limits, tiers=lower(roofline, wanted, trace.block_size, blocks),
     )  # fmt: skip
@@ -257,13 +257,13 @@ def _fewest(ttft: Callable[[int], float], wanted: Wanted) -> int | None:
     return high
 
 
-def _ttft(done: Served, wanted: Wanted) -> float:
+def _ttft(done: ServingRun, wanted: Wanted) -> float:
     if done.rejected or not len(done.ttft_s):
         return float("inf")
     return float(np.quantile(done.ttft_s, wanted.quantile))
 
 
-def _told(done: Served, roofline: Roofline, wanted: Wanted) -> dict[str, Any]:
+def _told(done: ServingRun, roofline: Roofline, wanted: Wanted) -> dict[str, Any]:
     hours = done.makespan_s / 3600
     usd = done.instances * roofline.gpus * roofline.gpu.price_per_hour * hours
     tokens = done.trace.input_length

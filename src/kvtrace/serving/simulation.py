@@ -25,7 +25,7 @@ QUANTILES = (0.5, 0.9, 0.99)
 
 
 @dataclass(frozen=True)
-class Rates:
+class StepCost:
     """What a step of an instance takes: the larger of what it computes and what it reads, and `overhead_s` on top.
 
     It computes `token_s` for each token and `pair_s` for each pair of tokens that attend to each other, counted as
@@ -40,7 +40,7 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Limits:
+class BatchLimits:
     """How an instance batches: tokens a step, and requests at once."""
 
     step_tokens: int = 8192
@@ -57,7 +57,7 @@ class Tier:
 
 
 @dataclass(frozen=True, eq=False)
-class Served(FleetSimulation):
+class ServingRun(FleetSimulation):
     """What became of each request: its times in seconds, NaN where it was rejected."""
 
     started_s: np.ndarray = None  # type: ignore[assignment]  # when its prefill was admitted
@@ -106,19 +106,19 @@ class Served(FleetSimulation):
         } | {f"{name}_s": values for name, values in times.items()}  # fmt: skip
 
 
-def serve(
+def simulate_serving(
     trace: Trace,
-    rates: Rates,
+    rates: StepCost,
     *,
     setting: Setting,
     instances: int = 1,
     router: str = "round-robin",
-    limits: Limits | None = None,
+    limits: BatchLimits | None = None,
     tiers: Sequence[Tier] = (),
     prefetch: bool = True,
     asked: Jobs | None = None,
     on_progress: Callable[[int], None] | None = None,
-) -> Served:
+) -> ServingRun:
     """The trace served by so many instances with the cache of `setting`; its schedule is what the events say.
 
     A request is admitted, in order of arrival, once all blocks that it may come to hold (its prompt's and, in mode
@@ -127,14 +127,14 @@ def serve(
     it comes while the request waits.
 
     >>> from kvtrace.trace.building import toy
-    >>> done = serve(toy("0 1", "0 1", gap_ms=5000.0), Rates(token_s=1.0), setting=Setting(4))
+    >>> done = simulate_serving(toy("0 1", "0 1", gap_ms=5000.0), StepCost(token_s=1.0), setting=Setting(4))
     >>> done.ttft_s.tolist(), done.cached_tokens.tolist()
     ([2.0, 1.0], [0, 1])
     """
     from .core.serving import Serving
 
     routers.check(router)
-    limits = limits or Limits()
+    limits = limits or BatchLimits()
     if instances < 1 or limits.step_tokens < 1 or limits.requests < 1:
         raise UsageError("instances, tokens a step and requests at once are 1 or more.")
     if setting.ceiling or setting.schedule.kind != "c1" or setting.capacity < 1:
@@ -155,7 +155,7 @@ def serve(
     run.close()
     found = run.found
     hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines)
-    return Served(
+    return ServingRun(
         setting, trace, hit_blocks, sum(engine.evictions for engine in engines), 0, 0, router, found["instance"],
         instances, found["started"], found["first"], found["ended"], found["cached"], tuple(run.busy),
         sum(engine.found.astype(np.int64) for engine in engines) if tiers else None,

@@ -11,7 +11,7 @@ import numpy as np
 from .._base.errors import UsageError
 from .columns import replace_columns
 from .invariants import expected_blocks
-from .normalise import mend
+from .normalise import normalise
 from .trace import Trace
 
 MOST = 1 << 40  # tokens of a block: far past any prompt
@@ -43,7 +43,7 @@ def fold(trace: Trace, factor: int) -> Trace:
         )
     if trace.tail == "unique":
         _number_new_tails(columns, trace, size)
-    folded, _ = mend(columns)
+    folded, _ = normalise(columns)
     return Trace(**vars(folded), block_size=size, tail=trace.tail, meta=trace.meta)
 
 

@@ -11,8 +11,8 @@ from .invariants import verify_offsets
 
 
 @dataclass
-class Repairs:
-    """What had to be mended to make a Trace of a file's columns: counts, 0 where nothing was."""
+class Fixes:
+    """What had to be normalised to make a Trace of a file's columns: counts, 0 where nothing was."""
 
     rows_moved: int = 0  # rows that stood before a row with an earlier time
     first_timestamp: float = 0.0  # ms taken off every time, so that the first is 0
@@ -32,25 +32,25 @@ class Repairs:
         return "; ".join(said)
 
 
-def mend(columns: Columns) -> tuple[Columns, Repairs]:
+def normalise(columns: Columns) -> tuple[Columns, Fixes]:
     """The columns with rows in time order (stable), times from 0, ids and sessions by first appearance."""
-    repairs, columns = Repairs(), replace_columns(columns)
+    fixes, columns = Fixes(), replace_columns(columns)
     verify_offsets("offsets", columns.offsets, len(columns), len(columns.hash_ids))
     if not (columns.timestamp[1:] >= columns.timestamp[:-1]).all():
         reached = np.maximum.accumulate(columns.timestamp)
-        repairs.rows_moved = int((columns.timestamp < reached).sum())
+        fixes.rows_moved = int((columns.timestamp < reached).sum())
         columns = columns.take(np.argsort(columns.timestamp, kind="stable"))
     if len(columns) and columns.timestamp[0] != 0:
-        repairs.first_timestamp = float(columns.timestamp[0])
+        fixes.first_timestamp = float(columns.timestamp[0])
         columns.timestamp = columns.timestamp - columns.timestamp[0]
     if columns.parent is not None:
         dangling = columns.parent >= np.arange(len(columns))
-        repairs.dangling_parents = int(dangling.sum())
+        fixes.dangling_parents = int(dangling.sum())
         columns.parent = np.where(dangling, -1, columns.parent)
     if columns.session is not None:
         columns.session = by_first_appearance(columns.session)
-    repairs.renumbered = renumber(columns)
-    return columns, repairs
+    fixes.renumbered = renumber(columns)
+    return columns, fixes
 
 
 def by_first_appearance(session: np.ndarray) -> np.ndarray:

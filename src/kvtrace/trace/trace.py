@@ -13,7 +13,7 @@ import numpy as np
 from .._base.errors import InputError, UsageError
 from .columns import TAILS, Columns, fields_of, replace_columns
 from .invariants import verify_lengths, verify_offsets, verify_outputs, verify_rows, verify_unique_tails
-from .normalise import Repairs, by_first_appearance, mend, renumber
+from .normalise import Fixes, by_first_appearance, normalise, renumber
 
 
 class Trace(Columns):
@@ -35,12 +35,12 @@ class Trace(Columns):
     distinct: int  # number of distinct ids, the output's included
     is_chained: bool  # invariant 5: every id always follows the same id
     meta: dict[str, Any]  # where the trace comes from: what a sidecar file holds
-    repairs: Repairs
+    fixes: Fixes
 
     def __init__(self, *columns, block_size: int, tail: str = "kept", meta: Mapping | None = None, **named):
         super().__init__(*columns, **named)
         self.block_size, self.tail = _block_size(block_size), tail
-        self.meta, self.repairs = dict(meta or {}), Repairs()
+        self.meta, self.fixes = dict(meta or {}), Fixes()
         if tail not in TAILS:
             raise UsageError(f"tail is {tail!r}; it is one of {', '.join(TAILS)}.")
         self._verify()
@@ -51,11 +51,11 @@ class Trace(Columns):
     def from_columns(cls, columns: Columns, *, block_size: int, tail: str = "kept", meta=None) -> Trace:
         """A Trace of columns as they were found: rows sorted by time, times from 0, ids renumbered.
 
-        `repairs` of the result counts what was mended.
+        `fixes` of the result counts what was normalised.
         """
-        mended, repairs = mend(columns)
-        trace = cls(**fields_of(mended), block_size=block_size, tail=tail, meta=meta)
-        trace.repairs = repairs
+        normalised, fixes = normalise(columns)
+        trace = cls(**fields_of(normalised), block_size=block_size, tail=tail, meta=meta)
+        trace.fixes = fixes
         return trace
 
     # -- looking in ----------------------------------------------------------------------------------------------

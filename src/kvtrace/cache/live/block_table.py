@@ -148,7 +148,7 @@ class Known:
         b: cython.int = self._number()
         self.serial += 1
         self.blocks[b].digest, self.blocks[b].parent, self.blocks[b].slot = self.serial, NONE, NONE
-        self.blocks[b].holders = self.blocks[b].length = 0
+        self.blocks[b].contributors = self.blocks[b].length = 0
         self.roots[(salt, tenant)] = b
         self.tenants[b] = (salt, tenant)
         return b
@@ -156,11 +156,11 @@ class Known:
     @cython.cfunc
     @cython.exceptval(-1, check=False)
     def let_go(self, b: cython.int) -> cython.int:
-        """One holder less; what nobody holds is forgotten, and its parent has one less in turn."""
+        """One contributor less; what nobody holds is forgotten, and its parent has one less in turn."""
         parent: cython.int
         while b != NONE:
-            self.blocks[b].holders -= 1
-            if self.blocks[b].holders > 0:
+            self.blocks[b].contributors -= 1
+            if self.blocks[b].contributors > 0:
                 return 0
             parent = self.blocks[b].parent
             if parent == NONE:
@@ -208,10 +208,10 @@ class Known:
         """A new block in the table, held by nobody yet."""
         b: cython.int = self._number()
         self.blocks[b].digest, self.blocks[b].parent, self.blocks[b].slot = digest, parent, NONE
-        self.blocks[b].holders, self.blocks[b].length = 0, cython.cast(cython.int, length)
+        self.blocks[b].contributors, self.blocks[b].length = 0, cython.cast(cython.int, length)
         memcpy(self.tokens_of(b), tokens, length * cython.sizeof(cython.uint))
         self._link(b)
-        self.blocks[parent].holders += 1
+        self.blocks[parent].contributors += 1
         return b
 
     @cython.cfunc

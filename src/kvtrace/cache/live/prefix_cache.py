@@ -158,7 +158,8 @@ class PrefixCache:
         >>> cache.allocate([6])
         Traceback (most recent call last):
         ...
-        kvtrace.cache.live.prefix_cache.OutOfBlocks: 1 block is needed, 0 are free and 0 idle of 2. Free a sequence first.
+        kvtrace.cache.live.prefix_cache.OutOfBlocks: 1 block is needed, 0 are free and 0 idle of 2. Free a sequence
+        first.
         """
         self._tick()
         length: cython.Py_ssize_t = self.tokens.read(tokens)
@@ -288,7 +289,7 @@ class PrefixCache:
             b = cython.cast(cython.int, i)
             if self.known.blocks[b].length != SPARE:
                 known[b] = recount.Known(
-                    self.known.blocks[b].parent, self.known.blocks[b].slot, self.known.blocks[b].holders,
+                    self.known.blocks[b].parent, self.known.blocks[b].slot, self.known.blocks[b].contributors,
                     self.known.found_as(b),
                 )  # fmt: skip
         return recount.Books(
@@ -371,9 +372,9 @@ class PrefixCache:
         i: cython.Py_ssize_t
         here: cython.Py_ssize_t = 0
         b: cython.int = sequence.root
-        self.known.blocks[b].holders += 1
+        self.known.blocks[b].contributors += 1
         for i in range(known):  # also what is resident below a gap, and is computed again in its place
-            self.known.blocks[self.known.path[i]].holders += 1  # until it has a slot: evictions must not forget it
+            self.known.blocks[self.known.path[i]].contributors += 1  # until it has a slot: evictions must not forget it
             if self.known.blocks[self.known.path[i]].slot != NONE:
                 self.pool.pin(self.known.blocks[self.known.path[i]].slot)
         for i in range(sequence.count):
@@ -386,7 +387,7 @@ class PrefixCache:
             sequence.slots[i] = self.known.blocks[b].slot
             here += self.block_size
         for i in range(known):
-            self.known.blocks[self.known.path[i]].holders -= 1
+            self.known.blocks[self.known.path[i]].contributors -= 1
         return 0
 
     @cython.cfunc

@@ -92,7 +92,7 @@ class SlotPool:
     def put(self, b: cython.int, slot: cython.int) -> cython.void:
         """A block stands in a slot, and is found there unless another slot has it as well."""
         self.block[slot] = b
-        self.known.blocks[b].holders += 1
+        self.known.blocks[b].contributors += 1
         if self.known.blocks[b].slot == NONE:
             self.known.blocks[b].slot = slot
             self.found_count += 1

@@ -1,6 +1,7 @@
 """Belady: the block whose next use is farthest away goes first; no policy hits more. It looks ahead, so it is a bound.
 
-Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966. A block's
+Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems SweepCheckpoint 5(2), 1966. A
+block's
 next use is the next request whose path holds it. Of the blocks that one request will use next the deepest goes first:
 it hits only if those before it do. That is an optimum for prefixes as well, where requests come one at a time and the
 capacity counts idle blocks alone (`--capacity-counts idle`): then what was just used need not be kept.

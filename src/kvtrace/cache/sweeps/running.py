@@ -1,4 +1,4 @@
-"""A sweep from its grid to its table: plan the cells, run those that are not in the journal, put the rows in order."""
+"""A sweep from its grid to its table: plan the cells, run those that the checkpoint lacks, put the rows in order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..._base.files import is_regular
 from ..._base.workers import cores
 from ..policies import POLICIES
 from .cells import Row
+from .checkpoint import SweepCheckpoint
 from .grid import Cell, Grid, plan, stated
-from .journal import Journal
 from .runners import local, on_ray
 from .table import Table, check_output
 from .workload import forget
@@ -53,20 +53,20 @@ def sweep(
         cells = plan(grid, lambda workload, trace: requests.setdefault(workload, len(trace)))
         if on_total is not None:
             on_total(sum(requests[cell.workload] for cell in cells))
-        with _journal(grid, cells, output, resume) as journal:
-            work = _pending(cells, journal.rows)
+        with _journal(grid, cells, output, resume) as checkpoint:
+            work = _pending(cells, checkpoint.rows)
             if on_progress is not None:
-                on_progress(sum(requests[cells[number].workload] for number in journal.rows))
+                on_progress(sum(requests[cells[number].workload] for number in checkpoint.rows))
             done = (
                 local(work, threads or cores(), on_progress)
                 if runner == "local"
                 else on_ray(work, requests, ray_address, threads, on_progress)
             )
             for number, row in done:
-                journal.append(number, row)
-            table = Table([journal.rows[number] for number in range(len(cells))])
+                checkpoint.append(number, row)
+            table = Table([checkpoint.rows[number] for number in range(len(cells))])
             if len(table.failed) == len(table.rows):
-                journal.discard()
+                checkpoint.discard()
                 raise UsageError(f"no cell of the sweep could be run. The first: {table.rows[0]['error']}")
             if output is not None:
                 table.write(output)
@@ -76,7 +76,7 @@ def sweep(
 
 
 class Kept:
-    """A journal in memory, for a sweep that has no file to put one beside."""
+    """A checkpoint in memory, for a sweep that has no file to put one beside."""
 
     def __init__(self):
         self.rows: dict[int, Row] = {}
@@ -108,7 +108,7 @@ def _journal(grid: Grid, cells: list[Cell], output: str | None, resume: bool):
         return nullcontext(Kept())
     policies = [[policy, _code(policy)] for policy in grid.policies]
     traces = {cell.workload.source.name: cell.workload.source.sha256 for cell in cells}
-    return Journal(output, stated(grid) | {"--policy": policies}, traces, resume=resume)
+    return SweepCheckpoint(output, stated(grid) | {"--policy": policies}, traces, resume=resume)
 
 
 def _code(policy: str) -> str | None:

@@ -1,7 +1,7 @@
 """llm-d-benchmark's trace replay: Qwen-Bailian's keys, times in seconds, blocks of 16 tokens."""
 
 from ...trace.columns import replace_columns
-from ...trace.normalise import mend
+from ...trace.normalise import normalise
 from ...trace.trace import Trace
 from .. import bailian
 from .losses import Losses
@@ -27,7 +27,7 @@ def adapt(trace):
         losses.said.append(
             f"blocks hold {trace.block_size:,} tokens; readers of this format expect {BLOCK_SIZE} unless they are told."
         )
-    columns, _ = mend(columns)
+    columns, _ = normalise(columns)
     return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.said
 
 

@@ -1,4 +1,4 @@
-"""What a trace loses on its way to a client: each loss mended, counted, and said in one line."""
+"""What a trace loses on its way to a client: each loss normalised, counted, and said in one line."""
 
 from __future__ import annotations
 

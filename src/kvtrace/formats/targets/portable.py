@@ -13,7 +13,7 @@ import numpy as np
 from ..._base.errors import UsageError
 from ..._base.files import SUFFIXES
 from ...trace.columns import replace_columns
-from ...trace.normalise import mend
+from ...trace.normalise import normalise
 from ...trace.trace import Trace
 from .. import mooncake
 from .losses import Losses
@@ -40,7 +40,7 @@ def adapt(trace: Trace) -> tuple[Trace, list[str]]:
     if rule == "dropped" and _complete_tails(columns, trace, losses):
         rule = "unique"
     _one_size_an_id(columns, trace.block_size, losses)
-    columns, _ = mend(columns)
+    columns, _ = normalise(columns)
     return Trace(**vars(columns), block_size=trace.block_size, tail=rule, meta=trace.meta), losses.said
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..contributors import Holders
+from ..contributors import Contributors
 from . import (
     anonymity,
     block_size,
@@ -65,13 +65,13 @@ def audit(
     block_size: int | None = None,
     format: str | None = None,
     sidecar: dict[str, Any] | None = None,
-    holders: Holders | None = None,
+    contributors: Contributors | None = None,
     memory: int | None = None,
 ) -> Audit:
     """What a trace file, or a folder of parts, shows, check by check; InputError only where it can't be read at all.
 
     It is graded against `profile`, or else the one that its sidecar declares, or else `standard`. `against` is an
-    earlier release. `users` is a file, one user a line for each row; `holders` are the same, known to the caller.
+    earlier release. `users` is a file, one user a line for each row; `contributors` are the same, known to the caller.
     `sidecar` stands in for `<path>.meta.json`. `memory` is how many bytes the audit of a folder may take; UsageError
     where its bound (`auditing`) is more.
 
@@ -84,7 +84,7 @@ def audit(
     """
     there = gather(
         path, against=against, users=users, profile=profile, block_size=block_size, format=format, sidecar=sidecar,
-        holders=holders, memory=memory,
+        contributors=contributors, memory=memory,
     )  # fmt: skip
     found = [
         replace(check(there), number=number, name=name) for number, (name, check) in enumerate(CHECKS.items(), start=1)

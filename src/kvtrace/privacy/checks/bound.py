@@ -2,7 +2,7 @@
 
 Over requests stand their columns and what is made of them. Of a distinct block it is kept how often it is used (4
 bytes), and beside that, one after the other, what it follows (5), which conversations used it (13), and its first k
-holders (6, and 4 k in a table of TABLE at most).
+contributors (6, and 4 k in a table of TABLE at most).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .. import profiles
 from ..profiles import PROFILES
 from .numbers import MOST, Numbers
 
-TABLE = 1 << 26  # bytes of holders, see many.py
+TABLE = 1 << 26  # bytes of contributors, see many.py
 USUAL = 3  # the k that is shown where a profile has none
 
 REQUEST = 180  # bytes: its columns, once more where rows are not in order of time, and the sorts of check 7
@@ -28,7 +28,7 @@ LINK = 40  # of a session or a parent
 FIELD = 60  # of another field: most are words, which are looked at as objects
 USER = 300  # of a line of a file of users, which is read whole
 USES, INFERRED, IN_OUTPUTS = 4, 13, 8  # of a distinct block
-COUNTED = 6  # beside the table of holders
+COUNTED = 6  # beside the table of contributors
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Limit:
     """The memory that the audit of a folder may take: UsageError where its bound is more."""
 
     memory: int  # bytes
-    opened: parts.Parts
+    opened: parts.Dataset
     options: dict[str, Any]
 
     @classmethod
@@ -44,9 +44,9 @@ class Limit:
         """The limit for what is audited; None where there is none."""
         if memory is None:
             return None
-        if not parts.is_parts(path):
+        if not parts.is_dataset(path):
             raise UsageError("memory is bounded for a folder of parts alone. Try `kvtrace convert` into one.")
-        opened = parts.open_parts(path)
+        opened = parts.open_dataset(path)
         auditing(opened, **options).require(memory)
         return cls(memory, opened, options)
 
@@ -62,7 +62,7 @@ class Limit:
 
 
 def auditing(
-    opened: parts.Parts,
+    opened: parts.Dataset,
     *,
     profile: str | None = None,
     users: bool = False,
@@ -85,15 +85,15 @@ def auditing(
         f"for {blocks:,} distinct blocks": (USES + IN_OUTPUTS * outputs) * blocks
         + max(INFERRED * blocks, COUNTED * blocks + table),
     }
-    is_known = against is None or parts.is_parts(against)
+    is_known = against is None or parts.is_dataset(against)
     if against is not None and is_known:
-        terms["for the earlier release"] = whole(parts.open_parts(against), "--against").total
+        terms["for the earlier release"] = whole(parts.open_dataset(against), "--against").total
     remedy = "Try it without --against" if against is not None else "Try a machine with more memory"
     return Need(terms, remedy=remedy, beyond=None if is_known else "the earlier release")
 
 
 def _k(opened, profile) -> int:
-    """The holders that are counted of a block, at most."""
+    """The contributors that are counted of a block, at most."""
     said = opened.meta if isinstance(opened.meta.get("profile"), str) else {}
     graded = profiles.declared(said) if profile is None else profiles.profile(profile)
     return max(USUAL, (graded or PROFILES["standard"]).k)

@@ -24,10 +24,10 @@ from ...formats.dataset import CARD
 from ...formats.sidecar import Sidecar, load, sidecar_path
 from ...trace.columns import Columns
 from ...trace.invariants import expected_blocks
-from ...trace.normalise import mend
+from ...trace.normalise import normalise
 from ...trace.trace import Trace
 from .. import profiles
-from ..contributors import Holders
+from ..contributors import Contributors
 from ..profiles import PROFILES, Profile
 from ..users import numbered
 from . import source
@@ -55,7 +55,7 @@ class Evidence:
     block_size: int | None = None
     tail: str | None = None
     requests: Requests | None = None  # of the rows that hold what lengths promise
-    holders: Holders | None = None  # request -> holder, where they are known
+    contributors: Contributors | None = None  # request -> contributor, where they are known
     users: np.ndarray | None = None  # request -> user, where a file of users says so, -1 = unknown
     previous: Trace | None = None
 
@@ -133,7 +133,7 @@ class Evidence:
 
 
 def gather(
-    path, *, against=None, users=None, profile=None, block_size=None, format=None, sidecar=None, holders=None,
+    path, *, against=None, users=None, profile=None, block_size=None, format=None, sidecar=None, contributors=None,
     memory=None,
 ) -> Evidence:  # fmt: skip
     """The evidence in a trace file or a folder of parts; InputError where it can't be read at all."""
@@ -153,7 +153,7 @@ def gather(
     declared = _declared(there.meta)
     there.profile, there.declared = graded or declared or PROFILES["standard"], declared
     _make_requests(there, block_size)
-    _add_holders(there, users, holders)
+    _add_holders(there, users, contributors)
     there.previous = None if against is None else formats.read(against, extra="ignore")
     give_back()
     return there
@@ -196,7 +196,7 @@ def _text(path) -> bytes | None:
 
 
 def _card(path) -> str | None:
-    if source.is_parts(path):
+    if source.is_dataset(path):
         text = _text(os.path.join(path, CARD))
     else:
         text = _text(formats.card_path(path)) if is_regular(path) else None
@@ -238,15 +238,17 @@ def _requests(columns: Columns, rows, in_order, block_size, tail) -> Requests:
     )  # fmt: skip
     if len(rows) < len(columns) or not in_order:
         plain = plain.take(rows)
-    mended, _ = mend(plain)
-    time, inputs, outputs, session, parent = (_one_of(getattr(columns, name), getattr(mended, name)) for name in SHARED)
+    normalised, _ = normalise(plain)
+    time, inputs, outputs, session, parent = (
+        _one_of(getattr(columns, name), getattr(normalised, name)) for name in SHARED
+    )
     return Requests(time, inputs, outputs, session, parent, block_size, tail, rows, in_order)
 
 
-def _one_of(standing, mended):
-    """The array that stands in the file where nothing was mended, so that there are no two of it."""
-    same = standing is not None and mended is not None and standing.dtype == mended.dtype
-    return standing if same and np.array_equal(standing, mended) else mended
+def _one_of(standing, normalised):
+    """The array that stands in the file where nothing was normalised, so that there are no two of it."""
+    same = standing is not None and normalised is not None and standing.dtype == normalised.dtype
+    return standing if same and np.array_equal(standing, normalised) else normalised
 
 
 def sound(columns: Columns, block_size: int, tail: str) -> np.ndarray:
@@ -267,18 +269,18 @@ def _likely_tail(columns, size) -> str:
     return max(fits, key=fits.__getitem__)
 
 
-def _add_holders(there: Evidence, users, known: Holders | None) -> None:
+def _add_holders(there: Evidence, users, known: Contributors | None) -> None:
     """Who holds blocks, as a file of users or the caller says, in the order of the requests."""
     count, requests = len(there.columns), there.requests
     numbers = None if users is None else numbered(users, count)
-    if numbers is None and known is not None and len(known.holder) != count:
-        raise UsageError(f"{len(known.holder):,} holders were given for {count:,} requests.")
+    if numbers is None and known is not None and len(known.contributor) != count:
+        raise UsageError(f"{len(known.contributor):,} contributors were given for {count:,} requests.")
     if requests is None:
         return
     if numbers is not None:
         there.users = numbers[requests.rows]
     elif known is not None:
-        there.holders = Holders(known.holder[requests.rows], known.kind)
+        there.contributors = Contributors(known.contributor[requests.rows], known.kind)
 
 
 # -- their blocks ------------------------------------------------------------------------------------------------

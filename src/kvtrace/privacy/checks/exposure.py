@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 
 from ...trace.trace import Trace
-from ..contributors import Holders, holders
+from ..contributors import Contributors, contributors
 from .blocks import Blocks
 from .bound import USUAL
 from .evidence import Evidence
@@ -22,11 +22,11 @@ WORDS = {"users": "users", "sessions": "sessions", "inferred": "inferred convers
 
 
 def check(there: Evidence) -> Finding:
-    """The share of requests that hold a block of 2 to k - 1 holders."""
+    """The share of requests that hold a block of 2 to k - 1 contributors."""
     if there.requests is None:
         return not_made("its rows make no trace")
     k, (who, certain) = there.profile.k, counted(there)
-    count = count_up_to(k if k > 1 else USUAL, there.feed, who.holder, there.sums.uses.anywhere)
+    count = count_up_to(k if k > 1 else USUAL, there.feed, who.contributor, there.sums.uses.anywhere)
     shown = exposed(there, (count > 1) & (count < (k if k > 1 else USUAL)))
     figure = {
         "k": k if k > 1 else USUAL, "counted": who.kind, "certain": certain, "exposed_requests": int(shown.sum()),
@@ -71,16 +71,16 @@ def exposed(there: Evidence, few: np.ndarray) -> np.ndarray:
     return found
 
 
-def counted(there: Evidence) -> tuple[Holders, bool]:
+def counted(there: Evidence) -> tuple[Contributors, bool]:
     """Who is counted here, and whether they are those that the release counted."""
     requests, said = there.requests, there.release.get("k_counted")
     assert requests is not None
     if there.users is not None:
         return found_holders(there, there.users), True
-    if there.holders is not None:
-        return there.holders, True
+    if there.contributors is not None:
+        return there.contributors, True
     if there.profile.k_counts == "requests" or (there.declared and said == "requests"):
-        return Holders(np.arange(len(requests)), "requests"), True
+        return Contributors(np.arange(len(requests)), "requests"), True
     if there.declared is not None and said == "inferred":
         return inferred(there), True
     best = found_holders(there)
@@ -91,16 +91,16 @@ def counted(there: Evidence) -> tuple[Holders, bool]:
     return best, False
 
 
-def found_holders(there: Evidence, users: np.ndarray | None = None) -> Holders:
+def found_holders(there: Evidence, users: np.ndarray | None = None) -> Contributors:
     """The users, where any is known; else the sessions, if there are some; else inferred conversations."""
     requests = there.requests
     assert requests is not None
     if requests.has_sessions or (users is not None and (users >= 0).any()):
-        return holders(cast(Trace, requests), users)  # it asks for sessions alone
+        return contributors(cast(Trace, requests), users)  # it asks for sessions alone
     return inferred(there)
 
 
-def inferred(there: Evidence) -> Holders:
+def inferred(there: Evidence) -> Contributors:
     """The conversations that the blocks show: 13 bytes a block and 8 a request."""
     from ..._native import sharing
 
@@ -113,7 +113,7 @@ def inferred(there: Evidence) -> Holders:
             found.go_on(blocks.numbers, blocks.offsets, int(blocks.requests[0]))
 
     there.feed_in_time(take)
-    return Holders(found.session, "inferred")
+    return Contributors(found.session, "inferred")
 
 
 def _missing(there) -> str:

@@ -81,7 +81,7 @@ class Source:
 
 def read(path, format: str | None, see: Take) -> Source:
     """What stands in a file or a folder of parts; `see` is given the block ids already while it is read."""
-    if is_parts(path, format):
+    if is_dataset(path, format):
         return _read_parts(path, see)
     with open_read(path) as stream:
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
@@ -89,10 +89,10 @@ def read(path, format: str | None, see: Take) -> Source:
         return _read_rows(path, stream, format, see)
 
 
-def is_parts(path, format: str | None = None) -> bool:
+def is_dataset(path, format: str | None = None) -> bool:
     """Whether what is audited is a folder of parts, or should be one."""
-    named = os.path.isdir(path) and (parts.is_parts(path) or parts.is_named_so(path))
-    return format == "parts" or (format is None and named)
+    named = os.path.isdir(path) and (parts.is_dataset(path) or parts.has_dataset_name(path))
+    return format == "dataset" or (format is None and named)
 
 
 def said(where: str, text: bytes, must_be_json: bool = True) -> Said:
@@ -171,7 +171,7 @@ class _Kept:
 
 def _read_parts(path, see) -> Source:
     """The columns of all parts; the manifest is the sidecar."""
-    opened = parts.open_parts(path)
+    opened = parts.open_dataset(path)
     source = _of_columns(lambda extra: opened.chunks(REFERENCES, extra=extra), opened.path, see, HELD)
     manifest = said("the sidecar", Path(path, parts.MANIFEST).read_bytes())
     listed = [part["file"] for part in manifest.values["parts"]]

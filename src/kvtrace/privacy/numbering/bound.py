@@ -6,7 +6,7 @@ from ..._base.errors import UsageError
 from ..._base.memory import PROGRAM, Need
 from .task_plan import BLOCKS
 
-BLOCK = 200  # bytes of a block reference that a task holds: digests, holders, and their sorts
+BLOCK = 200  # bytes of a block reference that a task holds: digests, contributors, and their sorts
 FEWEST = 1 << 16  # blocks, below which tasks are mostly files
 
 
@@ -36,7 +36,7 @@ def blocks_within(memory: int | None, workers: int) -> int:
 
 def require_folder(memory: int | None, output) -> None:
     """UsageError where a bound is asked for and the output is no folder of parts, whose audit has one."""
-    from ...formats.dataset import is_named_so
+    from ...formats.dataset import has_dataset_name
 
-    if memory is not None and not is_named_so(output):
-        raise UsageError("--memory is kept where a folder of parts is written. Try -o FOLDER.parts.")
+    if memory is not None and not has_dataset_name(output):
+        raise UsageError("--memory is kept where a folder of parts is written. Try -o FOLDER.dataset.")

@@ -1,7 +1,7 @@
 """Gather: the rows of one range of time, put in order, and the distinct digests among their blocks, sorted by shard.
 
-An entry is a digest, or, where k-sharing may split it, a digest and one of its holders. Entries stand in the order of
-their first appearance in the range, so that whoever has them all knows which came first.
+An entry is a digest, or, where k-sharing may split it, a digest and one of its contributors. Entries stand in the order
+of their first appearance in the range, so that whoever has them all knows which came first.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def gather(plan: Plan, number: int) -> dict[str, int]:
         first = firsts_of(entry)  # entry -> reference
         held = {}
     else:
-        holder, rows["row_holder"] = _holders(plan, rows, number)
-        entry, many = _split(plan, digest, offsets, tails, holder)
+        contributor, rows["row_holder"] = _holders(plan, rows, number)
+        entry, many = _split(plan, digest, offsets, tails, contributor)
         first = firsts_of(entry)
         row = np.searchsorted(offsets, first, side="right") - 1
-        held = {"holder": np.where(many[digest[first]][:, None], MANY, rows["row_holder"][row])}
+        held = {"contributor": np.where(many[digest[first]][:, None], MANY, rows["row_holder"][row])}
     held |= {"digest": digests[first], "is_tail": tails[first]}
     shard = shard_of(held["digest"], plan.shards)
     by_shard = np.argsort(shard, kind="stable")
@@ -101,7 +101,7 @@ def _taken(digests, offsets, order) -> np.ndarray:
 
 
 def _holders(plan: Plan, rows, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """The holder of each row, numbered within the range, and the 128 bits that stand for it in all ranges."""
+    """The contributor of each row, numbered within the range, and the 128 bits that stand for it in all ranges."""
     count = len(rows["blocks"])
     tokens = np.stack([np.arange(count, dtype=np.uint64), np.full(count, ALONE, dtype=np.uint64)], axis=1)
     tokens[:, 0] |= np.uint64(number << 40)
@@ -111,15 +111,15 @@ def _holders(plan: Plan, rows, number: int) -> tuple[np.ndarray, np.ndarray]:
     return numbering.DigestIndex().add(tokens).astype(np.int64), tokens
 
 
-def _split(plan: Plan, digest, offsets, tails, holder) -> tuple[np.ndarray, np.ndarray]:
-    """The entry of each reference: its digest, or its digest with a holder, numbered by first appearance (int32).
+def _split(plan: Plan, digest, offsets, tails, contributor) -> tuple[np.ndarray, np.ndarray]:
+    """The entry of each reference: its digest, or its digest with a contributor, numbered by first appearance (int32).
 
-    And of which digests no holder need be told: k have it in this range already, or it is a tail's.
+    And of which digests no contributor need be told: k have it in this range already, or it is a tail's.
     """
     distinct = int(digest.max(initial=-1)) + 1
-    many = sharing.count_holders([(digest, offsets)], holder, distinct) >= plan.profile.k
+    many = sharing.count_contributors([(digest, offsets)], contributor, distinct) >= plan.profile.k
     many[digest[tails]] = True
-    (ids,) = sharing.split([(digest, offsets)], holder, ~many, distinct)
+    (ids,) = sharing.split([(digest, offsets)], contributor, ~many, distinct)
     return numbering.renumber(ids)[0].astype(np.int32), many
 
 

@@ -1,4 +1,4 @@
-"""Match: one shard of all ranges' entries: which came first, and which are split among few holders."""
+"""Match: one shard of all ranges' entries: which came first, and which are split among few contributors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from ..._native import ids as numbering
 from .task_plan import MANY, Plan, firsts_of, numbers_of, offsets_of
 
-TAIL = 2**62  # in place of a holder: blocks that are nobody else's
+TAIL = 2**62  # in place of a contributor: blocks that are nobody else's
 
 
 def match(plan: Plan, shard: int) -> dict[str, int]:
@@ -15,7 +15,7 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
 
     `owner` is the first entry of the same block (itself, if it is new), `is_first` says whether its digest is new.
     """
-    digests, tails, holders, sessions, bounds, session_bounds = [], [], [], [], [0], [0]
+    digests, tails, contributors, sessions, bounds, session_bounds = [], [], [], [], [0], [0]
     for number in range(plan.ranges):
         with plan.store.open(f"gathered/{number}") as held:
             start, stop = held["shards", shard : shard + 2].tolist()
@@ -23,7 +23,7 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
             tails.append(held["is_tail", start:stop])
             bounds.append(bounds[-1] + stop - start)
             if plan.counts != "none":
-                holders.append(held["holder", start:stop])
+                contributors.append(held["contributor", start:stop])
             if plan.has_sessions:
                 start, stop = held["session_shards", shard : shard + 2].tolist()
                 found = {name: held[f"session_{name}", start:stop] for name in ("digest", "last", "rows")}
@@ -34,8 +34,8 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
     del digests
     firsts, is_tail = firsts_of(digest), np.concatenate(tails)
     name = np.zeros(len(digest), dtype=np.int64)  # what tells blocks of one digest apart
-    if holders:
-        name = _holders(digest, is_tail, len(firsts), np.concatenate(holders), plan.profile.k)
+    if contributors:
+        name = _holders(digest, is_tail, len(firsts), np.concatenate(contributors), plan.profile.k)
     name[is_tail] = TAIL
     block = numbers_of(digest, name)
     owner = firsts_of(block)[block]
@@ -48,14 +48,14 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
     return {"bytes": written}
 
 
-def _holders(digest, is_tail, distinct, holder, k) -> np.ndarray:
-    """A number for the holder of each entry whose digest 2 to k - 1 have, else 0."""
-    many = (holder == MANY).all(axis=1)
-    number = numbering.DigestIndex().add(holder).astype(np.int64)
+def _holders(digest, is_tail, distinct, contributor, k) -> np.ndarray:
+    """A number for the contributor of each entry whose digest 2 to k - 1 have, else 0."""
+    many = (contributor == MANY).all(axis=1)
+    number = numbering.DigestIndex().add(contributor).astype(np.int64)
     counted = firsts_of(numbers_of(digest, number))
-    holders = np.bincount(digest[counted[~is_tail[counted]]], minlength=distinct)
-    holders[digest[many & ~is_tail]] = k  # or more
-    few = (holders > 1) & (holders < k)
+    contributors = np.bincount(digest[counted[~is_tail[counted]]], minlength=distinct)
+    contributors[digest[many & ~is_tail]] = k  # or more
+    few = (contributors > 1) & (contributors < k)
     return np.where(few[digest], number + 1, 0)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..._native.ids import DigestIndex
 from ...trace.columns import Columns
 from ...trace.hits import Hits, added_up
-from ..contributors import Holders
+from ..contributors import Contributors
 from ..releases import Account, Step
 from .finishing import finish, read_columns
 from .gathering import gather
@@ -51,15 +51,15 @@ class Numbered:
             if len(columns):
                 yield columns
 
-    def holders(self) -> Holders | None:
+    def contributors(self) -> Contributors | None:
         """Who holds the blocks of each request, numbered; None where nobody was counted."""
-        if self.account.holders is None:
+        if self.account.contributors is None:
             return None
         index, found = DigestIndex(), []
         for number in range(self.plan.ranges):
             with self.plan.store.open(f"gathered/{number}") as held:
                 found.append(index.add(held["row_holder"]).astype(np.int64))
-        return Holders(np.concatenate(found), self.account.holders.kind)
+        return Contributors(np.concatenate(found), self.account.contributors.kind)
 
 
 def number(
@@ -106,9 +106,9 @@ def _count(done: Account, plan: Plan, before: Sequence[Step], raw: str, retailed
         steps["tails unique"] = "tails unique"
     if plan.counts != "none":
         steps["k-sharing"] = "k-sharing"
-        done.holders = Holders(np.empty(0, np.int64), plan.counts)
-        if done.holders.warning:
-            done.notes.append(f"{done.holders.warning}.")
+        done.contributors = Contributors(np.empty(0, np.int64), plan.counts)
+        if done.contributors.warning:
+            done.notes.append(f"{done.contributors.warning}.")
     done.steps = [*before, *(Step(told, _hits(plan, name)) for name, told in steps.items())]
 
 

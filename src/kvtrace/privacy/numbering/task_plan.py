@@ -15,8 +15,8 @@ from .store import Store
 
 BLOCKS = 1 << 20  # references that a task holds, about
 SAMPLES = 256  # rows of a part whose times are told
-ALONE = 2**64 - 1  # marks a holder that is one request
-MANY = np.array([0, 2**64 - 2], dtype=np.uint64)  # in place of a holder: k of them or more
+ALONE = 2**64 - 1  # marks a contributor that is one request
+MANY = np.array([0, 2**64 - 2], dtype=np.uint64)  # in place of a contributor: k of them or more
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Plan:
 
 
 def counts_of(profile: Profile, users: bool, sessions: bool, names: str) -> str:
-    """Who holds blocks, as privacy.holders chooses; UsageError, with what would name users, where it would infer them.
+    """The contributors to blocks, as `privacy.contributors` chooses them; UsageError where it would infer them."""
 
     >>> counts_of(Profile("standard", k=3), False, True, "--users FILE")
     'sessions'

@@ -90,10 +90,10 @@ def _spans(row):
                 yield span, path, resource
 
 
-def _objects(holder, names, path):
+def _objects(contributor, names, path):
     """The objects in the lists of these names, each with its path."""
     for name in names:
-        items = holder.get(name)
+        items = contributor.get(name)
         if items is None:
             continue
         if type(items) is not list or not all(type(item) is dict for item in items):
@@ -102,8 +102,8 @@ def _objects(holder, names, path):
             yield item, f"{path}{name}[{i}]."
 
 
-def _resource(holder, path):
-    resource = holder.get("resource")
+def _resource(contributor, path):
+    resource = contributor.get("resource")
     if type(resource) is not dict:
         return {}
     return values.attributes(resource.get("attributes"), f"{path}resource.attributes")

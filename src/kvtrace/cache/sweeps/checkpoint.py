@@ -1,4 +1,4 @@
-"""The journal of a sweep: the rows of the cells that are done, in a file beside its table, so that it can go on.
+"""The checkpoint of a sweep: the rows of the cells that are done, in a file beside its table, so that it can go on.
 
     header   one line of JSON: versions, the grid by its options, and the traces by name and SHA-256
     lines    one a cell, as it ended: its number in the plan, and its row
@@ -26,7 +26,7 @@ PATIENCE = 2.0  # seconds that a killed run may take to let go of the lock
 GOES_ON = "what was done is kept: --resume goes on."
 
 
-class Journal:
+class SweepCheckpoint:
     """Keeps the rows of a sweep until its table has its name: a block that ends well deletes it, any other keeps it.
 
     `settings` and `traces` (name -> SHA-256) are what the rows depend on. With `resume`, the rows of an earlier run of
@@ -34,7 +34,7 @@ class Journal:
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with Journal(f"{folder}/table.csv", {}, {}) as journal:
+    ...     with SweepCheckpoint(f"{folder}/table.csv", {}, {}) as checkpoint:
     ...         print(os.listdir(folder))
     ...     print(os.listdir(folder))
     ['table.csv.cells.jsonl']
@@ -50,7 +50,7 @@ class Journal:
         self._handle = -1
         self._end = 0  # of the lines that are whole
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> SweepCheckpoint:
         self._handle = _locked(self.path)
         try:
             self._take_up()
@@ -134,7 +134,7 @@ class Journal:
 
 
 def path_beside(output: str) -> str:
-    """Where the journal of a table is.
+    """Where the checkpoint of a table is.
 
     >>> path_beside("table.csv")
     'table.csv.cells.jsonl'
