@@ -50,7 +50,7 @@ class Plan:
 
 
 def counts_of(profile: Profile, users: bool, sessions: bool, names: str) -> str:
-    """The contributors to blocks, as `privacy.contributors` chooses them; UsageError where it would infer them."""
+    """The contributors to blocks, as `privacy.contributors` chooses them; UsageError where it would infer them.
 
     >>> counts_of(Profile("standard", k=3), False, True, "--users FILE")
     'sessions'
