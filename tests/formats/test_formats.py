@@ -579,7 +579,7 @@ def settled(lengths, blocks, **given):
     columns = Columns(
         np.zeros(len(lengths)), lengths, np.ones(len(lengths)), np.zeros(sum(blocks)), np.cumsum([0, *blocks])
     )
-    return block_size.settle(formats.Found(columns, "trace.jsonl", "mooncake"), **given)
+    return block_size.settle(formats.ReadResult(columns, "trace.jsonl", "mooncake"), **given)
 
 
 def test_one_size_that_fits_is_found():
@@ -644,7 +644,7 @@ def test_sizes_that_fit_equal_a_plain_search(prompts, rule):
 @settings(deadline=None)
 @given(traces())
 def test_an_inferred_size_is_the_trace_s_or_one_that_fits_as_well(trace):
-    found = formats.Found(trace, "t", "mooncake")
+    found = formats.ReadResult(trace, "t", "mooncake")
     try:
         size, tail = block_size.settle(found)
     except RowError:

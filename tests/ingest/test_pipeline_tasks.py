@@ -20,7 +20,7 @@ from kvtrace.ingest.pipeline_tasks import anonymize_dataset
 from kvtrace.privacy.numbering.local_runner import LocalRunner
 from kvtrace.privacy.numbering.store import Store
 from kvtrace.privacy.numbering.task_plan import shard_of
-from kvtrace.trace.figures import figures
+from kvtrace.trace.trace_figures import figures
 
 KEY = Key(bytes(range(16)))
 OPTIONS = {"key": KEY, "tokenizer": None, "block_size": 4}
@@ -102,8 +102,8 @@ def in_one(path, **options):
 
 CHANGES = [
     {},
-    {"tail": "drop"},
-    {"tail": "shared", "k": 2},
+    {"tail": "dropped"},
+    {"tail": "kept", "k": 2},
     {"k": 6},
     {"k_counts": "sessions"},
     {"k_counts": "requests"},

@@ -320,7 +320,7 @@ def test_another_key_is_refused(place, capsys):
     [
         ("--block-size 8", ["--block-size"]),
         ("--outputs", ["--outputs"]),
-        ("--tail drop", ["--tail"]),
+        ("--tail dropped", ["--tail"]),
         ("--map user=session_id --time-unit s", ["--map", "--time-unit"]),
         ("--isolate-tenants --allow-truncated", ["--allow-truncated", "--isolate-tenants"]),
         ("--no-chat-template", ["--chat-template", "--no-chat-template"]),

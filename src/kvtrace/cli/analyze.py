@@ -49,13 +49,13 @@ def _read(trace, basic, factors, block_size, chain, memory, quiet):
     from ..formats import trace_files as formats
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import analyzing, whole
-    from .large import opened, say
+    from .large import opened, require_memory
 
     parts, most = opened(trace, memory, block_size)
     if parts is None or chain or factors:
         if parts is not None:
-            say(whole(parts, "--chain" if chain else "--fold"), most, quiet)
+            require_memory(whole(parts, "--chain" if chain else "--fold"), most, quiet)
         read = formats.read(trace, block_size=block_size, extra="ignore" if basic else "keep")
         return read.chained() if chain else read
-    say(analyzing(parts), most, quiet)
+    require_memory(analyzing(parts), most, quiet)
     return LazyTrace(parts, extra=() if basic else ("type",))

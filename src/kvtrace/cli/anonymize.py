@@ -104,7 +104,7 @@ def _in_one(inputs, output, to, checkpoint, *, first_id, against=None, **options
     """Anonymise in this process and its workers; what there is to say of it."""
     from ..ingest.pipeline import anonymize_rows
     from ..privacy.publishing import publish
-    from ..trace.figures import figures
+    from ..trace.trace_figures import figures
 
     rows = anonymize_rows(inputs, checkpoint=checkpoint, **options)
     found, released = figures(rows.trace()), rows.released
@@ -124,7 +124,7 @@ def _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, *, quie
     from ..privacy.numbering.local_runner import LocalRunner
     from ..privacy.numbering.ray_runner import on_ray
     from ..privacy.publishing import publish_chunks
-    from .large import say
+    from .large import require_memory
 
     keep_little()
     most = None if memory is None else parse_memory(memory)
@@ -132,7 +132,7 @@ def _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, *, quie
     work = work_dir or temporary_name(os.path.realpath(output))
     with contextlib.nullcontext(LocalRunner(workers)) if runner == "local" else on_ray(ray_address, workers) as tasks:
         blocks = blocks_within(most, tasks.workers)
-        say(running(tasks.workers, blocks), most, quiet)
+        require_memory(running(tasks.workers, blocks), most, quiet)
         with anonymize_dataset(inputs, runner=tasks, work=work, task_blocks=blocks, **options) as done:
             made = done.made
             written = publish_chunks(

@@ -53,13 +53,13 @@ def _read(trace, sample, block_size, chain, memory, quiet):
     from ..formats import trace_files as formats
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import curving, sampled, whole
-    from .large import opened, say
+    from .large import opened, require_memory
 
     parts, most = opened(trace, memory, block_size)
     if parts is None or chain:
         if parts is not None:
-            say(whole(parts, "--chain"), most, quiet)
+            require_memory(whole(parts, "--chain"), most, quiet)
         read = formats.read(trace, block_size=block_size, extra="ignore")
         return (read.chained() if chain else read), None
-    say(curving(parts, sample), most, quiet)
+    require_memory(curving(parts, sample), most, quiet)
     return LazyTrace(parts, extra=()), sampled(parts, sample) if sample and most is not None else None

@@ -85,15 +85,15 @@ def _read(trace, block_size, chain, memory, quiet, options):
     from ..formats import trace_files as formats
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import whole
-    from .large import opened, say
+    from .large import opened, require_memory
 
     parts, most = opened(trace, memory, block_size)
     if parts is None or chain:
         if parts is not None:
-            say(whole(parts, "--chain"), most, quiet)
+            require_memory(whole(parts, "--chain"), most, quiet)
         read = formats.read(trace, block_size=block_size)
         return read.chained() if chain else read
-    say(_need(parts, **options), most, quiet)
+    require_memory(_need(parts, **options), most, quiet)
     return LazyTrace(parts, ids=True)
 
 

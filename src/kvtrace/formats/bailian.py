@@ -13,19 +13,19 @@ import numpy as np
 from ..trace.columns import Columns
 from .jsonl_read import OnError, Rows
 from .jsonl_write import lists, require_writable, scalars, seconds, whole, write_rows
-from .read_result import Found
+from .read_result import ReadResult
 
 MARKS = ("chat_id", "parent_chat_id")  # keys that tell the format, read even when extra keys are not
 
 
-def found(rows: Rows, path: str, on_error: OnError | None = None) -> Found:
+def result_of(rows: Rows, path: str, on_error: OnError | None = None) -> ReadResult:
     """What rows of JSON say, read as Qwen-Bailian's: times in ms, parents as rows, sessions as roots."""
     columns = Columns(
         milliseconds(rows.timestamp), rows.input_length, rows.output_length, rows.hash_ids, rows.offsets,
         extra={name: values for name, values in rows.others.items() if name not in MARKS},
         output_ids=rows.output_ids, output_offsets=rows.output_offsets,
     )  # fmt: skip
-    there = Found(columns, path, "bailian", lines=rows.lines, nested=rows.nested)
+    there = ReadResult(columns, path, "bailian", lines=rows.lines, nested=rows.nested)
     chat, parent_chat = (_numbers(rows.others.get(name), name, there, on_error) for name in MARKS)
     columns.parent, there.lost_parents, there.repeated = link(chat, parent_chat)
     columns.session = roots(columns.parent, columns.timestamp)
@@ -134,7 +134,7 @@ def parents(columns: Columns) -> np.ndarray:
     return parent
 
 
-def _numbers(values, name, there: Found, on_error) -> np.ndarray:
+def _numbers(values, name, there: ReadResult, on_error) -> np.ndarray:
     """A column of whole numbers; rows without one are bad, and get numbers that nothing else has."""
     rows = len(there.columns)
     if values is None:

@@ -13,7 +13,7 @@ import numpy as np
 from .._base.errors import InputError, RowError, UsageError
 from ..trace.columns import TAILS
 from ..trace.invariants import expected_blocks
-from .read_result import Found
+from .read_result import ReadResult
 
 ANY = 1 << 62  # no upper end
 MOST = 1 << 24  # no engine has larger blocks
@@ -36,7 +36,7 @@ class Sizes:
         return [1 << k for k in range(MOST.bit_length()) if self.low <= 1 << k <= self.high]
 
 
-def settle(found: Found, block_size: int | None = None, tail: str | None = None) -> tuple[int, str]:
+def settle(found: ReadResult, block_size: int | None = None, tail: str | None = None) -> tuple[int, str]:
     """The block size and the tail rule of what was found; what is given must fit, what is not is inferred.
 
     RowError names the first row that nothing fits; InputError says which sizes fit when there are several.

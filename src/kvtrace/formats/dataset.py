@@ -23,7 +23,7 @@ from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
 from ..trace.trace import Trace
 from . import parquet
-from .read_result import Found
+from .read_result import ReadResult
 from .sidecar import FORMAT_VERSION, Counts, describe, dump, load
 
 ROWS = 65_536  # of a part, so that files depend on the trace alone
@@ -248,10 +248,10 @@ def has_dataset_name(path: str | Path) -> bool:
     return str(path).endswith(("/", os.sep, ".dataset"))
 
 
-def read(path: str | Path, *, extra: str = "keep") -> Found:
+def read(path: str | Path, *, extra: str = "keep") -> ReadResult:
     """What a folder of parts says, all of it."""
     opened = open_dataset(path)
-    return Found(opened.columns(extra=extra), opened.path, "dataset", sidecar=opened.sidecar)
+    return ReadResult(opened.columns(extra=extra), opened.path, "dataset", sidecar=opened.sidecar)
 
 
 def write(columns: Columns, path: str | Path, **options) -> list[str]:

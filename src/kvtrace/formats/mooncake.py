@@ -13,12 +13,12 @@ from ..trace.columns import Columns
 from . import scalars
 from .jsonl_read import Rows
 from .jsonl_write import lists, milliseconds, require_writable, whole, write_rows
-from .read_result import Found
+from .read_result import ReadResult
 
 KEPT = ("session_id",)  # what is read even when extra keys are not
 
 
-def found(rows: Rows, path: str, on_error=None) -> Found:
+def result_of(rows: Rows, path: str, on_error=None) -> ReadResult:
     """What rows of JSON say, read as Mooncake's."""
     others = dict(rows.others)
     session = scalars.labels(others.pop("session_id")) if "session_id" in others else None
@@ -26,7 +26,7 @@ def found(rows: Rows, path: str, on_error=None) -> Found:
         rows.timestamp, rows.input_length, rows.output_length, rows.hash_ids, rows.offsets,
         session=session, extra=others, output_ids=rows.output_ids, output_offsets=rows.output_offsets,
     )  # fmt: skip
-    return Found(columns, path, "mooncake", lines=rows.lines, nested=rows.nested)
+    return ReadResult(columns, path, "mooncake", lines=rows.lines, nested=rows.nested)
 
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:

@@ -18,7 +18,7 @@ from .._base.errors import InputError, KvtraceError, UsageError
 from .._base.files import is_std, name_of
 from ..trace.columns import Columns
 from . import scalars, sidecar
-from .read_result import Found
+from .read_result import ReadResult
 
 MAGIC = b"PAR1"
 KEY = b"kvtrace"  # of the schema's metadata
@@ -27,7 +27,7 @@ NEEDED = ("timestamp", "input_length", "output_length", "hash_ids")
 OTHERS = ("session", "parent", "output_hash_ids", "extra")
 
 
-def read(stream, path: str | Path, *, extra: str = "keep") -> Found:
+def read(stream, path: str | Path, *, extra: str = "keep") -> ReadResult:
     """What a Parquet file says; `stream` is at its beginning. Needs pyarrow."""
     pa, name = _pyarrow(), name_of(path)
     fault = None
@@ -39,7 +39,7 @@ def read(stream, path: str | Path, *, extra: str = "keep") -> Found:
         fault = type(error).__name__
     if fault:  # raised out here, so that Arrow's error, which may quote values, does not hang on ours
         raise InputError(f"{name}: cannot be read as Parquet ({fault}).")
-    return Found(columns, name, "parquet", sidecar=said and _described(said, name))
+    return ReadResult(columns, name, "parquet", sidecar=said and _described(said, name))
 
 
 def batches(path: str, rows: int, *, extra: str = "keep") -> Iterator[Columns]:

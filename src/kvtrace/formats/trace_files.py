@@ -34,7 +34,7 @@ from . import bailian, mooncake, parquet
 from . import dataset as parts
 from .block_size import settle
 from .jsonl_read import OnError, read_rows
-from .read_result import Found
+from .read_result import ReadResult
 from .sidecar import Counts, Sidecar, describe, dump, read_sidecar, sidecar_path
 
 FORMATS: dict[str, ModuleType] = {"mooncake": mooncake, "bailian": bailian, "parquet": parquet}
@@ -85,7 +85,7 @@ def read_columns(
     extra: str = "keep",
     threads: int | None = None,
     on_error: OnError | None = None,
-) -> Found:
+) -> ReadResult:
     """The columns of a file as they stand there, with the line of each row and what the sidecar says.
 
     Rows that can't be read go to `on_error` and are left out; without one, the first of them ends the reading.
@@ -101,7 +101,7 @@ def read_columns(
             keep = None if extra == "keep" else {*mooncake.KEPT, *bailian.MARKS}
             rows = read_rows(stream, name, keep=keep, on_error=on_error, threads=threads)
             reader = FORMATS[format or told_by(rows.others)]
-            found = reader.found(rows, name, on_error)
+            found = reader.result_of(rows, name, on_error)
     if extra == "ignore":
         found.columns.extra = {}
     found.sidecar = read_sidecar(path) or found.sidecar
@@ -295,7 +295,7 @@ def _require_same(trace, block_size, tail):
             raise UsageError(f"{name} is {given!r}, but the trace's is {own!r}. Leave it out.")
 
 
-def _sidecar(found: Found, block_size, tail) -> Sidecar:
+def _sidecar(found: ReadResult, block_size, tail) -> Sidecar:
     """What the sidecar says, if it is this file's; a given block size stands in for a sidecar of another file."""
     said = found.sidecar
     if said is None:
@@ -312,7 +312,7 @@ def _sidecar(found: Found, block_size, tail) -> Sidecar:
     return said
 
 
-def _require_lengths(found: Found, block_size: int, tail: str) -> None:
+def _require_lengths(found: ReadResult, block_size: int, tail: str) -> None:
     """What a Trace would refuse, told with the line."""
     columns = found.columns
     if (negative := np.flatnonzero(columns.output_length < 0)).size:
@@ -347,7 +347,7 @@ def _blaming(said: Sidecar | None):
 
 
 @contextmanager
-def _in_file(found: Found):
+def _in_file(found: ReadResult):
     """What a Trace finds wrong with columns, told with the file's name."""
     try:
         yield

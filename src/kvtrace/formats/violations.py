@@ -20,7 +20,7 @@ from .._base.files import name_of
 from .._native import ids
 from ..trace.columns import Columns
 from ..trace.invariants import expected_blocks
-from .trace_files import Found, read_columns, settle
+from .trace_files import ReadResult, read_columns, settle
 
 
 @dataclass(frozen=True)
@@ -42,27 +42,27 @@ def check(
     block_size: int | None = None,
     tail: str | None = None,
     format: str | None = None,
-    most: int = 20,
+    max_of_kind: int = 20,
     threads: int | None = None,
 ) -> list[Violation]:
     """What is wrong with a trace file, rule by rule and line by line; empty if nothing is.
 
-    Of each rule the first `most` lines are listed and the rest counted. InputError only if the file can't be read.
+    Of each rule the first `max_of_kind` lines are listed and the rest counted. InputError if it cannot be read at all.
     """
-    broken = _Broken(most)
+    broken = _Broken(max_of_kind)
     found = read_columns(path, format=format, threads=threads, on_error=broken.add)
-    listed = _List(name_of(path), most)
+    listed = _List(name_of(path), max_of_kind)
     listed.add_rows("rows", broken.rows, broken.count, lambda error: (error.line, _without_place(error)))
     if not len(found.columns):
         listed.add("rows", "holds no requests.")
         return listed.violations
     block_size, tail = _sizes(listed, found, block_size, tail)
     for rule, rows, message in _findings(found, block_size, tail):
-        listed.add_rows(rule, rows[:most], len(rows), partial(_told, found, message))
+        listed.add_rows(rule, rows[:max_of_kind], len(rows), partial(_told, found, message))
     return listed.violations
 
 
-def _told(found: Found, message: str | Callable[[int], str], row: int) -> tuple[int, str]:
+def _told(found: ReadResult, message: str | Callable[[int], str], row: int) -> tuple[int, str]:
     """Where a row stands, and what is said of it."""
     return found.line(row), message if isinstance(message, str) else message(row)
 
@@ -70,9 +70,9 @@ def _told(found: Found, message: str | Callable[[int], str], row: int) -> tuple[
 class _Broken:
     """The first rows that could not be read, and the number of all."""
 
-    def __init__(self, most: int):
+    def __init__(self, max_of_kind: int):
         self.rows: list[RowError] = []
-        self.count, self._most = 0, most
+        self.count, self._most = 0, max_of_kind
 
     def add(self, error: RowError) -> None:
         self.count += 1
@@ -81,11 +81,11 @@ class _Broken:
 
 
 class _List:
-    """Violations, of each rule not more than `most`."""
+    """Violations, of each rule not more than `max_of_kind`."""
 
-    def __init__(self, path: str, most: int):
+    def __init__(self, path: str, max_of_kind: int):
         self.violations: list[Violation] = []
-        self._path, self._most = path, most
+        self._path, self._most = path, max_of_kind
 
     def add(self, rule: str, message: str, line: int | None = None) -> None:
         violation = Violation(self._path, line, rule, message)
@@ -105,7 +105,7 @@ def _without_place(error: RowError) -> str:
     return str(RowError(error.reason, field=error.field, hint=error.hint))
 
 
-def _sizes(listed: _List, found: Found, block_size, tail) -> tuple[int | None, str]:
+def _sizes(listed: _List, found: ReadResult, block_size, tail) -> tuple[int | None, str]:
     """Block size and tail as given, as the sidecar says or as the prompts imply; None, and a violation, if unknown."""
     said = found.sidecar
     if said is not None and not said.describes(found.columns):
@@ -143,7 +143,7 @@ class _Finding(NamedTuple):
     message: str | Callable[[int], str]
 
 
-def _findings(found: Found, block_size: int | None, tail: str) -> Iterator[_Finding]:
+def _findings(found: ReadResult, block_size: int | None, tail: str) -> Iterator[_Finding]:
     columns = found.columns
     yield _Finding("input_length", np.flatnonzero(columns.input_length < 0), "input_length is negative.")
     yield _Finding("output_length", np.flatnonzero(columns.output_length < 0), "output_length is negative.")

@@ -22,7 +22,7 @@ from .._base.row_counts import Counts
 from .._base.workers import cores, ordered_map
 from .._native.ids import DigestIndex, number_rows
 from ..privacy import profiles
-from ..privacy.profiles import TAILS, Profile
+from ..privacy.profiles import Profile
 from ..privacy.releases import Released, release
 from ..privacy.steps import tails_of
 from ..trace.building import TraceBuilder
@@ -175,7 +175,7 @@ def prepared(
         reader=reader, tokenizer=tokenizer if reader.holds_prompts else None,
         chat_template=None if chat_template is None else str(chat_template),
         use_template=use_template, generation_prompt=generation_prompt, key=key or Key.random(),
-        block_size=_block_size(block_size, reader, outputs), tail="dropped" if chosen.tail == "drop" else "kept",
+        block_size=_block_size(block_size, reader, outputs), tail="dropped" if chosen.tail == "dropped" else "kept",
         outputs=outputs, stop_at_error=stop_at_error, isolate_tenants=isolate_tenants,
         by_tenant=tenant_field is not None and not isolate_tenants,
     )  # fmt: skip
@@ -186,7 +186,7 @@ def prepared(
 def _check_options(block_size, profile, keep_order, outputs):
     if block_size is not None:
         _check_block_size(block_size)
-    if keep_order and replace(profile, tail="shared").coarsens:
+    if keep_order and replace(profile, tail="kept").coarsens:
         raise UsageError(
             "rows in the log's order are for use inside the house: --keep-order goes with --profile exact."
         )
@@ -241,7 +241,7 @@ def _released(rows: Rows, profile: Profile, session_share: float, isolated: bool
 
 def _in_order(rows: Rows, profile: Profile) -> Rows:
     """The rows in the log's order: no Trace, so that no step but that of the tails is taken."""
-    tail = TAILS[profile.tail]
+    tail = profile.tail
     rows.columns, rows.tail = tails_of(rows.columns, rows.tail, tail, rows.block_size), tail
     settings = {"settings": profile.settings(), "sampled": False}
     rows.meta = rows.meta | {"profile": profile.name, "release": settings, "counts": rows.counts.to_dict()}

@@ -11,8 +11,7 @@ from .._base.errors import RowError, UsageError
 from .._base.row_counts import Counts
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import BLOCKS, Plan, counts_of, cuts
-from ..privacy.profiles import TAILS
+from ..privacy.numbering.task_plan import BLOCKS, Plan, counted_kind, cuts
 from .encoding_tasks import Encoded, FarEncoder, PartEncoder, parts_of
 from .logs import sources
 from .pipeline import Prepared, nothing_read, prepared
@@ -118,10 +117,10 @@ def _plan(job: Prepared, store: Store, encoded: list[Encoded], partitions: int |
     blocks = sum(int(one.blocks.sum()) for one in encoded)
     tasks = partitions or max(1, -(-blocks // task_blocks))
     users, sessions = (any(getattr(one, f"has_{name}") for one in encoded) for name in ("users", "sessions"))
-    counts = counts_of(job.profile, users, sessions, "--map user=PATH or session=PATH")
+    counts = counted_kind(job.profile, users, sessions, "--map user=PATH or session=PATH")
     return Plan(
         store=store, parts=len(encoded), shards=tasks, block_size=job.recipe.block_size,
-        tail=TAILS[job.profile.tail], profile=job.profile, counts=counts,
+        tail=job.profile.tail, profile=job.profile, counts=counts,
         cuts=cuts([one.times for one in encoded], [one.blocks for one in encoded], tasks),
         first_time=min(one.first for one in encoded if one.first is not None),
         has_sessions=sessions, has_types=any(one.has_types for one in encoded),
