@@ -19,9 +19,9 @@ from .cache.simulation import simulate as simulate
 from .cache.sweeps.running import sweep as sweep
 from .cache.tiered import simulate_tiers as simulate_tiers
 from .formats.dataset import open_dataset as open_dataset
-from .formats.trace_files import read as read
-from .formats.trace_files import write as write
+from .formats.reading import read as read
 from .formats.violations import check as check
+from .formats.writing import write as write
 from .ingest.pipeline import anonymize as anonymize
 from .ingest.pipeline_tasks import anonymize_dataset as anonymize_dataset
 from .privacy.checks import Audit as Audit

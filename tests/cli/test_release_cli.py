@@ -5,7 +5,7 @@ import json
 import pytest
 
 import kvtrace
-from kvtrace._base.files import open_read
+from kvtrace._base.input_files import open_read
 from kvtrace.cli import run
 
 

@@ -18,8 +18,8 @@ from kvtrace._native.sharing import Inference
 from kvtrace.cli import run
 from kvtrace.formats import jsonl_read
 from kvtrace.formats.dataset import DatasetWriter, open_dataset, rows_of
+from kvtrace.formats.reading import read_columns
 from kvtrace.formats.sidecar import describe
-from kvtrace.formats.trace_files import read_columns
 from kvtrace.privacy.checks import (
     CHECKS,
     anonymity,

@@ -15,7 +15,7 @@ from kvtrace._base.errors import AuditError, KvtraceError
 from kvtrace.cli import run
 from kvtrace.formats.dataset import open_dataset, rows_of
 from kvtrace.formats.sidecar import describe
-from kvtrace.formats.trace_files import card_path
+from kvtrace.formats.writing import card_path
 from kvtrace.privacy.checks import CHECKS, audit
 from kvtrace.privacy.data_card import card
 from kvtrace.privacy.profiles import PROFILES

@@ -163,7 +163,7 @@ def test_one_id_at_two_sizes_is_an_error_that_says_where():
 
 
 def test_an_id_too_many_is_an_error_that_names_the_row():
-    with pytest.raises(InputError, match=r"row 1: 3 ids for 8 tokens; at block size 4 that prompt has 2"):
+    with pytest.raises(InputError, match=r"row 1: 3 ids for 8 tokens; at block size 4 there should be 2"):
         hashes_to_texts(DEEPSEEK, [[0, 1], [0, 1, 2]], [8, 8], 4)
 
 

@@ -46,7 +46,7 @@ def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_confi
 
 def _read(trace, basic, factors, block_size, chain, memory, quiet):
     """The trace: in a stream where it is a folder of parts and every statistic can be counted in one."""
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import analyzing, whole
     from .large import opened, require_memory
@@ -55,7 +55,7 @@ def _read(trace, basic, factors, block_size, chain, memory, quiet):
     if parts is None or chain or factors:
         if parts is not None:
             require_memory(whole(parts, "--chain" if chain else "--fold"), most, quiet)
-        read = formats.read(trace, block_size=block_size, extra="ignore" if basic else "keep")
+        read = reading.read(trace, block_size=block_size, extra="ignore" if basic else "keep")
         return read.chained() if chain else read
     require_memory(analyzing(parts), most, quiet)
     return LazyTrace(parts, extra=() if basic else ("type",))

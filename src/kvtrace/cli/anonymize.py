@@ -57,7 +57,7 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
         preload.begin(options["tokenizer"])
     from .._base.errors import UsageError
     from .._base.rejects import RejectsFile
-    from ..formats import trace_files as formats
+    from ..formats import writing
     from ..ingest.keys import load_key
     from ..ingest.logs.fieldmap import parse_map
     from ..report import summary as said
@@ -65,9 +65,9 @@ def anonymize(inputs, output, to, maps, key_file, resume, no_chat_template, on_e
 
     if on_error == "stop" and (rejects is not None or max_errors is not None):
         raise UsageError("--rejects and --max-errors go with --on-error skip.")
-    formats.check_output(output, to)
+    writing.check_output(output, to)
     if rejects is not None:
-        formats.check_output(rejects)
+        writing.check_output(rejects)
     if runner is None and (ray_address, partitions, memory, work_dir) != (None,) * 4:
         raise UsageError("--ray-address, --partitions, --memory and --work-dir go with --runner.")
     if runner is not None and resume:
@@ -117,8 +117,8 @@ def _in_one(inputs, output, to, checkpoint, *, first_id, against=None, **options
 
 def _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, *, quiet, first_id, against=None, workers=None, **options):
     """Anonymise in tasks over files; what there is to say of it."""
-    from .._base.files import temporary_name
     from .._base.memory import keep_little, parse_memory
+    from .._base.output_files import temporary_name
     from ..ingest.pipeline_tasks import anonymize_dataset
     from ..privacy.numbering.bound import blocks_within, require_folder, running
     from ..privacy.numbering.local_runner import LocalRunner
@@ -157,12 +157,13 @@ def _say(screen, found, counts, account, written):
 def _spool(inputs, output, rejects, key_file, resume):
     """What keeps the run's work until it is done; None where it can't be resumed, an error if --resume asks for it."""
     from .._base.errors import UsageError
-    from ..formats import trace_files as formats
+    from ..formats import writing
+    from ..formats.sidecar import sidecar_path
     from ..ingest.checkpoint import Checkpoint, path_beside, why_not
 
     reason = why_not(inputs, output, key_file)
     if reason is None:
-        files = (output, formats.sidecar_path(output), formats.card_path(output), *([] if rejects is None else [rejects]))
+        files = (output, sidecar_path(output), writing.card_path(output), *([] if rejects is None else [rejects]))
         return Checkpoint(path_beside(output), resume=resume, outputs=files)
     if resume:
         raise UsageError(reason)

@@ -54,13 +54,14 @@ def audit(trace, against, users, profile, block_size, format_name, card_file, me
 def _write_card(result, path, dataset, card_file, options):
     import orjson
 
-    from .._base.files import write_atomically
-    from ..formats import trace_files as formats
+    from .._base.output_files import write_atomically
+    from ..formats import reading
     from ..formats.dataset import MANIFEST
+    from ..formats.sidecar import sidecar_path
     from ..privacy.data_card import card
 
-    sidecar = formats.sidecar_path(path) if dataset is None else os.path.join(path, MANIFEST)
-    trace = formats.read(path, extra="ignore", **options) if dataset is None else None  # a manifest has the figures
+    sidecar = sidecar_path(path) if dataset is None else os.path.join(path, MANIFEST)
+    trace = reading.read(path, extra="ignore", **options) if dataset is None else None  # a manifest has the figures
     meta = trace.meta if trace is not None else {}
     if os.path.exists(sidecar):  # it also has the version of kvtrace that wrote it
         with open(sidecar, "rb") as file:

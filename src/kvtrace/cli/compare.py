@@ -26,14 +26,14 @@ def compare(a, b, as_json, as_csv, block_size, chain):
     from .._base.errors import UsageError
     from .._base.files import name_of
     from ..analysis.comparison import compare as compared
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..report import comparison
 
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other. Give one of them.")
     if a == b == "-":
         raise UsageError("both traces are stdin, which holds one. Name a file for one of them.")
-    traces = [formats.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
+    traces = [reading.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
     first, second = (trace.chained() if chain else trace for trace in traces)
     names = os.path.basename(name_of(a)), os.path.basename(name_of(b))
     names = names if names[0] != names[1] else (name_of(a), name_of(b))  # of one name in two folders

@@ -32,8 +32,8 @@ def convert(trace, output, to, block_size, start, stop, sample_sessions, sample,
     Order of the steps: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold, --speed-up.
     """
     from .._base.units import milliseconds
+    from ..formats import format_table, reading, writing
     from ..formats import targets as clients
-    from ..formats import trace_files as formats
     from ..formats.dataset_conversion import convert_dataset, streams
     from ..formats.memory_needs import converting
     from ..formats.memory_needs import whole as needs_whole
@@ -41,8 +41,8 @@ def convert(trace, output, to, block_size, start, stop, sample_sessions, sample,
     from ..trace.conversion import meta_of
     from .large import opened, require_memory
 
-    is_client = to is not None and to not in formats.NAMES
-    target = (clients if is_client else formats).check_output(output, to)
+    is_client = to is not None and to not in format_table.NAMES
+    target = (clients if is_client else writing).check_output(output, to)
     steps = options | {
         "start_ms": milliseconds(start) if start else 0.0,
         "stop_ms": milliseconds(stop) if stop else float("inf"),
@@ -60,13 +60,13 @@ def convert(trace, output, to, block_size, start, stop, sample_sessions, sample,
         return
     if dataset is not None:
         require_memory(needs_whole(dataset, "this conversion"), max_bytes, quiet)
-    whole = formats.read(trace, block_size=block_size)
+    whole = reading.read(trace, block_size=block_size)
     part = converted(whole, **steps, seed=seed)
     meta = meta_of(part, whole, ratio=speed_up)
     if is_client:
         done = clients.write(part, output, to, first_id=first_id, meta=meta)
     else:
-        done = clients.Written(formats.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta), [], [])
+        done = clients.Written(writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta), [], [])
     if not quiet:
         _print_summary(str(whole.fixes), len(part), len(whole), part.block_size, done)
 

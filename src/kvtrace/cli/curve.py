@@ -50,7 +50,7 @@ def curve(trace, capacity, points, as_json, as_csv, sample, seed, model_config, 
 
 def _read(trace, sample, block_size, chain, memory, quiet):
     """The trace, in a stream where it is a folder of parts; and the most references that a sample may hold."""
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import curving, sampled, whole
     from .large import opened, require_memory
@@ -59,7 +59,7 @@ def _read(trace, sample, block_size, chain, memory, quiet):
     if parts is None or chain:
         if parts is not None:
             require_memory(whole(parts, "--chain"), most, quiet)
-        read = formats.read(trace, block_size=block_size, extra="ignore")
+        read = reading.read(trace, block_size=block_size, extra="ignore")
         return (read.chained() if chain else read), None
     require_memory(curving(parts, sample), most, quiet)
     return LazyTrace(parts, extra=()), sampled(parts, sample) if sample and most is not None else None

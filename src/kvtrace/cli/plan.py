@@ -31,7 +31,7 @@ def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, wr
     """
     from .._base.lists import names
     from .._base.units import milliseconds
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..report import planning as shown
     from ..serving.core import router as routing
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
@@ -47,7 +47,7 @@ def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, wr
     )  # fmt: skip
     for router in wanted.routers:
         routing.check(router)
-    read = formats.read(trace, block_size=block_size)
+    read = reading.read(trace, block_size=block_size)
     screen = console()
     tell = None if quiet else lambda part: screen.print(f"[dim]{shown.DOING[part]} ...[/dim]", highlight=False)
     found = planned(read, roofline, wanted, on_part=tell)

@@ -29,19 +29,19 @@ def release(trace, output, to, block_size, sample_sessions, users, isolate_tenan
     """
     from .._base.errors import UsageError
     from ..formats import dataset as datasets
-    from ..formats import trace_files as formats
+    from ..formats import writing
     from ..report import release_costs
 
     profile = chosen_profile(options)
-    formats.check_output(output, to)
+    writing.check_output(output, to)
     common = {"users": users, "share": sample_sessions, "isolate": isolate_tenants, "seed": seed}
-    writing = {"format": to, "first_id": first_id, "against": against}
+    write_options = {"format": to, "first_id": first_id, "against": against}
     if datasets.is_dataset(trace):
-        account, figures, size, written = _release_dataset(trace, output, profile, block_size, workers, memory, quiet, writing, **common)
+        account, figures, size, written = _release_dataset(trace, output, profile, block_size, workers, memory, quiet, write_options, **common)
     else:
         if workers is not None or memory is not None:
             raise UsageError(f"--workers and --memory need a data set, but {trace} is a single file.")
-        account, figures, size, written = _release_file(trace, output, profile, block_size, writing, **common)
+        account, figures, size, written = _release_file(trace, output, profile, block_size, write_options, **common)
     if not quiet:
         screen = console()
         screen.print(release_costs.costs(account))
@@ -49,14 +49,14 @@ def release(trace, output, to, block_size, sample_sessions, users, isolate_tenan
             screen.print(line, highlight=False, markup=False)
 
 
-def _release_dataset(trace, output, profile, block_size, workers, memory, quiet, writing, *, users, share, isolate, seed):
+def _release_dataset(trace, output, profile, block_size, workers, memory, quiet, write_options, *, users, share, isolate, seed):
     """Release a data set in tasks; returns the account, the figures, the block size and the written files."""
     import os
 
     import numpy as np
 
     from .._base.errors import UsageError
-    from .._base.files import temporary_name
+    from .._base.output_files import temporary_name
     from ..privacy.numbering.bound import blocks_within, require_folder, running
     from ..privacy.numbering.local_runner import LocalRunner
     from ..privacy.publishing import publish_chunks
@@ -78,12 +78,12 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
         written = publish_chunks(
             released.columns(), output, meta=released.meta | {"figures": released.figures},
             block_size=dataset.block_size, tail=released.plan.tail, contributors=released.contributors(),
-            memory=max_bytes, **writing,
+            memory=max_bytes, **write_options,
         )  # fmt: skip
         return released.account, released.figures, released.plan.block_size, written
 
 
-def _release_file(trace, output, profile, block_size, writing, *, users, share, isolate, seed):
+def _release_file(trace, output, profile, block_size, write_options, *, users, share, isolate, seed):
     """Release a trace file in memory; returns the account, the figures, the block size and the written files."""
     import numpy as np
 
@@ -99,5 +99,5 @@ def _release_file(trace, output, profile, block_size, writing, *, users, share, 
     meta = {key: value for key, value in whole.meta.items() if key not in STALE}
     trace_figures = figures(released.trace)
     meta = meta | released.meta | {"figures": trace_figures}
-    written = publish(released.trace, output, meta=meta, contributors=released.contributors, **writing)
+    written = publish(released.trace, output, meta=meta, contributors=released.contributors, **write_options)
     return released, trace_figures, whole.block_size, written

@@ -25,10 +25,11 @@ from .output import console
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 def report(trace, other, output, png, title, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, ttft, quiet):
     """Show a trace on one page of plots and tables that needs no network; with TRACE2, how the two differ."""
-    from .._base.files import name_of, write_atomically
+    from .._base.files import name_of
+    from .._base.output_files import write_atomically
     from .._base.tables import printable
     from .._base.units import milliseconds
-    from ..formats import trace_files as formats
+    from ..formats import reading, writing
     from ..report import html_page as page
     from ..report import interactive, paper
     from ..serving.hardware import roofline_of
@@ -36,7 +37,7 @@ def report(trace, other, output, png, title, model_config, kv_bytes_per_token, b
     from ..serving.planning import Wanted, plan
 
     interactive.script()  # before any work: it says what is not installed
-    formats.check_output(output)
+    writing.check_output(output)
     paths = [path for path in (trace, other) if path is not None]
     _require_unread(output, paths)
     roofline = roofline_of(model_config, gpu_name, gpus)
@@ -44,7 +45,7 @@ def report(trace, other, output, png, title, model_config, kv_bytes_per_token, b
     names = [os.path.basename(name_of(path)) for path in paths]
     names = names if len(set(names)) == len(paths) else paths  # of one name in two folders
     for path, name in zip(paths, names, strict=True):
-        read = formats.read(path, block_size=block_size)
+        read = reading.read(path, block_size=block_size)
         studies.append(page.Study(read.chained() if chain else read, printable(name), kv_bytes))
     plots = page.draw(*studies)
     found = plan(studies[0].trace, roofline, Wanted(ttft_s=milliseconds(ttft) / 1000)) if roofline else None

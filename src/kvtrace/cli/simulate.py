@@ -46,8 +46,8 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
     from dataclasses import replace
 
     from .._base.errors import UsageError
-    from .._base.files import write_atomically
     from .._base.lists import leading_rows
+    from .._base.output_files import write_atomically
     from .._base.units import milliseconds
     from ..report import simulation as shown
     from ..report.progress import Requests
@@ -82,7 +82,7 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
 
 def _read(trace, block_size, chain, memory, quiet, options):
     """The trace; of a folder of parts, all columns with ids of 32 bits, which is what a simulation wants."""
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import whole
     from .large import opened, require_memory
@@ -91,7 +91,7 @@ def _read(trace, block_size, chain, memory, quiet, options):
     if parts is None or chain:
         if parts is not None:
             require_memory(whole(parts, "--chain"), most, quiet)
-        read = formats.read(trace, block_size=block_size)
+        read = reading.read(trace, block_size=block_size)
         return read.chained() if chain else read
     require_memory(_need(parts, **options), most, quiet)
     return LazyTrace(parts, ids=True)

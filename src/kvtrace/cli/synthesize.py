@@ -54,7 +54,7 @@ def synthesize(trace, n, output, method, scale, seed, save_model, extra, workers
 def _model(path, method, block_size, chain):
     """The model in a file, or one fitted to the trace in it."""
     from .._base.errors import UsageError
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..synthesis.fitting import fit
     from ..synthesis.model import Model
     from ..synthesis.tree import fit_tree
@@ -63,6 +63,6 @@ def _model(path, method, block_size, chain):
         if method != "attach" or chain or block_size:
             raise UsageError(f"{path} is a saved model, of the method attach. Leave --method, --chain and --block-size out.")
         return Model.load(path)
-    read = formats.read(path, block_size=block_size)
+    read = reading.read(path, block_size=block_size)
     read = read.chained() if chain else read
     return (fit if method == "attach" else fit_tree)(read)

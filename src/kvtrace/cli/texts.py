@@ -23,14 +23,14 @@ def texts(trace, output, tokenizer, to, separator, words, model, block_size, see
 
     Every prompt is tokenised again and compared with the trace: the summary counts those that came back exactly.
     """
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..report.progress import Steps
     from ..text import prompts as replay
     from ..text import tokenizers
 
     loaded = tokenizers.load(tokenizer)
     vocabulary = None if words is None else _words(words)
-    whole = formats.read(trace, block_size=block_size)
+    whole = reading.read(trace, block_size=block_size)
     done = 0
     with Steps(console(), quiet) as bar:
 
@@ -48,7 +48,7 @@ def texts(trace, output, tokenizer, to, separator, words, model, block_size, see
 
 def _words(path):
     from .._base.errors import InputError
-    from .._base.files import open_read
+    from .._base.input_files import open_read
 
     with open_read(path) as stream:
         try:

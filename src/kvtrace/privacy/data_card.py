@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..formats.trace_files import card_path as card_path  # re-exported
+from ..formats.writing import card_path as card_path  # re-exported
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
 from .release_steps import label_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import AuditError
-from ..formats import trace_files as formats
+from ..formats import writing
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
 from .checks import Audit, audit
@@ -42,10 +42,10 @@ def publish(
         meta: the sidecar's values.
         contributors: those that k-sharing counted.
         against: an earlier release.
-        options: those of `formats.write`.
+        options: those of `writing.write`.
     """
     inspect, audits = _inspector(path, contributors, against)
-    files = formats.write(columns, path, meta=meta, inspect=inspect, **options)
+    files = writing.write(columns, path, meta=meta, inspect=inspect, **options)
     return Published(files, audits[0])
 
 
@@ -65,7 +65,7 @@ def publish_chunks(
     """As `publish`, for a trace in chunks; the files are the same.
 
     Mooncake's rows and data sets are streamed; for other formats the chunks are joined first. Ids and parents are those
-    of the whole trace. `memory` limits the audit of a data set. The other options are those of `formats.write_chunks`.
+    of the whole trace. `memory` limits the audit of a data set. The other options are those of `writing.write_chunks`.
 
     >>> import tempfile
     >>> from kvtrace.trace.building import toy
@@ -75,12 +75,12 @@ def publish_chunks(
     ...     done.audit.level, sorted(os.listdir(done.files[0]))
     ('WARN', ['card.md', 'manifest.json', 'part-00000.parquet'])
     """
-    format = formats.check_output(path, format)
-    writing: dict[str, Any] = {"meta": meta, "block_size": block_size, "tail": tail, "format": format} | options
+    format = writing.check_output(path, format)
+    write_options: dict[str, Any] = {"meta": meta, "block_size": block_size, "tail": tail, "format": format} | options
     if format not in ("mooncake", "dataset"):
-        return publish(_joined(chunks), path, contributors=contributors, against=against, **writing)
+        return publish(_joined(chunks), path, contributors=contributors, against=against, **write_options)
     inspect, audits = _inspector(path, contributors, against, memory)
-    files = formats.write_chunks(chunks, path, inspect=inspect, **writing)
+    files = writing.write_chunks(chunks, path, inspect=inspect, **write_options)
     return Published(files, audits[0])
 
 
@@ -111,6 +111,6 @@ def _refusal(path, result: Audit) -> str:
     first = failures[0]
     others = f" ({len(failures) - 1} more checks failed.)" if len(failures) > 1 else ""
     return (
-        f"{formats.name_of_output(path)}: the audit failed, and nothing was written. {first.name}: {first.sentence} "
+        f"{writing.name_of_output(path)}: the audit failed, and nothing was written. {first.name}: {first.sentence} "
         f"{first.remedy}{others}"
     )

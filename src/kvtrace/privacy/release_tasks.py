@@ -17,7 +17,7 @@ from ..formats.dataset import Dataset
 from ..formats.lazy import LazyTrace
 from ..trace.columns import TAILS, Columns
 from ..trace.conversion import STALE
-from ..trace.hits import Hits, added_up, unlimited_hits
+from ..trace.hits import Hits, sum_hits, unlimited_hits
 from .allowed_fields import EXTRA
 from .numbering.run import Numbered, Runner, number
 from .numbering.store import Store
@@ -98,7 +98,7 @@ def _hits(dataset: Dataset) -> Hits:
             yield unlimited_hits(columns, seen=seen), np.diff(columns.offsets), columns.input_length
             seen = max(seen, int(columns.hash_ids.max(initial=-1)) + 1)
 
-    return added_up(pieces(), dataset.block_size)
+    return sum_hits(pieces(), dataset.block_size)
 
 
 def _not_inferred() -> np.ndarray:

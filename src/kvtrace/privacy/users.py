@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from .._base.errors import InputError
-from .._base.files import name_of, open_read
-from ..formats import trace_files as formats
+from .._base.files import name_of
+from .._base.input_files import open_read
+from ..formats import reading
 from ..trace.trace import Trace
 
 COLUMN = "\0user"  # an extra column during reading, so that users stay with their rows
@@ -22,8 +23,8 @@ def read_with_users(
     `users` is a file with one line for each row of the trace; InputError if their numbers differ.
     """
     if users is None:
-        return formats.read(trace, block_size=block_size), None
-    whole = formats.read(trace, block_size=block_size, add_columns=lambda rows: {COLUMN: numbered(users, rows)})
+        return reading.read(trace, block_size=block_size), None
+    whole = reading.read(trace, block_size=block_size, add_columns=lambda rows: {COLUMN: numbered(users, rows)})
     user_numbers = whole.extra.pop(COLUMN)
     return whole, user_numbers
 

@@ -63,22 +63,22 @@ def write_sample(
     With scale `duration`, Mooncake's format and nothing stretched, rows are written as they are drawn, and memory does
     not grow with n. The bytes are those of `sample`, written.
     """
-    from ..formats import trace_files as formats
+    from ..formats import writing
 
     knobs = knobs or Knobs()
     meta = {"synthetic": {"method": model.method, "requests": n, "seed": seed, "scale": scale} | knobs.to_dict()} | (
         meta or {}
     )
-    format = formats.check_output(path, format)
+    format = writing.check_output(path, format)
     if format != "mooncake" or not _streams_on(scale, knobs):
         found = _sampled(model, n, seed, scale, knobs, workers)
-        return formats.write(
+        return writing.write(
             found, path, format=format, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta
         )
     seeds = _seeds(model, n, seed, scale, knobs)
     own, _ = seeds[1].spawn(2)
     chunks = _columns(model, _stream(model, own, knobs).chunks(n), knobs)
-    return formats.write_chunks(chunks, path, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta)
+    return writing.write_chunks(chunks, path, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta)
 
 
 def _sampled(model, n, seed, scale, knobs, workers) -> Columns:

@@ -12,7 +12,8 @@ import orjson
 from ..._base.errors import InputError, UsageError
 from ..._base.files import is_regular, name_of
 from ..._base.memory import give_back
-from ...formats import trace_files as formats
+from ...formats import format_table, reading, writing
+from ...formats.block_size import settle
 from ...formats.dataset import CARD
 from ...formats.sidecar import Sidecar, load, sidecar_path
 from ...trace.columns import Columns
@@ -38,8 +39,8 @@ def collect_evidence(
     memory=None,
 ) -> Evidence:  # fmt: skip
     """The evidence for an audit of a trace file or a data set; InputError if it cannot be read at all."""
-    if format not in (None, *formats.NAMES):
-        raise UsageError(f"{format!r} is not a valid format. Choose one of {', '.join(formats.NAMES)}.")
+    if format not in (None, *format_table.NAMES):
+        raise UsageError(f"{format!r} is not a valid format. Choose one of {', '.join(format_table.NAMES)}.")
     requested = None if profile is None else profiles.profile(profile)
     limit = AuditMemory.of(path, memory, profile=profile, users=users is not None, against=against)
     numbers = IdNumbers(max_ids=None if limit is None else limit.max_ids)
@@ -55,7 +56,7 @@ def collect_evidence(
     evidence.profile, evidence.declared = requested or declared or PROFILES["standard"], declared
     _add_requests(evidence, block_size)
     _add_contributors(evidence, users, contributors)
-    evidence.previous = None if against is None else formats.read(against, extra="ignore")
+    evidence.previous = None if against is None else reading.read(against, extra="ignore")
     give_back()
     return evidence
 
@@ -100,7 +101,7 @@ def _card(path) -> str | None:
     if is_dataset(path):
         text = _text(os.path.join(path, CARD))
     else:
-        text = _text(formats.card_path(path)) if is_regular(path) else None
+        text = _text(writing.card_path(path)) if is_regular(path) else None
     return None if text is None else text.decode(errors="replace")
 
 
@@ -119,7 +120,7 @@ def _add_requests(evidence: Evidence, block_size) -> None:
         raise UsageError(f"the block size must be a whole number of tokens, at least 1, not {block_size!r}.")
     if size is None:
         with suppress(InputError):
-            size, tail = formats.settle(evidence.read_result, None, tail)
+            size, tail = settle(evidence.read_result, None, tail)
     if size is None:
         return
     evidence.block_size, evidence.tail = size, tail or _likely_tail(columns, size)

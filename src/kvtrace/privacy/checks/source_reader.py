@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ..._base.files import open_read
+from ..._base.input_files import open_read
 from ...formats import dataset as datasets
 from ...formats import parquet
 from . import source_parquet, source_rows

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..._base.errors import RowError
-from ..._base.files import is_regular, name_of, open_read
-from ...formats import jsonl_read
-from ...formats import trace_files as formats
+from ..._base.files import is_regular, name_of
+from ..._base.input_files import open_read
+from ...formats import format_table, jsonl_read
 from .source import CACHED, KNOWN, IdPiece, PieceCache, ReleaseSource, Take
 
 
@@ -14,7 +14,7 @@ def read_rows(path, stream, format, see: Take) -> ReleaseSource:
     unread: list[RowError] = []
     cache = PieceCache(see, max_references=CACHED if is_regular(path) else None)
     rows = jsonl_read.read_rows(stream, name_of(path), on_error=unread.append, take=_with_rows(cache.add))
-    reader = formats.FORMATS[format or formats.told_by(rows.others)]
+    reader = format_table.FORMATS[format or format_table.format_of(rows.others)]
     read_result = reader.result_of(rows, name_of(path), unread.append)
     fields = {name: getattr(rows, name) for name in KNOWN} | rows.others
 

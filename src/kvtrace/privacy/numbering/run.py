@@ -12,7 +12,7 @@ import numpy as np
 
 from ..._native.ids import DigestIndex
 from ...trace.columns import Columns
-from ...trace.hits import Hits, added_up
+from ...trace.hits import Hits, sum_hits
 from ..contributors import Contributors
 from ..release_steps import ReleaseStep
 from ..releases import Account, StepHits
@@ -130,7 +130,7 @@ def _hits(plan: Plan, step: ReleaseStep, lengths: str = "gathered") -> Hits:
                 rows, ranked, with_lengths = (files.enter_context(plan.store.open(name)) for name in names)
                 yield ranked[f"hits {step.value}"].astype(np.int64), rows["blocks"], with_lengths["input_length"]
 
-    return added_up(ranges(), plan.block_size)
+    return sum_hits(ranges(), plan.block_size)
 
 
 def _figures(plan: Plan, finished: list[dict[str, Any]], distinct: int, meta: dict[str, Any]) -> dict[str, Any]:

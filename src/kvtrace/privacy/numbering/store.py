@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..._base.errors import KvtraceError, UsageError
-from ..._base.files import unwritable
+from ..._base.output_files import unwritable
 
 HEAD = struct.Struct("<I")  # size of the JSON that describes the arrays
 
