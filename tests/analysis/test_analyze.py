@@ -291,12 +291,12 @@ def test_options_that_make_no_sense_are_status_2(small, capsys, options, expecte
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "holds no requests"),
+        ("", "has no requests"),
         ('{"timestamp": 0, "input_length": 3, "output_length": 1}\n', "hash_ids is missing"),
         ('{"timestamp": 0, "input_length": 0, "output_length": 1, "hash_ids": []}\n', "no hash_ids"),
         ('{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [0, 1]}\n'
          '{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [2, 1]}\n', "`--chain`"),
-        ('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [0, 1]}\n', "at block size 2 that"),
+        ('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [0, 1]}\n', "at block size 2 there"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_analyzed_is_one_line_and_status_3(tmp_path, capsys, text, expected, command):

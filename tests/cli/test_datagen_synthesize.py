@@ -138,7 +138,7 @@ def test_a_great_speed_up_leaves_times_apart(source):
         (["--block-size", "16"], 2, "the sidecar says 512"),
         (["--input-file", "nowhere.jsonl"], 3, "nowhere.jsonl: no such file"),
         (["--seed", "-1"], 2, "'--seed': -1"),
-        (["--output-file", "no/folder/made.jsonl"], 2, "there is no folder"),
+        (["--output-file", "no/folder/made.jsonl"], 2, "does not exist"),
     ],
 )
 def test_bad_values_end_in_one_clear_line(source, tmp_path, capsys, arguments, status, said):
@@ -164,7 +164,7 @@ def test_bad_rows_end_in_one_clear_line(tmp_path, monkeypatch, capsys, method):
         ([row, row | {"input_length": None}], "bad.jsonl:2: "),
         ([row, {key: row[key] for key in row if key != "hash_ids"}], "bad.jsonl:2: "),
         ([unchained], "--chain"),
-        ([], "holds no requests"),
+        ([], "has no requests"),
     ):
         (tmp_path / "bad.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
         assert run("--input-file", "bad.jsonl", "--num-requests", 5, "--method", method) == 3

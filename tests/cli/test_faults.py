@@ -230,7 +230,7 @@ def test_a_closed_stdin_is_one_line(folder, command):
     ended = subprocess.run(
         ["sh", "-c", f"exec {shlex.quote(sys.executable)} -m kvtrace {command} <&-"], capture_output=True, text=True
     )
-    assert ended.returncode == 3 and one_line(ended.stderr) == "stdin: is closed."
+    assert ended.returncode == 3 and one_line(ended.stderr) == "stdin is closed."
 
 
 def test_a_closed_stdout_is_one_line(folder):
@@ -238,7 +238,7 @@ def test_a_closed_stdout_is_one_line(folder):
     ended = subprocess.run(
         ["sh", "-c", f"exec {shlex.quote(sys.executable)} -m kvtrace {command} >&-"], capture_output=True, text=True
     )
-    assert ended.returncode == 1 and one_line(ended.stderr) == "stdout: is closed."
+    assert ended.returncode == 1 and one_line(ended.stderr) == "stdout is closed."
 
 
 def test_a_reader_that_has_had_enough_ends_the_run_without_a_word(folder):

@@ -125,7 +125,7 @@ def test_spans_of_seeds(folder, capsys):
     ("options", "status", "told"),
     [
         (["one.jsonl", "-o", "table.txt"], 2, "Try .csv, .json, .jsonl or .parquet"),
-        (["one.jsonl", "-o", "nowhere/table.csv"], 2, "there is no folder"),
+        (["one.jsonl", "-o", "nowhere/table.csv"], 2, "does not exist"),
         (["one.jsonl", "--json", "-o", "-"], 2, "both go to stdout"),
         (["one.jsonl", "--resume"], 2, "--resume needs -o FILE"),
         (["one.jsonl", "--resume", "-o", "-"], 2, "--resume needs -o FILE"),
@@ -134,7 +134,7 @@ def test_spans_of_seeds(folder, capsys):
         (["model.json", "--seed", "3:3"], 2, "names no seed"),
         (["one.jsonl", "--policy", ","], 2, "names nothing"),
         (["missing.jsonl"], 3, "no such file"),
-        (["orders_that_die.py"], 3, "kvtrace: orders_that_die.py:2: is not JSON"),
+        (["orders_that_die.py"], 3, "kvtrace: orders_that_die.py:2: the row is not JSON"),
         (["unknown.jsonl"], 3, "Try --trace-block-size"),
         (["one.jsonl", "--trace-block-size", "8"], 2, "not --trace-block-size 8"),
         (["unchained.jsonl", "--trace-block-size", "1"], 3, "--chain"),
