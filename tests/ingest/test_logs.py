@@ -22,8 +22,8 @@ from kvtrace.ingest.logs.record import Record
 HERE = Path(__file__).parents[1]
 DATA = HERE / "data" / "logs"
 USER = {"role": "user", "content": "Hello"}
-NO_TIME = "is missing; a trace needs the time of each request. Try --map timestamp=FIELD."
-NO_CONTENT = "expected was text, a list of parts or null."
+NO_TIME = "is missing. A trace needs the time of each request. Try --map timestamp=FIELD."
+NO_CONTENT = "expected text, a list of parts or null."
 CUT = "x" * 2048 + "..."
 
 
@@ -150,32 +150,32 @@ def test_a_row_without_optional_fields_leaves_them_empty():
     ("changed", "line"),
     [
         ({"timestamp": None}, f"timestamp: {NO_TIME}"),
-        ({"input": None}, "input: is missing; it holds the prompt. Try --map input=FIELD."),
+        ({"input": None}, "input: is missing. It must hold the prompt. Try --map input=FIELD."),
         ({"input": ""}, "input: the prompt is empty."),
         ({"input": []}, "input: the prompt is empty."),
-        ({"input": 5}, "input: is a number; expected was messages, text or token ids."),
-        ({"input": {}}, "input: is an object; expected was messages, text or token ids."),
-        ({"input": ["a"]}, "input[0]: is a string; expected was a message or a token id."),
-        ({"input": [USER, "a"]}, "input[1]: is a string; expected was a message."),
-        ({"input": [{"content": "a"}]}, "input[0].role: is missing; expected was a string."),
+        ({"input": 5}, "input: is a number; expected messages, text or token ids."),
+        ({"input": {}}, "input: is an object; expected messages, text or token ids."),
+        ({"input": ["a"]}, "input[0]: is a string; expected a message or a token id."),
+        ({"input": [USER, "a"]}, "input[1]: is a string; expected a message."),
+        ({"input": [{"content": "a"}]}, "input[0].role: is missing; expected a string."),
         ({"input": [USER | {"content": 5}]}, f"input[0].content: is a number; {NO_CONTENT}"),
-        ({"input": [USER | {"content": [5]}]}, "input[0].content[0]: is a number; expected was a part of a message."),
-        ({"input": [USER | {"tool_calls": 5}]}, "input[0].tool_calls: is a number; expected was a list of tool calls."),
-        ({"input": [1, -2]}, "input: holds more than token ids, whole numbers from 0 to 2^32 - 1."),
-        ({"input": [1, True]}, "input: holds more than token ids, whole numbers from 0 to 2^32 - 1."),
-        ({"input": [1, 2**32]}, "input: holds more than token ids, whole numbers from 0 to 2^32 - 1."),
-        ({"output": None}, "output: is missing, and no length is logged. Try --map output_length=FIELD."),
-        ({"output": True}, "output: is true or false; expected was text, token ids or a length."),
+        ({"input": [USER | {"content": [5]}]}, "input[0].content[0]: is a number; expected a content part."),
+        ({"input": [USER | {"tool_calls": 5}]}, "input[0].tool_calls: is a number; expected a list of tool calls."),
+        ({"input": [1, -2]}, "input: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
+        ({"input": [1, True]}, "input: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
+        ({"input": [1, 2**32]}, "input: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
+        ({"output": None}, "output: is missing, and no output length is logged. Try --map output_length=FIELD."),
+        ({"output": True}, "output: is true or false; expected text, token ids or a length."),
         ({"output": -1}, "output: is negative."),
-        ({"output": 1.5}, "output: is a fraction; expected was a whole number of tokens."),
-        ({"output": ["a"]}, "output: holds more than token ids, whole numbers from 0 to 2^32 - 1."),
+        ({"output": 1.5}, "output: is a fraction; expected a whole number of tokens."),
+        ({"output": ["a"]}, "output: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
         ({"output": {"content": 5}}, f"output.content: is a number; {NO_CONTENT}"),
         ({"output_length": -1}, "output_length: is negative."),
-        ({"output_length": 2**31}, "output_length: is beyond 2^31 tokens."),
-        ({"prompt_tokens": "7"}, "prompt_tokens: is a string; expected was a whole number of tokens."),
-        ({"session_id": {}}, "session_id: is an object; expected was a string or a whole number."),
-        ({"tools": {}}, "tools: is an object; expected was a list of tool definitions."),
-        ({"type": 7}, "type: is a number; expected was a string."),
+        ({"output_length": 2**31}, "output_length: is not below 2^31 tokens."),
+        ({"prompt_tokens": "7"}, "prompt_tokens: is a string; expected a whole number of tokens."),
+        ({"session_id": {}}, "session_id: is an object; expected a string or a whole number."),
+        ({"tools": {}}, "tools: is an object; expected a list of tool definitions."),
+        ({"type": 7}, "type: is a number; expected a string."),
     ],
 )  # fmt: skip
 def test_a_bad_row_is_refused_with_its_path_and_without_its_content(changed, line):
@@ -248,7 +248,7 @@ def test_a_map_or_the_row_itself_wins_over_request_and_response():
 
 def test_an_error_names_the_nested_path():
     row = {"request": {"messages": [USER, {"role": 5}]}, "response": {"created": 5}}
-    assert refused(row, "openai") == "request.messages[1].role: is a number; expected was a string."
+    assert refused(row, "openai") == "request.messages[1].role: is a number; expected a string."
     row = {"body": {"messages": [USER]}, "response": {"body": {"created": 5, "usage": {"completion_tokens": -1}}}}
     assert refused(row, "openai") == "response.body.usage.completion_tokens: is negative."
 
@@ -309,7 +309,7 @@ def test_prompts_that_the_logger_cut_are_refused_or_noted():
     reader = open_reader("auto", lines)
     assert reader.read(lines[0]).cut is None
     for line in lines[1:3]:
-        with pytest.raises(RowError, match=r"^input\[0\].content: was cut by the logger. .*--allow-truncated.$"):
+        with pytest.raises(RowError, match=r"^input\[0\].content: was cut short by the logger. .*--allow-truncated.$"):
             reader.read(line)
     allowing = open_reader("auto", lines, allow_truncated=True)
     assert [allowing.read(line).cut for line in lines] == [None, "input[0].content", "input[0].content", None]
@@ -394,7 +394,7 @@ def test_a_map_is_written_as_pairs():
     assert parse_map(["timestamp = created_at", "session=a=b"]) == {"timestamp": "created_at", "session": "a=b"}
     assert FieldMap.of(None) == FieldMap() and not FieldMap()
     for pair, message in [
-        ("time=at", "no target 'time'; it takes TARGET=PATH for timestamp, input, output"),
+        ("time=at", "--map 'time' is not a field. Use FIELD=PATH with one of: timestamp, input, output"),
         ("at", "no target 'at'"),
         ("session=", "--map session= needs a path"),
         ("session=a..b", "--map session= needs a path"),
@@ -414,10 +414,10 @@ def test_a_map_is_written_as_pairs():
         (b'{"timestamp": 0, "input": tru}', "not valid JSON at column 27."),
         (b'{"timestamp": 0, "input": "\xff"}', "not UTF-8 at byte 27."),
         (b'{"timestamp": 0, "input": "\\ud800"}', "not valid JSON at column 28."),
-        (b"{", "not valid JSON at column 2. A row is one object a line: try jq -c to make lines of one JSON text."),
+        (b"{", "not valid JSON at column 2. A log holds one JSON object a line. To convert indented JSON, use jq -c."),
         (b"[[" * 2000, "not valid JSON at column 1026."),
-        (b"[1]", "is JSON, but not an object. A row is one object a line."),
-        (b"17", "is JSON, but not an object. A row is one object a line."),
+        (b"[1]", "is JSON, but not an object. A log holds one JSON object a line."),
+        (b"17", "is JSON, but not an object. A log holds one JSON object a line."),
     ],
 )
 def test_a_line_that_is_no_row_says_where_it_breaks(line, message):
@@ -432,7 +432,7 @@ def test_conversations_without_times_say_that_a_time_is_missing():
     reader = open_reader("auto", lines)
     assert reader.describe()["time"] == "none found in the first rows"
     for record in reader.records(lines[0]):
-        with pytest.raises(RowError, match=r"the log has no times; .* Try --arrivals rate=1/s\."):
+        with pytest.raises(RowError, match=r"the request has no time. To make up arrival times, use --arrivals rate=1/s\."):
             reader.time_ns(record)
 
 
@@ -470,7 +470,7 @@ def test_seconds_of_created_stay_seconds_when_they_are_small():
 
 
 def test_a_time_without_a_unit_is_refused():
-    with pytest.raises(RowError, match=r"the first rows held none. Try --time-unit"):
+    with pytest.raises(RowError, match=r"the first rows had no times. Set --time-unit"):
         open_reader("block-hash", []).time_ns(Record(time=5))
 
 

@@ -211,7 +211,7 @@ def test_what_litellm_cut_is_refused_and_taken_when_allowed(changed, path):
     line = orjson.dumps(payload(**changed))
     with pytest.raises(RowError) as error:
         open_reader("litellm", [line]).records(line)
-    assert str(error.value).startswith(f"{path}: was cut by the logger.")
+    assert str(error.value).startswith(f"{path}: was cut short by the logger.")
     (record,) = open_reader("litellm", [line], allow_truncated=True).records(line)
     assert record.cut == path
 
@@ -219,9 +219,9 @@ def test_what_litellm_cut_is_refused_and_taken_when_allowed(changed, path):
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"startTime": None}, "startTime: is missing; a trace needs the time of each request."),
-        ({"messages": ["a"]}, "messages[0]: is a string; expected was a message or a token id."),
-        ({"messages": [USER, {"content": "a"}]}, "messages[1].role: is missing; expected was a string."),
+        ({"startTime": None}, "startTime: is missing. A trace needs the time of each request."),
+        ({"messages": ["a"]}, "messages[0]: is a string; expected a message or a token id."),
+        ({"messages": [USER, {"content": "a"}]}, "messages[1].role: is missing; expected a string."),
         ({"completion_tokens": -1}, "completion_tokens: is negative."),
         ({"metadata": {"user_api_key_user_id": []}}, "metadata.user_api_key_user_id: is a list;"),
         ({"model_parameters": {"tools": {}}}, "model_parameters.tools: is an object;"),
@@ -406,7 +406,7 @@ def test_what_a_limit_on_lengths_cut_is_refused_and_taken_when_allowed(row, path
     line = orjson.dumps(row)
     with pytest.raises(RowError) as error:
         open_reader("otel", [line]).records(line)
-    assert str(error.value).startswith(f"{path}: was cut by the logger.")
+    assert str(error.value).startswith(f"{path}: was cut short by the logger.")
     (record,) = open_reader("otel", [line], allow_truncated=True).records(line)
     assert record.cut == path
     assert (records_of(otel, otlp(row))[0].cut or "").endswith(f".spans[0].{path}")
@@ -431,8 +431,8 @@ def test_messages_that_are_lost_are_missed():
         (span(**{"gen_ai.input.messages": 5}), "attributes.gen_ai.input.messages: is a number;"),
         (span(**said(TEXT), **{"gen_ai.usage.output_tokens": -1}), "attributes.gen_ai.usage.output_tokens: is "),
         (span(**said(TEXT), **{"session.id": []}), "attributes.session.id: is a list;"),
-        ({"start_time": 5, "attributes": 5}, "attributes: are no object, nor a list of keys."),
-        ({"start_time": 5, "attributes": '{"gen_ai.pro'}, "attributes: were cut: their JSON breaks off."),
+        ({"start_time": 5, "attributes": 5}, "attributes: are not an object or a list of keys."),
+        ({"start_time": 5, "attributes": '{"gen_ai.pro'}, "attributes: were cut short: their JSON is incomplete."),
         ({"resourceSpans": {}}, "resourceSpans: is not a list of objects."),
         (otlp(span(**said(TEXT)), span(**{"gen_ai.input.messages": 5})),
          "resourceSpans[0].scopeSpans[0].spans[1].attributes.gen_ai.input.messages: is a number;"),
@@ -459,7 +459,7 @@ def test_a_request_came_its_latency_before_its_line_was_written():
     (slow,) = opened.records(orjson.dumps(finished(e2e_latency=9)))
     assert opened.time_ns(quick) - opened.time_ns(slow) == 8_750_000_000
     assert read(finished(e2e_latency=None), "sglang").time == "2031-01-01T00:00:09.250000"
-    assert refused(finished(e2e_latency="1"), "sglang") == "out.meta_info.e2e_latency: is no number of seconds."
+    assert refused(finished(e2e_latency="1"), "sglang") == "out.meta_info.e2e_latency: is not a valid number of seconds."
     mapped = read(finished() | {"timestamp": 5}, "sglang")
     assert mapped.time == 5  # a map's: not the time of the line
 
@@ -488,7 +488,7 @@ def test_each_prompt_of_a_batch_is_a_request_of_its_own():
     one, two = sglang.read_all(batch)
     assert (one.token_ids, one.adapter, two.token_ids, two.adapter) == (array("I", [5]), None, array("I", [6, 7]), "l")
     assert (one.output_length, two.output_length, one.session, two.session) == (1, 2, None, None)
-    assert refused(batch | {"out": out[:1]}, "sglang") == "out: is not one result a prompt."
+    assert refused(batch | {"out": out[:1]}, "sglang") == "out: does not have one result for each prompt of the batch."
 
 
 def test_sglang_events_that_are_no_requests_are_left_out():
@@ -511,7 +511,7 @@ def test_what_level_2_cut_is_refused_and_taken_when_allowed(row, path):
     line = orjson.dumps(row)
     with pytest.raises(RowError) as error:
         open_reader("sglang", [line]).records(line)
-    assert str(error.value).startswith(f"{path}: was cut by the logger.")
+    assert str(error.value).startswith(f"{path}: was cut short by the logger.")
     (record,) = open_reader("sglang", [line], allow_truncated=True).records(line)
     assert record.cut == path
 
@@ -519,14 +519,14 @@ def test_what_level_2_cut_is_refused_and_taken_when_allowed(row, path):
 @pytest.mark.parametrize(
     ("row", "line"),
     [
-        (finished() | {"obj": 5}, "obj: is not an object; a finished request has one."),
-        (finished() | {"out": None}, "out: is missing; a finished request has one."),
+        (finished() | {"obj": 5}, "obj: is not an object; a finished request must have this object."),
+        (finished() | {"out": None}, "out: is missing; a finished request must have this object."),
         (finished() | {"timestamp": None}, "timestamp: is missing;"),
         (finished({"text": 5}), "obj.text: is a number;"),
         (finished({"input_ids": [5, -1]}), "obj.input_ids: holds more than token ids"),
         (finished({"session_id": {}}), "obj.session_id: is an object;"),
         (finished(completion_tokens=-1), "out.meta_info.completion_tokens: is negative."),
-        (finished(completion_tokens=None), "out.output_ids: is missing, and no length is logged."),
+        (finished(completion_tokens=None), "out.output_ids: is missing, and no output length is logged."),
     ],
 )
 def test_a_bad_line_of_sglang_is_refused_with_its_path(row, line):

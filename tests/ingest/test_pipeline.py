@@ -53,7 +53,7 @@ def test_equal_prefixes_get_equal_ids(tmp_path):
     assert trace.is_chained and trace.block_size == 2
 
 
-@pytest.mark.parametrize(("tail", "ids"), [("shared", [0, 1, 0, 1]), ("unique", [0, 1, 0, 2]), ("drop", [0, 0])])
+@pytest.mark.parametrize(("tail", "ids"), [("kept", [0, 1, 0, 1]), ("unique", [0, 1, 0, 2]), ("dropped", [0, 0])])
 def test_the_tail_is_shared_unique_or_dropped(tmp_path, tail, ids):
     log = token_log(tmp_path / "log.jsonl", [[1, 2, 3], [1, 2, 3]])
     assert anonymized(log, tail=tail).hash_ids.tolist() == ids
@@ -163,7 +163,7 @@ def long_log(path, rows=3000):
     return token_log(path, prompts, times=times, session=[f"s{rng.integers(200)}" for _ in range(rows)])
 
 
-@pytest.mark.parametrize("tail", ["shared", "unique", "drop"])
+@pytest.mark.parametrize("tail", ["kept", "unique", "dropped"])
 def test_the_same_bytes_for_any_number_of_workers(tmp_path, monkeypatch, tail):
     monkeypatch.setattr(importlib.import_module("kvtrace.ingest.pipeline"), "SMALL", 0)
     monkeypatch.setattr(sources, "PIECE_BYTES", 50_000)
@@ -230,7 +230,7 @@ def test_one_bad_row_too_many_stops_the_run(tmp_path):
 def test_a_log_of_bad_rows_alone_gives_nothing(tmp_path):
     log = tmp_path / "log.jsonl"
     write_log(log, [{"timestamp": 0, "input": []}, {"timestamp": 0, "output": 1}])
-    with pytest.raises(InputError, match="no request was read: 1 rows were rejected, 1 of them so: is missing"):
+    with pytest.raises(InputError, match="the log has no usable request. 1 rows were rejected, 1 of them so: is missing"):
         anonymized(log, max_errors=-1)
 
 
@@ -341,7 +341,7 @@ def test_rows_in_the_logs_order_are_for_use_inside_the_house(tmp_path, options):
         anonymized(token_log(tmp_path / "log.jsonl", [[1]]), keep_order=True, **options)
 
 
-@pytest.mark.parametrize(("tail", "ids"), [("shared", [0, 1, 0, 1]), ("unique", [0, 1, 0, 2]), ("drop", [0, 0])])
+@pytest.mark.parametrize(("tail", "ids"), [("kept", [0, 1, 0, 1]), ("unique", [0, 1, 0, 2]), ("dropped", [0, 0])])
 def test_tails_are_shared_unique_or_dropped_in_the_logs_order_too(tmp_path, tail, ids):
     log = token_log(tmp_path / "log.jsonl", [[1, 2, 3], [1, 2, 3]], times=[5, 0])
     rows = anonymize_rows(log, tokenizer=None, profile="exact", tail=tail, block_size=2, keep_order=True)

@@ -12,7 +12,7 @@ import pytest
 
 from kvtrace._base.errors import InputError, KvtraceError, RowError, StoppedError, UsageError
 from kvtrace._base.workers import retrying_map
-from kvtrace.ingest.encoding_tasks import parts_of
+from kvtrace.ingest.encoding_tasks import partitions_of
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import sources
 from kvtrace.ingest.pipeline import anonymize_rows
@@ -102,8 +102,8 @@ def in_one(path, **options):
 
 CHANGES = [
     {},
-    {"tail": "drop"},
-    {"tail": "shared", "k": 2},
+    {"tail": "dropped"},
+    {"tail": "kept", "k": 2},
     {"k": 6},
     {"k_counts": "sessions"},
     {"k_counts": "requests"},
@@ -165,12 +165,12 @@ def test_a_log_of_lengths_shares_nothing(tmp_path):
     assert in_tasks(path, tmp_path, k_counts="requests", partitions=3)[:2] == in_one(path, k_counts="requests")[:2]
 
 
-def test_the_parts_of_a_log_are_all_its_pieces_in_order(log):
+def test_the_partitions_of_a_log_are_all_its_pieces_in_order(log):
     path = log(rows(100, seed=1))
     files = sources.find(path)
     whole = [(piece.start, piece.size) for piece in sources.pieces(files)]
     for count in (1, 3, 8, 500):
-        parts = parts_of(files, count)
+        parts = partitions_of(files, count)
         assert [part.number for part in parts] == list(range(len(parts))) and len(parts) <= count
         assert [(piece.start, piece.size) for part in parts for piece in part.pieces()] == whole
 

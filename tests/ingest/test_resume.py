@@ -22,8 +22,8 @@ from kvtrace._base.errors import InputError, KvtraceError, RowError, StoppedErro
 from kvtrace._base.files import Output, outputs_together, remove_stale
 from kvtrace.cli import run
 from kvtrace.ingest.batch_codec import packed, unpacked
-from kvtrace.ingest.checkpoint import GOES_ON, Checkpoint
-from kvtrace.ingest.encoding import Batch, Place, Reject
+from kvtrace.ingest.checkpoint import CONTINUES, Checkpoint
+from kvtrace.ingest.encoding import Batch, Reject, RowPosition
 from kvtrace.ingest.keys import Key, load_key
 from kvtrace.ingest.pipeline import anonymize_rows
 from tests.ingest import kill_points
@@ -201,7 +201,7 @@ def test_every_field_of_a_batch_survives(data):
         "np.ndarray | None": lambda: data.draw(st.sampled_from([None, column(np.bool_), column(np.uint64, 2)])),
         "list[str | None]": lambda: data.draw(st.lists(st.none() | st.sampled_from(["text", "image"]), max_size=4)),
         "list[Reject]": lambda: [
-            Reject(Place(2, 31, 4), RowError("is bad.", field="a.b", hint=data.draw(st.none() | st.text()))),
+            Reject(RowPosition(2, 31, 4), RowError("is bad.", field="a.b", hint=data.draw(st.none() | st.text()))),
         ],
     }
     batch = Batch(**{field.name: kinds[field.type]() for field in fields(Batch)})
@@ -212,8 +212,8 @@ def test_every_field_of_a_batch_survives(data):
             assert now.dtype == was.dtype and now.shape == was.shape and now.tobytes() == was.tobytes()
             assert now.flags.writeable and now.flags.aligned
         elif field.name == "rejects":
-            assert [(r.place, r.error.reason, r.error.field, r.error.hint) for r in now] == [
-                (r.place, r.error.reason, r.error.field, r.error.hint) for r in was
+            assert [(r.position, r.error.reason, r.error.field, r.error.hint) for r in now] == [
+                (r.position, r.error.reason, r.error.field, r.error.hint) for r in was
             ]
         else:
             assert now == was and type(now) is type(was)
@@ -320,7 +320,7 @@ def test_another_key_is_refused(place, capsys):
     [
         ("--block-size 8", ["--block-size"]),
         ("--outputs", ["--outputs"]),
-        ("--tail drop", ["--tail"]),
+        ("--tail dropped", ["--tail"]),
         ("--map user=session_id --time-unit s", ["--map", "--time-unit"]),
         ("--isolate-tenants --allow-truncated", ["--allow-truncated", "--isolate-tenants"]),
         ("--no-chat-template", ["--chat-template", "--no-chat-template"]),
@@ -379,7 +379,7 @@ def test_the_spool_is_no_file_that_is_read_or_written(place, capsys):
 
 
 def test_two_runs_do_not_write_one_output(place, capsys, monkeypatch):
-    monkeypatch.setattr("kvtrace.ingest.checkpoint.PATIENCE", 0.1)
+    monkeypatch.setattr("kvtrace.ingest.checkpoint.LOCK_TIMEOUT_S", 0.1)
     with Checkpoint(SPOOL):
         assert told(run(COMMAND), 2, capsys, "another run")
         assert told(run([*COMMAND, "--resume"]), 2, capsys, "another run")
@@ -400,7 +400,7 @@ def test_a_bad_row_can_be_skipped_by_the_resumption(place, capsys):
     write_log(place / "log.jsonl", rows)
     with pytest.raises(RowError) as error, Checkpoint(SPOOL) as checkpoint:
         made(checkpoint=checkpoint)
-    assert error.value.line == 31 and error.value.__notes__ == [GOES_ON]
+    assert error.value.line == 31 and error.value.__notes__ == [CONTINUES]
     rejects = []
     found = resumed(max_errors=-1, on_reject=rejects.append)
     assert found == made(max_errors=-1) and [reject.line for reject in rejects] == [31]
@@ -423,7 +423,7 @@ def test_a_full_disk_leaves_the_batches_before_it(place, monkeypatch):
         Checkpoint(SPOOL) as checkpoint,
     ):
         made(checkpoint=checkpoint)
-    assert error.value.status == 5 and error.value.__notes__ == [GOES_ON]
+    assert error.value.status == 5 and error.value.__notes__ == [CONTINUES]
     with Checkpoint(SPOOL, resume=True) as checkpoint:
         frames = sum(1 for _ in checkpoint.kept())
         assert frames > 2 and Path(SPOOL).stat().st_size == checkpoint._end
@@ -495,7 +495,7 @@ def test_a_log_that_becomes_shorter_stops_the_run_and_keeps_the_spool(place):
 
     with pytest.raises(InputError, match="became shorter") as error, Checkpoint(SPOOL) as checkpoint:
         made(checkpoint=checkpoint, on_progress=cut)
-    assert error.value.__notes__ == [GOES_ON] and Path(SPOOL).exists()
+    assert error.value.__notes__ == [CONTINUES] and Path(SPOOL).exists()
 
 
 def test_what_killed_runs_left_under_temporary_names_goes_and_nothing_else(place):

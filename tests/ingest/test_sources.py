@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.ingest.logs import sources
-from kvtrace.ingest.logs.sources import Piece
+from kvtrace.ingest.logs.sources import LogPiece
 
 ROWS = b'{"a": 1}\n{"a": 22}\n{"a": 333}\n'
 BOM = b"\xef\xbb\xbf"
@@ -104,7 +104,7 @@ def test_no_argument_at_all_is_bad_usage():
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_is_found_out_at_once(logs):
     os.chmod(logs("a.jsonl"), 0)
-    with pytest.raises(InputError, match=r"a.jsonl: can't be read: Permission denied."):
+    with pytest.raises(InputError, match=r"a.jsonl: cannot be read: Permission denied."):
         sources.find("a.jsonl")
 
 
@@ -115,7 +115,7 @@ def test_a_file_that_fails_to_open_is_found_out_at_once(logs, monkeypatch):
         raise PermissionError(13, "Permission denied", "a.jsonl")
 
     monkeypatch.setattr("builtins.open", refuse)
-    with pytest.raises(InputError, match=r"^a.jsonl: can't be read: Permission denied.$"):
+    with pytest.raises(InputError, match=r"^a.jsonl: cannot be read: Permission denied.$"):
         sources.find("a.jsonl")
 
 
@@ -198,7 +198,7 @@ def test_frames_with_a_long_window_are_read(logs):
 def test_a_cut_compressed_file_is_refused(logs, pack, lost):
     packed = PACK[pack](b"".join(b'{"a": %d}\n' % (i * i) for i in range(5000)))
     logs("a.jsonl" + pack, b"" if lost == "all" else packed[:-lost])
-    with pytest.raises(InputError, match=r"a.jsonl.*: the (gzip|zstd) data ends too early; the file was cut short.$"):
+    with pytest.raises(InputError, match=r"a.jsonl.*: the (gzip|zstd) data ends too early: the file is incomplete.$"):
         text("a.jsonl" + pack)
 
 
@@ -295,6 +295,6 @@ def test_any_cut_gives_the_text_back_at_its_offsets(tmp_path_factory, lines, pac
     assert b"".join(piece.read() for piece in found) == data
     at = 0
     for number, piece in enumerate(found):
-        assert isinstance(piece, Piece) and (piece.index, piece.start) == (number, at)
+        assert isinstance(piece, LogPiece) and (piece.index, piece.start) == (number, at)
         assert piece.read().endswith(b"\n") or number == len(found) - 1
         at += piece.size

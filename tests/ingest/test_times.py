@@ -59,7 +59,7 @@ def test_one_odd_time_among_many_does_not_hide_their_unit():
 
 @pytest.mark.parametrize("values", [[0, NOW_S], [NOW_S, NOW_S * 1000], [NOW_S, "2025-10-20"], [5 * 10**10], ["1e14"]])
 def test_times_of_no_or_of_several_units_are_refused_with_the_choices(values):
-    with pytest.raises(RowError, match=r"Try --time-unit s\|ms\|us\|ns\|iso"):
+    with pytest.raises(RowError, match=r"Set --time-unit s\|ms\|us\|ns\|iso"):
         detect(values)
 
 

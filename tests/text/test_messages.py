@@ -3,11 +3,11 @@
 import pytest
 
 from kvtrace._base.errors import RowError
-from kvtrace.text.messages import Wants, reshape
+from kvtrace.text.messages import AcceptedContent, reshape
 
-TEXT = Wants(text=True, parts=False, null=False)
-BOTH = Wants(text=True, parts=True, null=True)
-LISTS = Wants(text=False, parts=True, null=False)
+TEXT = AcceptedContent(text=True, parts=False, null=False)
+BOTH = AcceptedContent(text=True, parts=True, null=True)
+LISTS = AcceptedContent(text=False, parts=True, null=False)
 
 
 def shaped(message, wants=TEXT, arguments="objects"):

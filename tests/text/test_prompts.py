@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from kvtrace import InputError, Trace, UsageError, read, toy
 from kvtrace.cli.texts import texts as texts_command
-from kvtrace.text.prompts import Prompts, hashes_to_texts, texts_to_hashes
-from kvtrace.text.prompts.blocks import Blocks
+from kvtrace.text.prompts import PromptBuilder, hashes_to_texts, texts_to_hashes
+from kvtrace.text.prompts.blocks import PromptBlocks
 from kvtrace.text.prompts.bodies import FORMS
 from kvtrace.text.prompts.verifier import Verifier
-from kvtrace.text.prompts.words import LOREM, Words
+from kvtrace.text.prompts.words import LOREM, WordList
 from kvtrace.text.prompts.writing import write
 from kvtrace.text.tokenizers import load
 from kvtrace.trace.columns import Columns
@@ -85,8 +85,8 @@ def test_every_trace_comes_back_from_its_texts(tokenizer, separator, trace):
 @settings(max_examples=25, deadline=None)
 @given(trace=traces(outputs=False), seed=st.integers(0, 2**64))
 def test_the_verifier_finds_every_row_exact(tokenizer, trace, seed):
-    blocks = Blocks.of_trace(trace)
-    prompts, verifier = Prompts(blocks, Words.of(tokenizer), seed=seed), Verifier(blocks)
+    blocks = PromptBlocks.of_trace(trace)
+    prompts, verifier = PromptBuilder(blocks, WordList.of(tokenizer), seed=seed), Verifier(blocks)
     verifier.add(0, *tokenizer.encode_batch([prompts.text(row) for row in range(len(trace))]))
     assert verifier.exact() == len(trace)
 
@@ -109,7 +109,7 @@ def test_prompts_part_in_the_token_where_their_ids_part():
     rows = [[0, 1 + leaf] for leaf in range(31)]  # as many as Lorem Ipsum has words of one token
     tokenizer = DEEPSEEK
     tokens, offsets = tokenizer.encode_batch(hashes_to_texts(tokenizer, rows, [32] * 31, 16))
-    assert len(Words.of(tokenizer).single) == 31
+    assert len(WordList.of(tokenizer).single) == 31
     assert len(set(tokens[offsets[:-1] + 16].tolist())) == 31
 
 
@@ -173,7 +173,7 @@ def test_lengths_and_rows_must_be_as_many():
 
 
 def test_words_that_no_tokenizer_keeps_whole_are_an_error(monkeypatch):
-    monkeypatch.setattr("kvtrace.text.prompts.words.ENOUGH", 0)  # and no short words come to help
+    monkeypatch.setattr("kvtrace.text.prompts.words.MIN_SINGLE", 0)  # and no short words come to help
     with pytest.raises(UsageError, match="none of 1 words is one token of deepseek-r1"):
         hashes_to_texts(DEEPSEEK, [[0]], [4], 4, words=["Brzęczyszczykiewicz"])
 
@@ -190,7 +190,7 @@ def checked(rows, lengths, tokens):
     """Rows that a verifier finds exact of such tokens, at blocks of 2."""
     ids = np.array([block for row in rows for block in row])
     offsets = np.cumsum([0] + [len(row) for row in rows])
-    verifier = Verifier(Blocks.of(ids, offsets, np.array(lengths), 2))
+    verifier = Verifier(PromptBlocks.of(ids, offsets, np.array(lengths), 2))
     verifier.add(0, np.concatenate(tokens).astype(np.uint32), np.cumsum([0] + [len(row) for row in tokens]))
     return verifier.exact()
 

@@ -168,5 +168,5 @@ def test_a_prompt_that_comes_out_differently_stops_the_run(monkeypatch):
         template.render([{"role": "user", "content": "a"}])
         monkeypatch.setattr(templates, "CHECKED", 1)
         monkeypatch.setattr(template._memory, "render", lambda given: "else")
-        with pytest.raises(KvtraceError, match="came out differently"):
+        with pytest.raises(KvtraceError, match="differs from the full rendering"):
             template.render([{"role": "user", "content": "a"}])

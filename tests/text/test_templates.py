@@ -226,7 +226,7 @@ def test_of_named_templates_tool_use_is_for_requests_with_tools(listed):
 
 def test_named_templates_without_a_default_are_a_usage_error():
     for source in ({"rag": "R"}, [], [{"name": "rag"}], {"default": 3}):
-        assert "no chat template named default" in str(error_of(ChatTemplate, source))
+        assert "chat templates is named default" in str(error_of(ChatTemplate, source))
 
 
 @pytest.mark.parametrize("source, words", [("a\n{% if %}", ":2: the"), ("{{ 'a' | nope }}", "nope"), ("{% for", "")])

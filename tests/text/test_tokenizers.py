@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace._base.errors import InputError, KvtraceError, RowError, UsageError
-from kvtrace.text import templates, tokenizer_files, tokenizers
-from kvtrace.text import tokenizer_parity as agreement
+from kvtrace.text import templates, tokenizer_files, tokenizer_libraries, tokenizer_parity, tokenizers
 
 TINY = Path(__file__).parents[1] / "data" / "tokenizers" / "tiny"
 FRANCE = [0, 128803, 3085, 344, 270, 6102, 294, 8760, 33, 128804, 128798, 201]
@@ -159,13 +158,15 @@ def test_fastokens_is_chosen_where_it_agrees():
 def test_the_reference_is_chosen_where_fastokens_does_not_take_the_tokenizer(altered):
     tokenizer = tokenizers.load(altered(normalizer={"type": "NFKC"}))
     assert tokenizer.backend.startswith("tokenizers ")
-    assert "does not take" in tokenizer.why
+    assert "does not accept" in tokenizer.why
     assert tokenizer.encode("ﬁ").tolist() == tokenizer.encode("fi").tolist()
 
 
 def test_the_reference_is_chosen_where_fastokens_disagrees(monkeypatch):
-    encode = tokenizers._Fastokens.encode
-    monkeypatch.setattr(tokenizers._Fastokens, "encode", lambda self, texts: (encode(self, texts)[0] + 1, [0, 1]))
+    encode = tokenizer_libraries.FastokensLibrary.encode
+    monkeypatch.setattr(
+        tokenizer_libraries.FastokensLibrary, "encode", lambda self, texts: (encode(self, texts)[0] + 1, [0, 1])
+    )
     assert tokenizers.load(str(TINY)).backend.startswith("tokenizers ")
 
 
@@ -194,10 +195,10 @@ def test_another_tokenizer_needs_a_verdict_of_its_own(cache, altered):
 
 @pytest.mark.parametrize("content", [b"", b"maybe", b"\xff\xfe"])
 def test_a_broken_verdict_is_no_verdict(cache, content):
-    agreement.remember(["a"], True)
+    tokenizer_parity.remember(["a"], True)
     (place,) = cache.iterdir()
     place.write_bytes(content)
-    assert agreement.recall(["a"]) is None
+    assert tokenizer_parity.recall(["a"]) is None
 
 
 def test_a_cache_folder_that_cannot_be_made_does_no_harm(tmp_path, monkeypatch):
@@ -207,7 +208,7 @@ def test_a_cache_folder_that_cannot_be_made_does_no_harm(tmp_path, monkeypatch):
 
 
 def test_the_sample_holds_the_tokenizers_own_control_tokens():
-    assert any("a<|eos|>b" in text for text in agreement.sample(["<|eos|>"]))
+    assert any("a<|eos|>b" in text for text in tokenizer_parity.sample(["<|eos|>"]))
 
 
 def test_a_candidate_that_crashes_or_raises_does_not_agree():
@@ -217,9 +218,9 @@ def test_a_candidate_that_crashes_or_raises_does_not_agree():
     def same(texts):
         return np.arange(len(texts)), np.arange(len(texts) + 1)
 
-    assert agreement.agree(same, same, ["a"])
-    assert not agreement.agree(same, crash, ["a"])
-    assert not agreement.agree(same, lambda texts: 1 / 0, ["a"], in_child=False)
+    assert tokenizer_parity.agree(same, same, ["a"])
+    assert not tokenizer_parity.agree(same, crash, ["a"])
+    assert not tokenizer_parity.agree(same, lambda texts: 1 / 0, ["a"], in_child=False)
 
 
 # -- processes -----------------------------------------------------------------------------------------------------
@@ -276,7 +277,7 @@ def test_what_fastokens_fails_on_is_left_to_the_reference(monkeypatch):
 
     expected = by("tokenizers").encode(BOATS).tolist()
     tokenizer = by("fastokens")
-    monkeypatch.setattr(tokenizers._Fastokens, "encode", fail)
+    monkeypatch.setattr(tokenizer_libraries.FastokensLibrary, "encode", fail)
     assert tokenizer.encode(BOATS).tolist() == expected
 
 
@@ -288,8 +289,8 @@ def test_a_failure_of_both_libraries_shows_no_content(monkeypatch):
         raise PanicException("secret")
 
     tokenizer = by("tokenizers")
-    monkeypatch.setattr(tokenizers._Reference, "encode", fail)
-    assert str(error_of(tokenizer.encode, "secret")) == "the tokenizer failed on it (PanicException)."
+    monkeypatch.setattr(tokenizer_libraries.ReferenceLibrary, "encode", fail)
+    assert str(error_of(tokenizer.encode, "secret")) == "the tokenizer failed on the text (PanicException)."
 
 
 def test_an_interrupt_passes(monkeypatch):
@@ -297,7 +298,7 @@ def test_an_interrupt_passes(monkeypatch):
         raise KeyboardInterrupt
 
     tokenizer = by("tokenizers")
-    monkeypatch.setattr(tokenizers._Reference, "encode", stop)
+    monkeypatch.setattr(tokenizer_libraries.ReferenceLibrary, "encode", stop)
     with pytest.raises(KeyboardInterrupt):
         tokenizer.encode(BOATS)
 
@@ -313,7 +314,7 @@ def test_a_file_that_is_no_tokenizer_is_an_input_error(backend, content, tmp_pat
 
 def test_a_tokenizer_that_only_the_reference_takes_cannot_be_forced(altered):
     error = error_of(tokenizers.load, altered(normalizer={"type": "NFKC"}), backend="fastokens")
-    assert "fastokens can't read this tokenizer: " in str(error)
+    assert "fastokens cannot read this tokenizer: " in str(error)
 
 
 def test_an_unknown_backend_is_named_with_the_known_ones():
@@ -345,7 +346,7 @@ def test_an_unknown_name_is_answered_with_what_is_possible(name, tmp_path, monke
 
 
 def test_a_folder_without_a_tokenizer_is_a_usage_error(tmp_path):
-    assert "no tokenizer.json in this folder" in str(error_of(tokenizers.load, str(tmp_path)))
+    assert "the folder has no tokenizer.json" in str(error_of(tokenizers.load, str(tmp_path)))
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "\xff"])
