@@ -58,7 +58,8 @@ def block_hash(**row):
 
 
 def test_each_reader_is_one_row_and_has_a_line_in_the_docs():
-    modules = [importlib.import_module(f"kvtrace.ingest.logs.{m.name}") for m in pkgutil.iter_modules(logs.__path__)]
+    packages = pkgutil.walk_packages(logs.__path__, "kvtrace.ingest.logs.")
+    modules = [importlib.import_module(module.name) for module in packages]
     assert {m for m in modules if hasattr(m, "small_unit") and hasattr(m, "matches")} >= set(READERS.values())
     assert all(hasattr(reader, "read") or hasattr(reader, "read_all") for reader in READERS.values())
     docs = "".join(page.read_text() for page in (HERE.parent / "docs/ingest").glob("logs*.md"))
@@ -124,7 +125,7 @@ def test_block_hash_outputs_are_text_ids_a_length_or_a_message():
     assert read(block_hash(output=None, output_length=5)).output_length == 5
 
 
-def test_a_logged_length_wins_over_what_the_output_holds():
+def test_a_logged_length_takes_precedence_over_the_output():
     for output in ("World", [8, 9], 7):
         assert read(block_hash(output=output, output_length=5)).output_length == 5
 
@@ -206,7 +207,7 @@ def test_nested_pairs_are_read_and_the_row_and_the_response_come_first():
     assert (fourth.model, fourth.output_text) == ("eye", "A dog barks.")  # request and response as JSON in strings
 
 
-def test_batch_rows_are_read_and_a_half_of_one_says_what_to_join():
+def test_batch_rows_are_read_and_half_a_batch_gives_a_hint():
     _, records = records_of("openai_batch")
     assert [(record.id, record.time, record.output_text) for record in records] == [
         ("job-0", 1900000100, "Yes"), ("job-1", 1900000100, "No"), ("job-2", 1900000101, "Yes"),
@@ -263,7 +264,7 @@ def test_tokenised_rows_are_exact():
     assert (second.output_ids, third.output_length, third.type) == (array("I", [9]), 11, "coder")
 
 
-def test_equal_placeholders_of_two_images_are_told_apart_by_the_messages():
+def test_images_with_equal_placeholder_ids_are_distinguished_by_the_messages():
     _, (cat, dog) = records_of("tokens_vllm")
     assert cat.token_ids == dog.token_ids and cat.messages is None
     assert cat.media != dog.media and cat.type == "image"
@@ -333,7 +334,7 @@ def test_a_cut_is_seen_wherever_text_stands(row):
 
 
 @pytest.mark.parametrize("text", ["x" * 2048, "x" * 2047 + "...", "a litellm_truncated field", "wait..."])
-def test_what_only_looks_a_little_cut_is_not(text):
+def test_texts_that_only_resemble_cut_ones_are_accepted(text):
     assert read(block_hash(input=text)).cut is None
 
 
@@ -395,7 +396,7 @@ def test_a_map_is_written_as_pairs():
     assert FieldMap.of(None) == FieldMap() and not FieldMap()
     for pair, message in [
         ("time=at", "--map 'time' is not a field. Use FIELD=PATH with one of: timestamp, input, output"),
-        ("at", "no target 'at'"),
+        ("at", "'at' is not a field"),
         ("session=", "--map session= needs a path"),
         ("session=a..b", "--map session= needs a path"),
     ]:
@@ -420,7 +421,7 @@ def test_a_map_is_written_as_pairs():
         (b"17", "is JSON, but not an object. A log holds one JSON object a line."),
     ],
 )
-def test_a_line_that_is_no_row_says_where_it_breaks(line, message):
+def test_an_invalid_line_is_reported_with_its_column(line, message):
     with pytest.raises(RowError) as error:
         open_reader("block-hash", []).read(line)
     assert str(error.value) == message
@@ -432,12 +433,14 @@ def test_conversations_without_times_say_that_a_time_is_missing():
     reader = open_reader("auto", lines)
     assert reader.describe()["time"] == "none found in the first rows"
     for record in reader.records(lines[0]):
-        with pytest.raises(RowError, match=r"the request has no time. To make up arrival times, use --arrivals rate=1/s\."):
+        with pytest.raises(
+            RowError, match=r"the request has no time. To make up arrival times, use --arrivals rate=1/s\."
+        ):
             reader.time_ns(record)
 
 
-def test_rows_that_fit_no_reader_say_what_was_looked_for():
-    with pytest.raises(RowError, match=r"no known form: litellm, .*, openai. Try --map input=FIELD"):
+def test_rows_that_match_no_reader_are_an_error_that_lists_the_formats():
+    with pytest.raises(RowError, match=r"no known log format .litellm, .*, openai.. Try --map input=FIELD"):
         open_reader("auto", [b'{"question": "Hello"}', b"broken"])
 
 
@@ -452,11 +455,11 @@ def test_the_reader_that_most_rows_fit_is_taken():
     assert logs.detect([{"input": "Hello", "messages": [USER]}]) == "block-hash"
 
 
-def test_what_is_stated_is_not_detected():
+def test_stated_settings_are_not_detected():
     reader = open_reader("openai", lines_of("tokens"), time_unit="us")
     assert reader.describe() == {"reader": "openai (stated)", "time": "microseconds (stated)"}
     assert reader.time_ns(Record(time=5)) == 5_000
-    with pytest.raises(UsageError, match="no log reader 'csv'; it is one of auto, .*tokens, .*openai"):
+    with pytest.raises(UsageError, match="--log-format 'csv' is unknown. Choose one of: auto, .*tokens, .*openai"):
         open_reader("csv", [])
     with pytest.raises(UsageError, match="no time unit 'minutes'"):
         open_reader("auto", [], time_unit="minutes")
@@ -583,5 +586,5 @@ def test_chats_without_times_are_not_requests(shared):
     for path in sorted((shared / "data" / "chats").glob("*.jsonl")):
         found = sources.find(path)
         reader = open_reader("auto", sources.sample(found))
-        with pytest.raises(RowError, match="the log has no times"):
+        with pytest.raises(RowError, match="the request has no time"):
             reader.time_ns(reader.records(sources.sample(found)[0])[0])

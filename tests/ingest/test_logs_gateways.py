@@ -108,7 +108,7 @@ def test_the_docs_examples_are_read_as_they_say():
 
 
 @pytest.mark.parametrize("name", ["litellm", "otel_genai", "otel_traceloop", "otel_openinference", "sglang"])
-def test_the_second_turn_of_a_conversation_goes_on_from_the_first(name):
+def test_the_second_turn_of_a_conversation_extends_the_first(name):
     trace = kvtrace.anonymize(DATA / f"{name}.jsonl", tokenizer=str(TINY), block_size=1, profile="exact")
     first, second = [row for row in range(len(trace)) if trace.session[row] == trace.session[0] >= 0][:2]
     shared = 0
@@ -153,7 +153,7 @@ def test_litellm_users_are_end_users_then_owners_then_keys():
 @pytest.mark.parametrize("call_type", ["aembedding", "aimage_generation", "transcription", "rerank", "moderation"])
 def test_litellm_calls_that_generate_no_text_are_no_requests(call_type):
     assert refused(payload(call_type=call_type), "litellm", NotARequest).startswith("call_type: ")
-    assert refused(payload(status="failure"), "litellm", NotARequest).startswith("status: is a call that failed")
+    assert refused(payload(status="failure"), "litellm", NotARequest).startswith("status: the call failed")
 
 
 def test_litellm_prompts_stand_in_messages_or_in_the_body_that_spend_logs_keep():
@@ -187,7 +187,7 @@ def test_litellm_counts_of_nothing_give_way_to_the_answer():
     assert read(payload(completion_tokens=0), "litellm").output_length == 0
     usage = payload(completion_tokens=None, response=answer | {"usage": {"completion_tokens": 4}})
     assert read(usage, "litellm").output_length == 4
-    assert "no length is logged" in refused(payload(completion_tokens=None), "litellm")
+    assert "no output length is logged" in refused(payload(completion_tokens=None), "litellm")
 
 
 LITELLM_CUT = "x" * 716 + "... (litellm_truncated skipped 912 chars. To keep more, see the docs.) ..." + "y" * 1331
@@ -207,7 +207,7 @@ LITELLM_CUT = "x" * 716 + "... (litellm_truncated skipped 912 chars. To keep mor
         ({"completion_tokens": None, "response": LITELLM_CUT}, "response"),
     ],
 )  # fmt: skip
-def test_what_litellm_cut_is_refused_and_taken_when_allowed(changed, path):
+def test_texts_cut_by_litellm_are_refused_unless_allowed(changed, path):
     line = orjson.dumps(payload(**changed))
     with pytest.raises(RowError) as error:
         open_reader("litellm", [line]).records(line)
@@ -314,7 +314,7 @@ trees = st.recursive(
 
 
 @given(st.lists(trees, min_size=1, max_size=12))
-def test_what_is_numbered_is_gathered_again(items):
+def test_numbered_attributes_become_lists(items):
     flat = {}
 
     def spread(value, name):
@@ -357,7 +357,7 @@ def test_a_span_inherits_users_and_tenants_from_its_resource():
           "llm.input_messages.0.message.content": "__REDACTED__"}, "OPENINFERENCE_HIDE_INPUTS=false"),
     ],
 )  # fmt: skip
-def test_a_span_without_content_says_which_setting_turns_it_on(attributes, setting):
+def test_a_span_without_content_is_reported_with_the_setting_that_captures_it(attributes, setting):
     assert setting in refused({"start_time": "2031-01-01T00:00:00Z", "attributes": attributes}, "otel")
 
 
@@ -402,7 +402,7 @@ JSON_CUT = orjson.dumps([{"role": "user", "parts": [TEXT]}]).decode()[:-7]
          "attributes.gen_ai.prompt[0].content"),
     ],
 )  # fmt: skip
-def test_what_a_limit_on_lengths_cut_is_refused_and_taken_when_allowed(row, path):
+def test_attributes_cut_by_a_length_limit_are_refused_unless_allowed(row, path):
     line = orjson.dumps(row)
     with pytest.raises(RowError) as error:
         open_reader("otel", [line]).records(line)
@@ -459,7 +459,9 @@ def test_a_request_came_its_latency_before_its_line_was_written():
     (slow,) = opened.records(orjson.dumps(finished(e2e_latency=9)))
     assert opened.time_ns(quick) - opened.time_ns(slow) == 8_750_000_000
     assert read(finished(e2e_latency=None), "sglang").time == "2031-01-01T00:00:09.250000"
-    assert refused(finished(e2e_latency="1"), "sglang") == "out.meta_info.e2e_latency: is not a valid number of seconds."
+    assert (
+        refused(finished(e2e_latency="1"), "sglang") == "out.meta_info.e2e_latency: is not a valid number of seconds."
+    )
     mapped = read(finished() | {"timestamp": 5}, "sglang")
     assert mapped.time == 5  # a map's: not the time of the line
 
@@ -469,7 +471,7 @@ def test_sglang_token_ids_win_over_the_text_decoded_from_them():
     assert (record.token_ids, record.text, record.output_ids) == (array("I", [5, 6]), None, array("I", [7, 8, 9]))
 
 
-def test_what_keeps_prefixes_apart_keys_the_blocks():
+def test_extra_keys_and_cache_salts_are_part_of_the_blocks_key():
     plain = read(finished(), "sglang")
     for obj in ({"extra_key": "a"}, {"cache_salt": "a"}, {"image_data": "a.png"}, {"audio_data": ["a"]}):
         assert read(finished(obj), "sglang").media != plain.media
@@ -507,7 +509,7 @@ def test_sglang_events_that_are_no_requests_are_left_out():
         (finished(out={"text": MIDDLE}, completion_tokens=None), "out.text"),
     ],
 )
-def test_what_level_2_cut_is_refused_and_taken_when_allowed(row, path):
+def test_texts_cut_at_level_2_are_refused_unless_allowed(row, path):
     line = orjson.dumps(row)
     with pytest.raises(RowError) as error:
         open_reader("sglang", [line]).records(line)
@@ -521,9 +523,9 @@ def test_what_level_2_cut_is_refused_and_taken_when_allowed(row, path):
     [
         (finished() | {"obj": 5}, "obj: is not an object; a finished request must have this object."),
         (finished() | {"out": None}, "out: is missing; a finished request must have this object."),
-        (finished() | {"timestamp": None}, "timestamp: is missing;"),
+        (finished() | {"timestamp": None}, "timestamp: is missing."),
         (finished({"text": 5}), "obj.text: is a number;"),
-        (finished({"input_ids": [5, -1]}), "obj.input_ids: holds more than token ids"),
+        (finished({"input_ids": [5, -1]}), "obj.input_ids: is not a list of token ids"),
         (finished({"session_id": {}}), "obj.session_id: is an object;"),
         (finished(completion_tokens=-1), "out.meta_info.completion_tokens: is negative."),
         (finished(completion_tokens=None), "out.output_ids: is missing, and no output length is logged."),

@@ -125,7 +125,7 @@ def test_the_docs_examples_are_read_as_they_say():
 # -- conversations ---------------------------------------------------------------------------------------------------
 
 
-def test_each_answer_is_one_request_and_its_prompt_all_that_was_said_before():
+def test_each_assistant_turn_is_a_request_with_all_earlier_turns_as_its_prompt():
     row = rows_of("sharegpt.jsonl")[0]
     first, second = records(row, "conversations")
     assert [(m["role"], m["content"]) for m in second.messages] == [
@@ -162,12 +162,12 @@ def test_a_later_piece_of_a_conversation_lacks_its_beginning(row):
 
 
 @pytest.mark.parametrize("name", ["train_12", "identity_7", "example_3", "Qw7RtY2_0", "Qw7RtY2", "12", None, 7])
-def test_an_id_that_only_ends_in_a_number_is_no_later_piece(name):
+def test_an_id_that_only_ends_in_a_number_is_not_a_later_segment(name):
     row = {"id": name, "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
     assert read(row, "conversations").lacks is None
 
 
-def test_a_greeting_in_a_plain_chat_is_no_request_but_part_of_the_prompts():
+def test_a_greeting_in_a_plain_chat_is_part_of_the_prompts_but_not_a_request():
     record = read(rows_of("chats.jsonl")[1], "conversations")
     assert [m["role"] for m in record.messages] == ["assistant", "user"]
     assert (record.lacks, record.type, len(record.media), record.output_text) == (None, "image", 1, "A ferry.")
@@ -181,7 +181,7 @@ def test_an_image_counts_only_for_the_requests_that_show_it():
     assert [(len(record.media), record.type) for record in found] == [(0, "text"), (1, "image")]
 
 
-def test_a_conversation_without_an_answer_is_no_request():
+def test_a_conversation_without_an_assistant_turn_is_left_out():
     reason = "conversations: the conversation has no assistant turn."
     assert refused(rows_of("sharegpt.jsonl")[5], "conversations", NotARequest) == reason
 
@@ -202,7 +202,7 @@ def test_lmsys_conversations_are_sessions():
     assert records(rows_of("lmsys.jsonl")[1], "conversations")[0].model == "koala-13b"
 
 
-def test_each_turn_goes_on_from_the_one_before():
+def test_each_turn_extends_the_prompt_of_the_previous_one():
     trace = anonymized(DATA / "chats.jsonl", arrivals="rate=1/s,think=1ms", block_size=1)
     first, second, third, _ = prompts(trace)
     assert second[: len(first)] == first and third[: len(second)] == second
@@ -210,7 +210,9 @@ def test_each_turn_goes_on_from_the_one_before():
 
 
 def test_conversations_without_times_need_an_arrival_model():
-    with pytest.raises(InputError, match=r"lmsys.jsonl:1: the request has no time. To make up arrival times, use --arrivals rate=1/s."):
+    with pytest.raises(
+        InputError, match=r"lmsys.jsonl:1: the request has no time. To make up arrival times, use --arrivals rate=1/s."
+    ):
         anonymized(DATA / "lmsys.jsonl")
 
 
@@ -236,7 +238,9 @@ def test_a_cut_turn_spoils_the_requests_from_it_on():
 )  # fmt: skip
 def test_a_bad_conversation_is_refused(said, line):
     found = refused({"conversations": said}, "conversations")
-    assert found == line or (said is None and found.endswith("is missing. It must hold the turns. Try --map input=FIELD."))
+    assert found == line or (
+        said is None and found.endswith("is missing. It must hold the turns. Try --map input=FIELD.")
+    )
 
 
 def test_chats_that_are_requests_are_no_bare_conversations():
@@ -251,7 +255,7 @@ def test_chats_that_are_requests_are_no_bare_conversations():
 @pytest.mark.parametrize(
     "text", [b"[\n", b'[{"conversations": []},\n', b'[{"id": "a"}]', b'[ \n{"input": "a"},\n{"input": "b"}\n]']
 )
-def test_one_json_array_is_told_how_to_become_lines(text, tmp_path):
+def test_a_json_array_gives_a_conversion_hint(text, tmp_path):
     path = tmp_path / "sharegpt.json"
     path.write_bytes(text)
     with pytest.raises(RowError, match=r"this begins an array: try jq -c '\.\[\]' to make lines of it\."):
@@ -285,7 +289,7 @@ def test_anthropic_blocks_become_chat_messages():
     assert fourth.messages[1]["content"] == [{"type": "text", "text": "La"}]  # what is encrypted stays out
 
 
-def test_anthropic_usage_counts_what_caches_had():
+def test_anthropic_usage_includes_cached_tokens():
     found = [read(row, "anthropic") for row in rows_of("anthropic.jsonl")]
     assert [(r.prompt_tokens, r.output_length) for r in found] == [(52, 31), (92, 6), (60, 4), (30, 77)]
     assert [r.output_text for r in found] == ['Look it up.One moment.{"town":"Jena"}', "Yes, both.", "A cup.", None]
@@ -381,7 +385,7 @@ def test_responses_lengths_and_users():
         ({"previous_response_id": None, "conversation": None, "prompt": None}, None),
     ],
 )  # fmt: skip
-def test_what_a_response_went_on_from_is_missed(changed, lacks):
+def test_a_response_that_refers_to_server_state_is_incomplete(changed, lacks):
     row = {"object": "response", "created_at": 5, "input": "Hello", "usage": {"output_tokens": 1}} | changed
     assert read(row, "responses").lacks == lacks
     nested = {"request": {"input": "Hello"} | changed, "response": {"created_at": 5, "usage": {"output_tokens": 1}}}
@@ -490,7 +494,7 @@ def chain(path, tail):
 
 @settings(deadline=None, max_examples=50)
 @given(paths, st.booleans())
-def test_the_same_sharing_goes_in_and_comes_out(tmp_path_factory, found, signed):
+def test_texts_share_prefixes_exactly_as_ids_do(tmp_path_factory, found, signed):
     folder = tmp_path_factory.mktemp("dynamo")
     kept = [(path, tail) for path, tail in found if path or tail] or [([0], 0)]
     hashes = [chain(path, tail) for path, tail in kept]
@@ -513,7 +517,7 @@ def test_the_same_sharing_goes_in_and_comes_out(tmp_path_factory, found, signed)
 
 
 @pytest.mark.parametrize("format", ["mooncake", "bailian", "parquet"])
-def test_no_engine_hash_is_in_what_is_written(tmp_path, format):
+def test_no_engine_hash_is_in_the_output(tmp_path, format):
     hashes = [chain([i, j], 3) for i in range(5) for j in range(5)]
     rows = [dynamo(row, 35, time=1900002000000 + i) for i, row in enumerate(hashes)]
     (tmp_path / "log.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
@@ -567,7 +571,7 @@ def test_burstgpt_is_read_with_and_without_sessions():
     assert reader.name == "burstgpt" and reader.time_ns(reader.records(old[1])[0]) == 5 * 10**9
 
 
-def test_what_we_write_for_clients_is_read_again(tmp_path):
+def test_files_for_clients_are_read_as_logs(tmp_path):
     trace = anonymized(DATA / "wildchat.jsonl")
     for client in ("azure", "burstgpt"):
         again = kvtrace.anonymize(written_for(client, trace, tmp_path), profile="exact")
@@ -697,7 +701,7 @@ def assert_silent(error):
 
 
 @pytest.mark.parametrize(("name", "requests", "tokens"), [("code", 8819, 18_059_974), ("conv", 19_366, 22_361_870)])
-def test_the_azure_traces_are_read_whole(shared, name, requests, tokens):
+def test_all_rows_of_the_azure_traces_are_read(shared, name, requests, tokens):
     trace = kvtrace.anonymize(shared / "data" / "azure" / f"AzureLLMInferenceTrace_{name}.csv", profile="exact")
     assert (len(trace), int(trace.input_length.sum())) == (requests, tokens)
 

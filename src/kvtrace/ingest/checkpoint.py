@@ -83,7 +83,7 @@ class Checkpoint:
             remove_stale(output)
         return self
 
-    def begin(self, encoder: Encoder, inputs: list[sources.Source]) -> None:
+    def begin(self, encoder: Encoder, inputs: list[sources.LogSource]) -> None:
         """Record what the batches depend on: the encoder's settings, its key, and the inputs.
 
         Raises:
@@ -220,7 +220,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def _identity(source: sources.Source, key: Key) -> list:
+def _identity(source: sources.LogSource, key: Key) -> list:
     """The identity of an input: a keyed digest of its path, its size, its time of change."""
     try:
         about = os.stat(source.path)

@@ -261,7 +261,7 @@ class Encoder:
         values = np.concatenate(rows) if rows else np.empty(0, np.uint64)
         return self.hasher.engine_hashes((values, offsets), roots), offsets
 
-    def _block_hashes(self, record: Record) -> np.ndarray:
+    def _block_hashes(self, record) -> np.ndarray:
         hashes = np.frombuffer(record.hashes, dtype=np.uint64)
         return hashes[: record.input_length // self.recipe.block_size] if self.recipe.tail == "dropped" else hashes
 

@@ -66,7 +66,7 @@ def matches(row: dict) -> bool:
     if _is_turns(row.get("conversations")) or _is_turns(row.get("conversation")):
         return True
     messages = row.get("messages")
-    if not _is_turns(messages) or any(row.get(name) is not None for name in REQUEST_FIELDS):
+    if messages is None or not _is_turns(messages) or any(row.get(name) is not None for name in REQUEST_FIELDS):
         return False
     return any(type(message) is dict and message.get("role") == "assistant" for message in messages)
 

@@ -30,9 +30,7 @@ def attributes(value: Any, path: str = "attributes") -> dict[str, Any]:
     if type(parsed) is not dict:
         is_cut = is_broken(value)
         raise RowError(
-            "were cut short: their JSON is incomplete."
-            if is_cut
-            else "are not an object or a list of keys and values.",
+            "were cut short: their JSON is incomplete." if is_cut else "are not an object or a list of keys.",
             field=path,
         )
     flat: dict[str, Any] = {}
