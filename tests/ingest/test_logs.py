@@ -402,7 +402,7 @@ def test_a_map_is_written_as_pairs():
     ]:
         with pytest.raises(UsageError, match=message):
             parse_map([pair])
-    with pytest.raises(UsageError, match="session twice"):
+    with pytest.raises(UsageError, match="session= is given twice"):
         parse_map(["session=a", "session=b"])
 
 
@@ -461,7 +461,7 @@ def test_stated_settings_are_not_detected():
     assert reader.time_ns(Record(time=5)) == 5_000
     with pytest.raises(UsageError, match="--log-format 'csv' is unknown. Choose one of: auto, .*tokens, .*openai"):
         open_reader("csv", [])
-    with pytest.raises(UsageError, match="no time unit 'minutes'"):
+    with pytest.raises(UsageError, match="--time-unit 'minutes' is unknown"):
         open_reader("auto", [], time_unit="minutes")
 
 

@@ -265,7 +265,7 @@ def test_the_command_counts_exact_prompts(trace, tmp_path, capsys):
     assert run(tmp_path / "t.jsonl", "-o", tmp_path / "p.jsonl", "--tokenizer", "deepseek-r1", "--to", "openai") == 0
     said = capsys.readouterr().err
     assert "3 of 3 prompts have the trace's lengths and sharing when tokenised again (100.00%)" in said
-    assert "this tokenizer's adds 3 tokens" in said  # beginning of sentence, user, assistant
+    assert "this tokenizer's template adds 3 tokens" in said  # beginning of sentence, user, assistant
     assert "1 requests have an output of 0 tokens" in said
 
 
