@@ -11,6 +11,7 @@ cdef struct Block:
 cdef int NONE
 cdef int SPARE
 
+
 @cython.final
 cdef class Known:
     cdef Py_ssize_t block_size

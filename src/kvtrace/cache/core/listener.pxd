@@ -2,6 +2,7 @@ cimport cython
 from kvtrace.cache.core.sequence cimport Sequence
 from kvtrace.cache.core.slot_pool cimport SlotPool
 
+
 @cython.final
 cdef class Listener:
     cdef Py_ssize_t block_size
