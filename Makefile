@@ -66,10 +66,6 @@ clean:  ## remove what was built
 	rm -rf build dist $(VENV) demo-output .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find src -name '*.so' -delete
 
-# every file that is compiled or that a compiled file includes; a plain Python file is not among them
-COMPILED := $(shell sed -n 's/^COMPILED = \[\(.*\)\]/\1/p' setup.py | tr -d '",')
-SOURCES := setup.py $(shell cd src/kvtrace && find $(COMPILED) -name '*.py' -o -name '*.pyx' -o -name '*.pxd' | sed 's,^,src/kvtrace/,')
-
 # kernels are compiled while pip fetches the packages that kvtrace needs
 $(VENV)/installed: pyproject.toml
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)

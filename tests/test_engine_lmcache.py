@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace import read, unlimited_hits
-from kvtrace.cache.core.borrowed import Borrowed
+from kvtrace.cache.core.borrowed import PythonPolicy
 from kvtrace.cache.core.chunks import Chunks
 from kvtrace.cache.core.pool import Pool
 from kvtrace.cache.engines import lmcache
@@ -332,7 +332,7 @@ def test_what_does_not_fit_is_said_in_a_line(block_size, capacity, policy, water
 def test_a_victim_is_checked():
     asked = jobs(toy("0", "1", "2", block_size=256))
     context = Context(asked.blocks, 1, asked.trace, asked)
-    engine = Chunks(context, asked, Borrowed(context, Stubborn()))
+    engine = Chunks(context, asked, PythonPolicy(context, Stubborn()))
     with pytest.raises(UsageError, match="as its victim that is not here"):
         engine.advance(3)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvtrace
-from kvtrace.cache.core.borrowed import Borrowed
+from kvtrace.cache.core.borrowed import PythonPolicy
 from kvtrace.cache.core.pool import Pool
 from kvtrace.cache.jobs import jobs
 from kvtrace.cache.policies.base import Context
@@ -45,7 +45,7 @@ def run(
     context = Context(asked.blocks, capacity, trace, asked)
     made = policy(context) if parameter is None else policy(context, parameter)
     if not isinstance(made, (SLRU, LFUDA, TTL, Priority, PGDSF, Workload, Belady, LRU)):
-        made = Borrowed(context, made)
+        made = PythonPolicy(context, made)
     pool = Pool(context, asked, made, total=total, leaf_first=leaf_first)
     pool.schedule(*schedule)
     pool.advance(len(trace) if rows is None else rows)

@@ -17,7 +17,9 @@ def require_built(init: str) -> None:
     folder = os.path.dirname(init)
     times = {entry.name: entry.stat().st_mtime for entry in os.scandir(folder) if not entry.name.startswith("__")}
     is_installed = "site-packages" in folder
-    missing, foreign, stale = [], [], []
+    missing: list[str] = []
+    foreign: list[str] = []
+    stale: list[str] = []
     for name in sorted({name.rpartition(".")[0] for name in times if name.endswith((".pxd", ".pyx"))}):
         sources = [times[name + suffix] for suffix in (".py", ".pyx", ".pxd") if name + suffix in times]
         if name + ".py" not in times and name + ".pyx" not in times:
