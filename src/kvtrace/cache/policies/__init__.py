@@ -39,7 +39,7 @@ class Row:
     example: str = ""
     required: bool = False
     ghosts: bool = False  # it remembers blocks that are gone, so it is not for a live cache, whose slots are used again
-    ceiling: bool = False  # it looks ahead or never evicts: a bound, not a policy that an engine could have
+    bound: bool = False  # it looks ahead or never evicts: a bound, not a policy that an engine could have
 
 
 POLICIES: dict[str, Row] = {
@@ -56,8 +56,8 @@ POLICIES: dict[str, Row] = {
     "priority": Row("priority", "Priority", "the trace's priorities, lowest first", milliseconds, "priority:10m"),
     "pgdsf": Row("pgdsf", "PGDSF", "prefix-aware greedy dual size frequency (RAGCache)", _whole, "pgdsf:30000"),
     "workload": Row("workload", "Workload", "by reuse time of the category (ATC'25)", milliseconds, "workload:10m"),
-    "belady": Row("belady", "Belady", "the offline optimum: the furthest next use goes first", ceiling=True),
-    "unlimited": Row("lru", "LRU", "nothing is ever evicted", ceiling=True),
+    "belady": Row("belady", "Belady", "the offline optimum: the furthest next use goes first", bound=True),
+    "unlimited": Row("lru", "LRU", "nothing is ever evicted", bound=True),
 }
 VERBS = ("insert", "use", "release", "victim", "remove")
 
@@ -96,7 +96,7 @@ def _shipped(name, colon, text, context):
 
 
 def _users(module, name, context):
-    from ..core.python_policy import Borrowed
+    from ..core.python_policy import PythonPolicy
 
     try:
         cls = getattr(import_module(module), name, None)
@@ -111,4 +111,4 @@ def _users(module, name, context):
     missing = [verb for verb in VERBS if not callable(getattr(cls, verb, None))]
     if missing:
         raise UsageError(f"policy {module}:{name} lacks {', '.join(missing)}. A policy has {', '.join(VERBS)}.")
-    return Borrowed(context, cls(context))
+    return PythonPolicy(context, cls(context))
