@@ -1,9 +1,11 @@
 """What the build refuses, and what an import says of compiled modules that do not fit their sources."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -97,3 +99,11 @@ def test_an_import_says_what_does_not_fit(tmp_path, built, age, message):
     else:
         with pytest.raises(ImportError, match=message):
             require_built(str(tmp_path / "__init__.py"))
+
+
+def test_the_release_workflow_names_every_python_that_the_project_names():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [line.rpartition(" ")[2] for line in project["classifiers"] if "Python :: 3." in line]
+    workflow = (ROOT / ".github/workflows/release.yml").read_text()
+    assert f"python: {json.dumps(named)}" in workflow
+    assert project["requires-python"] == f">={named[0]}"
