@@ -223,7 +223,7 @@ def test_experiments_that_make_no_sense_are_refused():
         (lambda: throughput(repeats=0), "repeats is 0; it must be at least 1"),
         (
             lambda: throughput(mix=Mix()),
-            r"the prompts' vocabulary \(32,000 tokens\) is larger than the model's \(1,024\)",
+            r"the prompts' vocabulary \(32,000 tokens\) is larger than",
         ),
     ):
         with pytest.raises(UsageError, match=text):
