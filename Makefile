@@ -79,11 +79,11 @@ $(VENV)/installed: pyproject.toml
 	@$(PIP) install -qq --no-build-isolation --no-deps --editable .
 	@touch $@
 
-# compiled files and what they include; a plain Python file is not among them
-COMPILED := $(shell sed -n 's/^COMPILED = \[\(.*\)\].*/\1/p' setup.py | tr -d '",')
-SOURCES := $(shell cd src/kvtrace && find $(COMPILED) -name '*.py' -o -name '*.pyx' -o -name '*.pxd')
+# each .pyx, each .pxd, and each .py that has a .pxd beside it; a plain Python file is not among them
+DECLARED := $(shell find src -name '*.pxd')
+SOURCES := setup.py $(DECLARED) $(wildcard $(DECLARED:.pxd=.py)) $(shell find src -name '*.pyx')
 
-$(VENV)/built: setup.py $(SOURCES:%=src/kvtrace/%) | $(VENV)/installed
+$(VENV)/built: $(SOURCES) | $(VENV)/installed
 	@$(PY) setup.py -q build_ext --inplace
 	@touch $@
 

@@ -14,12 +14,10 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src/kvtrace")
-# Every .py file of these folders is compiled, but for __init__.py.
-COMPILED = ["_native", "cache/core", "cache/live", "cache/policies", "cache/structures", "serving/core"]
 # Helpers that Cython would otherwise write into each module; compiled once, as a module of its own.
 SHARED = "kvtrace._native._shared"
-# Modules that gcc's -O3 makes faster than -O2; the others compile sooner and are smaller with -O2.
-FASTEST = ["_native/reuse.py", "_native/rows.py", "_native/siphash.py", "cache/", "serving/"]
+# Folders and modules that gcc compiles with -O3; the others take no longer with -O2, and compile sooner.
+FASTEST = {"cache", "serving", "reuse", "rows", "siphash"}
 
 DEBUG = os.environ.get("KVTRACE_DEBUG_KERNELS") == "1"
 JOBS = int(os.environ.get("KVTRACE_BUILD_JOBS") or os.cpu_count() or 1)
@@ -35,10 +33,9 @@ DIRECTIVES = {
 
 
 def compiled_files():
-    """The sources to compile, in order of their paths."""
-    named = [SOURCE / name for name in COMPILED]
-    paths = [path for entry in named for path in ([entry] if entry.suffix else entry.glob("*.py"))]
-    return sorted(path for path in paths if path.name != "__init__.py" and path.exists())
+    """What is compiled: each .pyx, and each .py that has its C declarations in a .pxd beside it."""
+    declared = [path.with_suffix(".py") for path in SOURCE.rglob("*.pxd")]
+    return sorted([*SOURCE.rglob("*.pyx"), *(path for path in declared if path.exists())])
 
 
 def build_folder(cython_version):
@@ -53,7 +50,7 @@ def extensions(folder):
     from Cython.Compiler import Errors, Options
 
     def fail_on_performance_hint(position, message, env=None):
-        """A hint says that a loop takes the interpreter lock back at each call: 20 times slower, and silent."""
+        """A hint says that a loop takes the interpreter lock at each call: 20 times slower, and silent otherwise."""
         if not DEBUG:  # bounds checks have hints of their own
             raise SystemExit(f"performance hint at {position}: {message}")
 
@@ -61,7 +58,7 @@ def extensions(folder):
     # A negative index without wraparound, or a method that hides the C method of its base class: never what was meant.
     Options.warning_errors = True
     multiprocessing.set_start_method("fork", force=True)  # Cython's worker processes must keep these two settings
-    shared = Extension(SHARED, ["src/" + SHARED.replace(".", "/") + ".c"], extra_compile_args=flags("shared"))
+    shared = Extension(SHARED, ["src/" + SHARED.replace(".", "/") + ".c"], extra_compile_args=flags(Path("shared")))
     return cythonize(
         [
             shared,
@@ -69,7 +66,7 @@ def extensions(folder):
                 Extension(
                     ".".join(path.with_suffix("").parts[1:]),
                     [str(path)],
-                    extra_compile_args=flags(path.relative_to(SOURCE).as_posix()),
+                    extra_compile_args=flags(path.relative_to(SOURCE)),
                 )
                 for path in compiled_files()
             ),
@@ -87,7 +84,7 @@ def flags(path):
     """gcc's options for a source file."""
     if DEBUG:
         return ["-O1", "-g"]
-    return ["-O3" if path.startswith(tuple(FASTEST)) else "-O2", "-g0"]
+    return ["-O3" if FASTEST.intersection(path.with_suffix("").parts) else "-O2", "-g0"]
 
 
 class BuildExtensions(build_ext):

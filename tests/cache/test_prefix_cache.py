@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import kvtrace
 from kvtrace._base.errors import KvtraceError, UsageError
-from kvtrace.cache import live_self_check as recount
+from kvtrace.cache.live import self_check as recount
 from kvtrace.cache.live.prefix_cache import OutOfBlocks, PrefixCache
+from kvtrace.cache.live.self_check import FREE, NONE, Books, Held, Known
 from kvtrace.cache.live.sequence import Sequence
-from kvtrace.cache.live_self_check import FREE, NONE, Books, Held, Known
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
 from tests.reference import heap_of_heaps, lru

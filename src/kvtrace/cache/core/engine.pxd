@@ -1,6 +1,10 @@
 from kvtrace.cache.policies.base cimport Context
 
+cdef int TIMED
+cdef int WINDOW
+cdef int ONE
 cdef int NO_ROOM
+
 
 cdef class Engine:
     cdef readonly Context context

@@ -11,24 +11,20 @@ from operator import index
 from time import monotonic
 
 import cython
+from cython.cimports.kvtrace.cache.live.block_table import NONE, SPARE, Known
+from cython.cimports.kvtrace.cache.live.buffers import zeros
+from cython.cimports.kvtrace.cache.live.listener import Listener
+from cython.cimports.kvtrace.cache.live.sequence import Sequence
+from cython.cimports.kvtrace.cache.live.slot_pool import SlotPool
+from cython.cimports.kvtrace.cache.live.tokens_in import Tokens, token_in
+from cython.cimports.kvtrace.cache.policies.base import Context
+from cython.cimports.libc.stdlib import free as give_back
+from cython.cimports.libc.string import memcpy
 
 from kvtrace._base.errors import KvtraceError, UsageError
-from kvtrace.cache import live_self_check as recount
+from kvtrace.cache.live import self_check as recount
 from kvtrace.cache.live.listener import called
-from kvtrace.cache.live_policy import live_policy
-
-if not cython.compiled:  # Python would run this file as it is
-    raise ImportError(f"not compiled: {__name__}. Try `pip install .` with a C compiler at hand.")
-else:
-    from cython.cimports.kvtrace.cache.live.block_table import NONE, SPARE, Known
-    from cython.cimports.kvtrace.cache.live.buffers import zeros
-    from cython.cimports.kvtrace.cache.live.listener import Listener
-    from cython.cimports.kvtrace.cache.live.sequence import Sequence
-    from cython.cimports.kvtrace.cache.live.slot_pool import SlotPool
-    from cython.cimports.kvtrace.cache.live.tokens_in import Tokens, token_in
-    from cython.cimports.kvtrace.cache.policies.base import Context
-    from cython.cimports.libc.stdlib import free as give_back
-    from cython.cimports.libc.string import memcpy
+from kvtrace.cache.live.policy_choice import live_policy
 
 HASHINGS = ("hierarchical", "direct")
 
@@ -37,8 +33,6 @@ class OutOfBlocks(KvtraceError):
     """More blocks are wanted than are free or idle; nothing was changed."""
 
 
-@cython.final
-@cython.cclass
 class PrefixCache:
     """A prefix cache of `blocks` slots, 0 to blocks - 1, that live sequences share and idle blocks wait in.
 
@@ -71,32 +65,6 @@ class PrefixCache:
     >>> second.blocks, second.hit_tokens
     ([0, 1], 7)
     """
-
-    slots = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    block_size = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    most_idle = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    hashing = cython.declare(object, visibility="readonly")
-    known = cython.declare(Known, visibility="readonly")
-    pool: SlotPool
-    context: Context
-    listener: Listener
-    clock: object
-    salted: object
-    sequences: set  # the live ones
-    busy: cython.bint  # in the middle of a change; for good where a policy's exception ended it
-
-    # work space of a call
-    tokens: Tokens
-    draft: cython.p_uint  # a partial block as it will be
-
-    # counts
-    requests: cython.longlong
-    asked_blocks: cython.longlong
-    hit_blocks: cython.longlong
-    asked_tokens: cython.longlong
-    hit_tokens: cython.longlong
-    appended: cython.longlong
-    copies: cython.longlong
 
     def __cinit__(self, blocks, block_size=16, *, idle=None, policy="lru", hashing="hierarchical", salt=b"",
                   on_read=None, on_write=None, on_evict=None, on_copy=None, clock=None):  # fmt: skip
@@ -158,8 +126,7 @@ class PrefixCache:
         >>> cache.allocate([6])
         Traceback (most recent call last):
         ...
-        kvtrace.cache.live.prefix_cache.OutOfBlocks: 1 block is needed, 0 are free and 0 idle of 2. Free a sequence
-        first.
+        kvtrace.cache.live.prefix_cache.OutOfBlocks: 1 block is needed, 0 are free and 0 idle of 2. ...
         """
         self._tick()
         length: cython.Py_ssize_t = self.tokens.read(tokens)
@@ -289,7 +256,7 @@ class PrefixCache:
             b = cython.cast(cython.int, i)
             if self.known.blocks[b].length != SPARE:
                 known[b] = recount.Known(
-                    self.known.blocks[b].parent, self.known.blocks[b].slot, self.known.blocks[b].contributors,
+                    self.known.blocks[b].parent, self.known.blocks[b].slot, self.known.blocks[b].holders,
                     self.known.found_as(b),
                 )  # fmt: skip
         return recount.Books(
@@ -304,9 +271,7 @@ class PrefixCache:
 
     # ---- before a call
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _tick(self) -> cython.int:
+    def _tick(self):
         """Tell the policy the time, and evict what it finds too old, before anything is looked up."""
         self._ready()
         self.context.now = self.clock()
@@ -318,18 +283,14 @@ class PrefixCache:
             self.listener.evicted(self.pool)
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _check_live(self, sequence: Sequence) -> cython.int:
+    def _check_live(self, sequence):
         if sequence is None or sequence.cache is not self:
             raise UsageError("the sequence is not one that this cache allocated.")
         if not sequence.live:
             raise UsageError("the sequence was freed before. Allocate its tokens again.")
         return self._ready()
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _ready(self) -> cython.int:
+    def _ready(self):
         if self.listener.telling:
             raise UsageError("a callback of the prefix cache can't change it. Try after the call that it hears of.")
         if self.busy:
@@ -338,8 +299,7 @@ class PrefixCache:
 
     # ---- a sequence begins
 
-    @cython.cfunc
-    def _sequence(self, length: cython.Py_ssize_t, hits: cython.Py_ssize_t) -> Sequence:
+    def _sequence(self, length, hits):
         """A sequence of so many tokens and hit blocks that holds nothing yet."""
         sequence: Sequence = Sequence.__new__(Sequence)
         sequence.cache = self
@@ -348,9 +308,7 @@ class PrefixCache:
         sequence.reserve(sequence.count)
         return sequence
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _make_sure_of_room(self, count: cython.Py_ssize_t, known: cython.Py_ssize_t) -> cython.int:
+    def _make_sure_of_room(self, count, known):
         """Raise OutOfBlocks where the slots that are free or idle, but for the path's own, are too few for its rest."""
         i: cython.Py_ssize_t
         slot: cython.int
@@ -365,16 +323,14 @@ class PrefixCache:
             raise self._no_room(need, idle)
         return self.known.reserve(need + 1)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _fill(self, sequence: Sequence, known: cython.Py_ssize_t) -> cython.int:
+    def _fill(self, sequence, known):
         """Pin the resident blocks of `path`, then find slots for the others, root first."""
         i: cython.Py_ssize_t
         here: cython.Py_ssize_t = 0
         b: cython.int = sequence.root
-        self.known.blocks[b].contributors += 1
+        self.known.blocks[b].holders += 1
         for i in range(known):  # also what is resident below a gap, and is computed again in its place
-            self.known.blocks[self.known.path[i]].contributors += 1  # until it has a slot: evictions must not forget it
+            self.known.blocks[self.known.path[i]].holders += 1  # until it has a slot: evictions must not forget it
             if self.known.blocks[self.known.path[i]].slot != NONE:
                 self.pool.pin(self.known.blocks[self.known.path[i]].slot)
         for i in range(sequence.count):
@@ -387,12 +343,10 @@ class PrefixCache:
             sequence.slots[i] = self.known.blocks[b].slot
             here += self.block_size
         for i in range(known):
-            self.known.blocks[self.known.path[i]].contributors -= 1
+            self.known.blocks[self.known.path[i]].holders -= 1
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _count(self, sequence: Sequence) -> cython.void:
+    def _count(self, sequence):
         self.requests += 1
         self.asked_blocks += sequence.count
         self.hit_blocks += sequence.hit_blocks
@@ -401,9 +355,7 @@ class PrefixCache:
 
     # ---- a live sequence grows
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _extend(self, sequence: Sequence, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.int:
+    def _extend(self, sequence, tokens, length):
         """Append so many tokens, a block at a time: to the partial block, then to new ones."""
         i: cython.Py_ssize_t
         slot: cython.int
@@ -436,10 +388,7 @@ class PrefixCache:
             self.listener.extended(self.pool, sequence, first, shared)
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _lengthen(self, slot: cython.int, filled: cython.Py_ssize_t, tokens: cython.p_uint,
-                  more: cython.Py_ssize_t, shared: cython.bint) -> cython.int:  # fmt: skip
+    def _lengthen(self, slot, filled, tokens, more, shared):
         """Give a partial block more tokens, in a slot of its own where it is shared; returns its slot."""
         old: cython.int = self.pool.block[slot]
         memcpy(self.draft, self.known.tokens_of(old), filled * cython.sizeof(cython.uint))

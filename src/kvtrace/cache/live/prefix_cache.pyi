@@ -2,8 +2,8 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from ..._base.errors import KvtraceError
-from ..live_self_check import Books
 from .block_table import Known
+from .self_check import Books
 from .sequence import Sequence
 
 class OutOfBlocks(KvtraceError): ...

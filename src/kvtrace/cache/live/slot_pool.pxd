@@ -4,6 +4,7 @@ from kvtrace.cache.policies.base cimport Policy
 
 cdef int FREE
 
+
 @cython.final
 cdef class SlotPool:
     cdef Py_ssize_t count

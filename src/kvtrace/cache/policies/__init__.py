@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ..._base.built import load
+from ..._base.built import require_built
 from ..._base.errors import UsageError
 from ..._base.units import milliseconds
+
+require_built(__file__)
 
 
 def _share(text: str) -> float:
@@ -89,7 +91,7 @@ def make(spec: str, context):
 
 def _shipped(name, colon, text, context):
     row = POLICIES[name]
-    cls = getattr(load(f".{row.module}", __name__), row.cls)
+    cls = getattr(import_module(f".{row.module}", __name__), row.cls)
     if not colon:
         if row.required:
             raise UsageError(f"policy {name} needs its parameter. Try {row.example}.")

@@ -1,5 +1,6 @@
 cdef int NONE
 
+
 cdef class Context:
     cdef readonly Py_ssize_t blocks
     cdef readonly long long capacity
@@ -7,6 +8,7 @@ cdef class Context:
     cdef readonly object jobs
     cdef public Py_ssize_t request
     cdef public double now
+
 
 cdef class Policy:
     cdef readonly Context context

@@ -3,12 +3,9 @@
 The engine owns residency, pins and counts; a policy holds an order among the evictable blocks and nothing else.
 """
 
-import cython
-
-NONE = cython.declare(cython.int, -2)  # no block: -1 says that an exception is on its way
+NONE = -2  # no block: -1 says that an exception is on its way
 
 
-@cython.cclass
 class Context:
     """What a policy may know: how many blocks there are, the capacity, the trace, and the present moment.
 
@@ -25,7 +22,6 @@ class Context:
         self.request, self.now = -1, 0.0
 
 
-@cython.cclass
 class Policy:
     """An eviction order over blocks 0 ... context.blocks - 1; a subclass says which by five verbs.
 
@@ -39,81 +35,48 @@ class Policy:
         self.misses = False  # whether `miss` tells it of a block before room is made for it
         self.keeps_parents = False  # whether the order itself lets no block outlive its parent
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         """Allocated: now resident and pinned."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         """Wanted again: pinned, whether it was evictable or not."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         """Evictable from now on; the blocks of a request come tail first."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         """The next to go among the evictable, which stays in the order until `remove`; NONE where there is none."""
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         """Gone: an evictable block is no longer resident."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def expired(self) -> cython.int:
+    def expired(self):
         """An evictable block whose time is over, or NONE."""
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def miss(self, block: cython.int) -> cython.int:
+    def miss(self, block):
         """Not resident, and wanted: room is made for it next, then it is inserted."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
+    def touch(self, block):
         """An evictable block is used and released at once; an override says the same in fewer steps."""
         self.use(block)
         return self.release(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def bring(self, block: cython.int) -> cython.int:
+    def bring(self, block):
         """A block is inserted and released at once; an override says the same in fewer steps."""
         self.insert(block)
         return self.release(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
+    def coming(self):
         """A block that may be the victim before long, or NONE; what is kept of it is fetched, nothing changes."""
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
+    def soon(self, far, near):
         """Two blocks will be wanted, `near` before `far`: what is kept of them may be fetched; nothing changes."""
         return 0

@@ -8,26 +8,17 @@ keeps its place and its mark; `release` lets it go from where it stands and does
 """
 
 import cython
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
+from cython.cimports.kvtrace.cache.structures.queue import Places
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-    from cython.cimports.kvtrace.cache.structures.queue import Places
-
-NEAR = cython.declare(cython.int, 16)  # places between the hand and what `coming` looks at, at least
-FAR = cython.declare(cython.int, 80)  # and at most
+NEAR = 16  # places between the hand and what `coming` looks at, at least
+FAR = 80  # and at most
 
 
-@cython.final
-@cython.cclass
 class Sieve(Policy):
     """Lazy promotion and quick demotion by one hand; the line's marks say who was hit."""
-
-    line: Line
-    hand: cython.int  # the block that the hand points at, or NONE: it begins with the oldest
-    at: cython.int  # the place where the hand took its block last
-    seen: cython.int  # how far `coming` has looked
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
@@ -35,29 +26,17 @@ class Sieve(Policy):
         self.hand = NONE
         self.at = self.seen = 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         return self.line.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         self.line.marked[self.line.place(block)] = 1
         return self.line.forbid(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         return self.line.allow(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         place: cython.int = 0
         if self.hand != NONE:
             place = self.line.place(self.hand)
@@ -75,31 +54,19 @@ class Sieve(Policy):
         self.hand = self.line.order[place]
         return self.hand
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         if block == self.hand:
             self.hand = self.line.next(block)
         return self.line.drop(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
+    def touch(self, block):
         self.line.marked[self.line.place(block)] = 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def bring(self, block: cython.int) -> cython.int:
+    def bring(self, block):
         return self.line.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
+    def coming(self):
         if self.seen < self.at + NEAR or self.seen > self.at + FAR:  # the hand came near, or the line was closed up
             self.seen = self.at + NEAR
         while self.seen < self.line.tail and self.seen < self.at + FAR:
@@ -110,9 +77,6 @@ class Sieve(Policy):
                 return block
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
+    def soon(self, far, near):
         fetch(cython.address(self.line.places.at[far]))
         return 0

@@ -1,7 +1,13 @@
+cimport cython
+
+cdef unsigned long long ONE
+
 cdef extern from *:
     int __builtin_ctzll(unsigned long long word) noexcept nogil
     int __builtin_clzll(unsigned long long word) noexcept nogil
 
+
+@cython.final
 cdef class Bits:
     cdef unsigned long long[::1] words
     cdef Py_ssize_t base[7]

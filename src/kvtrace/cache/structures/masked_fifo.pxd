@@ -1,6 +1,12 @@
+cimport cython
 from kvtrace.cache.structures.hierarchical_bitset cimport Bits
 from kvtrace.cache.structures.queue cimport Places
 
+cdef int AHEAD
+cdef int MOST
+
+
+@cython.final
 cdef class Line:
     cdef Places places
     cdef int[::1] order

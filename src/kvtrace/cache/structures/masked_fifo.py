@@ -6,19 +6,15 @@ of them is found in a few steps however many pinned blocks stand before it. Line
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import NONE
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
+from cython.cimports.kvtrace.cache.structures.queue import Places
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
-    from cython.cimports.kvtrace.cache.structures.queue import Places
-
-MOST = cython.declare(cython.int, 1 << 29)  # places that are told apart beside four tags
-AHEAD = cython.declare(cython.int, 8)  # `ahead` looks so many places beyond one
+MOST = 1 << 29  # places that are told apart beside four tags
+AHEAD = 8  # `ahead` looks so many places beyond one
 
 
-@cython.final
-@cython.cclass
 class Line:
     """Blocks in order of arrival, each allowed to go or not, and with a mark that is its owner's to use."""
 
@@ -29,10 +25,7 @@ class Line:
         self.allowed = Bits(1024)
         self.tail = self.size = self.front = 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def push(self, block: cython.int) -> cython.int:
+    def push(self, block):
         """Put a block that is in no line at the end; it may not go yet."""
         if self.tail == self.order.shape[0]:
             self._compact()
@@ -43,18 +36,12 @@ class Line:
         self.size += 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def join(self, block: cython.int) -> cython.int:
+    def join(self, block):
         """Put a block that is in no line at the end; it may go."""
         self.push(block)
         return self.allowed.set(self.tail - 1)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def drop(self, block: cython.int) -> cython.int:
+    def drop(self, block):
         """Take a block of this line out."""
         place: cython.int = self.place(block)
         self.allowed.clear(place)
@@ -63,10 +50,7 @@ class Line:
         self.size -= 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def rejoin(self, block: cython.int) -> cython.int:
+    def rejoin(self, block):
         """Take a block of this line, which may go, from where it stands to the end, its mark gone."""
         if self.tail == self.order.shape[0]:
             self._compact()
@@ -76,39 +60,24 @@ class Line:
         self.size -= 1
         return self.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def allow(self, block: cython.int) -> cython.int:
+    def allow(self, block):
         """A block of this line may go from now on."""
         return self.allowed.set(self.place(block))
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def forbid(self, block: cython.int) -> cython.int:
+    def forbid(self, block):
         """A block of this line may not go; perhaps it might not before."""
         return self.allowed.clear(self.place(block))
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def place(self, block: cython.int) -> cython.int:
+    def place(self, block):
         """Where a block of this line stands; it changes when the line is pushed to."""
         return self.places.at[block] >> 2
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def holds(self, block: cython.int) -> cython.bint:
+    def holds(self, block):
         """Whether a block is in this line."""
         at: cython.int = self.places.at[block]
         return at >= 0 and (at & 3) == self.tag
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def first(self) -> cython.int:
+    def first(self):
         """The block that has been here longest among those that may go, or NONE."""
         place: cython.int = self.allowed.least()
         if place < 0:
@@ -116,10 +85,7 @@ class Line:
         self.front = place
         return self.order[place]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def ahead(self, place: cython.int) -> cython.int:
+    def ahead(self, place):
         """The block some places behind a place, which may well be first soon, or NONE; where it stands is fetched."""
         if place + AHEAD >= self.tail:
             return NONE
@@ -128,20 +94,14 @@ class Line:
             fetch(cython.address(self.places.at[block]))
         return block
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def next(self, block: cython.int) -> cython.int:
+    def next(self, block):
         """The block that stands behind a block of this line, whether it may go or not, or NONE."""
         place: cython.int = self.place(block) + 1
         while place < self.tail and self.order[place] == NONE:
             place += 1
         return NONE if place == self.tail else self.order[place]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _compact(self) -> cython.int:
+    def _compact(self):
         """Close the gaps; take twice the room where more than a quarter of the log is still here."""
         place: cython.int
         kept: cython.int = 0

@@ -1,6 +1,15 @@
+cimport cython
+
+cdef int FAR
+cdef int NEAR
+
+
+@cython.final
 cdef class Places:
     cdef int[::1] at
 
+
+@cython.final
 cdef class Queue:
     cdef Places places
     cdef int[::1] order

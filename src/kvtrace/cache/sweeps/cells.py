@@ -18,12 +18,12 @@ from .grid import Cell
 Row = dict[str, Any]
 OnProgress = Callable[[int], None]  # requests served
 
-SWITCHES = ("capacity_counts", "pool", "free_order", "watermark")
+SWITCHES: tuple[str, ...] = ("capacity_counts", "pool", "free_order", "watermark")
 COUNTS = (
     "requests", "hit_blocks", "blocks", "hit_tokens", "tokens", "request_hits", "requests_with_blocks",
     "block_hit_rate", "token_hit_rate", "request_hit_rate", "evictions", "early_frees", "warm_up_requests",
 )  # fmt: skip
-SETTINGS = ("trace", "block_size", "engine", "mode", "schedule", "policy", "capacity", "seed")
+SETTINGS: tuple[str, ...] = ("trace", "block_size", "engine", "mode", "schedule", "policy", "capacity", "seed")
 COLUMNS = (*SETTINGS, "capacity_tokens", "capacity_bytes", *SWITCHES, *COUNTS, "error")
 
 

@@ -1,6 +1,9 @@
 from kvtrace.cache.core.engine cimport Engine
 from kvtrace.serving.core.router cimport Router
 
+cdef double NEVER
+
+
 cdef class Serving:
     cdef list engines
     cdef list instances
@@ -21,6 +24,7 @@ cdef class Serving:
     cdef bint prefetches
     cdef Py_ssize_t row
     cdef _tell(self)
+
 
 cdef class Instance:
     cdef Engine engine

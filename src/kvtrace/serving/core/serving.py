@@ -12,10 +12,9 @@ from heapq import heappop, heappush
 import cython
 import numpy as np
 
-NEVER = cython.declare(cython.double, 1e300)
+NEVER = 1e300
 
 
-@cython.cclass
 class Serving:
     """Requests in order of arrival, and what becomes of each: its instance and times, in seconds.
 
@@ -85,7 +84,6 @@ class Serving:
         for engine in self.engines:
             engine.close()
 
-    @cython.cfunc
     def _tell(self):
         """Tell the router how busy each instance is."""
         i: cython.int
@@ -97,7 +95,6 @@ class Serving:
             router.blocks[i], router.here[i] = one.reserved, one.waiting()
 
 
-@cython.cclass
 class Instance:
     """One instance: who waits, whose prompt is computed, who decodes, and what time it is there.
 
@@ -113,14 +110,11 @@ class Instance:
         self.now = self.busy = 0
         self.steps = self.batch = self.context = self.reserved = self.prefill = self.load = 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def waiting(self) -> cython.longlong:
+    def waiting(self):
         """Requests that are here and have not ended."""
         return len(self.queue) - self.head + len(self.prefilling) + self.batch
 
-    @cython.cfunc
-    def take(self, row: cython.Py_ssize_t):
+    def take(self, row):
         """A request arrives."""
         s: Serving = self.serving
         if self.waiting() == 0:
@@ -129,8 +123,7 @@ class Instance:
         self.prefill += s.tokens[row]
         self.load += s.tokens[row] + s.output[row]
 
-    @cython.cfunc
-    def run(self, until: cython.double):
+    def run(self, until):
         """Take all steps that begin before a time."""
         while self.now < until and self.waiting() > 0:
             self._admit()
@@ -139,7 +132,6 @@ class Instance:
             else:
                 self._decode(until)
 
-    @cython.cfunc
     def _admit(self):
         """Admit those that wait, in order, while there is room for all that they may come to hold."""
         s: Serving = self.serving
@@ -164,8 +156,7 @@ class Instance:
             del self.queue[: self.head]
             self.head = 0
 
-    @cython.cfunc
-    def _bring_up(self, row: cython.Py_ssize_t):
+    def _bring_up(self, row):
         """Fetch what hit in lower tiers, or compute it again where that is sooner; a prompt waits for what is fetched.
 
         With prefetching, the transfer began when the request arrived.
@@ -181,8 +172,7 @@ class Instance:
         else:
             s.ready[row] = self.now + left
 
-    @cython.cfunc
-    def _mixed(self, until: cython.double):
+    def _mixed(self, until):
         """One step: a token of each that decodes, and chunks of prompts as far as the step's tokens go."""
         s: Serving = self.serving
         row: cython.Py_ssize_t
@@ -226,8 +216,7 @@ class Instance:
                 left.append(row)
         self.prefilling = left
 
-    @cython.cfunc
-    def _decode(self, until: cython.double):
+    def _decode(self, until):
         """Steps that only decode, up to the first end or the last that begins before a time."""
         most: cython.longlong = self.decoding[0][0] - self.steps
         low: cython.longlong = 1
@@ -242,8 +231,7 @@ class Instance:
         self._pass(self._times(low))
         self._token(low)
 
-    @cython.cfunc
-    def _token(self, steps: cython.longlong):
+    def _token(self, steps):
         """So many tokens of each request that decodes; those whose last one it was end."""
         s: Serving = self.serving
         row: cython.Py_ssize_t
@@ -255,8 +243,7 @@ class Instance:
             self.context -= s.tokens[row] + s.output[row]
             self._end(row)
 
-    @cython.cfunc
-    def _first(self, row: cython.Py_ssize_t):
+    def _first(self, row):
         """The prompt is there, and with it the first token."""
         s: Serving = self.serving
         s.first[row] = self.now
@@ -267,29 +254,23 @@ class Instance:
         self.context += s.tokens[row] + 1
         heappush(self.decoding, (self.steps + s.output[row] - 1, row))
 
-    @cython.cfunc
-    def _end(self, row: cython.Py_ssize_t):
+    def _end(self, row):
         s: Serving = self.serving
         s.ended[row] = self.now
         self.reserved -= s.need[row]
         self.load -= s.tokens[row] + s.output[row]
         self.engine._end(row)
 
-    @cython.cfunc
-    def _pass(self, seconds: cython.double):
+    def _pass(self, seconds):
         self.now += seconds
         self.busy += seconds
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=True)
-    def _time(self, tokens: cython.double, pairs: cython.double, cached: cython.double) -> cython.double:
+    def _time(self, tokens, pairs, cached):
         """Seconds of a step: what it computes or what it reads, whichever takes longer."""
         rates: cython.const[cython.double][::1] = self.serving.rates
         return max(rates[0] * tokens + rates[1] * pairs, rates[2] + rates[3] * cached) + rates[4]
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=True)
-    def _times(self, steps: cython.longlong) -> cython.double:
+    def _times(self, steps):
         """Seconds of so many steps that only decode: each reads as many tokens more as requests decode."""
         rates: cython.const[cython.double][::1] = self.serving.rates
         batch: cython.double = self.batch

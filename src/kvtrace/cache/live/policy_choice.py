@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._base.errors import UsageError
-from . import policies
-from .policies.base import Context
+from ..._base.errors import UsageError
+from .. import policies
+from ..policies.base import Context
 
 
 def live_policy(policy: Any, context: Context) -> Any:
@@ -17,7 +17,7 @@ def live_policy(policy: Any, context: Context) -> Any:
     >>> live_policy("lru", Context(blocks=4, capacity=2)).keeps_parents
     True
     """
-    from .core.python_policy import Borrowed
+    from ..core.python_policy import Borrowed
 
     if isinstance(policy, str):
         row = policies.POLICIES.get(policy.partition(":")[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from .._base.errors import KvtraceError
+from ..._base.errors import KvtraceError
 
 FREE = -1  # pins of a slot with nothing in it
 NONE = -1  # no block, no slot
