@@ -18,7 +18,7 @@ from ..trace.hits import Hits, count_hits
 from ..trace.trace import Trace
 from . import engines
 from .demand import Jobs, jobs
-from .policies import POLICIES
+from .policies import POLICIES, Row
 from .schedules import ONE, Schedule, parse_schedule
 
 SCHEMA = 1  # version of the keys of to_dict
@@ -45,8 +45,12 @@ class Setting:
     @property
     def bound(self) -> bool:
         """Whether its policy is a bound, and no engine's."""
-        name = self.policy.partition(":")[0]
-        return name in POLICIES and POLICIES[name].bound
+        return self.row is not None and self.row.bound
+
+    @property
+    def row(self) -> Row | None:
+        """The row of its policy in POLICIES; None for a user's class."""
+        return POLICIES.get(self.policy.partition(":")[0])
 
     @property
     def asks(self) -> tuple[str, bool]:
