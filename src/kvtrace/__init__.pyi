@@ -72,8 +72,8 @@ from .serving.hardware.roofline import Roofline as Roofline
 from .serving.hardware.roofline import roofline_of as roofline_of
 from .serving.instances import FleetSimulation as FleetSimulation
 from .serving.instances import simulate_instances as simulate_instances
+from .serving.plan_result import Plan as Plan
 from .serving.planning import LowerTier as LowerTier
-from .serving.planning import Plan as Plan
 from .serving.planning import PlanTarget as PlanTarget
 from .serving.planning import plan as plan
 from .serving.simulation import BatchLimits as BatchLimits
