@@ -258,7 +258,7 @@ def test_chats_that_are_requests_are_no_bare_conversations():
 def test_a_json_array_gives_a_conversion_hint(text, tmp_path):
     path = tmp_path / "sharegpt.json"
     path.write_bytes(text)
-    with pytest.raises(RowError, match=r"this begins an array: try jq -c '\.\[\]' to make lines of it\."):
+    with pytest.raises(RowError, match=r"To convert a JSON array, use jq -c '\.\[\]'\."):
         kvtrace.anonymize(path)
 
 

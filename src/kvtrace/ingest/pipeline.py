@@ -8,10 +8,10 @@ and 8 more bytes a reference at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -26,7 +26,8 @@ from ..trace.building import TraceBuilder
 from ..trace.trace import Trace
 from .collector import AnonymizedRows, Collector
 from .encoding import Batch
-from .preparation import prepare
+from .keys import Key
+from .preparation import Inputs, LogOptions, prepare
 from .row_counts import Progress
 
 if TYPE_CHECKING:
@@ -35,16 +36,96 @@ if TYPE_CHECKING:
 SMALL = 4 << 20  # bytes; a smaller log is encoded in one process, since starting workers would take longer
 
 
-def anonymize(inputs, **options) -> Trace:
-    """Anonymise raw logs: replace text by chained block ids, under a key that is then forgotten.
+def anonymize(
+    inputs: Inputs,
+    *,
+    log_format: str = "auto",
+    field_map: dict[str, str] | None = None,
+    time_unit: str = "auto",
+    allow_truncated: bool = False,
+    tokenizer: str | None = "deepseek-r1",
+    chat_template: str | Path | None = None,
+    use_template: bool = True,
+    generation_prompt: str | None = None,
+    block_size: int | None = None,
+    outputs: bool = False,
+    profile: Profile | str = "standard",
+    k: int | None = None,
+    k_counts: str | None = None,
+    tail: str | None = None,
+    time_step_ms: int | None = None,
+    round_input: str | int | None = None,
+    round_output: str | int | None = None,
+    drop_sessions: bool | None = None,
+    sample_sessions: float = 1.0,
+    tenant_field: str | None = None,
+    isolate_tenants: bool = False,
+    arrivals: str | None = None,
+    key: Key | None = None,
+    workers: int | None = None,
+    max_errors: int = 0,
+    on_reject: Callable[[RowError], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Trace:
+    """Turn raw logs into a Trace: text becomes chained block ids, hashed under a secret key.
 
-    `inputs` is a path, a directory, a glob, or several of them. The options are those of `anonymize_rows`.
+    Args:
+        inputs: A path, a directory or a glob, or several of these.
+        log_format: A log format of docs/ingest/logs.md; "auto" detects it from the first rows.
+        field_map: Field to JSON path, as in {"session": "meta.conversation"}.
+        time_unit: "s", "ms", "us", "ns" or "iso"; "auto" detects it from the first rows.
+        allow_truncated: Accept prompts that the logger cut short.
+        tokenizer: A built-in name, a tokenizer.json or its folder, or a Hugging Face id; None for logs of hashes.
+        chat_template: A jinja file that replaces the tokenizer's own template.
+        use_template: False if prompts are already templated text.
+        generation_prompt: Text that ends each prompt, instead of the template's own.
+        block_size: Tokens a block. The default is 512, or the block size of the hashes in the log.
+        outputs: Also make ids for output blocks.
+        profile: A release profile or its name; the next seven options replace single settings of it.
+        k: Blocks with fewer contributors than k are split, one copy each; 1 never splits.
+        k_counts: What k counts: "users", "sessions", "requests" or "auto".
+        tail: The last, partial block of a prompt: "kept", "unique" or "dropped".
+        time_step_ms: Times are rounded down to multiples of it; 0 keeps milliseconds.
+        round_input: Input lengths are rounded up to multiples of so many tokens, or of "block"; "exact" keeps them.
+        round_output: Output lengths are rounded up to multiples of so many tokens, or to "pow2"; "exact" keeps them.
+        drop_sessions: Leave out sessions, turns and parents.
+        sample_sessions: Share of the sessions to release, each whole: above 0, at most 1.
+        tenant_field: JSON path of the tenant; k then counts tenants.
+        isolate_tenants: Tenants share no blocks, as in engines with a separate cache for each tenant.
+        arrivals: Arrival model for a log without times, as in "rate=2/s,think=30s,seed=1".
+        key: Key of the hash (see `load_key`). The default is random and never stored.
+        workers: Processes; the default is one a core.
+        max_errors: Bad rows to skip; the next one ends the run. -1 is no limit.
+        on_reject: Receives the error of each bad row.
+        on_progress: Receives the progress after each batch.
+
+    Returns:
+        The trace after the steps of its release profile; its `meta` holds the contents of a sidecar file.
+
+    Raises:
+        UsageError: Options do not fit together.
+        InputError: A log cannot be read, or has more than `max_errors` bad rows.
+
+    >>> import json, tempfile
+    >>> rows = [{"timestamp": time, "prompt": "a b c d e f g h", "output_length": 1} for time in (0, 1)]
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as log:
+    ...     _ = log.write("".join(json.dumps(row) + "\\n" for row in rows)), log.flush()
+    ...     anonymize(log.name, block_size=4, profile="exact")
+    Trace(2 requests, 4 blocks, 2 distinct, block_size=4, tail=kept)
     """
-    return anonymize_rows(inputs, **options).trace()
+    return anonymize_rows(
+        inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
+        tokenizer=tokenizer, chat_template=chat_template, use_template=use_template,
+        generation_prompt=generation_prompt, block_size=block_size, outputs=outputs, profile=profile, k=k,
+        k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input, round_output=round_output,
+        drop_sessions=drop_sessions, sample_sessions=sample_sessions, tenant_field=tenant_field,
+        isolate_tenants=isolate_tenants, arrivals=arrivals, key=key, workers=workers, max_errors=max_errors,
+        on_reject=on_reject, on_progress=on_progress,
+    ).trace()  # fmt: skip
 
 
 def anonymize_rows(
-    inputs: str | Path | Iterable,
+    inputs: Inputs,
     *,
     sample_sessions: float = 1.0,
     checkpoint: Checkpoint | None = None,
@@ -54,11 +135,11 @@ def anonymize_rows(
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[dict], None] | None = None,
-    **options,
+    **options: Unpack[LogOptions],
 ) -> AnonymizedRows:
     """Anonymise raw logs and return the rows with their counts.
 
-    The other options are those of `preparation.prepare`; docs/cli/cli.md describes them.
+    The other options are those of `anonymize`.
 
     Args:
         max_errors: bad rows to skip (-1 = any number). The next bad row ends the run with its error.

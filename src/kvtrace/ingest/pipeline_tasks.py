@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,12 @@ from .._base.row_counts import Counts
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import BLOCKS, Plan, counts_of, cuts
+from ..privacy.profiles import Profile
 from .encoding_tasks import EncodedPartition, PartitionEncoder, RemoteEncoder, partitions_of
+from .keys import Key
 from .logs import sources
 from .pipeline import no_requests_error
-from .preparation import Job, prepare
+from .preparation import Inputs, Job, prepare
 from .row_counts import Progress, RowCounter
 
 LOG_BYTES_PER_TOKEN = 4  # a lower estimate
@@ -32,34 +34,79 @@ class AnonymizedDataset:
 
 @contextmanager
 def anonymize_dataset(
-    inputs: str | Path | Iterable,
+    inputs: Inputs,
     *,
     runner: Runner,
     work: str | Path,
     partitions: int | None = None,
     task_blocks: int = BLOCKS,
     key_file: str | None = None,
+    log_format: str = "auto",
+    field_map: dict[str, str] | None = None,
+    time_unit: str = "auto",
+    allow_truncated: bool = False,
+    tokenizer: str | None = "deepseek-r1",
+    chat_template: str | Path | None = None,
+    use_template: bool = True,
+    generation_prompt: str | None = None,
+    block_size: int | None = None,
+    profile: Profile | str = "standard",
+    k: int | None = None,
+    k_counts: str | None = None,
+    tail: str | None = None,
+    time_step_ms: int | None = None,
+    round_input: str | int | None = None,
+    round_output: str | int | None = None,
+    drop_sessions: bool | None = None,
+    tenant_field: str | None = None,
+    isolate_tenants: bool = False,
+    key: Key | None = None,
     max_errors: int = 0,
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[dict], None] | None = None,
-    **options,
+    arrivals: str | None = None,
+    outputs: bool = False,
+    keep_order: bool = False,
+    sample_sessions: float = 1.0,
 ) -> Iterator[AnonymizedDataset]:
-    """Anonymise raw logs by the tasks of a runner. Intermediate files lie in `work` until the `with` block ends.
-
-    The trace does not depend on the runner, `partitions` or `task_blocks`. The other options are those of
-    `preparation.prepare`.
+    """Anonymise raw logs by tasks of a runner, in bounded memory; the trace is that of `anonymize`.
 
     Args:
-        work: a folder or a URL for intermediate files. It must be new or empty; it is removed at the end.
-        partitions: partitions of the log, and tasks of each later stage. The default follows from the log's size.
-        task_blocks: block references that a task holds.
+        inputs: Paths, directories or globs of files that can be read more than once.
+        runner: Runs the tasks: a `LocalRunner`, or the runner of `on_ray`.
+        work: A new or empty folder, or a URL, for intermediate files; removed when the `with` block ends.
+        partitions: Partitions of the log, and tasks of each stage; the default follows from the size of the log.
+        task_blocks: Block references that a task holds, when `partitions` is None.
+        key_file: A file with the key, on each host, for a runner whose tasks run on other hosts.
+        log_format, ..., on_progress: As in `anonymize`.
+        on_start: Receives the provenance of the trace (log, tokenizer, hash) before the work starts.
+        arrivals, outputs, keep_order, sample_sessions: Not supported; they need all rows in one process.
+
+    Yields:
+        The rows in a store, their figures, and the counts of the log's rows.
 
     Raises:
-        UsageError: an option needs all rows in one process.
+        UsageError: Options do not fit together, or need all rows in one process.
+        InputError: A log cannot be read, or has more than `max_errors` bad rows.
+
+    >>> import json, tempfile, kvtrace
+    >>> rows = [{"timestamp": time, "prompt": "a b c d e f g h", "output_length": 1} for time in (0, 1)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(f"{folder}/log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+    ...     options = {"runner": kvtrace.LocalRunner(1), "work": f"{folder}/work"}
+    ...     with anonymize_dataset(f"{folder}/log.jsonl", block_size=4, profile="exact", **options) as done:
+    ...         done.made.figures["distinct_blocks"]
+    2
     """
-    _check_options(options)
-    job = prepare(inputs, stop_at_error=max_errors == 0, **options)
+    _check_options(arrivals, outputs, keep_order, sample_sessions)
+    job = prepare(
+        inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
+        tokenizer=tokenizer, chat_template=chat_template, use_template=use_template,
+        generation_prompt=generation_prompt, block_size=block_size, profile=profile, k=k, k_counts=k_counts, tail=tail,
+        time_step_ms=time_step_ms, round_input=round_input, round_output=round_output, drop_sessions=drop_sessions,
+        tenant_field=tenant_field, isolate_tenants=isolate_tenants, key=key, stop_at_error=max_errors == 0,
+    )  # fmt: skip
     _check_sources(job)
     if runner.is_far and key_file is None:
         raise UsageError("tasks on other hosts require --key-file: each host reads the key from its own copy.")
@@ -84,12 +131,12 @@ def anonymize_dataset(
         store.remove()
 
 
-def _check_options(options) -> None:
-    """Remove the options that need all rows in one process; UsageError if one of them is set."""
-    for name, option in (("arrivals", "--arrivals"), ("outputs", "--outputs"), ("keep_order", "--keep-order")):
-        if options.pop(name, None):
+def _check_options(arrivals: str | None, outputs: bool, keep_order: bool, sample_sessions: float) -> None:
+    """UsageError if an option needs all rows in one process."""
+    for value, option in ((arrivals, "--arrivals"), (outputs, "--outputs"), (keep_order, "--keep-order")):
+        if value:
             raise UsageError(f"{option} does not work with --runner. Leave out one of them.")
-    if options.pop("sample_sessions", 1.0) != 1:
+    if sample_sessions != 1:
         raise UsageError(
             "--sample-sessions does not work with --runner. Anonymise the whole log, then draw the sample with "
             "`kvtrace release --sample-sessions`."

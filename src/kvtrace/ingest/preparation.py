@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
@@ -15,6 +15,8 @@ from .encoding import Encoder, Recipe
 from .keys import Key
 from .logs.arrival_model import ArrivalModel
 from .logs.sources import LogSource
+
+Inputs = str | Path | Iterable[str | Path]  # paths, directories or globs
 
 DEFAULT_BLOCK_SIZE = 512
 MAX_BLOCK_SIZE = 1 << 24  # tokens
@@ -32,8 +34,35 @@ class Job:
     meta: dict[str, Any]  # provenance, for the sidecar
 
 
+class LogOptions(TypedDict, total=False):
+    """The options of `prepare` that `anonymize_rows` passes on; `anonymize` describes them."""
+
+    log_format: str
+    field_map: dict[str, str] | None
+    time_unit: str
+    allow_truncated: bool
+    tokenizer: str | None
+    chat_template: str | Path | None
+    use_template: bool
+    generation_prompt: str | None
+    block_size: int | None
+    outputs: bool
+    profile: Profile | str
+    k: int | None
+    k_counts: str | None
+    tail: str | None
+    time_step_ms: int | None
+    round_input: str | int | None
+    round_output: str | int | None
+    drop_sessions: bool | None
+    tenant_field: str | None
+    isolate_tenants: bool
+    arrivals: str | None
+    key: Key | None
+
+
 def prepare(
-    inputs: str | Path | Iterable,
+    inputs: Inputs,
     *,
     log_format: str = "auto",
     field_map: dict[str, str] | None = None,
@@ -46,20 +75,21 @@ def prepare(
     block_size: int | None = None,
     outputs: bool = False,
     profile: Profile | str = "standard",
+    k: int | None = None,
+    k_counts: str | None = None,
+    tail: str | None = None,
+    time_step_ms: int | None = None,
+    round_input: str | int | None = None,
+    round_output: str | int | None = None,
+    drop_sessions: bool | None = None,
     tenant_field: str | None = None,
     isolate_tenants: bool = False,
     arrivals: str | None = None,
     key: Key | None = None,
     keep_order: bool = False,
     stop_at_error: bool = True,
-    **settings,
 ) -> Job:
-    """Prepare the anonymisation of raw logs.
-
-    Args:
-        inputs: a path, a directory, a glob, or several of them.
-        block_size: tokens a block. The default is 512, or the log's own block size if the log holds an engine's hashes.
-        settings: override fields of the profile, such as `k` and `tail` (see privacy.profiles.Profile).
+    """Prepare the anonymisation of raw logs. `anonymize` describes the options.
 
     Raises:
         UsageError: options contradict each other or the log.
@@ -68,7 +98,10 @@ def prepare(
     from . import logs
     from .logs import sources
 
-    chosen = profiles.profile(profile, **settings) if isinstance(profile, str) else replace(profile, **settings)
+    chosen = profiles.profile(
+        profile, k=k, k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input,
+        round_output=round_output, drop_sessions=drop_sessions,
+    )  # fmt: skip
     arrival_model = None if arrivals is None else ArrivalModel.parse(arrivals)
     _check_options(block_size, chosen, keep_order, outputs)
     log_sources = sources.find(inputs)

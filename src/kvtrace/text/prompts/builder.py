@@ -90,9 +90,7 @@ class PromptBuilder:
         room, rank = int(self.blocks.size[block]), int(self.blocks.rank[block])
         parts = []
         base = len(self.words.wide) if self._is_wide[block] else len(self._narrow)
-        if self.words.separator and rank < base ** min(
-            room - 1, 64
-        ):  # else it needs all tokens for its rank
+        if self.words.separator and rank < base ** min(room - 1, 64):  # else it needs all tokens for its rank
             parts.append(self.words.separator)
             room -= 1
         head = self._head(block, room)

@@ -14,9 +14,18 @@ from .words import WordList
 
 
 def texts_to_hashes(tokenizer: Tokenizer | str, texts: Iterable[str], block_size: int = 512) -> list[list[int]]:
-    """The block ids of each text, tail block included: 0, 1, 2, ... by first appearance, equal for equal prefixes.
+    """Turn texts into block ids: 0, 1, 2, ... by first appearance, equal for equal prefixes, tail block included.
 
-    No special token is added. An empty text has no blocks.
+    Args:
+        tokenizer: A tokenizer, or its name; no special token is added.
+        texts: The texts; an empty text has no blocks.
+        block_size: Tokens a block.
+
+    Returns:
+        The ids of each text.
+
+    Raises:
+        UsageError: The block size is below 1, or the tokenizer is unknown.
 
     >>> texts_to_hashes("deepseek-r1", ["One two three four", "One two three five", "One two"], block_size=2)
     [[0, 1], [0, 2], [0]]
@@ -47,16 +56,23 @@ def hashes_to_texts(
     words: Iterable[str] | None = None,
     seed: int = 0,
 ) -> list[str]:
-    """One synthetic text a row, with the given number of tokens. Rows share tokens exactly where they share ids.
+    """Make up a text for each row of block ids. Rows share tokens exactly where they share ids.
 
     Args:
-        hash_ids: ids of each row's blocks, with or without the partial last block (which is then the row's own).
-        input_lengths: tokens of each row.
-        separator: a control token at the start of each block: none, bos or eos.
-        words: the words to use; default Lorem Ipsum.
+        tokenizer: A tokenizer, or its name.
+        hash_ids: An id for each block of each row, with or without the partial last one.
+        input_lengths: Tokens of each text.
+        block_size: Tokens a block.
+        separator: A control token at the start of each block: "none", "bos" or "eos".
+        words: Words to use; the default is Lorem Ipsum.
+        seed: Seed of the random words.
+
+    Returns:
+        One text a row, of the given number of tokens.
 
     Raises:
-        InputError: an id has two sizes, or the number of ids does not fit a row's length.
+        InputError: An id has two sizes, or the number of ids does not fit a row's length.
+        UsageError: No word has stable tokens, or the tokenizer has no such separator.
 
     >>> texts = hashes_to_texts("deepseek-r1", [[0, 1], [0, 2], [0]], [4, 3, 2], block_size=2)
     >>> texts_to_hashes("deepseek-r1", texts, block_size=2)
