@@ -258,7 +258,7 @@ def test_no_digest_in_the_checkpoint_is_the_same_under_another_key(place):
     def digests():
         stop_after(5)
         with Checkpoint(CHECKPOINT, resume=True) as checkpoint:
-            found = np.concatenate([np.concatenate([b.digests, b.session, b.user]) for b in checkpoint.kept()])
+            found = np.concatenate([np.concatenate([b.digests, b.session, b.user]) for b in checkpoint.batches()])
         Path(CHECKPOINT).unlink(missing_ok=True)
         return set(found[:, 0].tolist()) | set(found[:, 1].tolist())
 
@@ -285,7 +285,7 @@ def test_an_error_before_the_first_batch_leaves_no_checkpoint(place):
         with pytest.raises(KvtraceError), Checkpoint(CHECKPOINT) as checkpoint:
             made(log, checkpoint)
         assert not Path(CHECKPOINT).exists()
-    with pytest.raises(UsageError, match="needs the same key"), Checkpoint(CHECKPOINT) as checkpoint:
+    with pytest.raises(UsageError, match="requires a key"), Checkpoint(CHECKPOINT) as checkpoint:
         anonymize_rows("log.jsonl", checkpoint=checkpoint, **OPTIONS)
     assert not Path(CHECKPOINT).exists()
 
@@ -305,7 +305,7 @@ def told(status, expected, capsys=None, *words):
 def test_the_checkpoint_of_an_unfinished_run_is_not_overwritten(place, capsys):
     stop_after(3)
     before = Path(CHECKPOINT).read_bytes()
-    assert told(run(COMMAND), 2, capsys, "unfinished", "--resume", "remove it")
+    assert told(run(COMMAND), 2, capsys, "unfinished", "--resume", "delete it")
     assert Path(CHECKPOINT).read_bytes() == before
 
 
@@ -328,7 +328,7 @@ def test_another_key_is_refused(place, capsys):
 )
 def test_options_that_differ_are_named(place, capsys, option, named):
     stop_after(3)
-    assert told(run([*COMMAND, "--resume", *option.split()]), 2, capsys, f"another {', '.join(named)}. Remove")
+    assert told(run([*COMMAND, "--resume", *option.split()]), 2, capsys, f"another {', '.join(named)}. Use the same options.")
     assert resumed() == made()
 
 
@@ -344,7 +344,7 @@ def test_inputs_that_changed_are_refused(place, capsys):
     stop_after(3)
     with open("log.jsonl", "a") as log:
         log.write("\n")
-    assert told(run([*COMMAND, "--resume"]), 3, capsys, "log.jsonl: has changed", "Remove out.jsonl.resume")
+    assert told(run([*COMMAND, "--resume"]), 3, capsys, "log.jsonl: has changed", "Delete out.jsonl.resume")
     write_log(place / "second.jsonl", token_rows(3))
     assert told(run([*COMMAND, "second.jsonl", "--resume"]), 3, capsys, "other inputs")
     assert Path(CHECKPOINT).exists()
@@ -360,7 +360,7 @@ def test_an_input_that_is_back_where_it_was_is_taken(place, capsys):
 
 def test_runs_that_cannot_be_resumed_have_no_checkpoint(place, capsys):
     for arguments, words in (
-        (["anonymize", "log.jsonl", "-o", "out.jsonl", "--resume"], "needs --key-file"),
+        (["anonymize", "log.jsonl", "-o", "out.jsonl", "--resume"], "requires --key-file"),
         (["anonymize", "-", "-o", "out.jsonl", "--key-file", "key", "--resume"], "stdin"),
         (["anonymize", "log.jsonl", "-o", "-", "--key-file", "key", "--resume"], "stdout"),
         (["anonymize", "log.jsonl", "-o", "/dev/null", "--key-file", "key", "--resume"], "device"),
@@ -371,10 +371,10 @@ def test_runs_that_cannot_be_resumed_have_no_checkpoint(place, capsys):
 
 def test_the_checkpoint_cannot_be_an_input_or_an_output(place, capsys):
     write_log(place / CHECKPOINT, token_rows(3))
-    assert told(run([*COMMAND, CHECKPOINT]), 2, capsys, "is named twice")
+    assert told(run([*COMMAND, CHECKPOINT]), 2, capsys, "is given twice")
     assert told(run([*COMMAND, "--resume"]), 2, capsys)  # a log by that name, open to others
     Path(CHECKPOINT).chmod(0o600)
-    assert told(run([*COMMAND, "--resume"]), 2, capsys, "no file of kvtrace's")
+    assert told(run([*COMMAND, "--resume"]), 2, capsys, "not a checkpoint")
     assert len(Path(CHECKPOINT).read_bytes().splitlines()) == 3
 
 
@@ -425,7 +425,7 @@ def test_a_full_disk_leaves_the_batches_before_it(place, monkeypatch):
         made(checkpoint=checkpoint)
     assert error.value.status == 5 and error.value.__notes__ == [CONTINUES]
     with Checkpoint(CHECKPOINT, resume=True) as checkpoint:
-        frames = sum(1 for _ in checkpoint.kept())
+        frames = sum(1 for _ in checkpoint.batches())
         assert frames > 2 and Path(CHECKPOINT).stat().st_size == checkpoint._end
         checkpoint._ours = False  # only looked at
     room[0] = 1 << 40
@@ -441,7 +441,7 @@ def test_a_limit_on_the_size_of_files_leaves_the_batches_before_it(place, capsys
         status = run(COMMAND)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert told(status, 5, capsys, "out.jsonl.resume: cannot be written", "What was done is kept: --resume goes on.")
+    assert told(status, 5, capsys, "out.jsonl.resume: cannot be written", "Finished work is saved: continue with --resume.")
     assert sorted(os.listdir()) == ["key", "log.jsonl", CHECKPOINT] and Path(CHECKPOINT).stat().st_size <= 6000
     assert run([*COMMAND, "--resume"]) == 0
     assert written("out.jsonl") == written_anew("again.jsonl")
@@ -480,7 +480,7 @@ def test_an_incomplete_log_stops_the_run_and_keeps_the_checkpoint(place, capsys)
     Path("log.jsonl").unlink()
     Path("log.gz").write_bytes(whole[: len(whole) // 2])
     command = [word.replace("log.jsonl", "log.gz") for word in COMMAND]
-    assert told(run(command), 3, capsys, "cut short", "What was done is kept: --resume goes on.")
+    assert told(run(command), 3, capsys, "is incomplete", "Finished work is saved: continue with --resume.")
     assert sorted(os.listdir()) == ["key", "log.gz", CHECKPOINT]
     Path("log.gz").write_bytes(whole)
     assert told(run([*command, "--resume"]), 3, capsys, "log.gz: has changed")
@@ -575,7 +575,7 @@ def test_a_signal_ends_a_run_that_can_be_resumed_with_status_5(place, slow_run, 
     process.send_signal(number)
     error = process.communicate(timeout=30)[1].removeprefix("\n")
     name = "the keyboard" if number == signal.SIGINT else number.name
-    assert error == f"kvtrace: stopped by {name}; what was done is kept: --resume goes on.\n"
+    assert error == f"kvtrace: stopped by {name}; finished work is saved: continue with --resume.\n"
     assert process.returncode == 5 and sorted(os.listdir()) == ["key", "log.jsonl", CHECKPOINT]
     assert resumed() == made()
 
@@ -592,7 +592,7 @@ def test_a_worker_that_the_system_kills_ends_the_run_with_status_5(place, slow_r
     process = slow_run()
     os.kill(children(process.pid)[0], signal.SIGKILL)
     error = process.communicate(timeout=30)[1]
-    assert process.returncode == 5 and "a worker process was killed" in error and error.endswith("--resume goes on.\n")
+    assert process.returncode == 5 and "a worker process was killed" in error and error.endswith("continue with --resume.\n")
     assert resumed() == made()
 
 
@@ -620,6 +620,6 @@ def is_alive(pid):
 
 def test_an_empty_key_file_gives_a_hint(place):
     Path("empty").touch(0o600)
-    with pytest.raises(UsageError, match="32 hexadecimal digits and nothing else. This one is empty.*remove it"):
+    with pytest.raises(UsageError, match="the key file is empty.*Delete it"):
         load_key("empty")
     assert Key(bytes.fromhex(Path("key").read_text())).subkey("x") == load_key("key").subkey("x")

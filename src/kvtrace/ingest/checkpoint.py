@@ -35,8 +35,8 @@ MAGIC = b'{"kvtrace_checkpoint": '  # the first bytes of each checkpoint
 FRAME_HEADER = struct.Struct("<QI")  # bytes of a batch, and their CRC-32
 SYNC_FRAMES = 16  # frames between two fsyncs: a power cut loses at most so many batches
 LOCK_TIMEOUT_S = 2.0  # workers of a killed run may hold the lock for a moment
-CONTINUES = "The finished work is saved; continue with --resume."
-STARTS = "No work was finished; --resume starts from the beginning."
+CONTINUES = "finished work is saved: continue with --resume."
+STARTS = "no work was finished: --resume starts from the beginning."
 
 
 class Checkpoint:
