@@ -88,11 +88,11 @@ def test_a_host_without_the_key_or_with_another_one_ends_the_run(tmp_path, monke
     recipe = Recipe(None, None, None, True, None, load_key("key"), 4, "kept", False, True)
     there = RemoteEncoder.of(type("Encoder", (), {"recipe": recipe})(), "key", Store("work"))
     os.rename("key", "elsewhere")
-    with pytest.raises(UsageError, match="no such key file on this host"):
+    with pytest.raises(UsageError, match="the key file does not exist on this host"):
         there(Partition(0, ()))
     assert not os.path.exists("key")
     load_key("key")
-    with pytest.raises(UsageError, match="holds another key"):
+    with pytest.raises(UsageError, match="has another key"):
         there(Partition(0, ()))
 
 

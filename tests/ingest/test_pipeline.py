@@ -223,7 +223,7 @@ def test_bad_rows_can_be_skipped_and_are_noted(tmp_path):
 
 
 def test_one_bad_row_too_many_stops_the_run(tmp_path):
-    with pytest.raises(InputError, match="bad row 3; --max-errors 2"):
+    with pytest.raises(InputError, match="bad row 3: --max-errors is 2"):
         anonymized(bad_log(tmp_path / "log.jsonl"), max_errors=2)
 
 
@@ -231,7 +231,7 @@ def test_a_log_of_bad_rows_alone_gives_nothing(tmp_path):
     log = tmp_path / "log.jsonl"
     write_log(log, [{"timestamp": 0, "input": []}, {"timestamp": 0, "output": 1}])
     with pytest.raises(
-        InputError, match="the log has no usable request. 1 rows were rejected, 1 of them so: is missing"
+        InputError, match="the log has no usable request. 1 rows were rejected, 1 of them because: is missing"
     ):
         anonymized(log, max_errors=-1)
 
@@ -356,5 +356,5 @@ def test_tails_are_shared_unique_or_dropped_in_the_logs_order_too(tmp_path, tail
 
 
 def test_blocks_of_outputs_do_not_go_with_rounded_lengths(tmp_path):
-    with pytest.raises(UsageError, match="--outputs goes with exact lengths"):
+    with pytest.raises(UsageError, match="--outputs requires exact lengths"):
         anonymized(token_log(tmp_path / "log.jsonl", [[1]]), profile="strict", outputs=True)

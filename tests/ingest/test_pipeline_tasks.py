@@ -206,9 +206,9 @@ def test_a_log_without_requests_is_an_error(log, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"outputs": True}, "--outputs needs all rows in one place"),
-        ({"keep_order": True, "profile": "exact"}, "--keep-order needs"),
-        ({"arrivals": "rate=1/s"}, "--arrivals needs"),
+        ({"outputs": True}, "--outputs does not work with --runner"),
+        ({"keep_order": True, "profile": "exact"}, "--keep-order does not work"),
+        ({"arrivals": "rate=1/s"}, "--arrivals does not work"),
         ({"sample_sessions": 0.5}, "kvtrace release"),
     ],
 )
