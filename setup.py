@@ -7,6 +7,7 @@ KVTRACE_DEBUG_KERNELS=1 compiles with bounds checks (`make debug`), KVTRACE_BUIL
 import hashlib
 import multiprocessing
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ SOURCE = Path("src/kvtrace")
 # Helpers that Cython would otherwise write into each module; compiled once, as a module of its own.
 SHARED = "kvtrace._native._shared"
 # Folders and modules that gcc compiles with -O3; the others take no longer with -O2, and compile sooner.
-FASTEST = {"cache", "serving", "reuse", "rows", "siphash"}
+FASTEST = ["cache", "serving", "reuse", "rows", "siphash"]
 
 DEBUG = os.environ.get("KVTRACE_DEBUG_KERNELS") == "1"
 JOBS = int(os.environ.get("KVTRACE_BUILD_JOBS") or os.cpu_count() or 1)
@@ -39,13 +40,15 @@ def compiled_files():
 
 
 def build_folder(cython_version):
-    """A folder for these settings: with any other Cython, compiler flags or setup.py, all is compiled again."""
-    settings = [Path(__file__).read_text(), cython_version, DEBUG, os.environ.get("CFLAGS"), os.environ.get("CC")]
+    """A folder for these settings: with other ones all is compiled again."""
+    settings = [cython_version, DIRECTIVES, SHARED, FASTEST, flags(Path("cache")), flags(Path("other"))]
+    settings += [os.environ.get("CC"), os.environ.get("CFLAGS")]
     return f"build/cython-{hashlib.sha256(repr(settings).encode()).hexdigest()[:12]}"
 
 
 def extensions(folder):
     """The modules as C files, which Cython writes where they are missing or older than what they are made from."""
+    check_policies()
     from Cython.Build import cythonize
     from Cython.Compiler import Errors, Options
 
@@ -80,11 +83,36 @@ def extensions(folder):
     )
 
 
+def check_policies():
+    """Fail where a policy lacks a required verb, or has a method that no engine would call: a misspelt verb.
+
+    Cython itself refuses a verb whose signature differs from that in base.pxd.
+    """
+    for base in SOURCE.rglob("policies/base.pxd"):
+        interface = base.read_text().partition("cdef class Policy")[2]
+        required, optional = (re.findall(r"cdef \w+ (\w+)\(", part) for part in interface.split("# optional"))
+        for header in sorted(base.parent.glob("*.pxd")):
+            if header == base or not re.search(r"cdef class \w+\(Policy\)", header.read_text()):
+                continue
+            path = header.with_suffix(".py")
+            policy = re.search(r"^class \w+\(Policy\):\n((?:[ #].*\n|\n)*)", path.read_text(), re.M)
+            verbs = re.findall(r"^    def ([a-z]\w*)\(", policy[1] if policy else "", re.M)
+            missing = [verb for verb in required if verb not in verbs]
+            unknown = [verb for verb in verbs if verb not in required and verb not in optional]
+            if missing:
+                raise SystemExit(f"{path}: the policy lacks {', '.join(missing)}. Required: {', '.join(required)}.")
+            if unknown:
+                raise SystemExit(
+                    f"{path}: no engine calls {', '.join(unknown)}. Optional verbs: {', '.join(optional)}. "
+                    "Start the name of a helper with _."
+                )
+
+
 def flags(path):
     """gcc's options for a source file."""
     if DEBUG:
         return ["-O1", "-g"]
-    return ["-O3" if FASTEST.intersection(path.with_suffix("").parts) else "-O2", "-g0"]
+    return ["-O3" if set(FASTEST).intersection(path.with_suffix("").parts) else "-O2", "-g0"]
 
 
 class BuildExtensions(build_ext):

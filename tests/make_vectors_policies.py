@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import Borrowed
+from kvtrace.cache.core.python_policy import PythonPolicy
 from kvtrace.cache.demand import jobs
 from kvtrace.cache.policies import POLICIES, make
 from kvtrace.cache.policies.base import Context
@@ -65,14 +65,14 @@ def cases(trace):
         if name == "unlimited":
             continue
         for capacity in CAPACITIES:
-            for pool in ["flat"] if row.ceiling else ["flat", "leaf-first"]:
+            for pool in ["flat"] if row.bound else ["flat", "leaf-first"]:
                 spec = SPECS.get(name, name)
                 asked = jobs(trace)
                 context = Context(asked.blocks, capacity, trace, asked)
-                order = Borrowed(context, twin(spec, context))
+                order = PythonPolicy(context, twin(spec, context))
                 # an order that puts parents after children by itself runs in a flat pool
                 flat = pool == "flat" or make(spec, context).keeps_parents
-                engine = Pool(context, asked, order, total=not row.ceiling, leaf_first=not flat)
+                engine = Pool(context, asked, order, total=not row.bound, leaf_first=not flat)
                 engine.advance(len(asked))
                 engine.close()
                 yield {"policy": spec, "capacity": capacity, "pool": pool, "hit_blocks": engine.hits.tolist()}

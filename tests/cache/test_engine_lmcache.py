@@ -12,7 +12,7 @@ from kvtrace import read, unlimited_hits
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.core.chunks import Chunks
 from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import Borrowed
+from kvtrace.cache.core.python_policy import PythonPolicy
 from kvtrace.cache.demand import jobs
 from kvtrace.cache.engines import lmcache
 from kvtrace.cache.policies import make
@@ -328,7 +328,7 @@ def test_what_does_not_fit_is_said_in_a_line(block_size, capacity, policy, water
 def test_a_victim_is_checked():
     asked = jobs(toy("0", "1", "2", block_size=256))
     context = Context(asked.blocks, 1, asked.trace, asked)
-    engine = Chunks(context, asked, Borrowed(context, Stubborn()))
+    engine = Chunks(context, asked, PythonPolicy(context, Stubborn()))
     with pytest.raises(UsageError, match="as its victim that is not here"):
         engine.advance(3)
 

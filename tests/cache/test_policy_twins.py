@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import Borrowed
+from kvtrace.cache.core.python_policy import PythonPolicy
 from kvtrace.cache.demand import jobs
 from kvtrace.cache.policies import POLICIES, make
 from kvtrace.cache.policies.base import Context
@@ -28,7 +28,7 @@ def twin(spec, context):
     name, _, text = spec.partition(":")
     row = POLICIES[name]
     cls = getattr(import_module(f"tests.reference.policies.{row.module}"), row.cls)
-    return Borrowed(context, cls(context, row.parameter(text)) if text else cls(context))
+    return PythonPolicy(context, cls(context, row.parameter(text)) if text else cls(context))
 
 
 def both(spec, trace, mode="block", *, schedule=("c1",), total=True, leaf_first=False, capacity):
@@ -55,7 +55,7 @@ def test_a_compiled_policy_equals_its_twin(spec, trace, mode, data):
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_it_does_so_over_thousands_of_evictions(spec):
-    trace = singles((np.random.default_rng(7).zipf(1.2, 3_000) % 1_000).tolist())
+    trace = singles((np.random.default_rng(7).zipf(1.2, 6_000) % 1_000).tolist())
     trace = with_columns(trace, priority=np.random.default_rng(1).integers(0, 100, len(trace)))
     fast, plain = both(spec, trace, capacity=90)
     assert fast == plain

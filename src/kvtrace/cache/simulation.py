@@ -43,9 +43,9 @@ class Setting:
     switches: tuple[tuple[str, str], ...] = ()  # those that are not as DEFAULTS has them
 
     @property
-    def ceiling(self) -> bool:
+    def bound(self) -> bool:
         """Whether its policy is a bound, and no engine's."""
-        return self.row is not None and self.row.ceiling
+        return self.row is not None and self.row.bound
 
     @property
     def row(self) -> Row | None:
@@ -55,7 +55,7 @@ class Setting:
     @property
     def asks(self) -> tuple[str, bool]:
         """What makes a trace's jobs: the mode, and whether a prompt's last token is always computed."""
-        return self.mode, not self.ceiling and engines.find(self.engine).recompute_last
+        return self.mode, not self.bound and engines.find(self.engine).recompute_last
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ class Simulation:
 
     def _switches(self):
         """The switches that the engine takes, and how they stood."""
-        taken = () if self.setting.ceiling else engines.find(self.setting.engine).switches
+        taken = () if self.setting.bound else engines.find(self.setting.engine).switches
         return {name: value for name, value in (DEFAULTS | dict(self.setting.switches)).items() if name in taken}
 
 
@@ -174,8 +174,8 @@ def build(setting: Setting, asked: Jobs, *, must_hold: bool = True):
     if setting.capacity < 1:
         raise UsageError(f"a capacity of {setting.capacity} blocks holds nothing. Try 1 or more.")
     switches = dict(setting.switches)
-    if setting.ceiling:
-        return _ceiling(setting, asked, switches)
+    if setting.bound:
+        return _upper_bound(setting, asked, switches)
     counts_all = switches.get("capacity_counts", "total") == "total"
     if must_hold and counts_all and not engines.find(setting.engine).any_capacity:
         require_room(setting.capacity, asked)
@@ -185,7 +185,7 @@ def build(setting: Setting, asked: Jobs, *, must_hold: bool = True):
     return engine
 
 
-def _ceiling(setting, asked, switches):
+def _upper_bound(setting, asked, switches):
     """The founding cache with an order that looks ahead; it may let a block go as soon as it was used.
 
     A cache whose capacity counts live blocks holds no more than that when a request comes, so what one request at a

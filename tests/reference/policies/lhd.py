@@ -17,7 +17,7 @@ class LHD:
         self.last, self.uses = {}, {}  # resident block -> the clock at its last use; its uses
         self.idle = []
         self.clock, self.random = 0, 1
-        self.interval = max(context.capacity, 64)
+        self.interval = max(8 * context.capacity, 1024)
         self.shift = 0
         while AGES << self.shift < 4 * context.capacity:
             self.shift += 1

@@ -39,7 +39,7 @@ class Chunks(Engine):
         """The last blocks of the chunks that are resident, in order of their numbers."""
         return np.flatnonzero(np.asarray(self.here))
 
-    def recount(self):
+    def self_check(self):
         """What the self-check finds wrong after all requests ended, or None."""
         here = int(np.asarray(self.here).sum())
         if here != self.resident:

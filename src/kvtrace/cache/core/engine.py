@@ -11,10 +11,10 @@ from cython.cimports.kvtrace.cache.policies.base import Context
 from kvtrace._base.errors import KvtraceError, UsageError
 
 NO_ROOM = -2  # nothing was changed; -1 says that an exception is on its way
-ONE = 0  # the kinds of schedule: each request ends before the next comes,
-WINDOW = 1  # so many live at once,
-TIMED = 2  # or an end known for each
-KINDS = {"c1": ONE, "window": WINDOW, "timed": TIMED}
+SERIAL = 0  # the kinds of schedule: each request ends before the next comes,
+CONCURRENCY = 1  # so many live at once,
+OPEN_LOOP = 2  # or an end known for each
+KINDS = {"c1": SERIAL, "window": CONCURRENCY, "timed": OPEN_LOOP}
 
 
 class Engine:
@@ -39,7 +39,7 @@ class Engine:
 
     def schedule(self, kind, window=1, end=None):
         """Say who is live when: "c1", "window" with so many live at once, or "timed" with each request's end in ms."""
-        self.kind, self.window = KINDS[kind], window
+        self.kind, self.concurrency = KINDS[kind], window
         self.end = np.zeros(0) if end is None else np.ascontiguousarray(end, dtype=np.float64)
         self.by_end = np.argsort(np.asarray(self.end), kind="stable")  # rows by end, then row
 
@@ -59,11 +59,11 @@ class Engine:
         else:
             with cython.nogil:
                 self._finish_all()
-        broken = self.recount()
+        broken = self.self_check()
         if broken:
             raise KvtraceError(f"the simulation is at fault: {broken}. Please report it.")
 
-    def recount(self):
+    def self_check(self):
         """What the self-check finds wrong with residency and pins after all requests ended, or None."""
         return None
 
@@ -83,11 +83,11 @@ class Engine:
         """What is due before a request is looked at."""
         return 0
 
-    def lower(self, row):
+    def lower_tier_hits(self, row):
         """How many of a request's hit blocks came from lower tiers."""
         return 0
 
-    def fetch_s(self, row):
+    def fetch_seconds(self, row):
         """Seconds that it takes to bring them up."""
         return 0
 
@@ -99,7 +99,7 @@ class Engine:
             self.context.now = self.arrival[row]
             self._retire(row)
             self.serve(row)
-            if self.kind == ONE:
+            if self.kind == SERIAL:
                 self._end(row)
         return 0
 
@@ -127,12 +127,12 @@ class Engine:
     def _retire(self, row):
         """Finish the requests that ended before a request comes."""
         ending: cython.Py_ssize_t
-        if self.kind == WINDOW:
-            while self.live >= self.window:
+        if self.kind == CONCURRENCY:
+            while self.live >= self.concurrency:
                 while not self.admitted[self.oldest]:
                     self.oldest += 1
                 self._end(self.oldest)
-        elif self.kind == TIMED:
+        elif self.kind == OPEN_LOOP:
             while self.ended < self.by_end.shape[0]:
                 ending = self.by_end[self.ended]
                 if self.end[ending] > self.arrival[row] or ending >= row:  # the latter ends as it arrives
@@ -161,7 +161,7 @@ class Engine:
 
     def _finish_all(self):
         ending: cython.Py_ssize_t
-        if self.kind == TIMED:
+        if self.kind == OPEN_LOOP:
             while self.ended < self.by_end.shape[0]:
                 ending = self.by_end[self.ended]
                 self.ended += 1

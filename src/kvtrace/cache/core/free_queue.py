@@ -36,7 +36,7 @@ class FreeQueue(Engine):
         self.begin = np.empty(len(jobs.full), dtype=np.int64)
         self.top = 0
 
-    def recount(self):
+    def self_check(self):
         """What the self-check finds wrong after all requests ended, or None."""
         pins, holds, copy = np.asarray(self.pins), np.asarray(self.holds), np.asarray(self.copy)
         if pins.any():

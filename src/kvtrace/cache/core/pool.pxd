@@ -2,7 +2,6 @@ from kvtrace.cache.core.engine cimport Engine
 from kvtrace.cache.policies.base cimport Policy
 
 cdef int LARGE
-cdef int ONE
 cdef int NEAR
 cdef int FAR
 cdef int ABSENT

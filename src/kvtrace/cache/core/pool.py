@@ -6,7 +6,7 @@ end unpin all of them tail first. Twin: tests/reference/pool.py.
 
 import cython
 import numpy as np
-from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, SERIAL, Engine
 from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
 
@@ -15,7 +15,6 @@ from kvtrace._base.errors import UsageError
 ABSENT = -1  # pins of a block that is not resident
 FAR = 24  # so many blocks before one is wanted, its pins and the policy's state are fetched
 NEAR = 12
-ONE = 0  # the kind of schedule c1, as core/engine.py has it
 LARGE = 1 << 17  # blocks whose state does not stay in a processor's own memory
 
 
@@ -45,7 +44,7 @@ class Pool(Engine):
         """The blocks that are resident, in order of their numbers."""
         return np.flatnonzero(np.asarray(self.pins) != ABSENT)
 
-    def recount(self):
+    def self_check(self):
         """What the self-check finds wrong after all requests ended, or None."""
         pins = np.asarray(self.pins)
         if (pins > 0).any() or self.unhashed:
@@ -72,7 +71,7 @@ class Pool(Engine):
     def _advance(self, stop):
         """As any engine does, but for requests that ask for one block while nothing else is live."""
         row: cython.Py_ssize_t
-        if not self.brief or self.kind != ONE or self.live:
+        if not self.brief or self.kind != SERIAL or self.live:
             return Engine._advance(self, stop)
         while self.row < stop:
             row = self.row
@@ -95,14 +94,14 @@ class Pool(Engine):
             self._fetch(at, at + 1)
         if self.pins[block] != ABSENT:
             self.hit[row] = self.limit[row]
-            return self.policy.touch(block)
+            return self.policy.hit_idle(block)
         if self.policy.misses:
             self.policy.miss(block)
         self._make_room()
         self.pins[block] = 0
         self.resident += 1
         self.idle += 1
-        return self.policy.bring(block)
+        return self.policy.insert_idle(block)
 
     def peek(self, row):
         return min(self.resident_run(row), self.limit[row])
@@ -181,7 +180,7 @@ class Pool(Engine):
         i: cython.Py_ssize_t
         for i in range(start + FAR, min(stop + FAR, self.ids.shape[0])):
             fetch(cython.address(self.pins[self.ids[i]]))
-            self.policy.soon(self.ids[i], self.ids[i - FAR + NEAR])
+            self.policy.prefetch(self.ids[i], self.ids[i - FAR + NEAR])
         return 0
 
     def _fits(self, row, start, gap, stop):
@@ -210,7 +209,7 @@ class Pool(Engine):
         """The policy's victim, checked: a policy may be anybody's."""
         block: cython.int
         if self.fetches:
-            block = self.policy.coming()
+            block = self.policy.likely_victim()
             if block >= 0:
                 fetch(cython.address(self.pins[block]))
         block = self.policy.victim()

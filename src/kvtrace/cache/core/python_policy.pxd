@@ -5,7 +5,7 @@ cdef int _number(object answer) except -1
 
 
 @cython.final
-cdef class Borrowed(Policy):
+cdef class PythonPolicy(Policy):
     cdef object held
     cdef object _insert
     cdef object _use

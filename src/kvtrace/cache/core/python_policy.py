@@ -9,7 +9,7 @@ from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 from kvtrace._base.errors import UsageError
 
 
-class Borrowed(Policy):
+class PythonPolicy(Policy):
     """Hands the verbs to an object's methods of the same names; `expired` and `miss` where the object has them."""
 
     def __init__(self, context: Context, held):

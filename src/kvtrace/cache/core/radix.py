@@ -128,7 +128,7 @@ class Radix(Engine):
         """How many nodes the tree has, the root aside."""
         return int(np.count_nonzero(np.asarray(self.length)))
 
-    def recount(self):
+    def self_check(self):
         """What the self-check finds wrong after all requests ended, or None."""
         length, locks, children = np.asarray(self.length), np.asarray(self.locks), np.asarray(self.children)
         there = length > 0

@@ -47,7 +47,7 @@ class Tiers(Pool):
         """Blocks that left the last tier."""
         return self.gone
 
-    def recount(self):
+    def self_check(self):
         """What the self-check finds wrong after all requests ended, or None."""
         below = np.asarray(self.below)
         for number, tier in enumerate(self.tiers, 1):
@@ -56,7 +56,7 @@ class Tiers(Pool):
                 return f"tier {number} counts {cython.cast(Tier, tier).size:,} blocks and holds {held:,}"
         if (np.asarray(self.pins)[below > 0] != ABSENT).any():
             return "a block is in two tiers"
-        return Pool.recount(self)
+        return Pool.self_check(self)
 
     def before(self, row):
         with cython.gil:
@@ -73,14 +73,14 @@ class Tiers(Pool):
             i += 1
         return cython.cast(cython.int, i - self.start[row])
 
-    def lower(self, row):
+    def lower_tier_hits(self, row):
         found: cython.int = 0
         with cython.gil:
             for tier in self.tiers:
                 found += cython.cast(Tier, tier).found[row]
         return found
 
-    def fetch_s(self, row):
+    def fetch_seconds(self, row):
         k: cython.int
         seconds: cython.double = 0
         with cython.gil:

@@ -13,7 +13,7 @@ cdef int SPARE
 
 
 @cython.final
-cdef class Known:
+cdef class BlockTable:
     cdef Py_ssize_t block_size
     cdef bint is_direct
     cdef Block* blocks

@@ -18,7 +18,7 @@ NONE = -1
 SPARE = -1  # the length of a number that is not in use
 
 
-class Known:
+class BlockTable:
     """Blocks by number, found by tokens and parent; roots, by salt and tenant, are numbers too.
 
     `is_direct` says that a digest is of all tokens before, not of the digest before. `digest_mask` is what is kept of

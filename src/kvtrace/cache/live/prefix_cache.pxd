@@ -1,5 +1,5 @@
 cimport cython
-from kvtrace.cache.live.block_table cimport Known
+from kvtrace.cache.live.block_table cimport BlockTable
 from kvtrace.cache.live.listener cimport Listener
 from kvtrace.cache.live.sequence cimport Sequence
 from kvtrace.cache.live.slot_pool cimport SlotPool
@@ -12,7 +12,7 @@ cdef class PrefixCache:
     cdef readonly Py_ssize_t block_size
     cdef readonly Py_ssize_t most_idle
     cdef readonly object hashing
-    cdef readonly Known known
+    cdef readonly BlockTable table
     cdef SlotPool pool
     cdef Context context
     cdef Listener listener

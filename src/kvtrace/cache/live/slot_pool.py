@@ -5,7 +5,7 @@ slots, and is found in one of them.
 """
 
 import cython
-from cython.cimports.kvtrace.cache.live.block_table import NONE, Known
+from cython.cimports.kvtrace.cache.live.block_table import NONE, BlockTable
 from cython.cimports.kvtrace.cache.live.buffers import zeros
 from cython.cimports.kvtrace.cache.policies.base import Policy
 from cython.cimports.libc.stdlib import free as give_back
@@ -21,10 +21,10 @@ class SlotPool:
     `gone` lists the slots that were evicted, or is None where nobody wants to hear of them.
     """
 
-    def __cinit__(self, count, most_idle, known: Known, policy: Policy, gone):
+    def __cinit__(self, count, most_idle, known: BlockTable, policy: Policy, gone):
         i: cython.Py_ssize_t
         self.count, self.most_idle = count, most_idle
-        self.known, self.policy, self.gone = known, policy, gone
+        self.table, self.policy, self.gone = known, policy, gone
         self.pins = cython.cast(cython.p_int, zeros(self.count * cython.sizeof(cython.int)))
         self.block = cython.cast(cython.p_int, zeros(self.count * cython.sizeof(cython.int)))
         self.unused = cython.cast(cython.p_int, zeros(self.count * cython.sizeof(cython.int)))
@@ -56,10 +56,10 @@ class SlotPool:
             return 0
         self.idle_count += 1
         self.policy.release(slot)
-        if keep and self.known.blocks[b].slot == NONE:
-            self.known.blocks[b].slot = slot  # a copy whose better known twin is gone
+        if keep and self.table.blocks[b].slot == NONE:
+            self.table.blocks[b].slot = slot  # a copy whose better known twin is gone
             self.found_count += 1
-        if keep and self.known.blocks[b].slot == slot:
+        if keep and self.table.blocks[b].slot == slot:
             while self.idle_count > self.most_idle:
                 self._evict(self._victim(self.policy.victim()))
             return 0
@@ -80,15 +80,15 @@ class SlotPool:
     def put(self, b, slot):
         """A block stands in a slot, and is found there unless another slot has it as well."""
         self.block[slot] = b
-        self.known.blocks[b].holders += 1
-        if self.known.blocks[b].slot == NONE:
-            self.known.blocks[b].slot = slot
+        self.table.blocks[b].holders += 1
+        if self.table.blocks[b].slot == NONE:
+            self.table.blocks[b].slot = slot
             self.found_count += 1
 
     def take_out(self, slot):
         """A slot's block no longer stands there; the table's `let_go` is to follow."""
-        if self.known.blocks[self.block[slot]].slot == slot:
-            self.known.blocks[self.block[slot]].slot = NONE
+        if self.table.blocks[self.block[slot]].slot == slot:
+            self.table.blocks[self.block[slot]].slot = NONE
             self.found_count -= 1
         self.block[slot] = NONE
 
@@ -127,7 +127,7 @@ class SlotPool:
         self.policy.remove(slot)
         self.idle_count -= 1
         self.take_out(slot)
-        self.known.let_go(b)
+        self.table.let_go(b)
         self.pins[slot] = FREE
         self.unused[self.free_count] = slot
         self.free_count += 1

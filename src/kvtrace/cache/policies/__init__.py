@@ -43,7 +43,7 @@ class Row:
     example: str = ""
     required: bool = False
     ghosts: bool = False  # it remembers blocks that are gone, so it is not for a live cache, whose slots are used again
-    ceiling: bool = False  # it looks ahead or never evicts: a bound, not a policy that an engine could have
+    bound: bool = False  # it looks ahead or never evicts: a bound, not a policy that an engine could have
 
 
 POLICIES: dict[str, Row] = {
@@ -70,8 +70,8 @@ POLICIES: dict[str, Row] = {
         "workload", "Workload", "by reuse time of the category (ATC'25)", HEAPS, milliseconds, "workload:10m"
     ),
     "lhd": Row("lhd", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64"),
-    "belady": Row("belady", "Belady", "the offline optimum: the furthest next use goes first", HEAPS, ceiling=True),
-    "unlimited": Row("lru", "LRU", "nothing is ever evicted", 8, ceiling=True),
+    "belady": Row("belady", "Belady", "the offline optimum: the furthest next use goes first", HEAPS, bound=True),
+    "unlimited": Row("lru", "LRU", "nothing is ever evicted", 8, bound=True),
 }  # fmt: skip
 VERBS = ("insert", "use", "release", "victim", "remove")
 
@@ -110,7 +110,7 @@ def _shipped(name, colon, text, context):
 
 
 def _users(module, name, context):
-    from ..core.python_policy import Borrowed
+    from ..core.python_policy import PythonPolicy
 
     try:
         cls = getattr(import_module(module), name, None)
@@ -125,4 +125,4 @@ def _users(module, name, context):
     missing = [verb for verb in VERBS if not callable(getattr(cls, verb, None))]
     if missing:
         raise UsageError(f"policy {module}:{name} lacks {', '.join(missing)}. A policy has {', '.join(VERBS)}.")
-    return Borrowed(context, cls(context))
+    return PythonPolicy(context, cls(context))

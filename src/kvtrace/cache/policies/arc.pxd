@@ -1,13 +1,13 @@
 cimport cython
 from kvtrace.cache.policies.base cimport Policy
-from kvtrace.cache.structures.masked_fifo cimport Line
+from kvtrace.cache.structures.masked_fifo cimport MaskedFifo
 from kvtrace.cache.structures.queue cimport Queue
 
 
 @cython.final
 cdef class ARC(Policy):
-    cdef Line once  # T1, but for the blocks in `noted`
-    cdef Line again  # T2, but for those
+    cdef MaskedFifo once  # T1, but for the blocks in `noted`
+    cdef MaskedFifo again  # T2, but for those
     cdef Queue once_ghosts  # B1
     cdef Queue again_ghosts  # B2
     cdef int[::1] noted  # the blocks of the request being served, in the order wanted: they join their lines in reverse

@@ -15,8 +15,8 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
-from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 
 class ARC(Policy):
@@ -25,9 +25,9 @@ class ARC(Policy):
     def __init__(self, context: Context):
         Policy.__init__(self, context)
         self.misses = True
-        places = Places(context.blocks)
-        self.once, self.again = Line(places, 0), Line(places, 1)
-        self.once_ghosts, self.again_ghosts = Queue(places, 2), Queue(places, 3)
+        slots = Slots(context.blocks)
+        self.once, self.again = MaskedFifo(slots, 0), MaskedFifo(slots, 1)
+        self.once_ghosts, self.again_ghosts = Queue(slots, 2), Queue(slots, 3)
         self.noted = np.empty(64, dtype=np.int32)
         self.is_again = np.zeros(context.blocks, dtype=np.int8)
         self.noting, self.request = 0, -1
@@ -100,7 +100,7 @@ class ARC(Policy):
         self.once.drop(block)
         return self.once_ghosts.push(block)
 
-    def touch(self, block):
+    def hit_idle(self, block):
         if self.noting:
             self._settle()
         if self.is_again[block]:
@@ -111,20 +111,20 @@ class ARC(Policy):
         self.in_again += 1
         return self.again.join(block)
 
-    def bring(self, block):
+    def insert_idle(self, block):
         if self.noting:
             self._settle()
         self._count(block)
         return self.again.join(block) if self.is_again[block] else self.once.join(block)
 
-    def coming(self):
+    def likely_victim(self):
         if self.in_once > self.target:
             return self.once.ahead(self.once.front)
         return self.again.ahead(self.again.front)
 
-    def soon(self, far, near):
+    def prefetch(self, far, near):
         fetch(cython.address(self.is_again[far]))
-        fetch(cython.address(self.once.places.at[far]))
+        fetch(cython.address(self.once.slots.slot_of_block[far]))
         return 0
 
     def _trim(self):

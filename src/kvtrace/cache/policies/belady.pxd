@@ -1,6 +1,6 @@
 cimport cython
 from kvtrace.cache.policies.base cimport Policy
-from kvtrace.cache.structures.hierarchical_bitset cimport Bits
+from kvtrace.cache.structures.hierarchical_bitset cimport HierarchicalBitset
 
 
 @cython.final
@@ -14,4 +14,4 @@ cdef class Belady(Policy):
     cdef int[::1] newest
     cdef int[::1] after  # block -> the one that joined its queue after it
     cdef int[::1] before
-    cdef Bits filled  # the queues that are not empty
+    cdef HierarchicalBitset filled  # the queues that are not empty

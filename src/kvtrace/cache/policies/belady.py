@@ -13,7 +13,7 @@ each verb takes O(1). Blocks that are never used again are in the very last queu
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
+from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import HierarchicalBitset
 
 from kvtrace.cache.structures.recency import depths
 
@@ -33,7 +33,7 @@ class Belady(Policy):
         self.due = np.full(context.blocks, NONE, dtype=np.int32)
         self.oldest, self.newest = np.full(rows + 1, NONE, dtype=np.int32), np.full(rows + 1, NONE, dtype=np.int32)
         self.after, self.before = (np.full(context.blocks, NONE, dtype=np.int32) for _ in range(2))
-        self.filled = Bits(rows + 1)
+        self.filled = HierarchicalBitset(rows + 1)
 
     def insert(self, block):
         if block < self.ids:
@@ -88,10 +88,10 @@ def next_uses(ids: cython.const[cython.int][::1], start: cython.const[cython.lon
     found = np.full(len(ids), len(full), dtype=np.int32)
     wanted = np.full(blocks, len(full), dtype=np.int32)  # block -> the request after which we are, going backwards
     next_use: cython.int[::1] = found
-    coming: cython.int[::1] = wanted
+    next_row: cython.int[::1] = wanted
     with cython.nogil:
         for row in range(full.shape[0] - 1, -1, -1):
             for at in range(start[row], start[row] + full[row]):
-                next_use[at] = coming[ids[at]]
-                coming[ids[at]] = cython.cast(cython.int, row)
+                next_use[at] = next_row[ids[at]]
+                next_row[ids[at]] = cython.cast(cython.int, row)
     return found

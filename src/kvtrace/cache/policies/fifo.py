@@ -7,8 +7,8 @@ A hit changes nothing. A block that may not go, pinned or (leaf-first) a parent,
 import cython
 from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
-from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-from cython.cimports.kvtrace.cache.structures.queue import Places
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Slots
 
 
 class FIFO(Policy):
@@ -16,7 +16,7 @@ class FIFO(Policy):
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
-        self.line = Line(Places(context.blocks))
+        self.line = MaskedFifo(Slots(context.blocks))
 
     def insert(self, block):
         return self.line.push(block)
@@ -33,15 +33,15 @@ class FIFO(Policy):
     def remove(self, block):
         return self.line.drop(block)
 
-    def touch(self, block):
+    def hit_idle(self, block):
         return 0  # it stays where it is, and may go as before
 
-    def bring(self, block):
+    def insert_idle(self, block):
         return self.line.join(block)
 
-    def coming(self):
+    def likely_victim(self):
         return self.line.ahead(self.line.front)
 
-    def soon(self, far, near):
-        fetch(cython.address(self.line.places.at[far]))
+    def prefetch(self, far, near):
+        fetch(cython.address(self.line.slots.slot_of_block[far]))
         return 0

@@ -1,6 +1,6 @@
 cimport cython
 from kvtrace.cache.policies.base cimport Policy
-from kvtrace.cache.structures.hierarchical_bitset cimport Bits
+from kvtrace.cache.structures.hierarchical_bitset cimport HierarchicalBitset
 
 cdef int MOST
 cdef int STEPS
@@ -15,4 +15,4 @@ cdef class LFU(Policy):
     cdef int[:, ::1] state  # block -> BEFORE, AFTER, COUNT, LISTED, side by side in memory
     cdef int[::1] oldest  # count -> the first of its list
     cdef int[::1] newest  # count -> the last of its list, or NONE
-    cdef Bits counts  # those whose list is not empty
+    cdef HierarchicalBitset counts  # those whose list is not empty

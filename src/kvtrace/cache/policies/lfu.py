@@ -8,7 +8,7 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
-from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
+from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import HierarchicalBitset
 
 MOST = 1 << 24  # uses are counted so far, so that the table of lists stays small
 STEPS = 3  # from the victim to the one that is fetched
@@ -77,7 +77,7 @@ class LFU(Policy):
         self.state[block, LISTED] = 0
         return 0
 
-    def coming(self):
+    def likely_victim(self):
         left: cython.int = STEPS
         block: cython.int = self.victim()
         while left > 0 and block >= 0:
@@ -87,7 +87,7 @@ class LFU(Policy):
             fetch(cython.address(self.state[block, 0]))
         return block
 
-    def soon(self, far, near):
+    def prefetch(self, far, near):
         beside: cython.int
         fetch(cython.address(self.state[far, 0]))
         if self.state[near, LISTED]:  # it will be taken out of its list: its neighbours change
@@ -105,9 +105,9 @@ class LFU(Policy):
         oldest[:size], newest[:size] = self.oldest, self.newest
         listed: cython.Py_ssize_t
         for listed in np.flatnonzero(newest != NONE):
-            cython.cast(Bits, counts).set(cython.cast(cython.int, listed))
+            cython.cast(HierarchicalBitset, counts).set(cython.cast(cython.int, listed))
         self.oldest, self.newest, self.counts = oldest, newest, counts
 
 
 def _table(size):
-    return np.full(size, NONE, dtype=np.int32), np.full(size, NONE, dtype=np.int32), Bits(size)
+    return np.full(size, NONE, dtype=np.int32), np.full(size, NONE, dtype=np.int32), HierarchicalBitset(size)

@@ -6,8 +6,8 @@ which reached age a went on to stay. The clock counts uses of blocks, age is the
 depth in the prefix tree (0-1, 2-7, 8-31, 32 or more blocks before it) and the uses since the block became resident (1,
 2, 3, 4 or more), in place of the paper's classes by application and by the last two ages at a hit.
 
-Hits and evictions are counted by class and age. Every `interval` of the clock (as many uses as the cache holds blocks,
-at least 64) counts are multiplied by 0.9, and densities worked out anew. A class without counts has the density of all
+Hits and evictions are counted by class and age. Every `interval` of the clock (8 uses for each block of the capacity,
+at least 1,024) counts are multiplied by 0.9, and densities worked out anew. A class without counts has the density of all
 classes. Before the first time density is uses / (age + 1). Ages are coarse: 256 of them, each 2^shift of the clock, at
 first four capacities in all; if over 1 % of the counts are at the last age, the shift grows by one.
 
@@ -49,7 +49,7 @@ class LHD(Policy):
         self.idle = np.empty(context.blocks, dtype=np.int32)
         self.place = np.full(context.blocks, NONE, dtype=np.int32)
         self.candidates, self.count, self.clock, self.random = candidates, 0, 0, 1
-        self.interval = max(context.capacity, 64)
+        self.interval = max(8 * context.capacity, 1024)
         self.shift = max(int(4 * context.capacity - 1).bit_length() - (AGES - 1).bit_length(), 0)
 
     def insert(self, block):

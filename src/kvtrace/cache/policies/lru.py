@@ -7,7 +7,7 @@ use, then prefix length) does. A block that is used again leaves the queue and j
 import cython
 from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
-from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
+from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 
 class LRU(Policy):
@@ -16,7 +16,10 @@ class LRU(Policy):
     def __init__(self, context: Context):
         Policy.__init__(self, context)
         self.keeps_parents = True  # a parent is used and released no earlier than its child
-        self.queue = Queue(Places(context.blocks))
+        self.queue = Queue(Slots(context.blocks))
+
+    def insert(self, block):
+        return 0  # a pinned block is not in the queue
 
     def use(self, block):
         if self.queue.holds(block):
@@ -32,15 +35,15 @@ class LRU(Policy):
     def remove(self, block):
         return self.queue.drop(block)
 
-    def touch(self, block):
+    def hit_idle(self, block):
         return self.queue.move(block)
 
-    def bring(self, block):
+    def insert_idle(self, block):
         return self.queue.push(block)
 
-    def coming(self):
+    def likely_victim(self):
         return self.queue.ahead()
 
-    def soon(self, far, near):
-        fetch(cython.address(self.queue.places.at[far]))
+    def prefetch(self, far, near):
+        fetch(cython.address(self.queue.slots.slot_of_block[far]))
         return 0

@@ -19,6 +19,9 @@ class MRU(Policy):
         self.listed = np.zeros(context.blocks, dtype=np.int8)
         self.last = NONE
 
+    def insert(self, block):
+        return 0  # a pinned block is not in the list
+
     def use(self, block):
         return self.remove(block) if self.listed[block] else 0
 

@@ -1,7 +1,7 @@
 cimport cython
 from kvtrace.cache.policies.base cimport Policy
-from kvtrace.cache.structures.masked_fifo cimport Line
-from kvtrace.cache.structures.queue cimport Places, Queue
+from kvtrace.cache.structures.masked_fifo cimport MaskedFifo
+from kvtrace.cache.structures.queue cimport Slots, Queue
 
 cdef int SMALL
 cdef int MAIN
@@ -9,15 +9,15 @@ cdef int GHOST
 cdef int ENOUGH
 cdef int MOST
 
-cdef int _hit(Line line, int block) except -1 nogil
-cdef int _count(Line line, int block) except -1 nogil
+cdef int _hit(MaskedFifo line, int block) except -1 nogil
+cdef int _count(MaskedFifo line, int block) except -1 nogil
 
 
 @cython.final
 cdef class S3FIFO(Policy):
-    cdef Places places
-    cdef Line small
-    cdef Line main
+    cdef Slots slots
+    cdef MaskedFifo small
+    cdef MaskedFifo main
     cdef Queue ghosts
     cdef long long small_room
     cdef long long main_room

@@ -13,8 +13,8 @@ keeps its place and its count; `release` lets it go from where it stands. There 
 import cython
 from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
-from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 SMALL = 0  # the tags of the lines
 MAIN = 1
@@ -28,9 +28,9 @@ class S3FIFO(Policy):
 
     def __init__(self, context: Context, small_share=0.1):
         Policy.__init__(self, context)
-        self.places = Places(context.blocks)
-        self.small, self.main = Line(self.places, SMALL), Line(self.places, MAIN)
-        self.ghosts = Queue(self.places, GHOST)
+        self.slots = Slots(context.blocks)
+        self.small, self.main = MaskedFifo(self.slots, SMALL), MaskedFifo(self.slots, MAIN)
+        self.ghosts = Queue(self.slots, GHOST)
         self.small_room = max(int(context.capacity * small_share), 1)
         self.main_room = context.capacity - self.small_room
         self.ghost_room = int(context.capacity * 0.9)
@@ -88,14 +88,14 @@ class S3FIFO(Policy):
         self.small.drop(block)
         return self.ghosts.push(block)
 
-    def touch(self, block):
+    def hit_idle(self, block):
         return _count(self.small, block) if self.small.holds(block) else _count(self.main, block)
 
-    def coming(self):
+    def likely_victim(self):
         return self.small.ahead(self.small.front)
 
-    def soon(self, far, near):
-        fetch(cython.address(self.places.at[far]))
+    def prefetch(self, far, near):
+        fetch(cython.address(self.slots.slot_of_block[far]))
         return 0
 
 

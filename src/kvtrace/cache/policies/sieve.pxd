@@ -1,6 +1,6 @@
 cimport cython
 from kvtrace.cache.policies.base cimport Policy
-from kvtrace.cache.structures.masked_fifo cimport Line
+from kvtrace.cache.structures.masked_fifo cimport MaskedFifo
 
 cdef int NEAR
 cdef int FAR
@@ -8,7 +8,7 @@ cdef int FAR
 
 @cython.final
 cdef class Sieve(Policy):
-    cdef Line line
+    cdef MaskedFifo line
     cdef int hand  # the block that the hand points at, or NONE: it begins with the oldest
     cdef int at  # the place where the hand took its block last
-    cdef int seen  # how far `coming` has looked
+    cdef int seen  # how far `likely_victim` has looked

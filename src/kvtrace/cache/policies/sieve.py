@@ -10,10 +10,10 @@ keeps its place and its mark; `release` lets it go from where it stands and does
 import cython
 from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
-from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-from cython.cimports.kvtrace.cache.structures.queue import Places
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Slots
 
-NEAR = 16  # places between the hand and what `coming` looks at, at least
+NEAR = 16  # places between the hand and what `likely_victim` looks at, at least
 FAR = 80  # and at most
 
 
@@ -22,7 +22,7 @@ class Sieve(Policy):
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
-        self.line = Line(Places(context.blocks))
+        self.line = MaskedFifo(Slots(context.blocks))
         self.hand = NONE
         self.at = self.seen = 0
 
@@ -59,24 +59,24 @@ class Sieve(Policy):
             self.hand = self.line.next(block)
         return self.line.drop(block)
 
-    def touch(self, block):
+    def hit_idle(self, block):
         self.line.marked[self.line.place(block)] = 1
         return 0
 
-    def bring(self, block):
+    def insert_idle(self, block):
         return self.line.join(block)
 
-    def coming(self):
+    def likely_victim(self):
         if self.seen < self.at + NEAR or self.seen > self.at + FAR:  # the hand came near, or the line was closed up
             self.seen = self.at + NEAR
         while self.seen < self.line.tail and self.seen < self.at + FAR:
             block: cython.int = self.line.order[self.seen]
             self.seen += 1
             if block >= 0 and not self.line.marked[self.seen - 1]:
-                fetch(cython.address(self.line.places.at[block]))
+                fetch(cython.address(self.line.slots.slot_of_block[block]))
                 return block
         return NONE
 
-    def soon(self, far, near):
-        fetch(cython.address(self.line.places.at[far]))
+    def prefetch(self, far, near):
+        fetch(cython.address(self.line.slots.slot_of_block[far]))
         return 0

@@ -11,7 +11,7 @@ Release puts a block at the most recent end of its segment. No two blocks tie.
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
+from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 from kvtrace._base.errors import UsageError
 
@@ -25,8 +25,8 @@ class SLRU(Policy):
         self.keeps_parents = True
         if not 0 <= share <= 1:
             raise UsageError(f"a protected share of {share:g} is not between 0 and 1. Try slru:0.8.")
-        places = Places(context.blocks)
-        self.probation, self.protected = Queue(places, 0), Queue(places, 1)
+        slots = Slots(context.blocks)
+        self.probation, self.protected = Queue(slots, 0), Queue(slots, 1)
         self.room = int(share * context.capacity)
         self.hit = np.zeros(context.blocks, dtype=np.int8)
 

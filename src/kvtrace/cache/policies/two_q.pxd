@@ -1,7 +1,7 @@
 cimport cython
 from kvtrace.cache.policies.base cimport Policy
 from kvtrace.cache.structures.heap cimport Heaps
-from kvtrace.cache.structures.masked_fifo cimport Line
+from kvtrace.cache.structures.masked_fifo cimport MaskedFifo
 from kvtrace.cache.structures.queue cimport Queue
 from kvtrace.cache.structures.recency cimport Recency
 
@@ -9,7 +9,7 @@ from kvtrace.cache.structures.recency cimport Recency
 @cython.final
 cdef class TwoQ(Policy):
     cdef Recency recency
-    cdef Line arrivals  # A1in
+    cdef MaskedFifo arrivals  # A1in
     cdef Queue ghosts  # A1out
     cdef Heaps main  # Am, but for its pinned blocks
     cdef signed char[::1] in_main  # resident block -> 1 in Am, 0 in A1in

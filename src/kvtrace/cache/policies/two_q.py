@@ -16,8 +16,8 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 from cython.cimports.kvtrace.cache.structures.heap import Heaps
-from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 from cython.cimports.kvtrace.cache.structures.recency import Recency
 
 from kvtrace._base.errors import UsageError
@@ -30,9 +30,9 @@ class TwoQ(Policy):
         Policy.__init__(self, context)
         if not 0 <= arrivals_share <= 1:
             raise UsageError(f"2q:{arrivals_share:g} is not a share between 0 and 1. Try 2q:0.25.")
-        places = Places(context.blocks)
+        slots = Slots(context.blocks)
         self.recency = Recency(context)
-        self.arrivals, self.ghosts, self.main = Line(places, 0), Queue(places, 1), Heaps(context.blocks)
+        self.arrivals, self.ghosts, self.main = MaskedFifo(slots, 0), Queue(slots, 1), Heaps(context.blocks)
         self.in_main = np.zeros(context.blocks, dtype=np.int8)
         self.stamp = np.zeros(context.blocks, dtype=np.int64)
         self.arrivals_room = int(context.capacity * arrivals_share)

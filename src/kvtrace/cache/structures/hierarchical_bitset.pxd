@@ -8,7 +8,7 @@ cdef extern from *:
 
 
 @cython.final
-cdef class Bits:
+cdef class HierarchicalBitset:
     cdef unsigned long long[::1] words
     cdef Py_ssize_t base[7]
     cdef int levels

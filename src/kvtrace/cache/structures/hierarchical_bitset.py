@@ -11,7 +11,7 @@ from cython.cimports.kvtrace.cache.policies.base import NONE
 ONE = 1
 
 
-class Bits:
+class HierarchicalBitset:
     """A set of numbers from 0 to size - 1."""
 
     def __init__(self, size):

@@ -8,21 +8,21 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
-from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
-from cython.cimports.kvtrace.cache.structures.queue import Places
+from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import HierarchicalBitset
+from cython.cimports.kvtrace.cache.structures.queue import Slots
 
 MOST = 1 << 29  # places that are told apart beside four tags
 AHEAD = 8  # `ahead` looks so many places beyond one
 
 
-class Line:
+class MaskedFifo:
     """Blocks in order of arrival, each allowed to go or not, and with a mark that is its owner's to use."""
 
-    def __init__(self, places: Places, tag=0):
-        self.places, self.tag = places, tag
+    def __init__(self, slots: Slots, tag=0):
+        self.slots, self.tag = slots, tag
         self.order = np.empty(1024, dtype=np.int32)  # place -> block, or NONE where one has left
         self.marked = np.zeros(1024, dtype=np.int8)  # place -> the owner's mark, 0 at first
-        self.allowed = Bits(1024)
+        self.allowed = HierarchicalBitset(1024)
         self.tail = self.size = self.front = 0
 
     def push(self, block):
@@ -31,7 +31,7 @@ class Line:
             self._compact()
         self.order[self.tail] = block
         self.marked[self.tail] = 0
-        self.places.at[block] = self.tail * 4 + self.tag
+        self.slots.slot_of_block[block] = self.tail * 4 + self.tag
         self.tail += 1
         self.size += 1
         return 0
@@ -46,7 +46,7 @@ class Line:
         place: cython.int = self.place(block)
         self.allowed.clear(place)
         self.order[place] = NONE
-        self.places.at[block] = -1
+        self.slots.slot_of_block[block] = -1
         self.size -= 1
         return 0
 
@@ -70,11 +70,11 @@ class Line:
 
     def place(self, block):
         """Where a block of this line stands; it changes when the line is pushed to."""
-        return self.places.at[block] >> 2
+        return self.slots.slot_of_block[block] >> 2
 
     def holds(self, block):
         """Whether a block is in this line."""
-        at: cython.int = self.places.at[block]
+        at: cython.int = self.slots.slot_of_block[block]
         return at >= 0 and (at & 3) == self.tag
 
     def first(self):
@@ -91,7 +91,7 @@ class Line:
             return NONE
         block: cython.int = self.order[place + AHEAD]
         if block >= 0:
-            fetch(cython.address(self.places.at[block]))
+            fetch(cython.address(self.slots.slot_of_block[block]))
         return block
 
     def next(self, block):
@@ -114,7 +114,7 @@ class Line:
                     self.allowed.set(kept)
                 self.order[kept] = self.order[place]
                 self.marked[kept] = self.marked[place]
-                self.places.at[self.order[kept]] = kept * 4 + self.tag
+                self.slots.slot_of_block[self.order[kept]] = kept * 4 + self.tag
                 kept += 1
         self.tail, self.front = kept, 0
         if kept > self.order.shape[0] // 4:
@@ -129,7 +129,7 @@ class Line:
         order, marked = np.empty(room, dtype=np.int32), np.zeros(room, dtype=np.int8)
         order[: self.tail] = np.asarray(self.order)[: self.tail]
         marked[: self.tail] = np.asarray(self.marked)[: self.tail]
-        bits = Bits(room)
+        bits = HierarchicalBitset(room)
         place: cython.int
         for place in range(self.tail):
             if self.allowed.holds(place):

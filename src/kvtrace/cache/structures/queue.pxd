@@ -5,13 +5,13 @@ cdef int NEAR
 
 
 @cython.final
-cdef class Places:
-    cdef int[::1] at
+cdef class Slots:
+    cdef int[::1] slot_of_block
 
 
 @cython.final
 cdef class Queue:
-    cdef Places places
+    cdef Slots slots
     cdef int[::1] order
     cdef Py_ssize_t head, tail, seen  # seen: how far `ahead` has looked
     cdef int tag

@@ -14,18 +14,18 @@ FAR = 32  # and from there to what is fetched
 TAGS = 4  # queues that one record of places tells apart
 
 
-class Places:
+class Slots:
     """block -> where it stands: 4 x its place in a queue's log + the queue's tag, or -1."""
 
     def __init__(self, blocks):
-        self.at = np.full(blocks, -1, dtype=np.int32)
+        self.slot_of_block = np.full(blocks, -1, dtype=np.int32)
 
 
 class Queue:
     """Blocks in order of arrival; `tag` (0 to 3) tells the queues that share `places` apart."""
 
-    def __init__(self, places: Places, tag=0):
-        self.places, self.tag = places, tag
+    def __init__(self, slots: Slots, tag=0):
+        self.slots, self.tag = slots, tag
         self.order = np.empty(1024, dtype=np.int32)
         self.head = self.tail = self.size = self.seen = 0
 
@@ -39,25 +39,25 @@ class Queue:
         if self.tail == self.order.shape[0]:
             self._compact()
         self.order[self.tail] = block
-        self.places.at[block] = cython.cast(cython.int, self.tail * 4 + self.tag)
+        self.slots.slot_of_block[block] = cython.cast(cython.int, self.tail * 4 + self.tag)
         self.tail += 1
         return 0
 
     def drop(self, block):
         """Take a block of this queue out, wherever it stands."""
-        self.places.at[block] = -1
+        self.slots.slot_of_block[block] = -1
         self.size -= 1
         return 0
 
     def holds(self, block):
         """Whether a block is in this queue."""
-        at: cython.int = self.places.at[block]
+        at: cython.int = self.slots.slot_of_block[block]
         return at >= 0 and (at & 3) == self.tag
 
     def first(self):
         """The block that has been here longest, or NONE."""
         while self.head < self.tail:
-            if self.places.at[self.order[self.head]] == self.head * 4 + self.tag:
+            if self.slots.slot_of_block[self.order[self.head]] == self.head * 4 + self.tag:
                 return self.order[self.head]
             self.head += 1
         return NONE
@@ -67,8 +67,8 @@ class Queue:
         self.seen = max(self.seen, self.head + NEAR)
         while self.seen + FAR + 1 < self.tail:
             self.seen += 1
-            fetch(cython.address(self.places.at[self.order[self.seen + FAR]]))
-            if self.places.at[self.order[self.seen]] == self.seen * 4 + self.tag:
+            fetch(cython.address(self.slots.slot_of_block[self.order[self.seen + FAR]]))
+            if self.slots.slot_of_block[self.order[self.seen]] == self.seen * 4 + self.tag:
                 return self.order[self.seen]
         return NONE
 
@@ -79,9 +79,9 @@ class Queue:
         block: cython.int
         for i in range(self.head, self.tail):
             block = self.order[i]
-            if self.places.at[block] == i * 4 + self.tag:
+            if self.slots.slot_of_block[block] == i * 4 + self.tag:
                 self.order[kept] = block
-                self.places.at[block] = cython.cast(cython.int, kept * 4 + self.tag)
+                self.slots.slot_of_block[block] = cython.cast(cython.int, kept * 4 + self.tag)
                 kept += 1
         self.head, self.tail, self.seen = 0, kept, 0
         if kept > self.order.shape[0] // 4:

@@ -2,8 +2,6 @@ cimport cython
 from kvtrace.cache.core.engine cimport Engine
 from kvtrace.serving.core.router cimport Router
 
-cdef int ONE
-
 
 @cython.final
 cdef class Fleet:

@@ -5,10 +5,8 @@ Twin: tests/reference/fleet.py.
 
 import cython
 import numpy as np
-from cython.cimports.kvtrace.cache.core.engine import Engine
+from cython.cimports.kvtrace.cache.core.engine import SERIAL, Engine
 from cython.cimports.kvtrace.serving.core.router import Router
-
-ONE = 0  # kinds of schedule, as core/engine.py has them
 
 
 class Fleet:
@@ -51,7 +49,7 @@ class Fleet:
             engine.serve(row)
             if engine.early_frees != before:
                 self._count(chosen)
-            if first.kind == ONE:
+            if first.kind == SERIAL:
                 self._end(row)
             self.row = row + 1
 
