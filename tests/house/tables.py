@@ -176,7 +176,7 @@ def defines(*names: str) -> Callable[[str], bool]:
 
 def in_words(row: str) -> str:
     """The first or second cell of a table's line: the row in words, or as code."""
-    words = re.escape(row).replace(r"\-", "[- _]").replace("_", "[- _]").replace(r"\ ", "[- _]")
+    words = "[-_ ]".join(map(re.escape, re.split("[-_ ]", row)))
     return rf"^\| (?:[^|]*\| )?`?{words}[^|]*\|"
 
 
