@@ -15,6 +15,7 @@ class LHD:
         self.evictions = [[0.0] * AGES for _ in classes]
         self.density = [[(one % USES + 1) / (age + 1) for age in range(AGES)] for one in classes]
         self.last, self.uses = {}, {}  # resident block -> the clock at its last use; its uses
+        self.explorers = set()  # 1 of 1,024 inserted blocks, spared until a hit or the last age
         self.idle = []
         self.clock, self.random = 0, 1
         self.interval = max(8 * context.capacity, 1024)
@@ -37,11 +38,14 @@ class LHD:
     def insert(self, block):
         self.tick()
         self.uses[block], self.last[block] = 1, self.clock
+        if self.draw() >> 54 == 0:
+            self.explorers.add(block)
 
     def use(self, block):
         self.tick()
         self.hits[self.kind(block)][self.age(block)] += 1
         self.uses[block] += 1
+        self.explorers.discard(block)
         self.last[block] = self.clock
         if block in self.idle:
             self.drop(block)
@@ -52,12 +56,17 @@ class LHD:
     def victim(self):
         among = self.idle
         if len(among) > self.candidates:
-            among = [self.idle[self.drawn()] for _ in range(self.candidates)]
-        rank = {block: (self.density[self.kind(block)][self.age(block)], self.last[block]) for block in among}
-        return min(rank, key=rank.get, default=None)
+            among = [self.idle[(self.draw() >> 33) % len(self.idle)] for _ in range(self.candidates)]
+        return min(among, key=self.rank, default=None)
+
+    def rank(self, block):
+        spared = block in self.explorers and self.age(block) < AGES - 1
+        density = float("inf") if spared else self.density[self.kind(block)][self.age(block)]
+        return (density, self.last[block])
 
     def remove(self, block):
         self.evictions[self.kind(block)][self.age(block)] += 1
+        self.explorers.discard(block)
         self.drop(block)
 
     def drop(self, block):
@@ -66,9 +75,9 @@ class LHD:
         if last != block:
             self.idle[place] = last
 
-    def drawn(self):
+    def draw(self):
         self.random = (self.random * MULTIPLIER + INCREMENT) % 2**64
-        return (self.random >> 33) % len(self.idle)
+        return self.random
 
     def reconfigure(self):
         tables = self.hits + self.evictions

@@ -5,6 +5,7 @@ cdef int AGES
 cdef int USES
 cdef int CLASSES
 cdef double DECAY
+cdef double SPARED
 cdef unsigned long long MULTIPLIER
 cdef unsigned long long INCREMENT
 
@@ -16,6 +17,7 @@ cdef class LHD(Policy):
     cdef double[:, ::1] density  # class, age -> hit density, as the last reconfiguration worked it out
     cdef signed char[::1] depth_class  # block -> 0, 1, 2 or 3
     cdef int[::1] uses  # block -> uses since it became resident
+    cdef signed char[::1] explores  # block -> 1 if it is spared for now
     cdef long long[::1] last  # block -> the clock at its last use
     cdef int[::1] idle  # the evictable blocks in no order, `count` of them
     cdef int[::1] place  # block -> its place among them, or NONE
@@ -30,7 +32,8 @@ cdef class LHD(Policy):
     cdef int _age(self, int block) noexcept nogil
     cdef int _tick(self) except -1 nogil
     cdef int _drop(self, int block) except -1 nogil
-    cdef int _drawn(self) noexcept nogil
+    cdef int _draw(self) noexcept nogil
+    cdef int _place_drawn(self) noexcept nogil
     cdef int _reconfigure(self) except -1 nogil
     cdef int _coarsen(self) except -1 nogil
     cdef int _model(self, int one) except -1 nogil

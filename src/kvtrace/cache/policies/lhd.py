@@ -7,9 +7,12 @@ depth in the prefix tree (0-1, 2-7, 8-31, 32 or more blocks before it) and the u
 2, 3, 4 or more), in place of the paper's classes by application and by the last two ages at a hit.
 
 Hits and evictions are counted by class and age. Every `interval` of the clock (8 uses for each block of the capacity,
-at least 1,024) counts are multiplied by 0.9, and densities worked out anew. A class without counts has the density of all
+at least 1,024) counts are multiplied by 0.9, and densities worked out anew. A class without counts has that of all
 classes. Before the first time density is uses / (age + 1). Ages are coarse: 256 of them, each 2^shift of the clock, at
 first four capacities in all; if over 1 % of the counts are at the last age, the shift grows by one.
+
+One inserted block of 1,024, drawn at random, explores, as in the paper: it is spared until it is hit or reaches the last
+age. Without explorers no block would reach an age that is evicted before, and its hits would never be known.
 
 As in the paper the victim is the least dense of a sample of the evictable blocks: 64 (the parameter), drawn with a
 fixed seed, or all of them if there are no more. Equal densities: the less recent use first. A hit on a pinned block
@@ -28,6 +31,7 @@ AGES = 256  # counted apart; the last one holds all that are older
 USES = 4  # classes by use count
 CLASSES = 16
 DECAY = 0.9
+SPARED = 1e300  # a density above all others
 MULTIPLIER = 6364136223846793005
 INCREMENT = 1442695040888963407
 
@@ -45,6 +49,7 @@ class LHD(Policy):
         self.evictions = np.zeros((CLASSES + 1, AGES))
         self.density = (np.arange(CLASSES + 1) % USES + 1)[:, None] / (np.arange(AGES) + 1)
         self.uses = np.zeros(context.blocks, dtype=np.int32)
+        self.explores = np.zeros(context.blocks, dtype=np.int8)
         self.last = np.zeros(context.blocks, dtype=np.int64)
         self.idle = np.empty(context.blocks, dtype=np.int32)
         self.place = np.full(context.blocks, NONE, dtype=np.int32)
@@ -55,12 +60,15 @@ class LHD(Policy):
     def insert(self, block):
         self._tick()
         self.uses[block], self.last[block] = 1, self.clock
+        self._draw()
+        self.explores[block] = (self.random >> 54) == 0  # 1 of 1,024
         return 0
 
     def use(self, block):
         self._tick()
         self.hits[self._class(block), self._age(block)] += 1
         self.uses[block] += 1
+        self.explores[block] = 0
         self.last[block] = self.clock
         if self.place[block] >= 0:
             self._drop(block)
@@ -79,8 +87,11 @@ class LHD(Policy):
         least: cython.double = 0.0
         number: cython.int
         for number in range(drawn):
-            block: cython.int = self.idle[number if all_of_them else self._drawn()]
-            density: cython.double = self.density[self._class(block), self._age(block)]
+            block: cython.int = self.idle[number if all_of_them else self._place_drawn()]
+            age: cython.int = self._age(block)
+            density: cython.double = self.density[self._class(block), age]
+            if self.explores[block] and age < AGES - 1:
+                density = SPARED
             if best == NONE or density < least or (density == least and self.last[block] < self.last[best]):
                 best, least = block, density
         return best
@@ -109,9 +120,14 @@ class LHD(Policy):
         self.place[block] = NONE
         return 0
 
-    def _drawn(self):
-        """A place among the idle blocks, by the linear congruential generator of Knuth's MMIX."""
+    def _draw(self):
+        """The next random number, by the linear congruential generator of Knuth's MMIX."""
         self.random = self.random * MULTIPLIER + INCREMENT
+        return 0
+
+    def _place_drawn(self):
+        """A random place among the idle blocks."""
+        self._draw()
         return cython.cast(cython.int, (self.random >> 33) % cython.cast(cython.ulonglong, self.count))
 
     def _reconfigure(self):
