@@ -11,7 +11,7 @@ at least 1,024) counts are multiplied by 0.9, and densities worked out anew. A c
 classes. Before the first time density is uses / (age + 1). Ages are coarse: 256 of them, each 2^shift of the clock, at
 first four capacities in all; if over 1 % of the counts are at the last age, the shift grows by one.
 
-One inserted block of 1,024, drawn at random, explores, as in the paper: it is spared until it is hit or reaches the last
+One inserted block of 1,024, drawn at random, explores as in the paper: it is spared until it is hit or at the last
 age. Without explorers no block would reach an age that is evicted before, and its hits would never be known.
 
 As in the paper the victim is the least dense of a sample of the evictable blocks: 64 (the parameter), drawn with a
