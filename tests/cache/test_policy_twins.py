@@ -61,6 +61,14 @@ def test_it_does_so_over_thousands_of_evictions(spec):
     assert fast == plain
 
 
+def test_lhd_equals_its_twin_where_ages_become_coarser():
+    # 55 blocks come round every 550 uses, and 256 ages are kept apart at first
+    trace = singles([1 + at // 10 % 55 if at % 10 == 0 else 0 for at in range(6_000)])
+    for capacity in (60, 50):
+        fast, plain = both("lhd", trace, capacity=capacity)
+        assert fast == plain
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_it_does_so_for_conversations(spec):
     from tests.make_vectors_policies import drawn
