@@ -18,7 +18,7 @@ from ..trace.hits import Hits, HitsDict, count_hits
 from ..trace.trace import Trace
 from . import engines
 from .demand import Jobs, jobs
-from .policies import POLICIES
+from .policies import POLICIES, Row
 from .schedules import ONE, Schedule, parse_schedule
 
 SCHEMA = 1  # version of the keys of to_dict
@@ -43,15 +43,19 @@ class Setting:
     switches: tuple[tuple[str, str], ...] = ()  # those that are not as DEFAULTS has them
 
     @property
-    def ceiling(self) -> bool:
+    def bound(self) -> bool:
         """Whether its policy is a bound, and no engine's."""
-        name = self.policy.partition(":")[0]
-        return name in POLICIES and POLICIES[name].ceiling
+        return self.row is not None and self.row.bound
+
+    @property
+    def row(self) -> Row | None:
+        """The row of its policy in POLICIES; None for a user's class."""
+        return POLICIES.get(self.policy.partition(":")[0])
 
     @property
     def asks(self) -> tuple[str, bool]:
         """What makes a trace's jobs: the mode, and whether a prompt's last token is always computed."""
-        return self.mode, not self.ceiling and engines.find(self.engine).recompute_last
+        return self.mode, not self.bound and engines.find(self.engine).recompute_last
 
 
 class EngineOptions(TypedDict, total=False):
@@ -132,7 +136,7 @@ class Simulation:
 
     def _switches(self) -> EngineOptions:
         """The switches that the engine takes, and how they stood."""
-        taken = () if self.setting.ceiling else engines.find(self.setting.engine).switches
+        taken = () if self.setting.bound else engines.find(self.setting.engine).switches
         given = DEFAULTS | dict(self.setting.switches)
         return cast(EngineOptions, {name: value for name, value in given.items() if name in taken})
 
@@ -219,8 +223,8 @@ def build(setting: Setting, asked: Jobs, *, must_hold: bool = True):
     if setting.capacity < 1:
         raise UsageError(f"a capacity of {setting.capacity} blocks holds nothing. Try 1 or more.")
     switches = dict(setting.switches)
-    if setting.ceiling:
-        return _ceiling(setting, asked, switches)
+    if setting.bound:
+        return _upper_bound(setting, asked, switches)
     counts_all = switches.get("capacity_counts", "total") == "total"
     if must_hold and counts_all and not engines.find(setting.engine).any_capacity:
         require_room(setting.capacity, asked)
@@ -230,7 +234,7 @@ def build(setting: Setting, asked: Jobs, *, must_hold: bool = True):
     return engine
 
 
-def _ceiling(setting, asked, switches):
+def _upper_bound(setting, asked, switches):
     """The founding cache with an order that looks ahead; it may let a block go as soon as it was used.
 
     A cache whose capacity counts live blocks holds no more than that when a request comes, so what one request at a

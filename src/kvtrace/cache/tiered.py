@@ -100,7 +100,7 @@ def tiered(setting: Setting, asked: Jobs, capacities: list[int]):
     from .core.tiers import Tiers
     from .policies.base import Context
 
-    if setting.engine != "reference" or setting.switches or setting.ceiling:
+    if setting.engine != "reference" or setting.switches or setting.bound:
         raise UsageError("tiers are the reference engine's, counted in total, flat, with a policy of its own.")
     contexts = [Context(asked.blocks, capacity, asked.trace, asked) for capacity in capacities]
     first, *lower = (make(setting.policy, context) for context in contexts)

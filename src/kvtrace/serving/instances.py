@@ -118,7 +118,7 @@ def simulate_instances(
     routers.check(router)
     if instances < 1:
         raise UsageError(f"{instances} instances serve nobody. Try 1 or more.")
-    if setting.schedule.kind == "window" or setting.ceiling:
+    if setting.schedule.kind == "window" or setting.bound:
         raise UsageError("instances are served one request at a time or timed, by an order that an engine can have.")
     asked = asked or jobs(trace, *setting.asks)
     engines = [build(setting, asked) for _ in range(instances)]

@@ -7,7 +7,7 @@ so that the curve of one pass is the quick look and this the truth. docs/serving
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypedDict
 
 import numpy as np
@@ -177,15 +177,14 @@ def simulate_serving(
     limits = limits or BatchLimits()
     if instances < 1 or limits.step_tokens < 1 or limits.requests < 1:
         raise UsageError("instances, tokens a step and requests at once are 1 or more.")
-    if setting.ceiling or setting.schedule.kind != "c1" or setting.capacity < 1:
+    if setting.bound or setting.schedule.kind != "c1" or setting.capacity < 1:
         raise UsageError("who is live when follows from the events, and the order is one that an engine can have.")
     asked = asked or jobs(trace, *setting.asks)
     engines = [_engine(setting, asked, tiers) for _ in range(instances)]
+    batch_limits = asdict(limits) | {"blocks": setting.capacity, "block_size": trace.block_size}
     run = Serving(
         engines, routed(trace, router, engines), trace.timestamp / 1000, trace.input_length, trace.output_length,
-        asked.most,
-        [limits.step_tokens, limits.requests, setting.capacity, trace.block_size],
-        [cost.token_s, cost.pair_s, cost.step_s, cost.read_s, cost.overhead_s], prefetch,
+        asked.most, batch_limits, asdict(cost), prefetch,
     )  # fmt: skip
     done = 0
     while done < len(asked):

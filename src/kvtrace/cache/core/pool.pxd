@@ -1,6 +1,12 @@
 from kvtrace.cache.core.engine cimport Engine
 from kvtrace.cache.policies.base cimport Policy
 
+cdef int LARGE
+cdef int NEAR
+cdef int FAR
+cdef int ABSENT
+
+
 cdef class Pool(Engine):
     cdef readonly Policy policy
     cdef long long capacity, unhashed
@@ -18,3 +24,4 @@ cdef class Pool(Engine):
     cdef int _unpin(self, int block) except -1 nogil
     cdef bint _fits(self, Py_ssize_t row, Py_ssize_t start, Py_ssize_t gap, Py_ssize_t stop) noexcept nogil
     cdef int _victim(self) except -1 nogil
+    cdef _described(self, int block)

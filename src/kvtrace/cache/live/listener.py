@@ -1,17 +1,11 @@
 """What an engine hears of the live cache: its callbacks, called when a change is done, evictions first."""
 
 import cython
+from cython.cimports.kvtrace.cache.live.block_table import NONE
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.live.block_table import NONE
-    from cython.cimports.kvtrace.cache.live.sequence import Sequence
-    from cython.cimports.kvtrace.cache.live.slot_pool import SlotPool
 
-
-@cython.final
-@cython.cclass
 class Listener:
     """The four callbacks of a PrefixCache, each of them or None; `telling` while one is called."""
 
@@ -21,9 +15,7 @@ class Listener:
         self.on_evict, self.on_copy = called("on_evict", on_evict), called("on_copy", on_copy)
         self.hears_growth = on_evict is not None or on_write is not None or on_copy is not None
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def evicted(self, pool: SlotPool) -> cython.int:
+    def evicted(self, pool):
         """Tell of what the pool evicted since it was last told of."""
         if pool.gone:
             gone, pool.gone, self.telling = pool.gone, [], True
@@ -34,9 +26,7 @@ class Listener:
                 self.telling = False
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def allocated(self, pool: SlotPool, sequence: Sequence) -> cython.int:
+    def allocated(self, pool, sequence):
         """Tell what a new sequence reads, and what is to be written for it."""
         i: cython.Py_ssize_t
         self.evicted(pool)
@@ -52,9 +42,7 @@ class Listener:
             self.telling = False
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def extended(self, pool: SlotPool, sequence: Sequence, first: cython.Py_ssize_t, shared: cython.int) -> cython.int:
+    def extended(self, pool, sequence, first, shared):
         """Tell of tokens from `first` on; the partial block they began in may have been copied from `shared`."""
         self.evicted(pool)
         filled: cython.Py_ssize_t = first % self.block_size
@@ -69,9 +57,7 @@ class Listener:
             self.telling = False
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _tell_writes(self, sequence: Sequence, first: cython.Py_ssize_t) -> cython.int:
+    def _tell_writes(self, sequence, first):
         stop: cython.Py_ssize_t
         while self.on_write is not None and first < sequence.length:
             stop = min(sequence.length, first - first % self.block_size + self.block_size)

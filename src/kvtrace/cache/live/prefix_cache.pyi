@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence as Ordered
-from typing import Any
 
 import numpy as np
 
 from ..._base.errors import KvtraceError
 from ..policies.base import Context
+from .block_table import BlockTable
+from .self_check import Snapshot
 from .sequence import Sequence
 
 Tokens = Ordered[int] | np.ndarray  # whole numbers of 32 bits
@@ -39,7 +40,7 @@ class PrefixCache:
     @property
     def hashing(self) -> str: ...
     @property
-    def known(self) -> Any: ...
+    def table(self) -> BlockTable: ...
     @property
     def salt(self) -> bytes: ...
     @salt.setter
@@ -51,4 +52,4 @@ class PrefixCache:
     def free(self, sequence: Sequence, written: int | None = None) -> None: ...
     def stats(self) -> dict[str, int]: ...
     def check(self) -> None: ...
-    def books(self) -> Any: ...
+    def snapshot(self) -> Snapshot: ...

@@ -1,14 +1,15 @@
 cimport cython
-from kvtrace.cache.live.block_table cimport Known
+from kvtrace.cache.live.block_table cimport BlockTable
 from kvtrace.cache.policies.base cimport Policy
 
 cdef int FREE
+
 
 @cython.final
 cdef class SlotPool:
     cdef Py_ssize_t count
     cdef Py_ssize_t most_idle
-    cdef Known known
+    cdef BlockTable table
     cdef Policy policy
     cdef int* pins
     cdef int* block

@@ -1,11 +1,17 @@
-from kvtrace.cache.structures.hierarchical_bitset cimport Bits
-from kvtrace.cache.structures.queue cimport Places
+cimport cython
+from kvtrace.cache.structures.hierarchical_bitset cimport HierarchicalBitset
+from kvtrace.cache.structures.queue cimport Slots
 
-cdef class Line:
-    cdef Places places
+cdef int AHEAD
+cdef int MOST
+
+
+@cython.final
+cdef class MaskedFifo:
+    cdef Slots slots
     cdef int[::1] order
     cdef signed char[::1] marked
-    cdef Bits allowed
+    cdef HierarchicalBitset allowed
     cdef int tag
     cdef readonly int tail
     cdef int front  # where `first` found its block last

@@ -1,8 +1,17 @@
-cdef class Places:
-    cdef int[::1] at
+cimport cython
 
+cdef int FAR
+cdef int NEAR
+
+
+@cython.final
+cdef class Slots:
+    cdef int[::1] slot_of_block
+
+
+@cython.final
 cdef class Queue:
-    cdef Places places
+    cdef Slots slots
     cdef int[::1] order
     cdef Py_ssize_t head, tail, seen  # seen: how far `ahead` has looked
     cdef int tag

@@ -1,5 +1,11 @@
+cimport cython
 from kvtrace.cache.policies.base cimport Context
 
+cdef long long DEEPEST
+cdef long long ROW
+
+
+@cython.final
 cdef class Recency:
     cdef Context context
     cdef int[::1] depth

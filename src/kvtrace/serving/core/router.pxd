@@ -1,3 +1,11 @@
+cdef int METRIC
+cdef int AWARE
+cdef int LOADED
+cdef int OVERLAP
+cdef int KEYED
+cdef int TURNS
+
+
 cdef class Router:
     cdef list engines
     cdef int count, kind

@@ -5,23 +5,20 @@ Whoever serves keeps for each cache what is not done yet there; the router looks
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.core.engine import Engine
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import Engine
-
-TURNS = cython.declare(cython.int, 0)  # the kinds of router: in turns,
-KEYED = cython.declare(cython.int, 1)  # by a number of each request's own,
-OVERLAP = cython.declare(cython.int, 2)  # where most blocks would hit,
-LOADED = cython.declare(cython.int, 3)  # where the fewest tokens are not done yet,
-AWARE = cython.declare(cython.int, 4)  # where the blocks to compute and those that are live are fewest,
-METRIC = cython.declare(cython.int, 5)  # or where tokens to compute times requests that are there are fewest
+TURNS = 0  # the kinds of router: in turns,
+KEYED = 1  # by a number of each request's own,
+OVERLAP = 2  # where most blocks would hit,
+LOADED = 3  # where the fewest tokens are not done yet,
+AWARE = 4  # where the blocks to compute and those that are live are fewest,
+METRIC = 5  # or where tokens to compute times requests that are there are fewest
 KINDS = {"round-robin": TURNS, "sticky": KEYED, "overlap": OVERLAP, "least-loaded": LOADED, "kv-aware": AWARE,
          "lmetric": METRIC}  # fmt: skip
 
 
-@cython.cclass
 class Router:
     """Sends requests to engines. Of each engine, whoever serves keeps up to date:
 
@@ -39,9 +36,7 @@ class Router:
         self.here = np.zeros(count, dtype=np.int64)
         self.blocks = np.zeros(count)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def send(self, row: cython.Py_ssize_t) -> cython.int:
+    def send(self, row):
         """The engine that a request goes to: that of the least cost, then the one sent fewest, then the first."""
         best: cython.int = 0
         i: cython.int
@@ -59,9 +54,7 @@ class Router:
         self.sent[best] += 1
         return best
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=True)
-    def _cost(self, row: cython.Py_ssize_t, i: cython.int) -> cython.double:
+    def _cost(self, row, i):
         engine: Engine
         hit: cython.longlong
         size: cython.double = self.size

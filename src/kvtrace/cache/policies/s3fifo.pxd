@@ -1,0 +1,27 @@
+cimport cython
+from kvtrace.cache.policies.base cimport Policy
+from kvtrace.cache.structures.masked_fifo cimport MaskedFifo
+from kvtrace.cache.structures.queue cimport Slots, Queue
+
+cdef int SMALL
+cdef int MAIN
+cdef int GHOST
+cdef int ENOUGH
+cdef int MOST
+
+cdef int _hit(MaskedFifo line, int block) except -1 nogil
+cdef int _count(MaskedFifo line, int block) except -1 nogil
+
+
+@cython.final
+cdef class S3FIFO(Policy):
+    cdef Slots slots
+    cdef MaskedFifo small
+    cdef MaskedFifo main
+    cdef Queue ghosts
+    cdef long long small_room
+    cdef long long main_room
+    cdef long long ghost_room
+    cdef bint evicted  # whether anything was, ever
+
+    cdef int _main_victim(self) except -1 nogil

@@ -1,0 +1,14 @@
+cimport cython
+from kvtrace.cache.policies.base cimport Policy
+from kvtrace.cache.structures.masked_fifo cimport MaskedFifo
+
+cdef int NEAR
+cdef int FAR
+
+
+@cython.final
+cdef class Sieve(Policy):
+    cdef MaskedFifo line
+    cdef int hand  # the block that the hand points at, or NONE: it begins with the oldest
+    cdef int at  # the place where the hand took its block last
+    cdef int seen  # how far `likely_victim` has looked
