@@ -1,9 +1,11 @@
 cimport cython
 from kvtrace.cache.policies.base cimport Policy
 
-cdef int AGES
-cdef int USES
-cdef int CLASSES
+cdef enum:
+    AGES = 256  # counted apart; the last one holds all that are older
+    USES = 4  # classes by use count
+    CLASSES = 16
+
 cdef double DECAY
 cdef double SPARED
 cdef unsigned long long MULTIPLIER

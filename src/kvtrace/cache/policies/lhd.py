@@ -27,9 +27,6 @@ from cython.cimports.kvtrace.cache.structures.recency import Recency
 
 from kvtrace._base.errors import UsageError
 
-AGES = 256  # counted apart; the last one holds all that are older
-USES = 4  # classes by use count
-CLASSES = 16
 DECAY = 0.9
 SPARED = 1e300  # a density above all others
 MULTIPLIER = 6364136223846793005
