@@ -104,9 +104,8 @@ def test_each_example_becomes_a_trace(name):
         DATA / name, tokenizer=TINY, profile="exact", max_errors=-1, on_reject=counted.append, **options
     )
     assert rows.counts.requests == whole
-    assert all("the prompt is incomplete: it lacks" in str(error) for error in counted) and bool(counted) == (
-        whole < all_of_it
-    )
+    assert all("the prompt is incomplete: it lacks" in str(error) for error in counted)
+    assert bool(counted) == (whole < all_of_it)
 
 
 def test_the_docs_examples_are_read_as_they_say():

@@ -328,9 +328,8 @@ def test_another_key_is_refused(place, capsys):
 )
 def test_options_that_differ_are_named(place, capsys, option, named):
     stop_after(3)
-    assert told(
-        run([*COMMAND, "--resume", *option.split()]), 2, capsys, f"another {', '.join(named)}. Use the same options."
-    )
+    message = f"another {', '.join(named)}. Use the same options."
+    assert told(run([*COMMAND, "--resume", *option.split()]), 2, capsys, message)
     assert resumed() == made()
 
 
@@ -443,9 +442,8 @@ def test_a_limit_on_the_size_of_files_leaves_the_batches_before_it(place, capsys
         status = run(COMMAND)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert told(
-        status, 5, capsys, "out.jsonl.resume: cannot be written", "Finished work is saved: continue with --resume."
-    )
+    message = "out.jsonl.resume: cannot be written"
+    assert told(status, 5, capsys, message, "Finished work is saved: continue with --resume.")
     assert sorted(os.listdir()) == ["key", "log.jsonl", CHECKPOINT] and Path(CHECKPOINT).stat().st_size <= 6000
     assert run([*COMMAND, "--resume"]) == 0
     assert written("out.jsonl") == written_anew("again.jsonl")
@@ -596,11 +594,8 @@ def test_a_worker_that_the_system_kills_ends_the_run_with_status_5(place, slow_r
     process = slow_run()
     os.kill(children(process.pid)[0], signal.SIGKILL)
     error = process.communicate(timeout=30)[1]
-    assert (
-        process.returncode == 5
-        and "a worker process was killed" in error
-        and error.endswith("continue with --resume.\n")
-    )
+    assert process.returncode == 5 and "a worker process was killed" in error
+    assert error.endswith("continue with --resume.\n")
     assert resumed() == made()
 
 

@@ -57,6 +57,9 @@ POLICIES: dict[str, Row] = {
     "s3fifo": Row(
         "s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", 16, _share, "s3fifo:0.1", ghosts=True
     ),
+    "2q": Row(
+        "two_q", "TwoQ", "2Q: a queue of arrivals, ghosts, a main queue", HEAPS, _share, "2q:0.25", ghosts=True
+    ),
     "arc": Row("arc", "ARC", "adaptive between recency and frequency", 16, ghosts=True),
     "ttl": Row("ttl", "TTL", "gone after so long without use", HEAPS, milliseconds, "ttl:5m", required=True),
     "priority": Row(
@@ -66,6 +69,7 @@ POLICIES: dict[str, Row] = {
     "workload": Row(
         "workload", "Workload", "by reuse time of the category (ATC'25)", HEAPS, milliseconds, "workload:10m"
     ),
+    "lhd": Row("lhd", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64"),
     "belady": Row("belady", "Belady", "the offline optimum: the furthest next use goes first", HEAPS, bound=True),
     "unlimited": Row("lru", "LRU", "nothing is ever evicted", 8, bound=True),
 }  # fmt: skip
