@@ -515,7 +515,7 @@ def test_a_victim_that_is_not_idle_is_refused(named, said):
     cache = PrefixCache(4, 1, idle=0, policy=Names)
     one = cache.allocate([1])
     cache.allocate([2])
-    with pytest.raises(UsageError, match=f"the policy named {said}"):
+    with pytest.raises(UsageError, match=f"the policy's victim is {said}"):
         cache.free(one)
 
 

@@ -162,11 +162,11 @@ class Instance:
         """
         s: Serving = self.serving
         upper: cython.double = max(0, s.cached[row] - self.engine.lower_tier_hits(row) * s.limits.block_size)
-        whole: cython.double = s.cached[row]
+        all_hits: cython.double = s.cached[row]
         fetch: cython.double = self.engine.fetch_seconds(row)
         begins: cython.double = s.arrival[row] if s.prefetches else self.now
         left: cython.double = max(0.0, begins + fetch - self.now)
-        if left > s.cost.token_s * (whole - upper) + s.cost.pair_s * (whole * whole - upper * upper):
+        if left > s.cost.token_s * (all_hits - upper) + s.cost.pair_s * (all_hits * all_hits - upper * upper):
             s.cached[row] = cython.cast(cython.longlong, upper)
         else:
             s.ready[row] = self.now + left
