@@ -45,7 +45,7 @@ from .formats.violations import check as check
 from .ingest.keys import Key as Key
 from .ingest.keys import load_key as load_key
 from .ingest.pipeline import anonymize as anonymize
-from .ingest.pipeline_tasks import Anonymized as Anonymized
+from .ingest.pipeline_tasks import AnonymizedDataset as AnonymizedDataset
 from .ingest.pipeline_tasks import anonymize_dataset as anonymize_dataset
 from .ingest.row_counts import Progress as Progress
 from .privacy.checks import audit as audit
@@ -99,8 +99,6 @@ from .trace.conversion import convert as convert
 from .trace.conversion import sample_rows as sample_rows
 from .trace.conversion import sample_sessions as sample_sessions
 from .trace.conversion import speed_up as speed_up
-from .trace.figures import Figures as Figures
-from .trace.figures import figures as figures
 from .trace.folding import fold as fold
 from .trace.hits import Hits as Hits
 from .trace.hits import count_hits as count_hits

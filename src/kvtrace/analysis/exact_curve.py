@@ -23,6 +23,13 @@ class HitCurve:
     request whole, and what it keeps of one then depends on the engine.
     """
 
+    requests: int
+    blocks: int  # references to blocks
+    tokens: int
+    requests_with_blocks: int
+    block_size: int  # tokens
+    longest: int  # blocks of the longest prompt
+    working_set: int  # distinct blocks
     sample: float | None = None  # the share of the blocks that was looked at; None = all, exact
 
     def __init__(self, trace: Trace, found: Segments):

@@ -145,6 +145,7 @@ class DatasetWriter:
 class Dataset:
     """A folder of parts that is open to be read: what its manifest says, and the rows in pieces or at once."""
 
+    path: str
     requests: int
     blocks: int  # references to blocks of prompts
     distinct: int

@@ -32,7 +32,7 @@ class Violation:
     rule: str
     message: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.path}:{'' if self.line is None else f'{self.line}:'} {self.message}"
 
 

@@ -57,6 +57,9 @@ POLICIES: dict[str, Row] = {
     "s3fifo": Row(
         "s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", 16, _share, "s3fifo:0.1", ghosts=True
     ),
+    "2q": Row(
+        "two_q", "TwoQ", "2Q: a queue of new blocks, ghosts, an LRU main queue", HEAPS, _share, "2q:0.25", ghosts=True
+    ),
     "arc": Row("arc", "ARC", "adapts between recency and frequency", 16, ghosts=True),
     "ttl": Row(
         "ttl", "TTL", "evicts blocks not used for a given time", HEAPS, milliseconds, "ttl:5m", required=True
@@ -69,6 +72,7 @@ POLICIES: dict[str, Row] = {
         "workload", "Workload", "least likely reuse, learned per category (ATC'25)", HEAPS, milliseconds,
         "workload:10m",
     ),
+    "lhd": Row("lhd", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64"),
     "belady": Row("belady", "Belady", "offline optimum: farthest next use first", HEAPS, bound=True),
     "unlimited": Row("lru", "LRU", "never evicts", 8, bound=True),
 }  # fmt: skip
