@@ -329,7 +329,7 @@ def test_a_victim_is_checked():
     asked = jobs(toy("0", "1", "2", block_size=256))
     context = Context(asked.blocks, 1, asked.trace, asked)
     engine = Chunks(context, asked, PythonPolicy(context, Stubborn()))
-    with pytest.raises(UsageError, match="as its victim that is not here"):
+    with pytest.raises(UsageError, match="victim is a chunk that is not resident"):
         engine.advance(3)
 
 

@@ -300,7 +300,7 @@ class Failing(slow.Lru):
 
 
 @pytest.mark.parametrize(
-    "name, said", [("Stubborn", "block 0, which is pinned,"), ("Lost", "does not exist"), ("Wordy", "named a str")]
+    "name, said", [("Stubborn", "block 0, which is pinned"), ("Lost", "does not exist"), ("Wordy", "returned a str")]
 )
 def test_a_victim_is_checked(name, said):
     with pytest.raises(UsageError, match=said):

@@ -1,23 +1,23 @@
-"""LHD, least hit density (Beckmann, Chen and Cidon, NSDI'18): each block stays in proportion to the hits it will bring.
+"""LHD, least hit density (Beckmann, Chen and Cidon, NSDI'18): evicts the block with the fewest expected hits per time.
 
-The hit density of a block is its chance to be hit, divided by the time that it will still stay. Both follow from what
-happened to blocks of the same class at the same age: for age a, hits at age a or more, divided by the time that blocks
-which reached age a went on to stay. The clock counts uses of blocks, age is the time since the last use. A class is the
-depth in the prefix tree (0-1, 2-7, 8-31, 32 or more blocks before it) and the uses since the block became resident (1,
-2, 3, 4 or more), in place of the paper's classes by application and by the last two ages at a hit.
+The hit density of a block is its probability of a hit divided by its expected remaining lifetime. Both are estimated
+from blocks of the same class and age: for age a, hits at age a or more, divided by the total time that blocks stayed
+resident after age a. The clock counts uses of blocks; the age is the time since the last use. A class is the depth in
+the prefix tree (0-1, 2-7, 8-31, 32 or more blocks before it) and the uses since the block became resident (1, 2, 3, 4
+or more). The paper classifies by application and by the ages of the last two hits instead.
 
-Hits and evictions are counted by class and age. Every `interval` of the clock (8 uses for each block of the capacity,
-at least 1,024) counts are multiplied by 0.9, and densities worked out anew. A class without counts has that of all
-classes. Before the first time density is uses / (age + 1). Ages are coarse: 256 of them, each 2^shift of the clock, at
-first four capacities in all; if over 1 % of the counts are at the last age, the shift grows by one.
+Hits and evictions are counted by class and age. Every `interval` of the clock (8 uses per block of the capacity, at
+least 1,024), the counts are multiplied by 0.9 and the densities are recomputed. A class without counts gets the
+densities of all classes together. Before the first interval, the density is uses / (age + 1). There are 256 ages of
+2^shift clock ticks each, which cover four capacities at first. If more than 1 % of the counts are at the last age, the
+shift grows by one.
 
-One inserted block of 1,024, drawn at random, explores as in the paper: it is spared until it is hit or at the last
-age. Without explorers no block would reach an age that is evicted before, and its hits would never be known.
+One inserted block in 1,024, drawn at random, is an explorer, as in the paper: it is not evicted before a hit or the
+last age. Otherwise no block would reach ages beyond the usual eviction, and hits at those ages would stay unknown.
 
-As in the paper the victim is the least dense of a sample of the evictable blocks: 64 (the parameter), drawn with a
-fixed seed, or all of them if there are no more. Equal densities: the less recent use first. A hit on a pinned block
-counts; release changes nothing but who is evictable. A parent may go before its child in a flat pool: leaf-first is
-the better pool.
+As in the paper, the victim is the block with the least density in a sample of 64 evictable blocks (the parameter),
+drawn with a fixed seed; with fewer blocks, in all of them. Ties: the least recent use. A hit on a pinned block counts;
+`release` only makes a block evictable. A flat pool may evict a parent before its child, so use a leaf-first pool.
 """
 
 import cython
@@ -34,12 +34,12 @@ INCREMENT = 1442695040888963407
 
 
 class LHD(Policy):
-    """Least hit density first, of `candidates` drawn blocks."""
+    """Evicts the block with the least hit density among `candidates` random blocks."""
 
     def __init__(self, context: Context, candidates=64):
         Policy.__init__(self, context)
         if not candidates >= 1:
-            raise UsageError(f"lhd:{candidates} draws no block. Try lhd:64.")
+            raise UsageError(f"the parameter of lhd must be at least 1, not {candidates}. Try lhd:64.")
         depth = np.asarray(Recency(context).depth)
         self.depth_class = np.searchsorted([2, 8, 32], depth, side="right").astype(np.int8)
         self.hits = np.zeros((CLASSES + 1, AGES))
@@ -109,7 +109,7 @@ class LHD(Policy):
         return self._reconfigure() if self.clock % self.interval == 0 else 0
 
     def _drop(self, block):
-        """The last of the idle blocks takes the block's place."""
+        """Remove a block from the idle blocks; the last one takes its place."""
         self.count -= 1
         last: cython.int = self.idle[self.count]
         self.idle[self.place[block]] = last
@@ -128,7 +128,7 @@ class LHD(Policy):
         return cython.cast(cython.int, (self.random >> 33) % cython.cast(cython.ulonglong, self.count))
 
     def _reconfigure(self):
-        """Coarser ages where there is need, older counts worth less, and the densities that follow."""
+        """Make ages coarser if needed, decay the counts, and recompute the densities."""
         one: cython.int
         age: cython.int
         if self._overflows():
@@ -168,7 +168,7 @@ class LHD(Policy):
         return 100 * last > total
 
     def _coarsen(self):
-        """Two ages become one."""
+        """Double the length of an age: merge the counts of two ages into one."""
         one: cython.int
         age: cython.int
         self.shift += 1
@@ -181,11 +181,11 @@ class LHD(Policy):
         return 0
 
     def _model(self, one):
-        """The densities of a class, from the oldest age to the youngest."""
+        """Compute the densities of a class, from the oldest age to the youngest."""
         age: cython.int
         hits: cython.double = 0.0  # at this age or later
         ends: cython.double = 0.0  # hits and evictions
-        stay: cython.double = 0.0  # time that all those went on to stay
+        stay: cython.double = 0.0  # total time that those blocks stayed resident after this age
         for age in range(AGES - 1, -1, -1):
             hits += self.hits[one, age]
             ends += self.hits[one, age] + self.evictions[one, age]

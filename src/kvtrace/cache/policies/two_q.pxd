@@ -11,8 +11,8 @@ cdef class TwoQ(Policy):
     cdef Recency recency
     cdef MaskedFifo arrivals  # A1in
     cdef Queue ghosts  # A1out
-    cdef Heaps main  # Am, but for its pinned blocks
+    cdef Heaps main  # Am, without its pinned blocks
     cdef signed char[::1] in_main  # resident block -> 1 in Am, 0 in A1in
-    cdef long long[::1] stamp  # block of Am -> when it was used last
+    cdef long long[::1] stamp  # block of Am -> recency of its last use
     cdef long long arrivals_room  # Kin
     cdef long long ghost_room  # Kout

@@ -1,15 +1,15 @@
-"""2Q, full version (Johnson and Shasha, VLDB'94): a FIFO of arrivals, ghosts of what left it, and an LRU main queue.
+"""2Q, full version (Johnson and Shasha, VLDB'94): a FIFO queue of new blocks, their ghosts, and an LRU main queue.
 
-A new block joins A1in; a hit in A1in changes nothing, because uses close together say little. While A1in holds more
-than Kin blocks its oldest goes first and leaves a ghost in A1out, which remembers the latest Kout. A block that is
-wanted again while its ghost is remembered joins Am; Am's least recent goes while A1in holds Kin blocks or fewer, and
-leaves no ghost. Kin is a quarter of the capacity and Kout half of it, as the paper advises; Kin is the parameter.
+A new block joins A1in. A hit in A1in does not change the order, because uses close together are often correlated. If
+A1in holds more than Kin blocks, its oldest block is evicted and leaves a ghost in A1out, which keeps the latest Kout
+ghosts. A missed block with a ghost joins Am. If A1in holds at most Kin blocks, the least recent block of Am is evicted,
+without a ghost. Kin is a quarter of the capacity and Kout half of it, as in the paper; the parameter sets Kin.
 
-Pinned blocks count in A1in, and a hit on a pinned block of Am counts as a use. A block that must stay, pinned or
-(leaf-first) a parent, is passed over and keeps its place; if the queue whose turn it is has no other, the other queue
-gives up a block. Release changes nothing in the order. Recent is the last use, and of the blocks of one request the
-deepest is the least recent. The ghost of the wanted block is not in the way of others, as in libCacheSim. There are no
-ties. In a flat pool the root of a prompt goes before its tail: leaf-first is the better pool.
+Pinned blocks count in A1in, and a hit on a pinned block of Am is a use. A block that is not evictable (pinned or,
+leaf-first, with resident children) is skipped and keeps its place. If the chosen queue has no evictable block, the
+other queue gives the victim. `release` does not change the order. Recency is the last use; among the blocks of one
+request, the deepest is the least recent. A missed block's own ghost takes no room in A1out, as in libCacheSim. There
+are no ties. A flat pool evicts the root of a prompt before its tail, so use a leaf-first pool.
 """
 
 import cython
@@ -24,7 +24,7 @@ from kvtrace._base.errors import UsageError
 
 
 class TwoQ(Policy):
-    """2Q; `arrivals_share` of the capacity, between 0 and 1, is for blocks that were wanted once."""
+    """2Q; `arrivals_share` of the capacity, between 0 and 1, is for blocks that were used once."""
 
     def __init__(self, context: Context, arrivals_share=0.25):
         Policy.__init__(self, context)
