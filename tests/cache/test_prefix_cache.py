@@ -594,7 +594,7 @@ def test_tokens_have_32_bits(dtype):
 def test_a_bad_token_is_refused_and_not_shown(bad):
     cache = PrefixCache(4, 2)
     sequence = cache.allocate([1])
-    with pytest.raises(UsageError, match=r"^a token is a whole number from 0 to 4,294,967,295\.$"):
+    with pytest.raises(UsageError, match=r"^a token must be a whole number from 0 to 4,294,967,295\.$"):
         cache.append(sequence, bad)
     with pytest.raises(UsageError, match=r"^token 1 is not a whole number from 0 to 4,294,967,295\.$"):
         cache.match([0, bad])

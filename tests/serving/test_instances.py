@@ -132,7 +132,7 @@ def test_lmetric_leaves_a_busy_instance_that_has_the_prefix():
     ("count", "router", "changed", "message"),
     [
         (0, "sticky", {}, "0 instances serve nobody"),
-        (2, "nobody", {}, "no router 'nobody'. Try round-robin"),
+        (2, "nobody", {}, "'nobody' is not a router. Try round-robin"),
         (2, "sticky", {"schedule": parse_schedule("window:3")}, "one request at a time or timed"),
         (2, "sticky", {"policy": "belady"}, "an order that an engine can have"),
     ],

@@ -173,7 +173,7 @@ def test_many_servers_wait_less_than_erlangs_single_queue_would_say_of_turns():
 
 def test_what_can_not_be_served_is_refused():
     trace = toy("0 1")
-    with pytest.raises(UsageError, match="no router"):
+    with pytest.raises(UsageError, match="is not a router"):
         simulate_serving(trace, StepCost(1.0), setting=Setting(4), router="nobody")
     with pytest.raises(UsageError, match="1 or more"):
         simulate_serving(trace, StepCost(1.0), setting=Setting(4), limits=BatchLimits(0, 1))

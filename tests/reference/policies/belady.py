@@ -1,4 +1,4 @@
-"""The offline optimum: the farthest next use first, and the deepest of those that one request uses next."""
+"""The offline optimum: farthest next use first; among blocks with the same next use, the deepest first."""
 
 from .depth import depths
 
@@ -9,7 +9,7 @@ class Belady:
         jobs = context.jobs
         self.paths = [set(jobs.ids[start:][:full].tolist()) for start, full in zip(jobs.start, jobs.full, strict=True)]
         self.evictable = []  # in order of release
-        self.last = {}  # block -> the request that used it last
+        self.last = {}  # block -> the last request that used it
 
     def insert(self, block):
         self.last[block] = self.context.request
@@ -27,7 +27,7 @@ class Belady:
             due = next((row for row in later if block in self.paths[row]), len(self.paths))
             return due, self.depth[block] if due < len(self.paths) else 0
 
-        return max(self.evictable, key=key, default=None)  # the first of equals
+        return max(self.evictable, key=key, default=None)  # ties: the first released
 
     def remove(self, block):
         if block in self.evictable:

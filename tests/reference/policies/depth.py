@@ -1,8 +1,8 @@
-"""How deep each block is in its prompt, the blocks of outputs included."""
+"""The depth of each block in its prompt, including blocks of outputs."""
 
 
 def depths(jobs):
-    """Block -> the blocks before it."""
+    """Block -> number of blocks before it."""
     depth = {}
     for row in range(len(jobs.full)):
         path = jobs.ids[jobs.start[row] :][: jobs.full[row]].tolist()

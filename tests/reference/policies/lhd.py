@@ -1,8 +1,8 @@
-"""LHD over dicts and lists: hits and evictions counted by class and age, and the density that follows from them."""
+"""LHD over dicts and lists: hits and evictions by class and age, and the densities computed from them."""
 
 from .depth import depths
 
-AGES = 256  # counted apart; the last one holds all that are older
+AGES = 256  # number of ages; the last one includes all greater ages
 DEPTHS, USES = 4, 4
 MULTIPLIER, INCREMENT = 6364136223846793005, 1442695040888963407  # of Knuth's MMIX
 
@@ -14,8 +14,8 @@ class LHD:
         self.hits = [[0.0] * AGES for _ in classes]
         self.evictions = [[0.0] * AGES for _ in classes]
         self.density = [[(one % USES + 1) / (age + 1) for age in range(AGES)] for one in classes]
-        self.last, self.uses = {}, {}  # resident block -> the clock at its last use; its uses
-        self.explorers = set()  # 1 of 1,024 inserted blocks, spared until a hit or the last age
+        self.last, self.uses = {}, {}  # resident block -> the clock at its last use; its number of uses
+        self.explorers = set()  # 1 in 1,024 inserted blocks, not evicted before a hit or the last age
         self.idle = []
         self.clock, self.random = 0, 1
         self.interval = max(8 * context.capacity, 1024)
@@ -70,7 +70,7 @@ class LHD:
         self.drop(block)
 
     def drop(self, block):
-        """The last of the idle blocks takes the block's place."""
+        """Remove a block from the idle blocks; the last one takes its place."""
         place, last = self.idle.index(block), self.idle.pop()
         if last != block:
             self.idle[place] = last
@@ -96,7 +96,7 @@ class LHD:
 
 
 def total(values):
-    """A sum from left to right; since Python 3.12 `sum` rounds otherwise."""
+    """A sum from left to right; since Python 3.12 `sum` compensates rounding errors."""
     result = 0.0
     for value in values:
         result += value
@@ -104,7 +104,7 @@ def total(values):
 
 
 def densities(hits, evictions):
-    """Age -> hits to come for each unit of time that a block which reached this age will still stay."""
+    """Age -> expected hits per unit of remaining lifetime of a block of this age."""
     density = [0.0] * AGES
     hits_to_come = ends_to_come = stay = 0.0
     for age in reversed(range(AGES)):

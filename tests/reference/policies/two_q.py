@@ -1,4 +1,4 @@
-"""2Q, full version, over a list of arrivals, a list of ghosts, and a dict of what was wanted again."""
+"""2Q, full version, over a list of new blocks, a list of ghosts, and a dict of blocks that were used again."""
 
 from .depth import depths
 
@@ -28,7 +28,7 @@ class TwoQ:
             self.main[block] = self.now(block)
 
     def now(self, block):
-        """Of the blocks of one request the deepest is the least recent."""
+        """Recency: among the blocks of one request, the deepest is the least recent."""
         return (self.context.request, -self.depth[block])
 
     def release(self, block):
