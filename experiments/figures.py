@@ -54,8 +54,8 @@ def identical(found: Identical) -> Plot:
         Axis("block hit rate", percent=True, limits=(0, 1.02)),
         series,
     )
-    says = "Full blocks of the prompt always hit; a partial one only among requests that the same step admits."
-    return Plot("The identical prompt", says, [panel])
+    explanation = "Full blocks of the prompt always hit; a partial one only among requests that the same step admits."
+    return Plot("The identical prompt", explanation, [panel])
 
 
 def throughput(found: Throughput) -> Plot:
