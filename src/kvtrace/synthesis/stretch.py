@@ -2,8 +2,8 @@
 
 Core blocks are visited by at least two rows of the sample; other blocks are unique to a row. A path with k core blocks
 and j unique blocks gets round(x k) core blocks and round(y j) unique blocks, at least one of each kind that it had.
-Halves are rounded up, so that x1.5 lies between x1 and x2. The core block at depth d becomes the blocks after round(x (d - 1))
-up to round(x d), so paths that shared blocks still share the resulting blocks.
+Halves are rounded up, so that x1.5 lies between x1 and x2. The core block at depth d becomes the blocks after
+round(x (d - 1)) up to round(x d), so paths that shared blocks still share the resulting blocks.
 """
 
 from __future__ import annotations
