@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 3600
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check lint types wheel debug fuzz-short fuzz docs vectors bench check-pythons clean
+.PHONY: help demo build test check lint types wheel debug fuzz-short fuzz docs vectors bench experiments check-pythons clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -59,6 +59,9 @@ vectors: $(VENV)/dev $(VENV)/built  ## write the test vectors from the reference
 bench: $(VENV)/dev $(VENV)/built  ## measure, with the rivals in the same run
 	$(PY) -m benchmarks
 
+experiments: $(VENV)/engine $(VENV)/built  ## Lin's report again, 7 minutes, into build/experiments; REQUESTS=100 tries it in one
+	$(PY) -m experiments all build/experiments $(if $(REQUESTS),--requests $(REQUESTS))
+
 check-pythons:  ## build, demo and fast tests with each Python from 3.11 to 3.14 that is installed
 	sh tests/check_pythons.sh
 
@@ -76,11 +79,11 @@ $(VENV)/installed: pyproject.toml
 	@$(PIP) install -qq --no-build-isolation --no-deps --editable .
 	@touch $@
 
-# compiled files and what they include; a plain Python file is not among them
-COMPILED := $(shell sed -n 's/^COMPILED = \[\(.*\)\].*/\1/p' setup.py | tr -d '",')
-SOURCES := $(shell cd src/kvtrace && find $(COMPILED) -name '*.py' -o -name '*.pyx' -o -name '*.pxd')
+# each .pyx, each .pxd, and each .py that has a .pxd beside it; a plain Python file is not among them
+DECLARED := $(shell find src -name '*.pxd')
+SOURCES := setup.py $(DECLARED) $(wildcard $(DECLARED:.pxd=.py)) $(shell find src -name '*.pyx')
 
-$(VENV)/built: setup.py $(SOURCES:%=src/kvtrace/%) | $(VENV)/installed
+$(VENV)/built: $(SOURCES) | $(VENV)/installed
 	@$(PY) setup.py -q build_ext --inplace
 	@touch $@
 

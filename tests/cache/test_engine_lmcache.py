@@ -12,7 +12,7 @@ from kvtrace import read, unlimited_hits
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.core.chunks import Chunks
 from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import Borrowed
+from kvtrace.cache.core.python_policy import PythonPolicy
 from kvtrace.cache.demand import jobs
 from kvtrace.cache.engines import lmcache
 from kvtrace.cache.policies import make
@@ -24,6 +24,7 @@ from kvtrace.trace.folding import fold
 from kvtrace.trace.trace import Trace
 from tests.reference import chunks as slow
 from tests.reference import pool as slow_pool
+from tests.reference.policies import mru
 from tests.strategies import traces
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/engine_lmcache.json").read_text())
@@ -237,18 +238,11 @@ def test_without_the_watermark_the_schedule_changes_nothing(trace, policy, capac
     assert found[0] == found[1]
 
 
-class Mru(slow_pool.Lru):
-    """Most recently released first."""
-
-    def victim(self):
-        return self.order[-1]
-
-
 @given(traces().filter(lambda trace: len(trace.hash_ids)), schedules, st.booleans(), st.integers(0, 8))
 def test_mru_in_the_founding_cache_equals_its_twin(trace, schedule, leaf_first, spare):
     asked, plan = jobs(trace), parse_schedule(schedule)
     capacity = int(asked.most.max()) + spare
-    cache = slow_pool.Pool(capacity, Mru(), parent=asked.parent.tolist() if leaf_first else None)
+    cache = slow_pool.Pool(capacity, mru.MRU(), parent=asked.parent.tolist() if leaf_first else None)
     wanted = slow_pool.simulate(asked, cache, plan.kind, int(plan.value), plan.ends(trace))
     context = Context(asked.blocks, capacity, trace, asked)
     engine = run(Pool(context, asked, make("mru", context), leaf_first=leaf_first), trace, schedule)
@@ -334,7 +328,7 @@ def test_what_does_not_fit_is_said_in_a_line(block_size, capacity, policy, water
 def test_a_victim_is_checked():
     asked = jobs(toy("0", "1", "2", block_size=256))
     context = Context(asked.blocks, 1, asked.trace, asked)
-    engine = Chunks(context, asked, Borrowed(context, Stubborn()))
+    engine = Chunks(context, asked, PythonPolicy(context, Stubborn()))
     with pytest.raises(UsageError, match="as its victim that is not here"):
         engine.advance(3)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import Borrowed
+from kvtrace.cache.core.python_policy import PythonPolicy
 from kvtrace.cache.demand import jobs
 from kvtrace.cache.policies.arc import ARC
 from kvtrace.cache.policies.base import Context
@@ -69,7 +69,7 @@ def hits(*prompts, capacity, policy, **how):
 def test_a_compiled_order_equals_its_twin(compiled, slow, trace, capacity, mode, total, leaf_first, schedule):
     found, engine = served(trace, compiled, capacity, mode, total, leaf_first, schedule)
     wanted, twin = served(
-        trace, lambda context: Borrowed(context, slow(context)), capacity, mode, total,
+        trace, lambda context: PythonPolicy(context, slow(context)), capacity, mode, total,
         leaf_first and not engine.policy.keeps_parents, schedule,
     )  # fmt: skip
     assert found == wanted
@@ -82,7 +82,7 @@ def test_a_compiled_order_equals_its_twin(compiled, slow, trace, capacity, mode,
 def test_a_compiled_order_equals_its_twin_on_one_block_requests(compiled, slow, blocks, capacity):
     trace = singles(blocks)
     found, engine = served(trace, compiled, capacity)
-    wanted, twin = served(trace, lambda context: Borrowed(context, slow(context)), capacity)
+    wanted, twin = served(trace, lambda context: PythonPolicy(context, slow(context)), capacity)
     assert found == wanted and engine.residents().tolist() == twin.residents().tolist()
 
 
@@ -92,7 +92,7 @@ def test_a_line_that_is_closed_up_and_grown_keeps_its_order(compiled, slow):
     for capacity in (300, 2_100):  # the log of arrivals begins with 1,024 places
         trace = singles(blocks.tolist())
         found, engine = served(trace, compiled, capacity)
-        wanted, twin = served(trace, lambda context: Borrowed(context, slow(context)), capacity)
+        wanted, twin = served(trace, lambda context: PythonPolicy(context, slow(context)), capacity)
         assert found == wanted and engine.evictions == twin.evictions > 100
 
 
@@ -124,7 +124,7 @@ class LFUByUse(lfu.LFU):
 @given(traces(), st.integers(1, 24), st.booleans())
 def test_lfu_in_a_flat_pool_is_lfu_leaf_first(trace, capacity, total):
     flat = served(trace, LFU, capacity, total=total)
-    leaf_first = served(trace, lambda context: Borrowed(context, LFUByUse(context)), capacity, "block", total, True)
+    leaf_first = served(trace, lambda context: PythonPolicy(context, LFUByUse(context)), capacity, "block", total, True)
     assert flat[0] == leaf_first[0]
     assert flat[1].residents().tolist() == leaf_first[1].residents().tolist()
 
@@ -228,7 +228,7 @@ def test_the_share_of_s3fifos_small_line_is_a_parameter():
     trace = singles(list(range(10)) * 3)
     for share in (0.001, 0.5, 0.999):
         found, engine = served(trace, lambda context, share=share: S3FIFO(context, share), 6)
-        slow = lambda context, share=share: Borrowed(context, s3fifo.S3FIFO(context, share))  # noqa: E731
+        slow = lambda context, share=share: PythonPolicy(context, s3fifo.S3FIFO(context, share))  # noqa: E731
         wanted, twin = served(trace, slow, 6)
         assert found == wanted and engine.residents().tolist() == twin.residents().tolist()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import Borrowed
+from kvtrace.cache.core.python_policy import PythonPolicy
 from kvtrace.cache.demand import jobs
 from kvtrace.cache.policies.base import Context
 from kvtrace.cache.policies.belady import Belady
@@ -47,7 +47,7 @@ def run(
     context = Context(asked.blocks, capacity, trace, asked)
     made = policy(context) if parameter is None else policy(context, parameter)
     if not isinstance(made, (SLRU, LFUDA, TTL, Priority, PGDSF, Workload, Belady, LRU)):
-        made = Borrowed(context, made)
+        made = PythonPolicy(context, made)
     pool = Pool(context, asked, made, total=total, leaf_first=leaf_first)
     pool.schedule(*schedule)
     pool.advance(len(trace) if rows is None else rows)

@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import kvtrace
 from kvtrace._base.errors import KvtraceError, UsageError
-from kvtrace.cache import live_self_check as recount
+from kvtrace.cache.live import self_check as recount
 from kvtrace.cache.live.prefix_cache import OutOfBlocks, PrefixCache
+from kvtrace.cache.live.self_check import FREE, NONE, Held, KnownBlock, Snapshot
 from kvtrace.cache.live.sequence import Sequence
-from kvtrace.cache.live_self_check import FREE, NONE, Books, Held, Known
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
 from tests.reference import heap_of_heaps, lru
@@ -29,7 +29,7 @@ TENANTS = st.sampled_from([None, "a"])
 
 def make_all_collide(cache):
     """Give every new block the digest 0: answers must not hang on the hash."""
-    cache.known.digest_mask = 0
+    cache.table.digest_mask = 0
 
 
 class BesideTheReference(RuleBasedStateMachine):
@@ -396,30 +396,30 @@ def a_small_cache():
 
 def test_the_books_of_a_small_cache():
     cache, held = a_small_cache()
-    assert cache.books() == Books(
+    assert cache.snapshot() == Snapshot(
         block_size=1, most_idle=1, sequences=[Held(True, 2, held.blocks, root=0)], pins=[1, 1, 0, FREE],
         block=[1, 2, 3, NONE], unused=[3], idle_count=1,
         known={
-            0: Known(parent=NONE, slot=NONE, contributors=3, found_as=NONE),  # held by 1, 3 and the sequence
-            1: Known(parent=0, slot=0, contributors=2, found_as=1),
-            2: Known(parent=1, slot=1, contributors=1, found_as=2),
-            3: Known(parent=0, slot=2, contributors=1, found_as=3),
+            0: KnownBlock(parent=NONE, slot=NONE, holders=3, found_as=NONE),  # held by 1, 3 and the sequence
+            1: KnownBlock(parent=0, slot=0, holders=2, found_as=1),
+            2: KnownBlock(parent=1, slot=1, holders=1, found_as=2),
+            3: KnownBlock(parent=0, slot=2, holders=1, found_as=3),
         },
         roots=[0], tenants=[0], made=4, spare_count=0, found_count=3,
     )  # fmt: skip
 
 
 def wrong(path, value):
-    """Write a wrong value into books: `known.1.slot` is books.known[1].slot."""
+    """Write a wrong value into snapshot: `known.1.slot` is snapshot.known[1].slot."""
 
-    def write(books):
+    def write(snapshot):
         *way, last = path.split(".")
         for name in way:
-            books = books[int(name)] if isinstance(books, (list, dict)) else getattr(books, name)
-        if isinstance(books, (list, dict)):
-            books[int(last)] = value
+            snapshot = snapshot[int(name)] if isinstance(snapshot, (list, dict)) else getattr(snapshot, name)
+        if isinstance(snapshot, (list, dict)):
+            snapshot[int(last)] = value
         else:
-            setattr(books, last, value)
+            setattr(snapshot, last, value)
 
     return write
 
@@ -429,7 +429,7 @@ def wrong(path, value):
     [
         ("sequences.0.live", False, "a live sequence has too few blocks or too many"),
         ("sequences.0.length", 3, "a live sequence has too few blocks or too many"),
-        ("sequences.0.root", 3, "a block counts 3 contributors and has 2"),
+        ("sequences.0.root", 3, "a block counts 3 holders and has 2"),
         ("pins.0", 2, "slot 0 has 2 pins, and 1 live sequences hold it"),
         ("pins.2", -1, "the list of free slots"),
         ("unused.0", 2, "the list of free slots"),
@@ -438,7 +438,7 @@ def wrong(path, value):
         ("most_idle", 0, "1 blocks are idle, 1 are counted, 0 may be"),
         ("known.3.slot", -1, "an idle block is not found in its slot"),
         ("known.1.slot", 1, "a block is not in the slot where it is to be found"),
-        ("known.1.contributors", 5, "a block counts 5 contributors and has 2"),
+        ("known.1.holders", 5, "a block counts 5 holders and has 2"),
         ("known.2.found_as", NONE, "a block is not found by its tokens"),
         ("found_count", 4, "the count of blocks that are found is wrong"),
         ("spare_count", 1, "the numbers of blocks do not add up"),
@@ -448,11 +448,11 @@ def wrong(path, value):
 def test_the_self_check_notices_each_wrong_number(path, value, said):
     cache, held = a_small_cache()
     assert held.blocks == [0, 1]
-    books = cache.books()
-    recount.check(books)
-    wrong(path, value)(books)
+    snapshot = cache.snapshot()
+    recount.check(snapshot)
+    wrong(path, value)(snapshot)
     with pytest.raises(KvtraceError, match=f"the prefix cache is at fault: {said}"):
-        recount.check(books)
+        recount.check(snapshot)
 
 
 def test_the_self_check_notices_a_block_that_its_tokens_do_not_find():

@@ -3,6 +3,10 @@
 What a simulation means, whatever the mode, schedule, counting and pool: src/kvtrace/cache/core/pool.py is its twin.
 """
 
+from .policies.lru import LRU as Lru
+
+__all__ = ["Lru", "NoRoom", "Pool", "simulate"]
+
 
 class NoRoom(Exception):
     """The blocks that a request lacks can't be had without those in use."""
@@ -82,29 +86,6 @@ class Pool:
         self.policy.remove(block)
         if self.parent is not None and self.parent[block] in self.pins and self.evictable(self.parent[block]):
             self.policy.release(self.parent[block])
-
-
-class Lru:
-    """Least recently released first."""
-
-    def __init__(self, context=None):
-        self.order = []
-
-    def insert(self, block):
-        pass
-
-    def use(self, block):
-        if block in self.order:
-            self.order.remove(block)
-
-    def release(self, block):
-        self.order.append(block)
-
-    def victim(self):
-        return self.order[0]
-
-    def remove(self, block):
-        self.order.remove(block)
 
 
 def simulate(asked, cache, kind="c1", window=1, ends=None, context=None):

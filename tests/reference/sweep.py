@@ -20,14 +20,14 @@ def rows(traces, *, factors, engines, modes, schedules, policies, capacities, sw
                             for capacity in capacities:
                                 row = row_of(folded, engine, mode, schedule, policy, capacity, switches or {})
                                 row["trace"], row["block_size"] = name, folded.block_size
-                                if row not in found:  # a ceiling comes once, whatever the engines
+                                if row not in found:  # an upper bound comes once, whatever the engines
                                     found.append(row)
     return found
 
 
 def row_of(trace, engine, mode, schedule, policy, capacity, switches):
     """The keys of one simulation, or its settings and its error."""
-    if policy in POLICIES and POLICIES[policy].ceiling:
+    if policy in POLICIES and POLICIES[policy].bound:
         engine = "reference"
     taken = {name: value for name, value in switches.items() if name in ENGINES[engine].switches}
     try:

@@ -9,24 +9,15 @@ Twin: tests/reference/attach.py.
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.libc.stdlib import free, malloc, realloc
+from cython.cimports.libc.stdlib import free, malloc, realloc
 
 KINDS = 18  # 5 distances * 3 use counts for full blocks, then 3 for partial ones
 FULL_KINDS = 15
-_KINDS = cython.declare(cython.Py_ssize_t, 18)  # the same, for loops without the lock
-_FULL = cython.declare(cython.int, 15)
-MOST_WAYS = cython.declare(cython.int, 3)  # that lead on from where a conversation is taken up
 NEAR_ENOUGH = cython.declare(cython.double, 0.03)  # an age that is off by no more than this share of it will do
 OTHER_KIND = cython.declare(cython.double, 0.5)  # a step to the next kind: so much of the age and the path is off
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(-1, check=False)
-def _kind(distance: cython.longlong, uses: cython.int) -> cython.int:
+def _kind(distance, uses):
     """The kind of a full block so far from the end of the last path that used it."""
     band: cython.int = 4
     if distance <= 1:
@@ -69,8 +60,7 @@ def walk(hash_ids, offsets, unseen, parent, distinct):
     return hits, age, kind, continues
 
 
-def _count_ways(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-                seen: cython.schar[::1], ways: cython.int[::1]):  # fmt: skip
+def _count_ways(hash_ids, offsets, seen, ways):
     """Block -> how many different blocks follow it."""
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -83,11 +73,7 @@ def _count_ways(hash_ids: cython.const[cython.longlong][::1], offsets: cython.co
                         ways[hash_ids[i - 1]] += 1
 
 
-def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-          unseen: cython.const[cython.longlong][::1], given: cython.bint, parent: cython.const[cython.longlong][::1],
-          ways: cython.const[cython.int][::1], hits: cython.longlong[::1], age: cython.longlong[::1],
-          kind: cython.int[::1], continues: cython.int[::1], last_row: cython.int[::1], uses: cython.schar[::1],
-          clock: cython.longlong[::1]):  # fmt: skip
+def _walk(hash_ids, offsets, unseen, given, parent, ways, hits, age, kind, continues, last_row, uses, clock):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     start: cython.Py_ssize_t
@@ -119,24 +105,6 @@ def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cy
                     uses[hash_ids[i]] += 1
 
 
-Block = cython.struct(
-    last_use=cython.longlong,  # the clock after the path that used it last
-    last_row=cython.longlong,
-    session=cython.longlong,  # of that row
-    parent=cython.int,  # slot of the block before it, -1 = root
-    number=cython.int,  # what the outside calls it
-    bucket=cython.int,  # where it waits to be attached to, -1 = nowhere
-    tokens=cython.int,
-    uses=cython.int,
-)
-Entry = cython.struct(last_use=cython.longlong, slot=cython.int)
-Bucket = cython.struct(  # blocks of one depth and kind in order of last use; those used again since are stale
-    entries=cython.pointer[Entry], length=cython.int, room=cython.int, current=cython.int
-)
-Found = cython.struct(cost=cython.double, depth=cython.Py_ssize_t, slot=cython.int)
-
-
-@cython.cclass
 class Growth:
     """A forest that grows by attachment: each row's path leaves it at a block of the wanted depth, kind and age.
 
@@ -152,21 +120,6 @@ class Growth:
     >>> blocks.tolist(), tail.tolist(), session.tolist(), parent.tolist()
     ([0, 1, 2, 3, 0, 4], [4, 3, 1], [0, 1, 0], [-1, -1, 0])
     """
-
-    slots: cython.pointer[Block]
-    buckets: cython.pointer[Bucket]
-    path: cython.pointer[cython.int]
-    path_room: cython.Py_ssize_t
-    count: cython.int  # slots in use
-    room: cython.int
-    deepest: cython.Py_ssize_t
-    horizon: cython.longlong
-    now: cython.longlong  # the clock: new blocks so far
-    row: cython.longlong
-    sessions: cython.longlong
-    block_size: cython.int
-    nearness: cython.int[18][18]  # kind -> kinds from the nearest on
-    apart: cython.int[18][18]  # and how many steps away each of them is
 
     def __cinit__(self, deepest: cython.Py_ssize_t, horizon: cython.longlong, block_size: cython.int):
         n: cython.Py_ssize_t = (deepest + 1) * _KINDS
@@ -281,11 +234,7 @@ class Growth:
                     break
         return ok
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-2, check=False)
-    def _attachment(self, depth: cython.pointer[cython.Py_ssize_t], shallow: cython.Py_ssize_t, deep: cython.Py_ssize_t,
-                    kind: cython.int, age: cython.longlong, length: cython.longlong) -> cython.int:  # fmt: skip
+    def _attachment(self, depth, shallow, deep, kind, age, length):
         """The slot to attach to, and its depth; -1 and 0 where there is none."""
         i: cython.int
         kinds: cython.int
@@ -310,12 +259,7 @@ class Growth:
             shallow = deep = depth[0]
         return -1
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _around(self, best: cython.pointer[Found], wanted: cython.Py_ssize_t, shallow: cython.Py_ssize_t,
-                deep: cython.Py_ssize_t, kind: cython.int, age: cython.longlong,
-                penalty: cython.double) -> cython.int:  # fmt: skip
+    def _around(self, best, wanted, shallow, deep, kind, age, penalty):
         """Look for a better block of a kind: at the wanted depth, and then around it in the band if its age is off."""
         step: cython.Py_ssize_t = 0
         place: cython.Py_ssize_t
@@ -339,10 +283,7 @@ class Growth:
                 break
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-2, check=False)
-    def _nearest(self, index: cython.Py_ssize_t, wanted: cython.longlong) -> cython.int:
+    def _nearest(self, index, wanted):
         """The block of a bucket whose last use is nearest to the wanted time (the earlier of two), or -1."""
         bucket: cython.pointer[Bucket] = cython.address(self.buckets[index])
         low: cython.int = 0
@@ -370,19 +311,11 @@ class Growth:
             return bucket.entries[later].slot
         return bucket.entries[low].slot
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _is_current(self, entry: Entry, index: cython.Py_ssize_t, oldest: cython.longlong) -> cython.bint:
+    def _is_current(self, entry, index, oldest):
         slot: cython.pointer[Block] = cython.address(self.slots[entry.slot])
         return slot.last_use == entry.last_use and slot.bucket == index and entry.last_use >= oldest
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _new_block(self, place: cython.Py_ssize_t) -> cython.int:
+    def _new_block(self, place):
         """A full block at a place of the path (from 0), child of the one before."""
         slot: cython.pointer[Block] = cython.address(self.slots[self.count])
         slot.last_use = -1
@@ -396,12 +329,7 @@ class Growth:
         self.now += 1
         return 0
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _use(self, index: cython.int, depth: cython.longlong, length: cython.longlong,
-             session: cython.longlong) -> cython.bint:  # fmt: skip
+    def _use(self, index, depth, length, session):
         """The block was used by this row's path; False when memory ran out."""
         slot: cython.pointer[Block] = cython.address(self.slots[index])
         kind: cython.int
@@ -422,11 +350,7 @@ class Growth:
         slot.bucket = into
         return into < 0 or self._push(into, index)
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _push(self, into: cython.int, index: cython.int) -> cython.bint:
+    def _push(self, into, index):
         bucket: cython.pointer[Bucket] = cython.address(self.buckets[into])
         if bucket.length == bucket.room and not self._tidy(into):
             return False
@@ -436,10 +360,7 @@ class Growth:
         bucket.current += 1
         return True
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _tidy(self, into: cython.int) -> cython.bint:
+    def _tidy(self, into):
         """A full bucket: drop what is stale, and grow if most was not."""
         bucket: cython.pointer[Bucket] = cython.address(self.buckets[into])
         entries: cython.pointer[Entry]
@@ -462,10 +383,7 @@ class Growth:
             bucket.entries = entries
         return True
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _make_room(self, length: cython.longlong) -> cython.bint:
+    def _make_room(self, length):
         """Slots for a path of so many new blocks; False when memory ran out."""
         slots: cython.pointer[Block]
         path: cython.pointer[cython.int]
@@ -492,10 +410,7 @@ class Growth:
                 self.slots = slots
         return True
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _forget(self) -> cython.bint:
+    def _forget(self):
         """Drop blocks beyond the horizon; a block is used no earlier than those below it, so none loses its parent."""
         moved: cython.pointer[cython.int] = cython.cast(
             cython.pointer[cython.int], malloc(cython.cast(cython.size_t, self.count) * cython.sizeof(cython.int))

@@ -151,15 +151,14 @@ def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cy
     return distinct, gap, fork
 
 
-def _depths(parent: cython.const[cython.longlong][::1], depth: cython.longlong[::1]):
+def _depths(parent, depth):
     block: cython.Py_ssize_t
     with cython.nogil:
         for block in range(parent.shape[0]):
             depth[block] = 1 if parent[block] < 0 else depth[parent[block]] + 1
 
 
-def _runs(parent: cython.const[cython.longlong][::1], visits: cython.const[cython.longlong][::1],
-          chain: cython.longlong[::1]):  # fmt: skip
+def _runs(parent, visits, chain):
     block: cython.Py_ssize_t
     chains: cython.longlong = 0
     with cython.nogil:
@@ -171,12 +170,7 @@ def _runs(parent: cython.const[cython.longlong][::1], visits: cython.const[cytho
                 chains += 1
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _number(key: cython.ulonglong, fresh: cython.longlong, keys: cython.ulonglong[::1],
-            numbers: cython.longlong[::1]) -> cython.longlong:  # fmt: skip
+def _number(key, fresh, keys, numbers):
     """The number of a key, which becomes `fresh` when the key is new."""
     mask: cython.ulonglong = keys.shape[0] - 1
     slot: cython.ulonglong = key

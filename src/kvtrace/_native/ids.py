@@ -42,7 +42,7 @@ def is_numbered(ids):
     return bool(_is_numbered(np.ascontiguousarray(ids, dtype=np.int64)))
 
 
-def _is_numbered(ids: cython.const[cython.longlong][::1]):
+def _is_numbered(ids):
     i: cython.Py_ssize_t
     fresh: cython.longlong = 0
     sound: cython.bint = True
@@ -64,19 +64,14 @@ def _larger(keys, numbers):
     return larger_keys, larger_numbers
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _mix(x: cython.ulonglong) -> cython.ulonglong:
+def _mix(x):
     """Spread the bits of an id over the table (the finaliser of SplitMix64)."""
     x = (x ^ (x >> 30)) * cython.cast(cython.ulonglong, 0xBF58476D1CE4E5B9)
     x = (x ^ (x >> 27)) * cython.cast(cython.ulonglong, 0x94D049BB133111EB)
     return x ^ (x >> 31)
 
 
-def _renumber_dense(ids: cython.const[cython.longlong][::1], number: cython.longlong[::1],
-                    out: cython.longlong[::1]):  # fmt: skip
+def _renumber_dense(ids, number, out):
     i: cython.Py_ssize_t
     distinct: cython.longlong = 0
     with cython.nogil:
@@ -88,8 +83,7 @@ def _renumber_dense(ids: cython.const[cython.longlong][::1], number: cython.long
     return distinct
 
 
-def _renumber_sparse(ids: cython.const[cython.longlong][::1], done: cython.Py_ssize_t, distinct: cython.longlong,
-                     keys: cython.longlong[::1], numbers: cython.longlong[::1], out: cython.longlong[::1]):  # fmt: skip
+def _renumber_sparse(ids, done, distinct, keys, numbers, out):
     """Number ids from `done` on, until all are or the table is half full; returns (done, distinct)."""
     i: cython.Py_ssize_t = done
     slot: cython.ulonglong
@@ -111,8 +105,7 @@ def _renumber_sparse(ids: cython.const[cython.longlong][::1], done: cython.Py_ss
     return i, distinct
 
 
-def _place(keys: cython.const[cython.longlong][::1], numbers: cython.const[cython.longlong][::1],
-           into_keys: cython.longlong[::1], into_numbers: cython.longlong[::1]):  # fmt: skip
+def _place(keys, numbers, into_keys, into_numbers):
     i: cython.Py_ssize_t
     slot: cython.ulonglong
     mask: cython.ulonglong = into_keys.shape[0] - 1
@@ -156,10 +149,7 @@ def _is_order(order) -> bool:
     return len(order) == 0 or (order.min() == 0 and (np.bincount(order, minlength=len(order)) == 1).all())
 
 
-def _number_rows(found: cython.const[cython.int][::1], offsets: cython.const[cython.longlong][::1],
-                 output_found: cython.const[cython.int][::1], output_offsets: cython.const[cython.longlong][::1],
-                 order: cython.const[cython.longlong][::1], number: cython.int[::1],
-                 hash_ids: cython.longlong[::1], output_ids: cython.longlong[::1]):  # fmt: skip
+def _number_rows(found, offsets, output_found, output_offsets, order, number, hash_ids, output_ids):
     r: cython.Py_ssize_t
     row: cython.longlong
     i: cython.Py_ssize_t
@@ -233,8 +223,7 @@ class DigestIndex:
         _index(self._digests, self.distinct, self._table)
 
 
-def _number(digests: cython.const[cython.ulonglong][:, ::1], done: cython.Py_ssize_t, distinct: cython.int,
-            store: cython.ulonglong[:, ::1], table: cython.int[::1], out: cython.int[::1]):  # fmt: skip
+def _number(digests, done, distinct, store, table, out):
     i: cython.Py_ssize_t = done
     slot: cython.ulonglong
     mask: cython.ulonglong = table.shape[0] - 1
@@ -259,7 +248,7 @@ def _number(digests: cython.const[cython.ulonglong][:, ::1], done: cython.Py_ssi
     return i, distinct
 
 
-def _index(store: cython.const[cython.ulonglong][:, ::1], distinct: cython.Py_ssize_t, table: cython.int[::1]):
+def _index(store, distinct, table):
     i: cython.Py_ssize_t
     slot: cython.ulonglong
     mask: cython.ulonglong = table.shape[0] - 1

@@ -22,8 +22,7 @@ def take(values, offsets, rows):
     return taken, taken_offsets
 
 
-def _take(values: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-          rows: cython.const[cython.longlong][::1], out: cython.longlong[::1]):  # fmt: skip
+def _take(values, offsets, rows, out):
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
     at: cython.Py_ssize_t = 0

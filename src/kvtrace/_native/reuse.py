@@ -63,9 +63,7 @@ class Recency:
             found = grown
 
 
-def _segments(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-              row: cython.Py_ssize_t, first: cython.Py_ssize_t, active: cython.longlong, count: cython.Py_ssize_t,
-              last_use: cython.int[::1], weight: cython.longlong[::1], found: cython.longlong[:, ::1]):  # fmt: skip
+def _segments(hash_ids, offsets, row, first, active, count, last_use, weight, found):
     """Walk rows until all are done or the next might not fit `found`; returns (row, active blocks, count).
 
     The first of these rows is row `first` of the trace.

@@ -41,7 +41,6 @@ _TEN_TO_19 = cython.declare(cython.ulonglong, 10_000_000_000_000_000_000)
 _TWO_TO_53 = cython.declare(cython.longlong, 1 << 53)
 
 
-@cython.cclass
 class Scanner:
     """The columns of the rows in one buffer; a thread has its own and uses it again for the next buffer.
 
@@ -52,30 +51,6 @@ class Scanner:
     >>> scanner.hash_ids, scanner.input_length, scanner.others()
     (array([7, 8]), array([9]), [(b'turn', array([0]), array([2]))])
     """
-
-    _data: cython.const[cython.uchar][::1]
-    _powers: cython.const[cython.double][::1]
-    _timestamp: cython.double[::1]
-    _input_length: cython.longlong[::1]
-    _output_length: cython.longlong[::1]
-    _hash_ids: cython.longlong[::1]
-    _offsets: cython.longlong[::1]
-    _output_ids: cython.longlong[::1]
-    _output_offsets: cython.longlong[::1]
-    _lines: cython.longlong[::1]
-    _notes: cython.longlong[:, ::1]  # values of other keys: row, key number, first byte, byte after the last
-    _keys: cython.longlong[:, ::1]  # key number -> first byte of its name, byte after the last, last row that had it
-    _room: cython.Py_ssize_t
-    _row: cython.Py_ssize_t
-    _ids: cython.Py_ssize_t
-    _outputs: cython.Py_ssize_t
-    _line: cython.Py_ssize_t
-    _note: cython.Py_ssize_t
-    _known: cython.Py_ssize_t  # keys that have a number
-    _guess: cython.Py_ssize_t  # the key that should come next, if rows are alike
-    _listed: cython.Py_ssize_t
-    _has: cython.int  # the fields that the row under way has, a bit each
-    _any_outputs: cython.bint
 
     def __init__(self, room: int):
         self._powers = EXACT_POWERS
@@ -149,7 +124,7 @@ class Scanner:
                 found.append((name, of_key[:, 0].copy(), self._values(of_key)))
         return found
 
-    def _values(self, notes: cython.const[cython.longlong][:, ::1]):
+    def _values(self, notes):
         """The noted values: int64 if all are whole numbers, else the bytes of a JSON array."""
         i: cython.Py_ssize_t
         values = np.empty(notes.shape[0], dtype=np.int64)
@@ -210,19 +185,12 @@ class Scanner:
 
     # -- one row: each of these returns where what it took ends, or -1 where it can't take it -----------------------
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _blank_line(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _blank_line(self, at):
         while self._data[at] == 32 or self._data[at] == 9 or self._data[at] == 13:  # space, tab, carriage return
             at += 1
         return at + 1 if self._data[at] == 10 else -1
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_row(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _take_row(self, at):
         """A whole line, its row added; or -1 and nothing added."""
         ids: cython.Py_ssize_t = self._ids
         outputs: cython.Py_ssize_t = self._outputs
@@ -241,21 +209,13 @@ class Scanner:
         self._end_row()
         return at
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _end_row(self) -> cython.void:
+    def _end_row(self):
         self._lines[self._row] = self._line
         self._row += 1
         self._offsets[self._row] = self._ids
         self._output_offsets[self._row] = self._outputs
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_fields(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _take_fields(self, at):
         if self._data[at] != 123:  # {
             return -1
         at = self._spaces(at + 1)
@@ -270,11 +230,7 @@ class Scanner:
                 return -1
             at = self._spaces(at + 1)
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_field(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _take_field(self, at):
         field: cython.int = self._known_key(at)
         if field == 0:
             return self._take_other(at)
@@ -292,11 +248,7 @@ class Scanner:
             return self._take_timestamp(at)
         return self._take_length(at, field)
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _known_key(self, at: cython.Py_ssize_t) -> cython.int:
+    def _known_key(self, at):
         first: cython.ulonglong = self._word(at)
         if first == _W_HASH_ID:
             return _HASH_IDS if self._word(at + 2) == _W_ASH_IDS else 0
@@ -311,11 +263,7 @@ class Scanner:
                 return _OUTPUT_HASH_IDS
         return 0
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_timestamp(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _take_timestamp(self, at):
         """A decimal without sign or exponent whose digits and power of ten are exact doubles, as their quotient."""
         i: cython.Py_ssize_t
         end: cython.Py_ssize_t
@@ -337,11 +285,7 @@ class Scanner:
         self._timestamp[self._row] = cython.cast(cython.double, digits) / self._powers[end - point - 1]
         return end
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_length(self, at: cython.Py_ssize_t, field: cython.int) -> cython.Py_ssize_t:
+    def _take_length(self, at, field):
         end: cython.Py_ssize_t = self._whole_end(at)
         if end < 0:
             return -1
@@ -351,31 +295,19 @@ class Scanner:
             self._output_length[self._row] = self._whole(at, end)
         return end
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_hash_ids(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _take_hash_ids(self, at):
         at = self._take_list(at, self._hash_ids, self._ids)
         if at >= 0:
             self._ids = self._listed
         return at
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_output_ids(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _take_output_ids(self, at):
         at = self._take_list(at, self._output_ids, self._outputs)
         if at >= 0:
             self._outputs = self._listed
         return at
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_list(self, at: cython.Py_ssize_t, into: cython.longlong[::1], k: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _take_list(self, at, into, k):
         """A list of ids, written from into[k] on; `_listed` is the place after the last."""
         c: cython.uint
         first: cython.Py_ssize_t
@@ -417,11 +349,7 @@ class Scanner:
             elif self._data[at] == 9:
                 at = self._spaces(at)
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_other(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _take_other(self, at):
         """A key that is none of a trace's, and its scalar: noted, to be decoded by `others`."""
         name_end: cython.Py_ssize_t = self._string_end(at)
         value: cython.Py_ssize_t
@@ -446,11 +374,7 @@ class Scanner:
         self._note += 1
         return end
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _key_number(self, start: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _key_number(self, start, stop):
         """The number of the key named data[start:stop], a new one if it is new, -1 if there are too many."""
         _tried: cython.Py_ssize_t
         key: cython.Py_ssize_t = self._guess
@@ -472,11 +396,7 @@ class Scanner:
 
     # -- what JSON is made of ----------------------------------------------------------------------------------------
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _word(self, at: cython.Py_ssize_t) -> cython.ulonglong:
+    def _word(self, at):
         """Eight bytes as one little-endian number; compilers make one load of it."""
         return (
             cython.cast(cython.ulonglong, self._data[at])
@@ -489,12 +409,7 @@ class Scanner:
             | cython.cast(cython.ulonglong, self._data[at + 7]) << 56
         )
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _same(self, a: cython.Py_ssize_t, a_end: cython.Py_ssize_t, b: cython.Py_ssize_t,
-              b_end: cython.Py_ssize_t) -> cython.bint:  # fmt: skip
+    def _same(self, a, a_end, b, b_end):
         if a_end - a != b_end - b:
             return False
         while a < a_end and self._data[a] == self._data[b]:
@@ -502,29 +417,17 @@ class Scanner:
             b += 1
         return a == a_end
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _spaces(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _spaces(self, at):
         while self._data[at] == 32 or self._data[at] == 9 or self._data[at] == 13:
             at += 1
         return at
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _colon(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _colon(self, at):
         """Where the value begins, after spaces, a colon and spaces."""
         at = self._spaces(at)
         return self._spaces(at + 1) if self._data[at] == 58 else -1
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _string_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _string_end(self, at):
         """The end of a string of plain ASCII: no escapes, nothing that needs UTF-8 to be checked."""
         if self._data[at] != 34:  # "
             return -1
@@ -535,20 +438,12 @@ class Scanner:
             at += 1
         return at + 1
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _digits_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _digits_end(self, at):
         while 48 <= self._data[at] <= 57:
             at += 1
         return at
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _whole_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _whole_end(self, at):
         """The end of a whole number of up to 18 digits."""
         end: cython.Py_ssize_t
         if self._data[at] == 45:
@@ -558,11 +453,7 @@ class Scanner:
             return -1
         return end
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _whole(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+    def _whole(self, at, end):
         value: cython.longlong = 0
         minus: cython.bint = self._data[at] == 45
         if minus:
@@ -572,10 +463,7 @@ class Scanner:
             at += 1
         return -value if minus else value
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _long_id_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _long_id_end(self, at):
         """The end of an id that may be signed, or unsigned with all of 64 bits."""
         first: cython.Py_ssize_t = at + 1 if self._data[at] == 45 else at
         end: cython.Py_ssize_t = self._digits_end(first)
@@ -589,21 +477,14 @@ class Scanner:
             return -1
         return end
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _long_value(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.ulonglong:
+    def _long_value(self, at, end):
         value: cython.ulonglong = 0
         while at < end:
             value = value * 10 + (self._data[at] - 48)
             at += 1
         return value
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _long_id(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+    def _long_id(self, at, end):
         """Its 64 bits as a signed number."""
         value: cython.ulonglong
         if self._data[at] == 45:
@@ -613,11 +494,7 @@ class Scanner:
             return -cython.cast(cython.longlong, _MOST - value) - 1
         return cython.cast(cython.longlong, value)
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _scalar_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _scalar_end(self, at):
         """The end of a string, a number, true, false or null."""
         c: cython.uchar = self._data[at]
         if c == 34:
@@ -630,11 +507,7 @@ class Scanner:
             return at + 4 if self._word(at) & _FOUR_BYTES == _W_NULL else -1
         return self._number_end(at)
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _number_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _number_end(self, at):
         """The end of a number without exponent, of 18 digits before the point at most."""
         end: cython.Py_ssize_t = self._whole_end(at)
         point: cython.Py_ssize_t = end

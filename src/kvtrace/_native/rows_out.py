@@ -10,10 +10,6 @@ TEXT = 2  # values that are JSON already: uint8, and offsets that cut them
 IDS = 3  # int64, and offsets that cut them into lists
 MOST_LISTS = 2
 
-_WHOLE = cython.declare(cython.int, WHOLE)
-_SECONDS = cython.declare(cython.int, SECONDS)
-_TEXT = cython.declare(cython.int, TEXT)
-
 
 def dump(fields, rows: int, first_id: int = 0):
     """That many rows as lines of JSON: uint8.
@@ -130,12 +126,7 @@ def _dump(kinds: cython.const[cython.int][::1], keys: cython.const[cython.uchar]
     return at
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put(out: cython.uchar[::1], at: cython.Py_ssize_t, text: cython.const[cython.uchar][::1],
-         i: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:  # fmt: skip
+def _put(out, at, text, i, end):
     while i < end:
         out[at] = text[i]
         at += 1
@@ -143,12 +134,7 @@ def _put(out: cython.uchar[::1], at: cython.Py_ssize_t, text: cython.const[cytho
     return at
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_ids(out: cython.uchar[::1], at: cython.Py_ssize_t, ids: cython.const[cython.longlong][::1],
-             i: cython.Py_ssize_t, end: cython.Py_ssize_t, first_id: cython.longlong) -> cython.Py_ssize_t:  # fmt: skip
+def _put_ids(out, at, ids, i, end, first_id):
     out[at] = 91  # [
     at += 1
     while i < end:
@@ -162,11 +148,7 @@ def _put_ids(out: cython.uchar[::1], at: cython.Py_ssize_t, ids: cython.const[cy
     return at + 1
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_whole(out: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
+def _put_whole(out, at, value):
     if value < 0:
         out[at] = 45  # a minus
         at += 1
@@ -174,11 +156,7 @@ def _put_whole(out: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.long
     return _put_digits(out, at, cython.cast(cython.ulonglong, value))
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_digits(out: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
+def _put_digits(out, at, value):
     end: cython.Py_ssize_t = at + 1
     i: cython.Py_ssize_t
     rest: cython.ulonglong = value
@@ -191,11 +169,7 @@ def _put_digits(out: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.ulo
     return end
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_seconds(out: cython.uchar[::1], at: cython.Py_ssize_t, ms: cython.longlong) -> cython.Py_ssize_t:
+def _put_seconds(out, at, ms):
     """Milliseconds as seconds, three decimals without trailing zeros, one at least: the shortest repr of ms / 1000."""
     if ms < 0:
         out[at] = 45

@@ -133,9 +133,7 @@ def _places(lengths, offsets):
         before += count
 
 
-def _count(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-           order: cython.const[cython.longlong][::1], contributor: cython.const[cython.longlong][::1],
-           count: cython.int[::1], last: cython.longlong[::1]):  # fmt: skip
+def _count(ids, offsets, order, contributor, count, last):
     r: cython.Py_ssize_t
     i: cython.Py_ssize_t
     row: cython.longlong
@@ -148,10 +146,7 @@ def _count(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython
                     count[ids[i]] += 1
 
 
-def _split(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-           order: cython.const[cython.longlong][::1], contributor: cython.const[cython.longlong][::1],
-           is_split: cython.const[cython.uchar][::1], copy: cython.longlong[::1], last: cython.longlong[::1],
-           taken: cython.uchar[::1], fresh: cython.longlong, new: cython.longlong[::1]):  # fmt: skip
+def _split(ids, offsets, order, contributor, is_split, copy, last, taken, fresh, new):
     r: cython.Py_ssize_t
     i: cython.Py_ssize_t
     row: cython.longlong
@@ -175,10 +170,7 @@ def _split(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython
                 new[i] = copy[block]
 
 
-def _infer(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-           first: cython.Py_ssize_t, tails: cython.int, fresh: cython.int, blocks: cython.const[cython.int][::1],
-           last: cython.int[::1], users: cython.int[:, ::1], several: cython.uchar[::1],
-           session: cython.int[::1]):  # fmt: skip
+def _infer(ids, offsets, first, tails, fresh, blocks, last, users, several, session):
     r: cython.Py_ssize_t
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t

@@ -46,11 +46,7 @@ def _halves(key):
     return int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _round(v: cython.p_ulonglong) -> cython.void:
+def _round(v):
     v[0] += v[1]
     v[1] = (v[1] << 13) | (v[1] >> 51)
     v[1] ^= v[0]
@@ -67,33 +63,21 @@ def _round(v: cython.p_ulonglong) -> cython.void:
     v[2] = (v[2] << 32) | (v[2] >> 32)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _start(v: cython.p_ulonglong, k0: cython.ulonglong, k1: cython.ulonglong) -> cython.void:
+def _start(v, k0, k1):
     v[0] = k0 ^ cython.cast(cython.ulonglong, 0x736F6D6570736575)
     v[1] = k1 ^ cython.cast(cython.ulonglong, 0x646F72616E646F6D) ^ 0xEE
     v[2] = k0 ^ cython.cast(cython.ulonglong, 0x6C7967656E657261)
     v[3] = k1 ^ cython.cast(cython.ulonglong, 0x7465646279746573)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _take(v: cython.p_ulonglong, word: cython.ulonglong) -> cython.void:
+def _take(v, word):
     v[3] ^= word
     _round(v)
     _round(v)
     v[0] ^= word
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _finish(v: cython.p_ulonglong, low: cython.p_ulonglong, high: cython.p_ulonglong) -> cython.void:
+def _finish(v, low, high):
     v[2] ^= 0xEE
     _round(v)
     _round(v)

@@ -57,11 +57,7 @@ def moved(keys, firsts, slots):
     return new_keys, new_firsts
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _slot(key: cython.longlong, keys: cython.longlong[::1]) -> cython.Py_ssize_t:
+def _slot(key, keys):
     """Where a key is, or the empty slot where it belongs."""
     mask: cython.ulonglong = keys.shape[0] - 1
     mixed: cython.ulonglong = cython.cast(cython.ulonglong, key)
@@ -72,8 +68,7 @@ def _slot(key: cython.longlong, keys: cython.longlong[::1]) -> cython.Py_ssize_t
     return mixed
 
 
-def _core_blocks(blocks: cython.const[cython.int][::1], offsets: cython.const[cython.longlong][::1],
-                 core: cython.const[cython.uchar][::1], found: cython.longlong[::1]):  # fmt: skip
+def _core_blocks(blocks, offsets, core, found):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     with cython.nogil:
@@ -123,8 +118,7 @@ def _stretch(blocks: cython.const[cython.int][::1], offsets: cython.const[cython
     return fresh, added
 
 
-def _move(keys: cython.const[cython.longlong][::1], firsts: cython.const[cython.int][::1],
-          new_keys: cython.longlong[::1], new_firsts: cython.int[::1]):  # fmt: skip
+def _move(keys, firsts, new_keys, new_firsts):
     old: cython.Py_ssize_t
     slot: cython.Py_ssize_t
     with cython.nogil:

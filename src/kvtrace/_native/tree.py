@@ -35,8 +35,7 @@ def paths(node, own, parent, length, first, fresh):
     return blocks, offsets, fresh
 
 
-def _depths(parent: cython.const[cython.int][::1], length: cython.const[cython.longlong][::1],
-            depth: cython.longlong[::1]):  # fmt: skip
+def _depths(parent, length, depth):
     node: cython.Py_ssize_t
     with cython.nogil:
         for node in range(parent.shape[0]):
@@ -45,10 +44,7 @@ def _depths(parent: cython.const[cython.int][::1], length: cython.const[cython.l
                 depth[node] += depth[parent[node]]
 
 
-def _paths(node: cython.const[cython.int][::1], offsets: cython.const[cython.longlong][::1],
-           parent: cython.const[cython.int][::1], length: cython.const[cython.longlong][::1],
-           depth: cython.const[cython.longlong][::1], first: cython.int[::1], fresh: cython.longlong,
-           blocks: cython.int[::1]):  # fmt: skip
+def _paths(node, offsets, parent, length, depth, first, fresh, blocks):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     at: cython.Py_ssize_t

@@ -56,8 +56,7 @@ def _checked(hash_ids, offsets, distinct):
     return hash_ids, offsets
 
 
-def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-          uses: cython.int[::1], hits: cython.longlong[::1], bands: cython.longlong[:, ::1]):  # fmt: skip
+def _walk(hash_ids, offsets, uses, hits, bands):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     start: cython.Py_ssize_t
@@ -87,8 +86,7 @@ def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cy
                 uses[block] += 1
 
 
-def _repeated(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-              uses: cython.const[cython.int][::1], blocks: cython.longlong[::1]):  # fmt: skip
+def _repeated(hash_ids, offsets, uses, blocks):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     with cython.nogil:

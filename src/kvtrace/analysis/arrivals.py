@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ class Arrivals:
         return values | {"dispersion": {f"{window}s": value for window, value in self.dispersion.items()}}
 
 
-def arrival_statistics(trace: Trace, *, ms_per_token: float = 30.0, quantiles=()) -> Arrivals:
+def arrival_statistics(trace: Trace, *, ms_per_token: float = 30.0, quantiles: Sequence[float] = ()) -> Arrivals:
     """Compute the arrival statistics. Rates are None if all requests arrive at the same time.
 
     >>> from kvtrace.trace.building import toy

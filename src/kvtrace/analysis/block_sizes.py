@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,8 +29,18 @@ class BlockSizeHits:
         return counts | self.hits.to_dict()
 
 
-def by_block_size(trace: Trace, factors) -> list[BlockSizeHits]:
-    """Exact hit counts for each factor, at a block size that is `factor` times as large.
+def by_block_size(trace: Trace, factors: Iterable[int]) -> list[BlockSizeHits]:
+    """Count the hits without eviction in larger blocks, exactly, by folding.
+
+    Args:
+        trace: The trace.
+        factors: For each result, the factor by which blocks are larger.
+
+    Returns:
+        Block size, counts and hits for each factor.
+
+    Raises:
+        InputError: The ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
     >>> [(size.block_size, size.hits.hit_blocks) for size in by_block_size(toy("0 1 2", "0 1 3"), [1, 2])]

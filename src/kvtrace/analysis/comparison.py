@@ -122,6 +122,9 @@ def compare(a: Trace, b: Trace, *, names: tuple[str, str] = ("A", "B")) -> Compa
         b: The trace to compare with it.
         names: The names of the traces in tables and errors.
 
+    Returns:
+        Both values and a score from 0 to 1 for each figure, and the mean of the scores.
+
     Raises:
         InputError: A trace has no requests, or its ids do not form a forest.
 

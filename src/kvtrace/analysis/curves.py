@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 from .._base.errors import InputError
 from ..trace.trace import Trace
 from .exact_curve import HitCurve
@@ -9,6 +11,12 @@ from .reuse import find_segments
 from .sampled_curve import SampledCurve
 
 
+@overload
+def hit_curve(trace: Trace, *, sample: None = None) -> HitCurve: ...
+@overload
+def hit_curve(trace: Trace, *, sample: float, seed: int = 0, max_references: int | None = None) -> SampledCurve: ...
+@overload
+def hit_curve(trace: Trace, *, sample: float | None, seed: int = 0, max_references: int | None = None) -> HitCurve: ...
 def hit_curve(
     trace: Trace, *, sample: float | None = None, seed: int = 0, max_references: int | None = None
 ) -> HitCurve:
@@ -19,6 +27,9 @@ def hit_curve(
         sample: Estimate the curve from this share of the blocks, with an error (`SampledCurve`).
         seed: Seed of the sample.
         max_references: Upper limit of the block references in the sample.
+
+    Returns:
+        The exact curve, or the estimate if there is a `sample`.
 
     Raises:
         InputError: The trace has no blocks, or its ids do not form a forest.

@@ -10,6 +10,8 @@ disjoint samples gives the error.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from .._base.errors import UsageError
@@ -43,7 +45,7 @@ class SampledCurve(HitCurve):
         self.sample = SAMPLES / self._every
         self._curves = list(_sample_curves(trace, self._every, seed, max_references))
 
-    def hits(self, capacities) -> list[Hits]:
+    def hits(self, capacities: Iterable[int]) -> list[Hits]:
         """The estimated hit counts at each capacity, in blocks."""
         blocks, tokens, requests = self._estimates(capacities).mean(axis=0)
         return [
@@ -51,15 +53,15 @@ class SampledCurve(HitCurve):
             for hit_blocks, hit_tokens, request_hits in zip(blocks, tokens, requests, strict=True)
         ]
 
-    def errors(self, capacities) -> dict[str, np.ndarray]:
+    def errors(self, capacities: Iterable[int]) -> dict[str, np.ndarray]:
         """Rate -> half the width of its 95 % confidence interval, under the assumption of independent samples."""
         totals = (self.blocks, self.tokens, self.requests_with_blocks)
         spread = self._estimates(capacities).std(axis=0, ddof=1) * T_95 / SAMPLES**0.5
         return {rate: error / max(1, total) for rate, error, total in zip(RATES, spread, totals, strict=True)}
 
-    def to_dict(self, capacities=None, *, kv_bytes_per_token: int | None = None) -> dict:
+    def to_dict(self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None) -> dict:
         """The JSON object of docs/analysis/curve.md; each point has an `error` for each rate."""
-        capacities = self.capacities() if capacities is None else capacities
+        capacities = self.capacities() if capacities is None else list(capacities)
         values, errors = super().to_dict(capacities, kv_bytes_per_token=kv_bytes_per_token), self.errors(capacities)
         for number, point in enumerate(values["points"]):
             point["error"] = {rate: float(error[number]) for rate, error in errors.items()}
@@ -71,7 +73,7 @@ class SampledCurve(HitCurve):
 
     def _estimates(self, capacities) -> np.ndarray:
         """(sample, measure, capacity) -> hit blocks, hit tokens and request hits."""
-        capacity = np.asarray(capacities, dtype=np.int64).reshape(-1)
+        capacity = np.asarray(list(capacities), dtype=np.int64)
         totals = np.array([self.blocks, self.tokens, self.requests_with_blocks]).reshape(-1, 1)
         return np.clip([curve.at(capacity) for curve in self._curves], 0, totals)
 

@@ -43,6 +43,13 @@ def infer_sessions(trace: Trace, segments: Segments | None = None) -> SessionLin
     A block with three or more continuations in the whole trace (its children, and prompts that end at it) is a common
     beginning, such as a system prompt. A request whose deepest seen block is a common beginning starts a session.
 
+    Args:
+        trace: The trace.
+        segments: The reuse segments of the trace, if they are known already.
+
+    Returns:
+        The session and the previous turn of each request.
+
     Raises:
         InputError: The ids do not form a forest.
 

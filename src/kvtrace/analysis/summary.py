@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,13 +79,16 @@ COUNTS = ("block_size", "tail", "requests", "blocks", "distinct_blocks", "prefix
 DISTRIBUTIONS = ("input_length", "context_length", "unique_prompt_length", "output_length", "request_hit_rate")
 
 
-def basics(trace: Trace, quantiles=(), *, uses: BlockUses | None = None) -> Basics:
+def basics(trace: Trace, quantiles: Sequence[float] = (), *, uses: BlockUses | None = None) -> Basics:
     """Compute the statistics of datagen and AIPerf.
 
     Args:
         trace: The trace.
         quantiles: Extra quantiles of each distribution, from 0 to 1.
         uses: The uses of the blocks, if they are known already.
+
+    Returns:
+        Counts, the three hit rates without eviction, and five distributions.
 
     Raises:
         InputError: The trace has no requests or no blocks, or its ids do not form a forest.
@@ -208,7 +211,11 @@ class Summary(DistributionFrames):
 
 
 def analyze(
-    trace: Trace, *, quantiles=(), ms_per_token: float = 30.0, kv_bytes_per_token: int | None = None
+    trace: Trace,
+    *,
+    quantiles: Sequence[float] = (),
+    ms_per_token: float = 30.0,
+    kv_bytes_per_token: int | None = None,
 ) -> Summary:
     """Compute all statistics of a trace, in memory or streamed.
 
@@ -217,6 +224,9 @@ def analyze(
         quantiles: Extra quantiles of each distribution, from 0 to 1.
         ms_per_token: Decode time of an output token, for the mean concurrency.
         kv_bytes_per_token: Bytes of KV cache per token, for the size of the working set in bytes.
+
+    Returns:
+        The statistics; docs/analysis/analyze.md defines each of them.
 
     Raises:
         InputError: The trace has no requests or no blocks, or its ids do not form a forest.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +48,9 @@ class SessionStatistics:
         return counts | named | {"by_turn": [group.to_dict() for group in self.by_turn]}
 
 
-def session_statistics(trace: Trace, hit_blocks: np.ndarray, quantiles=()) -> SessionStatistics | None:
+def session_statistics(
+    trace: Trace, hit_blocks: np.ndarray, quantiles: Sequence[float] = ()
+) -> SessionStatistics | None:
     """Compute the statistics of the sessions; None if the trace has no sessions.
 
     >>> from kvtrace.trace.building import toy

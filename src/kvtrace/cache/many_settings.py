@@ -52,7 +52,7 @@ def sweep(
 def settings_of(
     capacities: Iterable[int], policies: Iterable[str], engine_names: Iterable[str] = ("reference",), **common
 ) -> list[Setting]:
-    """Every engine with every policy at every capacity; a ceiling, which is no engine's, comes once a capacity.
+    """Every engine with every policy at every capacity; an upper bound, which is no engine's, comes once a capacity.
 
     >>> [(setting.policy, setting.capacity) for setting in settings_of([1, 2], ["lru", "belady"])]
     [('lru', 1), ('lru', 2), ('belady', 1), ('belady', 2)]
@@ -61,7 +61,7 @@ def settings_of(
         Setting(capacity, policy, engine, **common)
         for engine, policy, capacity in product(engine_names, policies, capacities)
     ]
-    return list(dict.fromkeys(replace(one, engine="reference") if one.ceiling else one for one in made))
+    return list(dict.fromkeys(replace(one, engine="reference") if one.bound else one for one in made))
 
 
 def optimum_of(setting: Setting) -> Setting:

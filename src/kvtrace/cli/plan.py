@@ -35,11 +35,11 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     from ..report import planning
     from ..serving.core import router as routing
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
-    from ..serving.planning import Wanted, parse_tier, plan
+    from ..serving.planning import PlanTarget, parse_tier, plan
     from ..serving.simulation import BatchLimits
 
     roofline = Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
-    target = Wanted(
+    target = PlanTarget(
         ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
         limits=BatchLimits(step_tokens, max_requests), routers=names(routers),
@@ -51,6 +51,6 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     on_part = None if quiet else lambda part: screen.print(f"[dim]{planning.PROGRESS[part]} ...[/dim]", highlight=False)
     result = plan(loaded, roofline, target, on_part=on_part)
     if as_json:
-        print_json(result)
+        print_json(result.to_dict())
     else:
         print_tables(planning.tables(result))

@@ -33,7 +33,7 @@ def report_command(trace, other, output, png, title, model_config, kv_bytes_per_
     from ..report import interactive, paper
     from ..serving.hardware import roofline_of
     from ..serving.kv_bytes import chosen
-    from ..serving.planning import Wanted, plan
+    from ..serving.planning import PlanTarget, plan
 
     interactive.script()  # fails early if plotly is not installed
     formats.check_output(output)
@@ -47,7 +47,7 @@ def report_command(trace, other, output, png, title, model_config, kv_bytes_per_
         loaded = formats.read(path, block_size=block_size)
         studies.append(page.Study(loaded.chained() if chain else loaded, printable(name), kv_bytes))
     plots = page.draw(*studies)
-    result = plan(studies[0].trace, roofline, Wanted(ttft_s=milliseconds(ttft) / 1000)) if roofline else None
+    result = plan(studies[0].trace, roofline, PlanTarget(ttft_s=milliseconds(ttft) / 1000)) if roofline else None
     html = page.render(studies, plots, title, result)
     figures = paper.write_figures(plots, png) if png else []
     with write_atomically(output) as stream:

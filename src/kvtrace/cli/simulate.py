@@ -11,11 +11,37 @@ from .large import MEMORY
 from .output import console, print_json, print_tables
 
 
+class RowsOption(click.Option):
+    """An option whose help names the rows of a table in place of `{rows}`; the table is imported only to print it."""
+
+    def __init__(self, *arguments, rows, **options):
+        super().__init__(*arguments, **options)
+        self.rows = rows
+
+    def get_help_record(self, ctx):
+        self.help = self.help.replace("{rows}", self.rows())
+        return super().get_help_record(ctx)
+
+
+def _policies():
+    from ..cache.policies import POLICIES
+
+    names = [row.example if row.required else name for name, row in POLICIES.items() if not row.bound]
+    bounds = [name for name, row in POLICIES.items() if row.bound]
+    return f"{', '.join(names)}, or your class as module:Class; bounds: {', '.join(bounds)}"
+
+
+def _engines():
+    from ..cache.engines import ENGINES
+
+    return ", ".join(ENGINES)
+
+
 @click.command("simulate")
 @click.argument("trace", metavar="TRACE")
-@click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders: lru, lfu, fifo, slru, lfu-da, sieve, s3fifo, arc, ttl:60s, priority, pgdsf, workload, or your class as module:Class. Bounds: belady, unlimited.")
+@click.option("--policy", "policies", default="lru", metavar="P,...", cls=RowsOption, rows=_policies, help="Eviction orders: {rows}.")
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set. auto: ten from the longest request to the working set.")
-@click.option("--engine", "engine_names", default="reference", metavar="E,...", help="Engine whose cache is simulated: reference, vllm, sglang, nano-vllm, tensorrt-llm, lmcache.")
+@click.option("--engine", "engine_names", default="reference", metavar="E,...", cls=RowsOption, rows=_engines, help="Engine whose cache is simulated: {rows}.")
 @click.option("--mode", default="block", metavar="M", help="block: each id is a full block. token: true lengths. grow: outputs are cached too.")
 @click.option("--schedule", default="c1", metavar="S", help="Active requests: c1 is one at a time, window:N is N at a time, timed:MS takes MS per output token.")
 @click.option("--capacity-counts", default="total", metavar="WHAT", help="Blocks that count: total is active and idle blocks, idle is idle blocks only. (reference)")
@@ -149,7 +175,7 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, mode, 
     from ..cache.simulation import switched
     from ..cache.tiered import parse_tiers, simulate_tiers
     from ..serving.instances import simulate_instances
-    from ..serving.planning import rates_of
+    from ..serving.planning import step_cost
     from ..serving.simulation import simulate_serving
 
     common = {
@@ -174,7 +200,7 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, mode, 
         routed = [(router, one) for router in names(routers or "round-robin") for one in settings]
         bar.expect(len(trace) * len(routed))
         if roofline:
-            serve = partial(simulate_serving, trace, rates_of(roofline), instances=instances or 1, on_progress=bar.update)
+            serve = partial(simulate_serving, trace, step_cost(roofline), instances=instances or 1, on_progress=bar.update)
             return [serve(setting=one, router=router) for router, one in routed], []
         return [simulate_instances(trace, instances, router, setting=one, on_progress=bar.update) for router, one in routed], []
     bounds = [] if no_gap else list(dict.fromkeys(optimum_of(one) for one in settings))

@@ -12,9 +12,6 @@ from collections.abc import Iterable
 from .._base.memory import PIECE, PROGRAM, Need
 from .dataset import ROWS, Dataset
 
-LIGHT = {"lru": 8, "fifo": 8, "slru": 8, "unlimited": 8, "mru": 16, "lfu": 16, "sieve": 16, "s3fifo": 16, "arc": 16}
-HEAVY = ("lfu-da", "ttl", "priority", "pgdsf", "workload", "belady")  # LIGHT: bytes a distinct block, beside queues
-
 
 def analyzing(parts: Dataset) -> Need:
     """What `analyze` keeps: uses, last uses and distances of distinct blocks, and the runs that were found again."""
@@ -67,11 +64,11 @@ def simulating(
 
 
 def _state(parts, setting) -> int:
-    """Bytes that a founding cache keeps of blocks."""
-    name = setting.policy.partition(":")[0]
-    if name in LIGHT and dict(setting.switches).get("pool", "flat") == "flat":
+    """Bytes of a pool's state for blocks: those of its policy's row, or a bound for heaps and leaf-first pools."""
+    block_bytes = setting.row and setting.row.block_bytes
+    if block_bytes and dict(setting.switches).get("pool", "flat") == "flat":
         queues = min(48 * parts.distinct, 6 * parts.blocks)  # a log takes up to 8 times what is in line, or all uses
-        return LIGHT[name] * parts.distinct + queues
+        return block_bytes * parts.distinct + queues
     return 64 * parts.distinct + 16 * parts.blocks  # heaps of blocks, or a look ahead
 
 
@@ -81,7 +78,9 @@ def _unknown(setting) -> str | None:
         return f"engine {setting.engine}"
     if setting.mode == "grow":
         return "mode grow"
-    return None if setting.policy.partition(":")[0] in (*LIGHT, *HEAVY) else "a policy of your own"
+    if setting.row is None:
+        return "a policy of your own"
+    return f"policy {setting.policy}" if setting.row.block_bytes is None else None
 
 
 def converting(parts: Dataset) -> Need:

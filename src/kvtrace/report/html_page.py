@@ -13,6 +13,7 @@ import orjson
 
 from .._base.tables import TextTable
 from ..analysis.comparison import Comparison, compare_prepared
+from ..serving.plan_result import Plan
 from ..trace.trace import Trace
 from . import interactive, planning
 from .plots import PLOTS, comparison
@@ -38,7 +39,7 @@ def page(
     names: tuple[str, str] = ("trace", "other"),
     title: str | None = None,
     kv_bytes_per_token: int | None = None,
-    plan: dict[str, Any] | None = None,
+    plan: Plan | None = None,
 ) -> str:
     """Build the HTML report of a trace, or of two traces and their differences.
 
@@ -76,9 +77,7 @@ def draw(study: Study, other: Study | None = None) -> dict[str, Plot]:
     return plots | {name: plot(study) for name, plot in PLOTS.items()}
 
 
-def render(
-    studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: dict[str, Any] | None = None
-) -> str:
+def render(studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: Plan | None = None) -> str:
     """Build the page from finished plots."""
     from jinja2 import Environment, StrictUndefined
 
@@ -161,7 +160,7 @@ def _fidelity(comparison: Comparison) -> dict[str, Any]:
     return {"tables": [_cells(table) for table in comparison.tables()], "notes": comparison.notes}
 
 
-def _plan(plan: dict[str, Any]) -> dict[str, Any]:
+def _plan(plan: Plan) -> dict[str, Any]:
     """The tables of a plan, and the assumptions of each table."""
     tables = planning.tables(plan)
     return {

@@ -32,7 +32,7 @@ def result(
     window_ms: float | None = None,
 ) -> dict[str, Any]:
     """The counts and rates of a simulation, and the gap to the offline optimum if it is known."""
-    values = simulation.to_dict()
+    values: dict[str, Any] = {**simulation.to_dict()}
     if kv_bytes_per_token is not None:
         values["capacity_bytes"] = values["capacity_tokens"] * kv_bytes_per_token
     if optimum is not None:

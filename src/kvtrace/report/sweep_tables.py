@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..cache.simulation import DEFAULTS
 from ..cache.sweeps.cells import SETTINGS
-from ..cache.sweeps.table import Table as SweepTable
+from ..cache.sweeps.table import SweepTable
 from .curve_tables import RATES
 
 TEXTS = {"trace", "engine", "mode", "schedule", "policy", *DEFAULTS}

@@ -21,7 +21,7 @@ MAX_TYPES = 64
 
 
 def fit(trace: Trace) -> Model:
-    """Fit the attach model to a trace.
+    """Fit the attach model to a trace. `sample` draws traces of any size from it.
 
     Raises:
         InputError: The trace has no prompts, or its ids do not form a forest.

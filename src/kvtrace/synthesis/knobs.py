@@ -34,7 +34,7 @@ class Knobs:
     max_rejections: int = 10_000  # tree: redrawn requests in a row before an error
     step_rates: str | None = None  # "RATE@DURATION,..." in requests per second, in place of the arrivals of the model
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for names, minimum in ((AT_LEAST_ZERO, 0), (AT_LEAST_ONE, 1)):
             for name in names:
                 value = getattr(self, name)

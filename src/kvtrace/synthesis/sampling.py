@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,12 +22,22 @@ from .draft import Draft
 from .knobs import Knobs
 from .limits import within
 
+if TYPE_CHECKING:
+    from .model import Model
+    from .tree import Tree
+
 SCALES = ("rate", "duration")
 COARSE_MS = 10  # above this mean gap, times are rounded to whole milliseconds
 
 
 def sample(
-    model: Any, n: int, *, seed: int = 0, scale: str = "rate", knobs: Knobs | None = None, workers: int | None = None
+    model: Model | Tree,
+    n: int,
+    *,
+    seed: int = 0,
+    scale: str = "rate",
+    knobs: Knobs | None = None,
+    workers: int | None = None,
 ) -> Trace:
     """Sample a trace of n requests from a model of `fit` or `fit_tree`.
 
@@ -40,6 +50,9 @@ def sample(
         scale: The quantity that grows with n: `rate` or `duration`.
         knobs: Multipliers and limits.
         workers: Streams drawn at a time. Default: one per core.
+
+    Returns:
+        The trace.
 
     Raises:
         UsageError: An argument is out of range.
@@ -55,7 +68,7 @@ def sample(
 
 
 def write_sample(
-    model: Any,
+    model: Model | Tree,
     n: int,
     path: str | Path,
     *,
@@ -64,14 +77,34 @@ def write_sample(
     knobs: Knobs | None = None,
     format: str | None = None,
     workers: int | None = None,
-    meta: dict | None = None,
+    meta: dict[str, Any] | None = None,
     extra: bool = False,
 ) -> list[str]:
     """Write a sample and its sidecar, and return the names of the files.
 
     With scale `duration`, the Mooncake format and no stretching, rows are written as they are drawn, and memory does
-    not grow with n. The bytes are the same as those of `sample`, written to a file. `extra` also writes sessions and
-    other columns of the model to formats that do not define them.
+    not grow with n. The bytes are the same as those of `sample`, written to a file.
+
+    Args:
+        model, n, seed, scale, knobs, workers: As in `sample`.
+        path, format: As in `write`.
+        meta: Additional JSON values for the sidecar.
+        extra: Also write sessions and other columns of the model to formats that do not define them.
+
+    Returns:
+        The names of the files.
+
+    Raises:
+        UsageError: An argument is out of range, or the file is not writable.
+        InputError: No prompt of the model is within the limits on input lengths.
+
+    >>> import os, tempfile
+    >>> from kvtrace.synthesis.fitting import fit
+    >>> from kvtrace.trace.building import toy
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     names = write_sample(fit(toy("0 1", "0 1 2", "0 3")), 10, f"{folder}/more.jsonl")
+    ...     [os.path.basename(name) for name in names]
+    ['more.jsonl', 'more.jsonl.meta.json']
     """
     from ..formats import trace_files as formats
 

@@ -8,33 +8,21 @@ tests/reference/chunks.py.
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.core.engine import Engine
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 
 from kvtrace._base.errors import UsageError
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import Engine
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 
 TICK_MS = cython.declare(cython.double, 1000.0)  # how often the clock looks at the use
 FULL = cython.declare(cython.double, 0.8)  # use at which it evicts
 SHARE = cython.declare(cython.double, 0.2)  # of the chunks that are here
 
 
-@cython.final
-@cython.cclass
 class Chunks(Engine):
     """A store of `context.capacity` blocks in chunks of `factor`; a chunk is known by the number of its last block.
 
     The chunks of a path are its whole groups of blocks. UsageError where the capacity does not hold a single chunk.
     """
-
-    policy: Policy
-    factor: cython.int
-    capacity: cython.longlong  # chunks
-    resident: cython.longlong  # chunks
-    here: cython.schar[::1]  # block -> 1 where the chunk that it ends is resident
-    watermark: cython.bint
-    ticks: cython.longlong  # of the clock, so far
 
     def __init__(self, context: Context, jobs, policy: Policy, factor=1, watermark=False):
         Engine.__init__(self, context, jobs)
@@ -51,8 +39,8 @@ class Chunks(Engine):
         """The last blocks of the chunks that are resident, in order of their numbers."""
         return np.flatnonzero(np.asarray(self.here))
 
-    def recount(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
         here = int(np.asarray(self.here).sum())
         if here != self.resident:
             return f"{self.resident:,} chunks are counted, {here:,} are resident"
@@ -60,10 +48,7 @@ class Chunks(Engine):
             return f"{here:,} chunks are resident in a store of {self.capacity:,}"
         return None
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def before(self, row: cython.Py_ssize_t) -> cython.int:
+    def before(self, row):
         """Let the clock catch up; once too little is in use it has nothing to do until the next request."""
         due: cython.longlong
         if self.watermark:
@@ -74,19 +59,13 @@ class Chunks(Engine):
             self.ticks = due
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def peek(self, row: cython.Py_ssize_t) -> cython.int:
+    def peek(self, row):
         hit: cython.int = 0
         while hit < self.full[row] // self.factor and self.here[self._chunk(row, hit)]:
             hit += 1
         return hit * self.factor
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+    def admit(self, row):
         chunks: cython.int = self.full[row] // self.factor
         hit: cython.int = 0
         while hit < chunks and self.here[self._chunk(row, hit)]:  # match
@@ -98,25 +77,16 @@ class Chunks(Engine):
             self._store(row, hit, chunks)
         return hit * self.factor
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def finish(self, row: cython.Py_ssize_t) -> cython.int:
+    def finish(self, row):
         """With the watermark the end of a request touches what is left of its path; plainly it does nothing."""
         return self._touch(row, self.full[row] // self.factor) if self.watermark else 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _chunk(self, row: cython.Py_ssize_t, number: cython.int) -> cython.int:
+    def _chunk(self, row, number):
         """The chunk of that number, from 0, of a request's path."""
         place: cython.Py_ssize_t = number + 1
         return self.ids[self.start[row] + place * self.factor - 1]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _touch(self, row: cython.Py_ssize_t, chunks: cython.int) -> cython.int:
+    def _touch(self, row, chunks):
         """Use those of a request's first chunks that are resident, tail first, so that the root is the most recent."""
         number: cython.int
         chunk: cython.int
@@ -127,10 +97,7 @@ class Chunks(Engine):
                 self.policy.release(chunk)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _store(self, row: cython.Py_ssize_t, hit: cython.int, chunks: cython.int) -> cython.int:
+    def _store(self, row, hit, chunks):
         """First take a place for each chunk after the hit, while one can be had; then put the chunks, root first."""
         number: cython.int
         taken: cython.int = 0
@@ -144,10 +111,7 @@ class Chunks(Engine):
             self._put(self._chunk(row, number))
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _store_all(self, row: cython.Py_ssize_t, hit: cython.int, chunks: cython.int) -> cython.int:
+    def _store_all(self, row, hit, chunks):
         """Put the chunks after the hit that are not here, tail first, if all of them fit."""
         number: cython.int
         lacking: cython.longlong = 0
@@ -158,10 +122,7 @@ class Chunks(Engine):
                 self._put(self._chunk(row, number))
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _put(self, chunk: cython.int) -> cython.int:
+    def _put(self, chunk):
         """Make a chunk resident; one that is here already stays as it is, and the new copy is dropped."""
         if not self.here[chunk]:
             self.here[chunk] = 1
@@ -170,10 +131,7 @@ class Chunks(Engine):
             self.policy.release(chunk)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _evict(self) -> cython.int:
+    def _evict(self):
         chunk: cython.int = self.policy.victim()
         if chunk < 0 or chunk >= self.here.shape[0] or not self.here[chunk]:
             with cython.gil:
@@ -183,10 +141,7 @@ class Chunks(Engine):
         self.evictions += self.factor
         return self.policy.remove(chunk)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _evict_share(self) -> cython.int:
+    def _evict_share(self):
         going: cython.longlong = cython.cast(cython.longlong, self.resident * SHARE)
         _k: cython.longlong
         for _k in range(max(going, 1)):

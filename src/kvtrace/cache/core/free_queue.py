@@ -7,37 +7,16 @@ Twin: tests/reference/free_queue.py.
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
-    from cython.cimports.kvtrace.cache.policies.base import Context
-
-NOTHING = cython.declare(cython.int, -1)  # no copy of a block; no hash
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
+from cython.cimports.kvtrace.cache.policies.base import Context
 
 
-@cython.final
-@cython.cclass
 class FreeQueue(Engine):
     """`context.capacity` physical blocks, all free at first; each holds a block of the trace, or one without a hash.
 
     With `unhashed_first` a freed block without a hash goes to the head of the queue, else to its end as the others do.
     With `newest_copy` the copy registered last is found, and no other any more, else the first that is still there.
     """
-
-    capacity: cython.int  # also the queue's end: its head is next[capacity], its last block previous[capacity]
-    free: cython.int  # physical blocks in the queue
-    unhashed_first: cython.bint
-    newest_copy: cython.bint
-    next: cython.int[::1]  # physical block -> the next in the queue
-    previous: cython.int[::1]
-    pins: cython.int[::1]  # physical block -> live requests that hold it
-    holds: cython.int[::1]  # physical block -> the trace's block whose hash it has
-    copy: cython.int[::1]  # the trace's block -> the copy that is found
-    later: cython.int[::1]  # physical block -> the copy registered next; after the last comes the first
-    earlier: cython.int[::1]
-    held: cython.int[::1]  # the physical blocks of live requests, one request after the other
-    begin: cython.longlong[::1]  # row -> where its physical blocks begin in `held`
-    top: cython.longlong
 
     def __init__(self, context: Context, jobs, unhashed_first=True, newest_copy=False):
         Engine.__init__(self, context, jobs)
@@ -55,8 +34,8 @@ class FreeQueue(Engine):
         self.begin = np.empty(len(jobs.full), dtype=np.int64)
         self.top = 0
 
-    def recount(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
         pins, holds, copy = np.asarray(self.pins), np.asarray(self.holds), np.asarray(self.copy)
         if pins.any():
             return f"{int((pins != 0).sum()):,} blocks are pinned by no request"
@@ -70,20 +49,14 @@ class FreeQueue(Engine):
             return "a cached block can't be found by its hash"
         return None
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def peek(self, row: cython.Py_ssize_t) -> cython.int:
+    def peek(self, row):
         hit: cython.int = 0
         start: cython.Py_ssize_t = self.start[row]
         while hit < self.limit[row] and self.copy[self.ids[start + hit]] != NOTHING:
             hit += 1
         return hit
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+    def admit(self, row):
         i: cython.int
         physical: cython.int
         hit: cython.int = 0
@@ -114,10 +87,7 @@ class FreeQueue(Engine):
             self._take()
         return hit
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def grow(self, row: cython.Py_ssize_t) -> cython.int:
+    def grow(self, row):
         k: cython.int
         blocks: cython.int = self.grown[row] + self.grown_tail[row]
         if blocks - self.tail[row] > self.free:
@@ -129,10 +99,7 @@ class FreeQueue(Engine):
                 self._register(self.held[self.begin[row] + self.full[row] + k], self.fresh[row] + k)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def finish(self, row: cython.Py_ssize_t) -> cython.int:
+    def finish(self, row):
         k: cython.longlong
         physical: cython.int
         blocks: cython.longlong = self.full[row]
@@ -147,10 +114,7 @@ class FreeQueue(Engine):
                     self._join(physical, self.capacity)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _take(self) -> cython.int:
+    def _take(self):
         """Take the block at the queue's head for the request being served; what it held is cached no longer."""
         physical: cython.int = self.next[self.capacity]
         self._leave(physical)
@@ -162,19 +126,13 @@ class FreeQueue(Engine):
         self.top += 1
         return physical
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _leave(self, physical: cython.int) -> cython.int:
+    def _leave(self, physical):
         self.next[self.previous[physical]] = self.next[physical]
         self.previous[self.next[physical]] = self.previous[physical]
         self.free -= 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _join(self, physical: cython.int, follower: cython.int) -> cython.int:
+    def _join(self, physical, follower):
         """Put a block into the queue, before another or before the end."""
         self.next[physical] = follower
         self.previous[physical] = self.previous[follower]
@@ -183,10 +141,7 @@ class FreeQueue(Engine):
         self.free += 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _register(self, physical: cython.int, block: cython.int) -> cython.int:
+    def _register(self, physical, block):
         """Give a physical block the hash of a block of the trace, as its last copy."""
         found: cython.int = self.copy[block]
         self.holds[physical] = block
@@ -198,10 +153,7 @@ class FreeQueue(Engine):
             self.earlier[found] = physical
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _forget(self, physical: cython.int) -> cython.int:
+    def _forget(self, physical):
         """Take a physical block's hash away; the copy registered next is found in its place."""
         block: cython.int = self.holds[physical]
         self.holds[physical] = NOTHING
@@ -211,10 +163,7 @@ class FreeQueue(Engine):
         self.earlier[self.later[physical]] = self.earlier[physical]
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _queued(self) -> cython.int:
+    def _queued(self):
         """The blocks in the queue, counted by walking it, both ways at once."""
         count: cython.int = 0
         physical: cython.int = self.next[self.capacity]

@@ -1,6 +1,13 @@
 from kvtrace.cache.core.engine cimport Engine
 from kvtrace.cache.policies.base cimport Policy
 
+cdef enum:
+    ABSENT = -1  # pins of a block that is not resident
+    FAR = 24  # so many blocks before one is wanted, its pins and the policy's state are fetched
+    NEAR = 12
+    LARGE = 1 << 17  # blocks whose state does not stay in a processor's own memory
+
+
 cdef class Pool(Engine):
     cdef readonly Policy policy
     cdef long long capacity, unhashed
@@ -18,3 +25,4 @@ cdef class Pool(Engine):
     cdef int _unpin(self, int block) except -1 nogil
     cdef bint _fits(self, Py_ssize_t row, Py_ssize_t start, Py_ssize_t gap, Py_ssize_t stop) noexcept nogil
     cdef int _victim(self) except -1 nogil
+    cdef _described(self, int block)

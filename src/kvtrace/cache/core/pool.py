@@ -1,4 +1,4 @@
-"""The founding document's cache: one table of blocks by hash, reference counts, and a policy over the idle ones.
+"""The cache of Lin's report: a table of blocks by hash, reference counts, and a policy over the idle blocks.
 
 What one request does: match its leading resident blocks, pin them, allocate the missing ones root first, and at its
 end unpin all of them tail first. Twin: tests/reference/pool.py.
@@ -6,22 +6,13 @@ end unpin all of them tail first. Twin: tests/reference/pool.py.
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, SERIAL, Engine
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
 
-ABSENT = cython.declare(cython.int, -1)  # pins of a block that is not resident
-FAR = cython.declare(cython.int, 24)  # so many blocks before one is wanted, its pins and the policy's state are fetched
-NEAR = cython.declare(cython.int, 12)
-ONE = cython.declare(cython.int, 0)  # the kind of schedule c1, as core/engine.py has it
-LARGE = cython.declare(cython.int, 1 << 17)  # blocks whose state does not stay in a processor's own memory
-
-
-@cython.cclass
 class Pool(Engine):
     """Residency, pins and counts of a cache of `context.capacity` blocks whose idle ones go in the policy's order.
 
@@ -48,8 +39,8 @@ class Pool(Engine):
         """The blocks that are resident, in order of their numbers."""
         return np.flatnonzero(np.asarray(self.pins) != ABSENT)
 
-    def recount(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
         pins = np.asarray(self.pins)
         if (pins > 0).any() or self.unhashed:
             return f"{int((pins > 0).sum()) + self.unhashed:,} blocks are pinned by no request"
@@ -63,10 +54,7 @@ class Pool(Engine):
                 return "a block outlived its parent"
         return None
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def before(self, row: cython.Py_ssize_t) -> cython.int:
+    def before(self, row):
         block: cython.int
         if self.policy.expires:
             block = self.policy.expired()
@@ -75,13 +63,10 @@ class Pool(Engine):
                 block = self.policy.expired()
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _advance(self, stop: cython.Py_ssize_t) -> cython.int:
+    def _advance(self, stop):
         """As any engine does, but for requests that ask for one block while nothing else is live."""
         row: cython.Py_ssize_t
-        if not self.brief or self.kind != ONE or self.live:
+        if not self.brief or self.kind != SERIAL or self.live:
             return Engine._advance(self, stop)
         while self.row < stop:
             row = self.row
@@ -92,10 +77,7 @@ class Pool(Engine):
                 self.row = row + 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _serve_one(self, row: cython.Py_ssize_t, at: cython.Py_ssize_t) -> cython.int:
+    def _serve_one(self, row, at):
         """A whole request for one block, at a place in ids, where nothing else is live: what admit and finish do.
 
         Nothing is pinned before and after, so there is room, and pins need not go up and down again.
@@ -107,36 +89,27 @@ class Pool(Engine):
             self._fetch(at, at + 1)
         if self.pins[block] != ABSENT:
             self.hit[row] = self.limit[row]
-            return self.policy.touch(block)
+            return self.policy.hit_idle(block)
         if self.policy.misses:
             self.policy.miss(block)
         self._make_room()
         self.pins[block] = 0
         self.resident += 1
         self.idle += 1
-        return self.policy.bring(block)
+        return self.policy.insert_idle(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def peek(self, row: cython.Py_ssize_t) -> cython.int:
+    def peek(self, row):
         return min(self.resident_run(row), self.limit[row])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def resident_run(self, row: cython.Py_ssize_t) -> cython.int:
-        """How many of a request's leading blocks are resident."""
+    def resident_run(self, row):
+        """Count of a request's leading blocks that are resident."""
         i: cython.Py_ssize_t = self.start[row]
         stop: cython.Py_ssize_t = i + self.full[row]
         while i < stop and self.pins[self.ids[i]] != ABSENT:
             i += 1
         return cython.cast(cython.int, i - self.start[row])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+    def admit(self, row):
         i: cython.Py_ssize_t
         block: cython.int
         start: cython.Py_ssize_t = self.start[row]
@@ -167,10 +140,7 @@ class Pool(Engine):
             self.unhashed += 1
         return min(hit, self.limit[row])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def grow(self, row: cython.Py_ssize_t) -> cython.int:
+    def grow(self, row):
         k: cython.int
         turned: cython.int = self.tail[row] if self.grown[row] else 0  # the tail, once full, is the first grown block
         more: cython.longlong = self.grown[row] + self.grown_tail[row] - self.tail[row]
@@ -190,10 +160,7 @@ class Pool(Engine):
             self.unhashed += 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def finish(self, row: cython.Py_ssize_t) -> cython.int:
+    def finish(self, row):
         k: cython.Py_ssize_t
         self.unhashed -= self.grown_tail[row] if self.grows else self.tail[row]
         if self.grows:
@@ -203,22 +170,15 @@ class Pool(Engine):
             self._unpin(self.ids[k])
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _fetch(self, start: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.int:
-        """Bring the state of blocks nearer that later requests want, as many as this one wants."""
+    def _fetch(self, start, stop):
+        """Prefetch the state of blocks that later requests want, as many as this request wants."""
         i: cython.Py_ssize_t
         for i in range(start + FAR, min(stop + FAR, self.ids.shape[0])):
             fetch(cython.address(self.pins[self.ids[i]]))
-            self.policy.soon(self.ids[i], self.ids[i - FAR + NEAR])
+            self.policy.prefetch(self.ids[i], self.ids[i - FAR + NEAR])
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _fits(self, row: cython.Py_ssize_t, start: cython.Py_ssize_t, gap: cython.Py_ssize_t,
-              stop: cython.Py_ssize_t) -> cython.bint:  # fmt: skip
+    def _fits(self, row, start, gap, stop):
         """Whether the blocks that a request lacks can be had without those it holds."""
         i: cython.Py_ssize_t
         free: cython.longlong = self.capacity - self.resident - self.unhashed
@@ -234,23 +194,17 @@ class Pool(Engine):
                 free -= self.pins[self.ids[i]] == 0
         return need <= free
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _make_room(self) -> cython.int:
+    def _make_room(self):
         """Evict one block if the cache is full; there is an idle one, `_fits` saw to it."""
         if self.resident + self.unhashed >= self.capacity:
             return self._evict(self._victim())
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _victim(self) -> cython.int:
-        """The policy's victim, checked: a policy may be anybody's."""
+    def _victim(self):
+        """The policy's victim, checked, because a user may have written the policy."""
         block: cython.int
         if self.fetches:
-            block = self.policy.coming()
+            block = self.policy.likely_victim()
             if block >= 0:
                 fetch(cython.address(self.pins[block]))
         block = self.policy.victim()
@@ -266,27 +220,21 @@ class Pool(Engine):
                 )
         return block
 
-    def _described(self, block: cython.int):
+    def _described(self, block):
         if block < 0 or block >= len(self.pins):
             return "no block" if block < 0 else f"block {block:,}, which does not exist,"
         if self.pins[block] == ABSENT:
             return f"block {block:,}, which is not resident,"
         return f"block {block:,}, which {'is pinned' if self.pins[block] else 'has a resident child'},"
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _insert(self, block: cython.int) -> cython.int:
+    def _insert(self, block):
         self.pins[block] = 1
         self.resident += 1
         if self.leaf_first and self.parent[block] >= 0:
             self.children[self.parent[block]] += 1
         return self.policy.insert(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _unpin(self, block: cython.int) -> cython.int:
+    def _unpin(self, block):
         self.pins[block] -= 1
         if self.pins[block] == 0:
             self.idle += 1
@@ -296,10 +244,7 @@ class Pool(Engine):
                 self._evict(self._victim())
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _evict(self, block: cython.int) -> cython.int:
+    def _evict(self, block):
         parent: cython.int
         self.pins[block] = ABSENT
         self.resident -= 1

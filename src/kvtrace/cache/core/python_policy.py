@@ -1,29 +1,16 @@
-"""A user's policy, written in Python, in the place of a compiled one: each verb is a call that lets exceptions through.
+"""Runs a policy that a user wrote in Python: each verb calls the object's method, and exceptions pass through.
 
 The lock is held for the whole run, so a call costs what a call from Python costs.
 """
 
 import cython
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 
-
-@cython.final
-@cython.cclass
-class Borrowed(Policy):
-    """Hands the verbs to an object's methods of the same names; `expired` and `miss` where the object has them."""
-
-    held: object
-    _insert: object
-    _use: object
-    _release: object
-    _victim: object
-    _remove: object
-    _expired: object
-    _miss: object
+class PythonPolicy(Policy):
+    """Calls an object's methods of the same names; `expired` and `miss` only where the object has them."""
 
     def __init__(self, context: Context, held):
         Policy.__init__(self, context)
@@ -36,65 +23,42 @@ class Borrowed(Policy):
         self._miss = getattr(held, "miss", None)
         self.misses = self._miss is not None
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         with cython.gil:
             self._insert(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         with cython.gil:
             self._use(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         with cython.gil:
             self._release(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         with cython.gil:
             return _number(self._victim())
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         with cython.gil:
             self._remove(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def expired(self) -> cython.int:
+    def expired(self):
         with cython.gil:
             return _number(self._expired())
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def miss(self, block: cython.int) -> cython.int:
+    def miss(self, block):
         with cython.gil:
             self._miss(block)
         return 0
 
 
-@cython.cfunc
-@cython.exceptval(-1, check=False)
-def _number(answer: object) -> cython.int:
-    """A block's number; None and what is below 0 are none."""
+def _number(answer):
+    """A block's number; NONE for None and for numbers below 0."""
     if answer is None:
         return NONE
     if not hasattr(answer, "__index__"):

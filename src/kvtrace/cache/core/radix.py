@@ -7,21 +7,11 @@ ids. A request costs what the nodes on its path cost, however many blocks they h
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
+from cython.cimports.kvtrace.cache.policies.base import Context
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
-    from cython.cimports.kvtrace.cache.policies.base import Context
-
-ROOT = cython.declare(cython.int, 0)
-LRU = cython.declare(cython.int, 0)
-MRU = cython.declare(cython.int, 1)
-FIFO = cython.declare(cython.int, 2)
-FILO = cython.declare(cython.int, 3)
-LFU = cython.declare(cython.int, 4)
-SLRU = cython.declare(cython.int, 5)
-PRIORITY = cython.declare(cython.int, 6)
 ORDERS = {"lru": LRU, "mru": MRU, "fifo": FIFO, "filo": FILO, "lfu": LFU, "slru": SLRU, "priority": PRIORITY}
 PROTECTED = cython.declare(cython.longlong, 2)  # slru: from so many requests on, a node goes after all others
 UNCOUNTED = cython.declare(cython.longlong, 1 << 62)  # no path is as long: a walk that counts no request
@@ -29,15 +19,8 @@ HIGHEST = cython.declare(cython.longlong, (1 << 63) - 1)
 LOWEST = cython.declare(cython.longlong, -HIGHEST - 1)  # a walk that raises no priority
 
 
-@cython.cclass
 class Leaves:
     """Nodes in a heap, the next victim first: by key, and among equals by last use."""
-
-    key: cython.longlong[::1]  # one value a node
-    used: cython.longlong[::1]
-    place: cython.int[::1]  # where in the heap, -1 = not there
-    heap: cython.int[::1]
-    count: cython.int
 
     def __init__(self, nodes):
         self.key, self.used = np.zeros((2, nodes), dtype=np.int64)
@@ -48,10 +31,7 @@ class Leaves:
         """Which there are, in order of their numbers."""
         return np.sort(np.asarray(self.heap)[: self.count])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def put(self, node: cython.int, key: cython.longlong, used: cython.longlong) -> cython.int:
+    def put(self, node, key, used):
         """Add a node, or move it to where its key now belongs."""
         self.key[node], self.used[node] = key, used
         if self.place[node] < 0:
@@ -60,10 +40,7 @@ class Leaves:
         self._rise(self.place[node])
         return self._sink(self.place[node])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def drop(self, node: cython.int) -> cython.int:
+    def drop(self, node):
         """Take a node away, if it is there; the last one fills its place."""
         at: cython.int = self.place[node]
         if at < 0:
@@ -77,36 +54,24 @@ class Leaves:
             self._sink(self.place[node])
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _before(self, node: cython.int, other: cython.int) -> cython.bint:
+    def _before(self, node, other):
         if self.key[node] != self.key[other]:
             return self.key[node] < self.key[other]
         return self.used[node] < self.used[other]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _set(self, at: cython.int, node: cython.int) -> cython.int:
+    def _set(self, at, node):
         self.heap[at] = node
         self.place[node] = at
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _rise(self, at: cython.int) -> cython.int:
+    def _rise(self, at):
         node: cython.int = self.heap[at]
         while at > 0 and self._before(node, self.heap[(at - 1) // 2]):
             self._set(at, self.heap[(at - 1) // 2])
             at = (at - 1) // 2
         return self._set(at, node)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _sink(self, at: cython.int) -> cython.int:
+    def _sink(self, at):
         node: cython.int = self.heap[at]
         child: cython.int = 2 * at + 1
         while child < self.count:
@@ -119,36 +84,12 @@ class Leaves:
         return self._set(at, node)
 
 
-@cython.cclass
 class Radix(Engine):
     """Nodes, locks and the heap of leaves of a tree that holds `context.capacity` blocks, those of live requests too.
 
     `policy` is one of SGLang's seven eviction orders; `priority` (int64, one a request) is what requests ask for under
     the order of that name, and may be None under any other. UsageError for a policy that SGLang does not have.
     """
-
-    # the tree, one value a node; the root is node 0
-    run: cython.longlong[::1]  # where its blocks begin in ids; a run of grown blocks: -1 - the first one's number
-    length: cython.int[::1]  # blocks, 0 = no such node now
-    parent: cython.int[::1]
-    children: cython.int[::1]  # how many
-    locks: cython.int[::1]  # live requests whose path it lies on
-    requests: cython.int[::1]  # that inserted it or passed through it: SGLang's hit_count
-    rank: cython.longlong[::1]  # the highest priority of those
-    used: cython.longlong[::1]  # times, by a clock that ticks at each step
-    created: cython.longlong[::1]
-    unused: cython.int[::1]  # node numbers to be had, a stack
-    unused_nodes: cython.Py_ssize_t
-    head: cython.int[::1]  # block -> the node that begins with it, -1 = none
-    held: cython.int[::1]  # row -> the node that a live request locks
-    priority: cython.const[cython.longlong][::1]  # row -> what it asks for
-    order: cython.int
-    leaves: Leaves  # those that no live request holds
-    capacity: cython.longlong
-    free: cython.longlong  # blocks
-    idle: cython.longlong  # blocks of unlocked nodes: all of them can be evicted
-    clock: cython.longlong
-    matched: cython.longlong  # blocks that the last walk found
 
     def __init__(self, context: Context, jobs, policy="lru", priority=None):
         Engine.__init__(self, context, jobs)
@@ -179,8 +120,8 @@ class Radix(Engine):
         """How many nodes the tree has, the root aside."""
         return int(np.count_nonzero(np.asarray(self.length)))
 
-    def recount(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
         length, locks, children = np.asarray(self.length), np.asarray(self.locks), np.asarray(self.children)
         there = length > 0
         if locks[there].any():
@@ -193,10 +134,7 @@ class Radix(Engine):
             return "a leaf is missing among those to evict"
         return None
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def peek(self, row: cython.Py_ssize_t) -> cython.int:
+    def peek(self, row):
         """As a walk does, but nothing is refreshed or split."""
         child: cython.int
         same: cython.int
@@ -212,10 +150,7 @@ class Radix(Engine):
                 break
         return cython.cast(cython.int, done)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+    def admit(self, row):
         """Match, lock, make room, insert; a match without room still refreshes and splits nodes, as SGLang's does."""
         start: cython.longlong = self.start[row]
         node: cython.int = ROOT
@@ -236,16 +171,10 @@ class Radix(Engine):
         self.held[row] = end
         return cython.cast(cython.int, hit)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def grow(self, row: cython.Py_ssize_t) -> cython.int:
+    def grow(self, row):
         return 0 if self._take(self.grown[row] + self.grown_tail[row] - self.tail[row]) else NO_ROOM
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def finish(self, row: cython.Py_ssize_t) -> cython.int:
+    def finish(self, row):
         """Insert once more, with the output, and unlock; what has no hash is freed."""
         self._walk(self.start[row], self.full[row], UNCOUNTED, self.priority[row])
         if self.grows and self.grown[row]:
@@ -256,11 +185,7 @@ class Radix(Engine):
         self.free += self.grown_tail[row] if self.grows else self.tail[row]
         return self._unlock(self.held[row])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _walk(self, start: cython.longlong, blocks: cython.longlong, counted: cython.longlong,
-              priority: cython.longlong) -> cython.int:  # fmt: skip
+    def _walk(self, start, blocks, counted, priority):
         """The last node of a path's resident prefix, of `matched` blocks; refreshes those nodes, splits the last.
 
         Nodes that reach deeper than `counted` blocks count the request, and all on the path get its priority at least.
@@ -289,10 +214,7 @@ class Radix(Engine):
         self.matched = done
         return node
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _common(self, node: cython.int, at: cython.longlong, most: cython.longlong) -> cython.int:
+    def _common(self, node, at, most):
         """How many blocks a node's run shares with the `most` ones from `at` on; the first is the same."""
         run: cython.longlong = self.run[node]
         alike: cython.int = 1
@@ -308,10 +230,7 @@ class Radix(Engine):
                 beyond = middle
         return alike
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _split(self, node: cython.int, blocks: cython.int) -> cython.int:
+    def _split(self, node, blocks):
         """A new node above, for a node's first blocks; it has the node's locks, requests and priority, but is new."""
         upper: cython.int = self._number()
         self.run[upper], self.length[upper] = self.run[node], blocks
@@ -326,11 +245,7 @@ class Radix(Engine):
         self.head[self.ids[self.run[node]]] = node
         return upper
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _add(self, parent: cython.int, run: cython.longlong, blocks: cython.longlong,
-             priority: cython.longlong) -> cython.int:  # fmt: skip
+    def _add(self, parent, run, blocks, priority):
         """A new leaf, which one request has inserted."""
         node: cython.int = self._number()
         self.run[node], self.length[node] = run, cython.cast(cython.int, blocks)
@@ -343,24 +258,15 @@ class Radix(Engine):
         self._settle(node)
         return node
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _number(self) -> cython.int:
+    def _number(self):
         self.unused_nodes -= 1
         return self.unused[self.unused_nodes]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _tick(self) -> cython.longlong:
+    def _tick(self):
         self.clock += 1
         return self.clock
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _lock(self, node: cython.int, above: cython.int) -> cython.int:
+    def _lock(self, node, above):
         """Hold a node and its ancestors below the one `above`."""
         while node != above:
             if self.locks[node] == 0:
@@ -370,10 +276,7 @@ class Radix(Engine):
             node = self.parent[node]
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _unlock(self, node: cython.int) -> cython.int:
+    def _unlock(self, node):
         while node != ROOT:
             self.locks[node] -= 1
             if self.locks[node] == 0:
@@ -382,10 +285,7 @@ class Radix(Engine):
             node = self.parent[node]
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take(self, blocks: cython.longlong) -> cython.bint:
+    def _take(self, blocks):
         """Make so many blocks the caller's, evicting leaves for them; False, with none evicted, if they are too few."""
         if blocks > self.free + self.idle:
             return False
@@ -394,10 +294,7 @@ class Radix(Engine):
         self.free -= blocks
         return True
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _evict(self, node: cython.int) -> cython.int:
+    def _evict(self, node):
         """Free a whole leaf; its parent may be one now."""
         parent: cython.int = self.parent[node]
         self.leaves.drop(node)
@@ -412,19 +309,13 @@ class Radix(Engine):
         self.children[parent] -= 1
         return self._settle(parent)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _settle(self, node: cython.int) -> cython.int:
+    def _settle(self, node):
         """Put a node where its key belongs among the leaves that may go, or take it away when it is none."""
         if self.locks[node] == 0 and self.children[node] == 0 and node != ROOT:
             return self.leaves.put(node, self._key(node), self.used[node])
         return self.leaves.drop(node)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _key(self, node: cython.int) -> cython.longlong:
+    def _key(self, node):
         """What the order goes by, the smallest first."""
         if self.order == LRU:
             return 0

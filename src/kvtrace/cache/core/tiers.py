@@ -5,40 +5,21 @@ With LRU in each tier the tiers together are one LRU cache of their summed capac
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
-    from cython.cimports.kvtrace.cache.core.pool import Pool
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-
-ABSENT = cython.declare(cython.int, -1)
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
+from cython.cimports.kvtrace.cache.core.pool import Pool
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 
 
-@cython.final
-@cython.cclass
 class Tier:
     """One tier below the first: an order over the blocks that it holds."""
-
-    policy: Policy
-    capacity: cython.longlong
-    size: cython.longlong
-    found: cython.int[::1]  # row -> hit blocks that were here
 
     def __init__(self, policy: Policy, rows):
         self.policy, self.capacity, self.size = policy, policy.context.capacity, 0
         self.found = np.zeros(rows, dtype=np.int32)
 
 
-@cython.final
-@cython.cclass
 class Tiers(Pool):
     """A pool, and tiers below it that hold what it evicted."""
-
-    tiers: list
-    count: cython.int
-    below: cython.schar[::1]  # block -> the tier that holds it, 1 = the first below; 0 = none of them
-    gone: cython.longlong  # blocks that the last tier evicted
-    block_s: cython.const[cython.double][::1]  # tier below the first -> seconds to bring a block up
 
     def __init__(self, context: Context, jobs, policy: Policy, lower):
         Pool.__init__(self, context, jobs, policy)
@@ -64,8 +45,8 @@ class Tiers(Pool):
         """Blocks that left the last tier."""
         return self.gone
 
-    def recount(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
         below = np.asarray(self.below)
         for number, tier in enumerate(self.tiers, 1):
             held = int((below == number).sum())
@@ -73,22 +54,16 @@ class Tiers(Pool):
                 return f"tier {number} counts {cython.cast(Tier, tier).size:,} blocks and holds {held:,}"
         if (np.asarray(self.pins)[below > 0] != ABSENT).any():
             return "a block is in two tiers"
-        return Pool.recount(self)
+        return Pool.self_check(self)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def before(self, row: cython.Py_ssize_t) -> cython.int:
+    def before(self, row):
         with cython.gil:
             for tier in self.tiers:
                 cython.cast(Tier, tier).policy.context.request = row
                 cython.cast(Tier, tier).policy.context.now = self.context.now
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def resident_run(self, row: cython.Py_ssize_t) -> cython.int:
+    def resident_run(self, row):
         """How many of a request's leading blocks are in any tier."""
         i: cython.Py_ssize_t = self.start[row]
         stop: cython.Py_ssize_t = i + self.full[row]
@@ -96,20 +71,14 @@ class Tiers(Pool):
             i += 1
         return cython.cast(cython.int, i - self.start[row])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def lower(self, row: cython.Py_ssize_t) -> cython.int:
+    def lower_tier_hits(self, row):
         found: cython.int = 0
         with cython.gil:
             for tier in self.tiers:
                 found += cython.cast(Tier, tier).found[row]
         return found
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def fetch_s(self, row: cython.Py_ssize_t) -> cython.double:
+    def fetch_seconds(self, row):
         k: cython.int
         seconds: cython.double = 0
         with cython.gil:
@@ -117,10 +86,7 @@ class Tiers(Pool):
                 seconds += cython.cast(Tier, self.tiers[k]).found[row] * self.block_s[k]
         return seconds
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+    def admit(self, row):
         i: cython.Py_ssize_t
         block: cython.int
         start: cython.Py_ssize_t = self.start[row]
@@ -135,10 +101,7 @@ class Tiers(Pool):
         Pool.admit(self, row)
         return hit
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _take(self, block: cython.int, row: cython.Py_ssize_t, is_hit: cython.bint) -> cython.int:
+    def _take(self, block, row, is_hit):
         """Take a block out of the lower tier that holds it, on its way to the first."""
         with cython.gil:
             tier: Tier = self.tiers[self.below[block] - 1]
@@ -148,10 +111,7 @@ class Tiers(Pool):
             tier.policy.remove(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _evict(self, block: cython.int) -> cython.int:
+    def _evict(self, block):
         """From the first tier to the next; what that one has no place for goes further down."""
         k: cython.int
         Pool._evict(self, block)

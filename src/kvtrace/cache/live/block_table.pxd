@@ -1,18 +1,21 @@
 cimport cython
 
+cdef enum:
+    NONE = -1
+    SPARE = -1  # the length of a number that is not in use
+
 cdef struct Block:
     unsigned long long digest
     int parent  # the block before it; -1 for a root, which has no tokens and stands for a tenant
     int next  # in its bucket, or among the spare
     int slot  # where it is found; -1: nowhere, it is remembered for what follows it
-    int contributors  # slots it stands in, blocks that follow it, and for a root its live sequences
+    int holders  # slots it stands in, blocks that follow it, and for a root its live sequences
     int length  # tokens; SPARE when the number is not in use
 
-cdef int NONE
-cdef int SPARE
+
 
 @cython.final
-cdef class Known:
+cdef class BlockTable:
     cdef Py_ssize_t block_size
     cdef bint is_direct
     cdef Block* blocks

@@ -7,22 +7,15 @@ are compared, never digests alone: a collision costs a comparison, and never giv
 import os
 
 import cython
+from cython.cimports.kvtrace.cache.live.block_hash import begin, end, take
+from cython.cimports.kvtrace.cache.live.buffers import resized
+from cython.cimports.libc.stdlib import free as give_back
+from cython.cimports.libc.string import memcmp, memcpy
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.live.block_hash import begin, end, take
-    from cython.cimports.kvtrace.cache.live.buffers import resized
-    from cython.cimports.libc.stdlib import free as give_back
-    from cython.cimports.libc.string import memcmp, memcpy
 
-NONE = cython.declare(cython.int, -1)
-SPARE = cython.declare(cython.int, -1)  # the length of a number that is not in use
-
-
-@cython.final
-@cython.cclass
-class Known:
+class BlockTable:
     """Blocks by number, found by tokens and parent; roots, by salt and tenant, are numbers too.
 
     `is_direct` says that a digest is of all tokens before, not of the digest before. `digest_mask` is what is kept of
@@ -34,7 +27,7 @@ class Known:
         self.roots = {}  # (salt, tenant) -> root
         self.tenants = {}  # and back
         self.spare = NONE  # first of the numbers below `made` that are not in use
-        key = os.urandom(16)  # nobody outside can make prompts that collide
+        key = os.urandom(16)  # secret, so that no client can make prompts that collide
         self.key0, self.key1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
         self.digest_mask = ~cython.cast(cython.ulonglong, 0)
         self.reserve(1)
@@ -47,9 +40,7 @@ class Known:
 
     # ---- looking up
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def walk(self, root: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def walk(self, root, tokens, length):
         """Put the leading blocks of the tokens that are known into `path`; returns how many, resident or not."""
         known: cython.Py_ssize_t = 0
         here: cython.Py_ssize_t = 0
@@ -69,40 +60,30 @@ class Known:
             here += self.block_size
         return known
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def resident(self, known: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def resident(self, known):
         """How many of the first blocks of `path`, `known` in all, have a slot each: the hit."""
         hits: cython.Py_ssize_t = 0
         while hits < known and self.blocks[self.path[hits]].slot != NONE:
             hits += 1
         return hits
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def find(self, parent: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.int:
+    def find(self, parent, tokens, length):
         """The block of these tokens after `parent`, or NONE."""
         return self._find_by(self._digest(parent, tokens, length), parent, tokens, length)
 
-    @cython.cfunc
-    @cython.exceptval(-2, check=False)
-    def root(self, salt: object, tenant: object) -> cython.int:
+    def root(self, salt, tenant):
         """The root of a tenant's blocks, or NONE where there are none."""
         try:
             return self.roots.get((salt, tenant), NONE)
         except TypeError:
             raise UsageError(f"a tenant is a name or a number, not {type(tenant).__name__}.") from None
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def tokens_of(self, b: cython.int) -> cython.p_uint:
+    def tokens_of(self, b):
         return self.own + b * self.block_size
 
     # ---- coming and going
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def reserve(self, more: cython.Py_ssize_t) -> cython.int:
+    def reserve(self, more):
         """Make room for so many more blocks; numbers stay as they are."""
         b: cython.int
         i: cython.Py_ssize_t
@@ -127,40 +108,32 @@ class Known:
                 self._link(b)
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def named(self, parent: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.int:
+    def named(self, parent, tokens, length):
         """The block of these tokens after `parent`, new where it was not known; `reserve` made room for it."""
         digest: cython.ulonglong = self._digest(parent, tokens, length)
         b: cython.int = self._find_by(digest, parent, tokens, length)
         return self._add(digest, parent, tokens, length) if b == NONE else b
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def new(self, parent: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.int:
+    def new(self, parent, tokens, length):
         """As `named`, where it is clear that the block is not known."""
         return self._add(self._digest(parent, tokens, length), parent, tokens, length)
 
-    @cython.cfunc
-    @cython.exceptval(-2, check=False)
-    def new_root(self, salt: object, tenant: object) -> cython.int:
+    def new_root(self, salt, tenant):
         """A root for a tenant that has none."""
         b: cython.int = self._number()
         self.serial += 1
         self.blocks[b].digest, self.blocks[b].parent, self.blocks[b].slot = self.serial, NONE, NONE
-        self.blocks[b].contributors = self.blocks[b].length = 0
+        self.blocks[b].holders = self.blocks[b].length = 0
         self.roots[(salt, tenant)] = b
         self.tenants[b] = (salt, tenant)
         return b
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def let_go(self, b: cython.int) -> cython.int:
-        """One contributor less; what nobody holds is forgotten, and its parent has one less in turn."""
+    def let_go(self, b):
+        """Remove a holder of a block; without holders it is forgotten, and its parent loses one in turn."""
         parent: cython.int
         while b != NONE:
-            self.blocks[b].contributors -= 1
-            if self.blocks[b].contributors > 0:
+            self.blocks[b].holders -= 1
+            if self.blocks[b].holders > 0:
                 return 0
             parent = self.blocks[b].parent
             if parent == NONE:
@@ -175,9 +148,7 @@ class Known:
 
     # ---- for the self-check
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def found_as(self, b: cython.int) -> cython.int:
+    def found_as(self, b):
         """The number that a block's own tokens are found as: its own, or something is wrong; NONE for a root."""
         if self.blocks[b].parent == NONE:
             return NONE
@@ -185,10 +156,7 @@ class Known:
 
     # ---- helpers
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _find_by(self, digest: cython.ulonglong, parent: cython.int, tokens: cython.p_uint,
-                 length: cython.Py_ssize_t) -> cython.int:  # fmt: skip
+    def _find_by(self, digest, parent, tokens, length):
         b: cython.int = self.buckets[digest & self.mask]
         while b != NONE:
             if (
@@ -201,22 +169,17 @@ class Known:
             b = self.blocks[b].next
         return NONE
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _add(self, digest: cython.ulonglong, parent: cython.int, tokens: cython.p_uint,
-             length: cython.Py_ssize_t) -> cython.int:  # fmt: skip
-        """A new block in the table, held by nobody yet."""
+    def _add(self, digest, parent, tokens, length):
+        """A new block in the table, without holders."""
         b: cython.int = self._number()
         self.blocks[b].digest, self.blocks[b].parent, self.blocks[b].slot = digest, parent, NONE
-        self.blocks[b].contributors, self.blocks[b].length = 0, cython.cast(cython.int, length)
+        self.blocks[b].holders, self.blocks[b].length = 0, cython.cast(cython.int, length)
         memcpy(self.tokens_of(b), tokens, length * cython.sizeof(cython.uint))
         self._link(b)
-        self.blocks[parent].contributors += 1
+        self.blocks[parent].holders += 1
         return b
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _number(self) -> cython.int:
+    def _number(self):
         """A number for a new block or root."""
         b: cython.int = self.spare
         if b == NONE:
@@ -227,24 +190,18 @@ class Known:
             self.spare_count -= 1
         return b
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _link(self, b: cython.int) -> cython.void:
+    def _link(self, b):
         """Put a block into its bucket."""
         self.blocks[b].next = self.buckets[self.blocks[b].digest & self.mask]
         self.buckets[self.blocks[b].digest & self.mask] = b
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _unlink(self, b: cython.int) -> cython.void:
+    def _unlink(self, b):
         at: cython.p_int = cython.address(self.buckets[self.blocks[b].digest & self.mask])
         while at[0] != b:
             at = cython.address(self.blocks[at[0]].next)
         at[0] = self.blocks[b].next
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _digest(self, parent: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.ulonglong:
+    def _digest(self, parent, tokens, length):
         """Of the block's tokens and its parent's digest, or (direct) the tokens of all before it and their root's."""
         v: cython.ulonglong[4]
         total: cython.ulonglong = length

@@ -2,6 +2,7 @@ cimport cython
 from kvtrace.cache.live.sequence cimport Sequence
 from kvtrace.cache.live.slot_pool cimport SlotPool
 
+
 @cython.final
 cdef class Listener:
     cdef Py_ssize_t block_size

@@ -1,17 +1,11 @@
-"""What an engine hears of the live cache: its callbacks, called when a change is done, evictions first."""
+"""The callbacks of the live cache, called after each change, evictions first."""
 
 import cython
+from cython.cimports.kvtrace.cache.live.block_table import NONE
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.live.block_table import NONE
-    from cython.cimports.kvtrace.cache.live.sequence import Sequence
-    from cython.cimports.kvtrace.cache.live.slot_pool import SlotPool
 
-
-@cython.final
-@cython.cclass
 class Listener:
     """The four callbacks of a PrefixCache, each of them or None; `telling` while one is called."""
 
@@ -21,10 +15,8 @@ class Listener:
         self.on_evict, self.on_copy = called("on_evict", on_evict), called("on_copy", on_copy)
         self.hears_growth = on_evict is not None or on_write is not None or on_copy is not None
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def evicted(self, pool: SlotPool) -> cython.int:
-        """Tell of what the pool evicted since it was last told of."""
+    def evicted(self, pool):
+        """Report what the pool has evicted since the last report."""
         if pool.gone:
             gone, pool.gone, self.telling = pool.gone, [], True
             try:
@@ -34,10 +26,8 @@ class Listener:
                 self.telling = False
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def allocated(self, pool: SlotPool, sequence: Sequence) -> cython.int:
-        """Tell what a new sequence reads, and what is to be written for it."""
+    def allocated(self, pool, sequence):
+        """Report what a new sequence reads, and what must be written for it."""
         i: cython.Py_ssize_t
         self.evicted(pool)
         if self.on_read is None and self.on_write is None:
@@ -52,10 +42,8 @@ class Listener:
             self.telling = False
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def extended(self, pool: SlotPool, sequence: Sequence, first: cython.Py_ssize_t, shared: cython.int) -> cython.int:
-        """Tell of tokens from `first` on; the partial block they began in may have been copied from `shared`."""
+    def extended(self, pool, sequence, first, shared):
+        """Report tokens from `first` on; their first partial block may have been copied from `shared`."""
         self.evicted(pool)
         filled: cython.Py_ssize_t = first % self.block_size
         self.telling = True
@@ -69,9 +57,7 @@ class Listener:
             self.telling = False
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _tell_writes(self, sequence: Sequence, first: cython.Py_ssize_t) -> cython.int:
+    def _tell_writes(self, sequence, first):
         stop: cython.Py_ssize_t
         while self.on_write is not None and first < sequence.length:
             stop = min(sequence.length, first - first % self.block_size + self.block_size)

@@ -1,8 +1,8 @@
-"""The live prefix cache: the founding document's table, reference counts and pool, token by token, for an engine.
+"""The live prefix cache: the table, reference counts and pool of Lin's report, token by token, for an engine.
 
-A slot is a place for a block's KV; a block is what stands there: its own tokens, after the block before it. Here are
-the verbs; core/known.py finds blocks by tokens, core/slot_pool.py says which stands where and which goes,
-core/listener.py tells the engine, and recount.py checks the books.
+A slot is a place for a block's KV; a block is its content: its own tokens, after the block before it. This file has
+the verbs; core/known.py finds blocks by tokens, core/slot_pool.py assigns and evicts slots, core/listener.py calls the
+engine's callbacks, and recount.py is the self-check.
 
 Twin: tests/reference/heap_of_heaps.py.
 """
@@ -11,34 +11,28 @@ from operator import index
 from time import monotonic
 
 import cython
+from cython.cimports.kvtrace.cache.live.block_table import NONE, SPARE, BlockTable
+from cython.cimports.kvtrace.cache.live.buffers import zeros
+from cython.cimports.kvtrace.cache.live.listener import Listener
+from cython.cimports.kvtrace.cache.live.sequence import Sequence
+from cython.cimports.kvtrace.cache.live.slot_pool import SlotPool
+from cython.cimports.kvtrace.cache.live.tokens_in import Tokens, token_in
+from cython.cimports.kvtrace.cache.policies.base import Context
+from cython.cimports.libc.stdlib import free as give_back
+from cython.cimports.libc.string import memcpy
 
 from kvtrace._base.errors import KvtraceError, UsageError
-from kvtrace.cache import live_self_check as recount
+from kvtrace.cache.live import self_check as recount
 from kvtrace.cache.live.listener import called
-from kvtrace.cache.live_policy import live_policy
-
-if not cython.compiled:  # Python would run this file as it is
-    raise ImportError(f"not compiled: {__name__}. Try `pip install .` with a C compiler at hand.")
-else:
-    from cython.cimports.kvtrace.cache.live.block_table import NONE, SPARE, Known
-    from cython.cimports.kvtrace.cache.live.buffers import zeros
-    from cython.cimports.kvtrace.cache.live.listener import Listener
-    from cython.cimports.kvtrace.cache.live.sequence import Sequence
-    from cython.cimports.kvtrace.cache.live.slot_pool import SlotPool
-    from cython.cimports.kvtrace.cache.live.tokens_in import Tokens, token_in
-    from cython.cimports.kvtrace.cache.policies.base import Context
-    from cython.cimports.libc.stdlib import free as give_back
-    from cython.cimports.libc.string import memcpy
+from kvtrace.cache.live.policy_choice import live_policy
 
 HASHINGS = ("hierarchical", "direct")
 
 
 class OutOfBlocks(KvtraceError):
-    """More blocks are wanted than are free or idle; nothing was changed."""
+    """A call needs more blocks than are free or idle; nothing was changed."""
 
 
-@cython.final
-@cython.cclass
 class PrefixCache:
     """A prefix cache of `blocks` slots, 0 to blocks - 1, that live sequences share and idle blocks wait in.
 
@@ -72,32 +66,6 @@ class PrefixCache:
     ([0, 1], 7)
     """
 
-    slots = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    block_size = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    most_idle = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    hashing = cython.declare(object, visibility="readonly")
-    known = cython.declare(Known, visibility="readonly")
-    pool: SlotPool
-    context: Context
-    listener: Listener
-    clock: object
-    salted: object
-    sequences: set  # the live ones
-    busy: cython.bint  # in the middle of a change; for good where a policy's exception ended it
-
-    # work space of a call
-    tokens: Tokens
-    draft: cython.p_uint  # a partial block as it will be
-
-    # counts
-    requests: cython.longlong
-    asked_blocks: cython.longlong
-    hit_blocks: cython.longlong
-    asked_tokens: cython.longlong
-    hit_tokens: cython.longlong
-    appended: cython.longlong
-    copies: cython.longlong
-
     def __cinit__(self, blocks, block_size=16, *, idle=None, policy="lru", hashing="hierarchical", salt=b"",
                   on_read=None, on_write=None, on_evict=None, on_copy=None, clock=None):  # fmt: skip
         self.slots = _whole("blocks", blocks, 1, 1 << 30)
@@ -111,9 +79,9 @@ class PrefixCache:
         self.clock = called("clock", clock) or _milliseconds
         self.context = Context(self.slots, self.most_idle)
         self.context.now = self.clock()
-        self.known = Known(self.block_size, hashing == "direct")
+        self.table = BlockTable(self.block_size, hashing == "direct")
         order, gone = live_policy(policy, self.context), None if on_evict is None else []
-        self.pool = SlotPool(self.slots, self.most_idle, self.known, order, gone)
+        self.pool = SlotPool(self.slots, self.most_idle, self.table, order, gone)
         self.tokens, self.sequences = Tokens(), set()
         self.draft = cython.cast(cython.p_uint, zeros(self.block_size * cython.sizeof(cython.uint)))
 
@@ -144,9 +112,9 @@ class PrefixCache:
         if not self.listener.telling:  # a callback may ask, too
             self._tick()
         length: cython.Py_ssize_t = self.tokens.read(tokens)
-        root: cython.int = self.known.root(self.salted, tenant)
-        known: cython.Py_ssize_t = self.known.walk(root, self.tokens.values, length)
-        return min(self.known.resident(known) * self.block_size, length)
+        root: cython.int = self.table.root(self.salted, tenant)
+        known: cython.Py_ssize_t = self.table.walk(root, self.tokens.values, length)
+        return min(self.table.resident(known) * self.block_size, length)
 
     def allocate(self, tokens, tenant=None):
         """A live Sequence of the tokens, which shares the blocks that are cached and has new slots for the others.
@@ -158,18 +126,17 @@ class PrefixCache:
         >>> cache.allocate([6])
         Traceback (most recent call last):
         ...
-        kvtrace.cache.live.prefix_cache.OutOfBlocks: 1 block is needed, 0 are free and 0 idle of 2. Free a sequence
-        first.
+        kvtrace.cache.live.prefix_cache.OutOfBlocks: 1 block is needed, 0 are free and 0 idle of 2. ...
         """
         self._tick()
         length: cython.Py_ssize_t = self.tokens.read(tokens)
-        root: cython.int = self.known.root(self.salted, tenant)
-        known: cython.Py_ssize_t = self.known.walk(root, self.tokens.values, length)
-        sequence: Sequence = self._sequence(length, self.known.resident(known))
+        root: cython.int = self.table.root(self.salted, tenant)
+        known: cython.Py_ssize_t = self.table.walk(root, self.tokens.values, length)
+        sequence: Sequence = self._sequence(length, self.table.resident(known))
         self._make_sure_of_room(sequence.count, known)
 
         self.busy = True
-        sequence.root = self.known.new_root(self.salted, tenant) if root == NONE else root
+        sequence.root = self.table.new_root(self.salted, tenant) if root == NONE else root
         self._fill(sequence, known)
         sequence.live = True
         self.sequences.add(sequence)
@@ -177,7 +144,7 @@ class PrefixCache:
         self.busy = False
         try:
             self.listener.allocated(self.pool, sequence)
-        except BaseException:  # nobody holds the sequence, and its KV was not written
+        except BaseException:  # the caller never gets the sequence, and its KV was not written
             self.free(sequence, written=sequence.hit_tokens)
             raise
         return sequence
@@ -234,7 +201,7 @@ class PrefixCache:
         self.busy = True
         for i in range(sequence.count - 1, -1, -1):  # tail first, so that a parent outlives its child
             self.pool.unpin(sequence.slots[i], min((i + 1) * self.block_size, sequence.length) <= valid)
-        self.known.let_go(sequence.root)
+        self.table.let_go(sequence.root)
         sequence.live = False
         self.sequences.discard(sequence)
         self.busy = False
@@ -254,7 +221,7 @@ class PrefixCache:
         """
         idle = self.pool.idle_count
         pinned = self.slots - self.pool.free_count - idle
-        known = self.known.made - self.known.spare_count - len(self.known.roots)
+        known = self.table.made - self.table.spare_count - len(self.table.roots)
         return {
             "requests": self.requests, "blocks": self.asked_blocks, "hit_blocks": self.hit_blocks,
             "tokens": self.asked_tokens, "hit_tokens": self.hit_tokens, "appended": self.appended,
@@ -264,18 +231,18 @@ class PrefixCache:
         }  # fmt: skip
 
     def check(self):
-        """Recount pins, pool, slots and table from the live sequences up; KvtraceError says what does not agree."""
+        """Recount pins, pool, slots and table from the live sequences; raise KvtraceError where counts differ."""
         if self.busy:
             raise KvtraceError(
                 "the prefix cache is at fault: "
                 "it is in the middle of a change, which an exception in its policy may have ended."
             )
-        recount.check(self.books())
+        recount.check(self.snapshot())
 
-    def books(self):
-        """A copy of all that is counted, as `check` looks at it: a recount.Books.
+    def snapshot(self):
+        """A copy of all counts, for `check`: a recount.Snapshot.
 
-        >>> PrefixCache(2).books().unused
+        >>> PrefixCache(2).snapshot().unused
         [1, 0]
         """
         i: cython.Py_ssize_t
@@ -285,28 +252,26 @@ class PrefixCache:
         for one in self.sequences:
             held.append(recount.Held(one.live, one.length, one.blocks, one.root))
         known = {}
-        for i in range(self.known.made):
+        for i in range(self.table.made):
             b = cython.cast(cython.int, i)
-            if self.known.blocks[b].length != SPARE:
-                known[b] = recount.Known(
-                    self.known.blocks[b].parent, self.known.blocks[b].slot, self.known.blocks[b].contributors,
-                    self.known.found_as(b),
+            if self.table.blocks[b].length != SPARE:
+                known[b] = recount.KnownBlock(
+                    self.table.blocks[b].parent, self.table.blocks[b].slot, self.table.blocks[b].holders,
+                    self.table.found_as(b),
                 )  # fmt: skip
-        return recount.Books(
+        return recount.Snapshot(
             block_size=self.block_size, most_idle=self.most_idle, sequences=held,
             pins=[self.pool.pins[i] for i in range(self.slots)],
             block=[self.pool.block[i] for i in range(self.slots)],
             unused=[self.pool.unused[i] for i in range(self.pool.free_count)],
             idle_count=self.pool.idle_count, known=known,
-            roots=list(self.known.roots.values()), tenants=list(self.known.tenants),
-            made=self.known.made, spare_count=self.known.spare_count, found_count=self.pool.found_count,
+            roots=list(self.table.roots.values()), tenants=list(self.table.tenants),
+            made=self.table.made, spare_count=self.table.spare_count, found_count=self.pool.found_count,
         )  # fmt: skip
 
     # ---- before a call
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _tick(self) -> cython.int:
+    def _tick(self):
         """Tell the policy the time, and evict what it finds too old, before anything is looked up."""
         self._ready()
         self.context.now = self.clock()
@@ -318,18 +283,14 @@ class PrefixCache:
             self.listener.evicted(self.pool)
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _check_live(self, sequence: Sequence) -> cython.int:
+    def _check_live(self, sequence):
         if sequence is None or sequence.cache is not self:
             raise UsageError("the sequence is not one that this cache allocated.")
         if not sequence.live:
             raise UsageError("the sequence was freed before. Allocate its tokens again.")
         return self._ready()
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _ready(self) -> cython.int:
+    def _ready(self):
         if self.listener.telling:
             raise UsageError("a callback of the prefix cache can't change it. Try after the call that it hears of.")
         if self.busy:
@@ -338,8 +299,7 @@ class PrefixCache:
 
     # ---- a sequence begins
 
-    @cython.cfunc
-    def _sequence(self, length: cython.Py_ssize_t, hits: cython.Py_ssize_t) -> Sequence:
+    def _sequence(self, length, hits):
         """A sequence of so many tokens and hit blocks that holds nothing yet."""
         sequence: Sequence = Sequence.__new__(Sequence)
         sequence.cache = self
@@ -348,51 +308,45 @@ class PrefixCache:
         sequence.reserve(sequence.count)
         return sequence
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _make_sure_of_room(self, count: cython.Py_ssize_t, known: cython.Py_ssize_t) -> cython.int:
+    def _make_sure_of_room(self, count, known):
         """Raise OutOfBlocks where the slots that are free or idle, but for the path's own, are too few for its rest."""
         i: cython.Py_ssize_t
         slot: cython.int
         need: cython.Py_ssize_t = count
         idle: cython.Py_ssize_t = self.pool.idle_count
         for i in range(known):
-            slot = self.known.blocks[self.known.path[i]].slot
+            slot = self.table.blocks[self.table.path[i]].slot
             if slot != NONE:
                 need -= 1
                 idle -= self.pool.pins[slot] == 0
         if need > self.pool.free_count + idle:
             raise self._no_room(need, idle)
-        return self.known.reserve(need + 1)
+        return self.table.reserve(need + 1)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _fill(self, sequence: Sequence, known: cython.Py_ssize_t) -> cython.int:
+    def _fill(self, sequence, known):
         """Pin the resident blocks of `path`, then find slots for the others, root first."""
         i: cython.Py_ssize_t
         here: cython.Py_ssize_t = 0
         b: cython.int = sequence.root
-        self.known.blocks[b].contributors += 1
+        self.table.blocks[b].holders += 1
         for i in range(known):  # also what is resident below a gap, and is computed again in its place
-            self.known.blocks[self.known.path[i]].contributors += 1  # until it has a slot: evictions must not forget it
-            if self.known.blocks[self.known.path[i]].slot != NONE:
-                self.pool.pin(self.known.blocks[self.known.path[i]].slot)
+            self.table.blocks[self.table.path[i]].holders += 1  # until it has a slot: evictions must not forget it
+            if self.table.blocks[self.table.path[i]].slot != NONE:
+                self.pool.pin(self.table.blocks[self.table.path[i]].slot)
         for i in range(sequence.count):
             if i < known:
-                b = self.known.path[i]
+                b = self.table.path[i]
             else:
-                b = self.known.new(b, self.tokens.values + here, min(self.block_size, sequence.length - here))
-            if self.known.blocks[b].slot == NONE:
+                b = self.table.new(b, self.tokens.values + here, min(self.block_size, sequence.length - here))
+            if self.table.blocks[b].slot == NONE:
                 self.pool.put(b, self.pool.take())
-            sequence.slots[i] = self.known.blocks[b].slot
+            sequence.slots[i] = self.table.blocks[b].slot
             here += self.block_size
         for i in range(known):
-            self.known.blocks[self.known.path[i]].contributors -= 1
+            self.table.blocks[self.table.path[i]].holders -= 1
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _count(self, sequence: Sequence) -> cython.void:
+    def _count(self, sequence):
         self.requests += 1
         self.asked_blocks += sequence.count
         self.hit_blocks += sequence.hit_blocks
@@ -401,9 +355,7 @@ class PrefixCache:
 
     # ---- a live sequence grows
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _extend(self, sequence: Sequence, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.int:
+    def _extend(self, sequence, tokens, length):
         """Append so many tokens, a block at a time: to the partial block, then to new ones."""
         i: cython.Py_ssize_t
         slot: cython.int
@@ -415,7 +367,7 @@ class PrefixCache:
         need: cython.Py_ssize_t = count - sequence.count + (shared != NONE)
         if need > self.pool.free_count + self.pool.idle_count:
             raise self._no_room(need, self.pool.idle_count)
-        self.known.reserve(need + 1)
+        self.table.reserve(need + 1)
         sequence.reserve(count)
         self.busy = True
         i = min(self.block_size - filled, length) if filled else 0
@@ -425,7 +377,7 @@ class PrefixCache:
         while i < length:
             slot = self.pool.take()
             before: cython.int = sequence.root if last == NONE else self.pool.block[last]
-            self.pool.put(self.known.named(before, tokens + i, min(self.block_size, length - i)), slot)
+            self.pool.put(self.table.named(before, tokens + i, min(self.block_size, length - i)), slot)
             sequence.slots[sequence.count] = last = slot
             sequence.count += 1
             i += self.block_size
@@ -436,24 +388,21 @@ class PrefixCache:
             self.listener.extended(self.pool, sequence, first, shared)
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _lengthen(self, slot: cython.int, filled: cython.Py_ssize_t, tokens: cython.p_uint,
-                  more: cython.Py_ssize_t, shared: cython.bint) -> cython.int:  # fmt: skip
+    def _lengthen(self, slot, filled, tokens, more, shared):
         """Give a partial block more tokens, in a slot of its own where it is shared; returns its slot."""
         old: cython.int = self.pool.block[slot]
-        memcpy(self.draft, self.known.tokens_of(old), filled * cython.sizeof(cython.uint))
+        memcpy(self.draft, self.table.tokens_of(old), filled * cython.sizeof(cython.uint))
         memcpy(self.draft + filled, tokens, more * cython.sizeof(cython.uint))
         if shared:
             self.pool.pins[slot] -= 1
             self.copies += 1
             slot = self.pool.take()
-            self.pool.put(self.known.named(self.known.blocks[old].parent, self.draft, filled + more), slot)
+            self.pool.put(self.table.named(self.table.blocks[old].parent, self.draft, filled + more), slot)
         else:
-            new: cython.int = self.known.named(self.known.blocks[old].parent, self.draft, filled + more)
+            new: cython.int = self.table.named(self.table.blocks[old].parent, self.draft, filled + more)
             self.pool.take_out(slot)
             self.pool.put(new, slot)
-            self.known.let_go(old)
+            self.table.let_go(old)
         return slot
 
     def _no_room(self, need, idle):

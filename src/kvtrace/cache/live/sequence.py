@@ -1,14 +1,10 @@
 """What one live request holds in the live cache: a slot for each of its blocks."""
 
 import cython
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.live.buffers import resized
-    from cython.cimports.libc.stdlib import free as give_back
+from cython.cimports.kvtrace.cache.live.buffers import resized
+from cython.cimports.libc.stdlib import free as give_back
 
 
-@cython.final
-@cython.cclass
 class Sequence:
     """The blocks that one live request holds in a PrefixCache: `allocate` makes it, `append` grows it, `free` ends it.
 
@@ -23,9 +19,7 @@ class Sequence:
         """The slot of each block, in order: an engine's block table. Copy-on-write may change the last one."""
         return [self.slots[i] for i in range(self.count)]
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def reserve(self, count: cython.Py_ssize_t) -> cython.int:
+    def reserve(self, count):
         """Make room for so many blocks in all."""
         if count > self.room:
             room: cython.Py_ssize_t = max(count, 2 * self.room)

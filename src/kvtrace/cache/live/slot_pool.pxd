@@ -1,14 +1,16 @@
 cimport cython
-from kvtrace.cache.live.block_table cimport Known
+from kvtrace.cache.live.block_table cimport BlockTable
 from kvtrace.cache.policies.base cimport Policy
 
-cdef int FREE
+cdef enum:
+    FREE = -1  # pins of a slot with nothing in it
+
 
 @cython.final
 cdef class SlotPool:
     cdef Py_ssize_t count
     cdef Py_ssize_t most_idle
-    cdef Known known
+    cdef BlockTable table
     cdef Policy policy
     cdef int* pins
     cdef int* block

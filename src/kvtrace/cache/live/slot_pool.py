@@ -5,30 +5,24 @@ slots, and is found in one of them.
 """
 
 import cython
+from cython.cimports.kvtrace.cache.live.block_table import NONE, BlockTable
+from cython.cimports.kvtrace.cache.live.buffers import zeros
+from cython.cimports.kvtrace.cache.policies.base import Policy
+from cython.cimports.libc.stdlib import free as give_back
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.live.block_table import NONE, Known
-    from cython.cimports.kvtrace.cache.live.buffers import zeros
-    from cython.cimports.kvtrace.cache.policies.base import Policy
-    from cython.cimports.libc.stdlib import free as give_back
 
-FREE = cython.declare(cython.int, -1)  # pins of a slot with nothing in it
-
-
-@cython.final
-@cython.cclass
 class SlotPool:
     """`count` slots for the blocks of `known`, of which at most `most_idle` are idle.
 
-    `gone` lists the slots that were evicted, or is None where nobody wants to hear of them.
+    `gone` lists the slots that were evicted, or is None without an on_evict callback.
     """
 
-    def __cinit__(self, count, most_idle, known: Known, policy: Policy, gone):
+    def __cinit__(self, count, most_idle, known: BlockTable, policy: Policy, gone):
         i: cython.Py_ssize_t
         self.count, self.most_idle = count, most_idle
-        self.known, self.policy, self.gone = known, policy, gone
+        self.table, self.policy, self.gone = known, policy, gone
         self.pins = cython.cast(cython.p_int, zeros(self.count * cython.sizeof(cython.int)))
         self.block = cython.cast(cython.p_int, zeros(self.count * cython.sizeof(cython.int)))
         self.unused = cython.cast(cython.p_int, zeros(self.count * cython.sizeof(cython.int)))
@@ -45,38 +39,32 @@ class SlotPool:
 
     # ---- who holds a slot
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def pin(self, slot: cython.int) -> cython.int:
-        """One more sequence holds a slot; if it was idle, it leaves the pool."""
+    def pin(self, slot):
+        """Add a holder to a slot; an idle slot leaves the pool."""
         if self.pins[slot] == 0:
             self.idle_count -= 1
         self.pins[slot] += 1
         return self.policy.use(slot)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def unpin(self, slot: cython.int, keep: cython.bint) -> cython.int:
-        """One sequence less holds a slot; the last puts it into the pool, or frees it where nobody could find it."""
+    def unpin(self, slot, keep):
+        """Remove a holder of a slot; without holders it goes to the pool, or is freed if no lookup can find it."""
         b: cython.int = self.block[slot]
         self.pins[slot] -= 1
         if self.pins[slot] > 0:
             return 0
         self.idle_count += 1
         self.policy.release(slot)
-        if keep and self.known.blocks[b].slot == NONE:
-            self.known.blocks[b].slot = slot  # a copy whose better known twin is gone
+        if keep and self.table.blocks[b].slot == NONE:
+            self.table.blocks[b].slot = slot  # a copy whose better known twin is gone
             self.found_count += 1
-        if keep and self.known.blocks[b].slot == slot:
+        if keep and self.table.blocks[b].slot == slot:
             while self.idle_count > self.most_idle:
                 self._evict(self._victim(self.policy.victim()))
             return 0
         return self._vacate(slot)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def take(self) -> cython.int:
-        """A free slot, now pinned; a victim's where there is none. Whoever calls made sure of room."""
+    def take(self):
+        """A free slot, or else a victim's, now pinned. The caller has made sure of room."""
         if self.free_count == 0:
             self._evict(self._victim(self.policy.victim()))
         self.free_count -= 1
@@ -87,41 +75,33 @@ class SlotPool:
 
     # ---- what stands in it
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def put(self, b: cython.int, slot: cython.int) -> cython.void:
+    def put(self, b, slot):
         """A block stands in a slot, and is found there unless another slot has it as well."""
         self.block[slot] = b
-        self.known.blocks[b].contributors += 1
-        if self.known.blocks[b].slot == NONE:
-            self.known.blocks[b].slot = slot
+        self.table.blocks[b].holders += 1
+        if self.table.blocks[b].slot == NONE:
+            self.table.blocks[b].slot = slot
             self.found_count += 1
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def take_out(self, slot: cython.int) -> cython.void:
+    def take_out(self, slot):
         """A slot's block no longer stands there; the table's `let_go` is to follow."""
-        if self.known.blocks[self.block[slot]].slot == slot:
-            self.known.blocks[self.block[slot]].slot = NONE
+        if self.table.blocks[self.block[slot]].slot == slot:
+            self.table.blocks[self.block[slot]].slot = NONE
             self.found_count -= 1
         self.block[slot] = NONE
 
     # ---- eviction
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def expire(self) -> cython.int:
-        """Evict what the policy finds too old."""
+    def expire(self):
+        """Evict the slots that the policy considers too old."""
         slot: cython.int = self.policy.expired()
         while slot >= 0:
             self._evict(self._victim(slot))
             slot = self.policy.expired()
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _victim(self, slot: cython.int) -> cython.int:
-        """A slot that the policy named, checked: a policy may be anybody's."""
+    def _victim(self, slot):
+        """The policy's victim, checked, because a user may have written the policy."""
         if not (0 <= slot < self.count) or self.pins[slot] != 0:
             raise UsageError(
                 f"the policy named {self._described(slot)} as its victim. Try one it was given by release."
@@ -133,23 +113,19 @@ class SlotPool:
             return "no slot" if slot < 0 else f"slot {slot:,}, which does not exist,"
         return f"slot {slot:,}, which {'has no block' if self.pins[slot] == FREE else 'is pinned'},"
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _evict(self, slot: cython.int) -> cython.int:
+    def _evict(self, slot):
         self.evictions += 1
         if self.gone is not None:
             self.gone.append(slot)
         return self._vacate(slot)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _vacate(self, slot: cython.int) -> cython.int:
+    def _vacate(self, slot):
         """Make an idle slot free."""
         b: cython.int = self.block[slot]
         self.policy.remove(slot)
         self.idle_count -= 1
         self.take_out(slot)
-        self.known.let_go(b)
+        self.table.let_go(b)
         self.pins[slot] = FREE
         self.unused[self.free_count] = slot
         self.free_count += 1

@@ -5,25 +5,19 @@ from operator import index
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.live.buffers import resized
+from cython.cimports.libc.stdlib import free as give_back
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.live.buffers import resized
-    from cython.cimports.libc.stdlib import free as give_back
 
-
-@cython.final
-@cython.cclass
 class Tokens:
     """The tokens that were read last, in `values`."""
 
     def __dealloc__(self):
         give_back(self.values)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def read(self, tokens: object) -> cython.Py_ssize_t:
+    def read(self, tokens):
         """Copy a caller's tokens to `values`; returns how many there are."""
         i: cython.Py_ssize_t = 0
         if not isinstance(tokens, (list, tuple)):
@@ -43,9 +37,7 @@ class Tokens:
             i += 1
         return i
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _read_array(self, tokens: object) -> cython.Py_ssize_t:
+    def _read_array(self, tokens):
         i: cython.Py_ssize_t
         ints: cython.const[cython.int][::1]
         longs: cython.const[cython.longlong][::1]
@@ -74,18 +66,14 @@ class Tokens:
             raise UsageError(f"token {bad:,} is not a whole number from 0 to 4,294,967,295.")
         return length
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _reserve(self, length: cython.Py_ssize_t) -> cython.int:
+    def _reserve(self, length):
         if length > self.room:
             self.values = cython.cast(cython.p_uint, resized(self.values, 2 * length * cython.sizeof(cython.uint)))
             self.room = 2 * length
         return 0
 
 
-@cython.cfunc
-@cython.exceptval(0xFFFFFFFF, check=True)
-def token_in(token: object) -> cython.uint:
+def token_in(token):
     """A token as a number of 32 bits."""
     value: cython.longlong
     try:

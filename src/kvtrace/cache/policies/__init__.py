@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ..._base.built import load
+from ..._base.built import require_built
 from ..._base.errors import UsageError
 from ..._base.units import milliseconds
+
+require_built(__file__)
 
 
 def _share(text: str) -> float:
@@ -26,6 +28,9 @@ def _whole(text: str) -> int:
     return value
 
 
+HEAPS = 0  # the memory class of policies with heaps or a look ahead: formats/memory_needs.py has their bound
+
+
 @dataclass(frozen=True)
 class Row:
     """Where an eviction order is, and what may follow its name after a colon."""
@@ -33,30 +38,41 @@ class Row:
     module: str
     cls: str
     about: str
+    block_bytes: int | None = None  # of state for each distinct block, beside queues; HEAPS; None: not known
     parameter: Callable[[str], Any] | None = None  # turns the text after the colon into the class's second argument
     example: str = ""
     required: bool = False
     ghosts: bool = False  # it remembers blocks that are gone, so it is not for a live cache, whose slots are used again
-    ceiling: bool = False  # it looks ahead or never evicts: a bound, not a policy that an engine could have
+    bound: bool = False  # it looks ahead or never evicts: a bound, not a policy that an engine could have
 
 
 POLICIES: dict[str, Row] = {
-    "lru": Row("lru", "LRU", "least recently used"),
-    "fifo": Row("fifo", "FIFO", "first in, first out"),
-    "mru": Row("mru", "MRU", "most recently used goes first"),
-    "lfu": Row("lfu", "LFU", "least frequently used, then least recently"),
-    "lfu-da": Row("lfu_da", "LFUDA", "LFU with dynamic aging"),
-    "slru": Row("slru", "SLRU", "segmented LRU: a protected share for what was hit", _share, "slru:0.8"),
-    "sieve": Row("sieve", "Sieve", "SIEVE: a hand over a queue, one bit a block"),
-    "s3fifo": Row("s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", _share, "s3fifo:0.1", ghosts=True),
-    "arc": Row("arc", "ARC", "adaptive between recency and frequency", ghosts=True),
-    "ttl": Row("ttl", "TTL", "gone after so long without use", milliseconds, "ttl:5m", required=True),
-    "priority": Row("priority", "Priority", "the trace's priorities, lowest first", milliseconds, "priority:10m"),
-    "pgdsf": Row("pgdsf", "PGDSF", "prefix-aware greedy dual size frequency (RAGCache)", _whole, "pgdsf:30000"),
-    "workload": Row("workload", "Workload", "by reuse time of the category (ATC'25)", milliseconds, "workload:10m"),
-    "belady": Row("belady", "Belady", "the offline optimum: the furthest next use goes first", ceiling=True),
-    "unlimited": Row("lru", "LRU", "nothing is ever evicted", ceiling=True),
-}
+    "lru": Row("lru", "LRU", "least recently used", 8),
+    "fifo": Row("fifo", "FIFO", "first in, first out", 8),
+    "mru": Row("mru", "MRU", "most recently used goes first", 16),
+    "lfu": Row("lfu", "LFU", "least frequently used, then least recently", 16),
+    "lfu-da": Row("lfu_da", "LFUDA", "LFU with dynamic aging", HEAPS),
+    "slru": Row("slru", "SLRU", "segmented LRU: a protected share for what was hit", 8, _share, "slru:0.8"),
+    "sieve": Row("sieve", "Sieve", "SIEVE: a hand over a queue, one bit a block", 16),
+    "s3fifo": Row(
+        "s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", 16, _share, "s3fifo:0.1", ghosts=True
+    ),
+    "2q": Row(
+        "two_q", "TwoQ", "2Q: a queue of arrivals, ghosts, a main queue", HEAPS, _share, "2q:0.25", ghosts=True
+    ),
+    "arc": Row("arc", "ARC", "adaptive between recency and frequency", 16, ghosts=True),
+    "ttl": Row("ttl", "TTL", "gone after so long without use", HEAPS, milliseconds, "ttl:5m", required=True),
+    "priority": Row(
+        "priority", "Priority", "the trace's priorities, lowest first", HEAPS, milliseconds, "priority:10m"
+    ),
+    "pgdsf": Row("pgdsf", "PGDSF", "prefix-aware greedy dual size frequency (RAGCache)", HEAPS, _whole, "pgdsf:30000"),
+    "workload": Row(
+        "workload", "Workload", "by reuse time of the category (ATC'25)", HEAPS, milliseconds, "workload:10m"
+    ),
+    "lhd": Row("lhd", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64"),
+    "belady": Row("belady", "Belady", "the offline optimum: the furthest next use goes first", HEAPS, bound=True),
+    "unlimited": Row("lru", "LRU", "nothing is ever evicted", 8, bound=True),
+}  # fmt: skip
 VERBS = ("insert", "use", "release", "victim", "remove")
 
 
@@ -79,7 +95,7 @@ def make(spec: str, context):
 
 def _shipped(name, colon, text, context):
     row = POLICIES[name]
-    cls = getattr(load(f".{row.module}", __name__), row.cls)
+    cls = getattr(import_module(f".{row.module}", __name__), row.cls)
     if not colon:
         if row.required:
             raise UsageError(f"policy {name} needs its parameter. Try {row.example}.")
@@ -94,7 +110,7 @@ def _shipped(name, colon, text, context):
 
 
 def _users(module, name, context):
-    from ..core.python_policy import Borrowed
+    from ..core.python_policy import PythonPolicy
 
     try:
         cls = getattr(import_module(module), name, None)
@@ -109,4 +125,4 @@ def _users(module, name, context):
     missing = [verb for verb in VERBS if not callable(getattr(cls, verb, None))]
     if missing:
         raise UsageError(f"policy {module}:{name} lacks {', '.join(missing)}. A policy has {', '.join(VERBS)}.")
-    return Borrowed(context, cls(context))
+    return PythonPolicy(context, cls(context))

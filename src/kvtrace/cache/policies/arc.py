@@ -13,41 +13,21 @@ deepest is the least recent.
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-    from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 
-@cython.final
-@cython.cclass
 class ARC(Policy):
     """Adaptive replacement."""
-
-    once: Line  # T1, but for the blocks in `noted`
-    again: Line  # T2, but for those
-    once_ghosts: Queue  # B1
-    again_ghosts: Queue  # B2
-    noted: cython.int[
-        ::1
-    ]  # the blocks of the request being served, in the order wanted: they join their lines in reverse
-    is_again: cython.schar[::1]  # resident block -> 1 in T2, 0 in T1
-    noting: cython.int
-    request: cython.Py_ssize_t  # the one whose blocks are noted
-    in_once: cython.longlong  # |T1|
-    in_again: cython.longlong  # |T2|
-    target: cython.double  # p
-    returning: cython.bint  # the wanted block left a ghost
-    from_again: cython.bint  # and that was in B2
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
         self.misses = True
-        places = Places(context.blocks)
-        self.once, self.again = Line(places, 0), Line(places, 1)
-        self.once_ghosts, self.again_ghosts = Queue(places, 2), Queue(places, 3)
+        slots = Slots(context.blocks)
+        self.once, self.again = MaskedFifo(slots, 0), MaskedFifo(slots, 1)
+        self.once_ghosts, self.again_ghosts = Queue(slots, 2), Queue(slots, 3)
         self.noted = np.empty(64, dtype=np.int32)
         self.is_again = np.zeros(context.blocks, dtype=np.int8)
         self.noting, self.request = 0, -1
@@ -55,10 +35,7 @@ class ARC(Policy):
         self.target = 0.0
         self.returning = self.from_again = False
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def miss(self, block: cython.int) -> cython.int:
+    def miss(self, block):
         b1: cython.double = cython.cast(cython.double, self.once_ghosts.size)
         b2: cython.double = cython.cast(cython.double, self.again_ghosts.size)
         capacity: cython.double = cython.cast(cython.double, self.context.capacity)
@@ -75,17 +52,11 @@ class ARC(Policy):
             self.returning = False
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         self._count(block)
         return self._note(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _count(self, block: cython.int) -> cython.int:
+    def _count(self, block):
         """A block that was brought in is in T1, or in T2 where it left a ghost; ghosts that are too many go."""
         self.is_again[block] = self.returning
         if self.returning:
@@ -95,10 +66,7 @@ class ARC(Policy):
         self.returning = self.from_again = False
         return self._trim()
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         if self.context.request != self.request:
             self._settle()
         if self.is_again[block]:
@@ -110,17 +78,11 @@ class ARC(Policy):
             self.in_again += 1
         return self._note(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         self._settle()
         return self.again.allow(block) if self.is_again[block] else self.once.allow(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         once: cython.int = self.once.first()
         again: cython.int = self.again.first()
         if again == NONE:
@@ -129,10 +91,7 @@ class ARC(Policy):
             return once
         return again
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         if self.is_again[block]:
             self.in_again -= 1
             self.again.drop(block)
@@ -141,10 +100,7 @@ class ARC(Policy):
         self.once.drop(block)
         return self.once_ghosts.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
+    def hit_idle(self, block):
         if self.noting:
             self._settle()
         if self.is_again[block]:
@@ -155,35 +111,23 @@ class ARC(Policy):
         self.in_again += 1
         return self.again.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def bring(self, block: cython.int) -> cython.int:
+    def insert_idle(self, block):
         if self.noting:
             self._settle()
         self._count(block)
         return self.again.join(block) if self.is_again[block] else self.once.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
+    def likely_victim(self):
         if self.in_once > self.target:
             return self.once.ahead(self.once.front)
         return self.again.ahead(self.again.front)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
+    def prefetch(self, far, near):
         fetch(cython.address(self.is_again[far]))
-        fetch(cython.address(self.once.places.at[far]))
+        fetch(cython.address(self.once.slots.slot_of_block[far]))
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _trim(self) -> cython.int:
+    def _trim(self):
         """Forget the oldest ghosts that are too many."""
         capacity: cython.longlong = self.context.capacity
         while self.once_ghosts.size and self.in_once + self.once_ghosts.size > capacity:
@@ -196,10 +140,7 @@ class ARC(Policy):
             self.again_ghosts.ahead()
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _note(self, block: cython.int) -> cython.int:
+    def _note(self, block):
         """Remember that the present request wants a block that is in no line."""
         if self.context.request != self.request:
             self._settle()
@@ -211,10 +152,7 @@ class ARC(Policy):
         self.noting += 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _settle(self) -> cython.int:
+    def _settle(self):
         """Put the noted blocks in line, the last wanted first: a request wants its root first, which is to go last."""
         block: cython.int
         while self.noting > 0:

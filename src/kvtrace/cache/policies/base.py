@@ -1,14 +1,9 @@
-"""What an eviction order is: five verbs over block numbers, and what it may know besides.
+"""The interface of eviction policies: five required verbs over block numbers, and six optional ones.
 
-The engine owns residency, pins and counts; a policy holds an order among the evictable blocks and nothing else.
+The engine owns residency, pins and counts; a policy keeps an order of the evictable blocks and nothing else.
 """
 
-import cython
 
-NONE = cython.declare(cython.int, -2)  # no block: -1 says that an exception is on its way
-
-
-@cython.cclass
 class Context:
     """What a policy may know: how many blocks there are, the capacity, the trace, and the present moment.
 
@@ -25,95 +20,70 @@ class Context:
         self.request, self.now = -1, 0.0
 
 
-@cython.cclass
 class Policy:
-    """An eviction order over blocks 0 ... context.blocks - 1; a subclass says which by five verbs.
+    """An eviction order over blocks 0 ... context.blocks - 1.
 
-    Verbs run without the interpreter lock. A policy written in Python goes through core/borrowed.py instead.
+    A subclass defines five verbs: `insert`, `use`, `release`, `victim` and `remove`; the build checks that it does. The
+    others are optional, and each says what its default does. Their C signatures are in base.pxd; an override takes them
+    over. Verbs run without the interpreter lock. core/borrowed.py runs a policy that is written in Python.
     """
 
     def __init__(self, context: Context):
         self.context = context
         self.needs_lock = False
-        self.expires = False  # whether `expired` is asked before each request
-        self.misses = False  # whether `miss` tells it of a block before room is made for it
+        self.expires = False  # whether the engine calls `expired` before each request
+        self.misses = False  # whether the engine calls `miss` before it makes room for a block
         self.keeps_parents = False  # whether the order itself lets no block outlive its parent
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
-        """Allocated: now resident and pinned."""
+    # ---- required
+
+    def insert(self, block):
+        """A block becomes resident and pinned."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
-        """Wanted again: pinned, whether it was evictable or not."""
+    def use(self, block):
+        """A request wants a resident block: it is pinned now, and may have been evictable before."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
-        """Evictable from now on; the blocks of a request come tail first."""
+    def release(self, block):
+        """A block becomes evictable; the blocks of a request come tail first."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
-        """The next to go among the evictable, which stays in the order until `remove`; NONE where there is none."""
+    def victim(self):
+        """The next evictable block to evict, or NONE. It stays in the order until `remove`."""
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
-        """Gone: an evictable block is no longer resident."""
+    def remove(self, block):
+        """An evictable block is evicted."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def expired(self) -> cython.int:
-        """An evictable block whose time is over, or NONE."""
+    # ---- optional
+
+    def expired(self):
+        """An evictable block that is too old to keep, or NONE. Called where `expires` is true. Default: NONE."""
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def miss(self, block: cython.int) -> cython.int:
-        """Not resident, and wanted: room is made for it next, then it is inserted."""
+    def miss(self, block):
+        """A request wants a block that is not resident; the engine makes room, then inserts it.
+
+        Called where `misses` is true. Default: nothing.
+        """
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
-        """An evictable block is used and released at once; an override says the same in fewer steps."""
+    def hit_idle(self, block):
+        """An evictable block is used and released at once. Default: `use`, then `release`."""
         self.use(block)
         return self.release(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def bring(self, block: cython.int) -> cython.int:
-        """A block is inserted and released at once; an override says the same in fewer steps."""
+    def insert_idle(self, block):
+        """A block is inserted and released at once. Default: `insert`, then `release`."""
         self.insert(block)
         return self.release(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
-        """A block that may be the victim before long, or NONE; what is kept of it is fetched, nothing changes."""
+    def likely_victim(self):
+        """Prefetch hint: a block that is likely to be evicted soon, or NONE. Has no side effects. Default: NONE."""
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
-        """Two blocks will be wanted, `near` before `far`: what is kept of them may be fetched; nothing changes."""
+    def prefetch(self, far, near):
+        """Prefetch hint: two blocks that requests will want soon, `near` before `far`. Default: nothing."""
         return 0

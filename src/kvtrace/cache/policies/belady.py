@@ -1,7 +1,6 @@
 """Belady: the block whose next use is farthest away goes first; no policy hits more. It looks ahead, so it is a bound.
 
-Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems SweepCheckpoint 5(2), 1966. A
-block's
+Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966. A block's
 next use is the next request whose path holds it. Of the blocks that one request will use next the deepest goes first:
 it hits only if those before it do. That is an optimum for prefixes as well, where requests come one at a time and the
 capacity counts idle blocks alone (`--capacity-counts idle`): then what was just used need not be kept.
@@ -13,29 +12,14 @@ each verb takes O(1). Blocks that are never used again are in the very last queu
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import HierarchicalBitset
 
 from kvtrace.cache.structures.recency import depths
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
 
-
-@cython.final
-@cython.cclass
 class Belady(Policy):
     """Farthest next use first."""
-
-    start: cython.longlong[::1]
-    depth: cython.int[::1]
-    ids: cython.Py_ssize_t  # block numbers of the trace; those above are grown, and never used again
-    next_use: cython.int[::1]  # where a block stands in a path -> the next request that wants it
-    due: cython.int[::1]  # block -> the next request that wants it
-    oldest: cython.int[::1]  # queue of a request -> its first block, or NONE
-    newest: cython.int[::1]
-    after: cython.int[::1]  # block -> the one that joined its queue after it
-    before: cython.int[::1]
-    filled: Bits  # the queues that are not empty
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
@@ -49,30 +33,21 @@ class Belady(Policy):
         self.due = np.full(context.blocks, NONE, dtype=np.int32)
         self.oldest, self.newest = np.full(rows + 1, NONE, dtype=np.int32), np.full(rows + 1, NONE, dtype=np.int32)
         self.after, self.before = (np.full(context.blocks, NONE, dtype=np.int32) for _ in range(2))
-        self.filled = Bits(rows + 1)
+        self.filled = HierarchicalBitset(rows + 1)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         if block < self.ids:
             self.due[block] = self.next_use[self.start[self.context.request] + self.depth[block]]
         else:
             self.due[block] = cython.cast(cython.int, self.oldest.shape[0] - 1)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         if self.before[block] >= 0 or self.oldest[self.due[block]] == block:  # it is in its queue
             self.remove(block)
         return self.insert(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         due: cython.int = self.due[block]
         last: cython.int = self.newest[due]
         self.before[block], self.after[block] = last, NONE
@@ -83,17 +58,11 @@ class Belady(Policy):
         self.oldest[due] = block
         return self.filled.set(due)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         due: cython.int = self.filled.greatest()
         return self.oldest[due] if due >= 0 else NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         due: cython.int = self.due[block]
         before: cython.int = self.before[block]
         after: cython.int = self.after[block]
@@ -119,10 +88,10 @@ def next_uses(ids: cython.const[cython.int][::1], start: cython.const[cython.lon
     found = np.full(len(ids), len(full), dtype=np.int32)
     wanted = np.full(blocks, len(full), dtype=np.int32)  # block -> the request after which we are, going backwards
     next_use: cython.int[::1] = found
-    coming: cython.int[::1] = wanted
+    next_row: cython.int[::1] = wanted
     with cython.nogil:
         for row in range(full.shape[0] - 1, -1, -1):
             for at in range(start[row], start[row] + full[row]):
-                next_use[at] = coming[ids[at]]
-                coming[ids[at]] = cython.cast(cython.int, row)
+                next_use[at] = next_row[ids[at]]
+                next_row[ids[at]] = cython.cast(cython.int, row)
     return found

@@ -5,76 +5,43 @@ A hit changes nothing. A block that may not go, pinned or (leaf-first) a parent,
 """
 
 import cython
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-    from cython.cimports.kvtrace.cache.structures.queue import Places
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Slots
 
 
-@cython.final
-@cython.cclass
 class FIFO(Policy):
     """First in, first out."""
 
-    line: Line
-
     def __init__(self, context: Context):
         Policy.__init__(self, context)
-        self.line = Line(Places(context.blocks))
+        self.line = MaskedFifo(Slots(context.blocks))
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         return self.line.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         return self.line.forbid(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         return self.line.allow(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         return self.line.first()
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         return self.line.drop(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
+    def hit_idle(self, block):
         return 0  # it stays where it is, and may go as before
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def bring(self, block: cython.int) -> cython.int:
+    def insert_idle(self, block):
         return self.line.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
+    def likely_victim(self):
         return self.line.ahead(self.line.front)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
-        fetch(cython.address(self.line.places.at[far]))
+    def prefetch(self, far, near):
+        fetch(cython.address(self.line.slots.slot_of_block[far]))
         return 0

@@ -6,29 +6,13 @@ after an eviction they start anew. One list a count, and bits that say which cou
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
-
-MOST = cython.declare(cython.int, 1 << 24)  # uses are counted so far, so that the table of lists stays small
-STEPS = cython.declare(cython.int, 3)  # from the victim to the one that is fetched
-BEFORE = cython.declare(cython.int, 0)  # what a block's four numbers are: its neighbours in its list,
-AFTER = cython.declare(cython.int, 1)
-COUNT = cython.declare(cython.int, 2)  # its uses,
-LISTED = cython.declare(cython.int, 3)  # and whether it is in the list of that count
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import HierarchicalBitset
 
 
-@cython.final
-@cython.cclass
 class LFU(Policy):
     """Least frequently used, then least recently."""
-
-    state: cython.int[:, ::1]  # block -> BEFORE, AFTER, COUNT, LISTED, side by side in memory
-    oldest: cython.int[::1]  # count -> the first of its list
-    newest: cython.int[::1]  # count -> the last of its list, or NONE
-    counts: Bits  # those whose list is not empty
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
@@ -37,27 +21,18 @@ class LFU(Policy):
         self.state = np.zeros((context.blocks, 4), dtype=np.int32)
         self.oldest, self.newest, self.counts = _table(64)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         self.state[block, COUNT] = 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         if self.state[block, LISTED]:
             self.remove(block)
         if self.state[block, COUNT] < MOST:
             self.state[block, COUNT] += 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         count: cython.int = self.state[block, COUNT]
         if count >= self.newest.shape[0]:
             with cython.gil:
@@ -74,17 +49,11 @@ class LFU(Policy):
         self.state[block, LISTED] = 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         count: cython.int = self.counts.least()
         return NONE if count == NONE else self.oldest[count]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         count: cython.int = self.state[block, COUNT]
         before: cython.int = self.state[block, BEFORE]
         after: cython.int = self.state[block, AFTER]
@@ -101,10 +70,7 @@ class LFU(Policy):
         self.state[block, LISTED] = 0
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
+    def likely_victim(self):
         left: cython.int = STEPS
         block: cython.int = self.victim()
         while left > 0 and block >= 0:
@@ -114,10 +80,7 @@ class LFU(Policy):
             fetch(cython.address(self.state[block, 0]))
         return block
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
+    def prefetch(self, far, near):
         beside: cython.int
         fetch(cython.address(self.state[far, 0]))
         if self.state[near, LISTED]:  # it will be taken out of its list: its neighbours change
@@ -135,9 +98,9 @@ class LFU(Policy):
         oldest[:size], newest[:size] = self.oldest, self.newest
         listed: cython.Py_ssize_t
         for listed in np.flatnonzero(newest != NONE):
-            cython.cast(Bits, counts).set(cython.cast(cython.int, listed))
+            cython.cast(HierarchicalBitset, counts).set(cython.cast(cython.int, listed))
         self.oldest, self.newest, self.counts = oldest, newest, counts
 
 
 def _table(size):
-    return np.full(size, NONE, dtype=np.int32), np.full(size, NONE, dtype=np.int32), Bits(size)
+    return np.full(size, NONE, dtype=np.int32), np.full(size, NONE, dtype=np.int32), HierarchicalBitset(size)

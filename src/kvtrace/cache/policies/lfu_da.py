@@ -11,24 +11,14 @@ Equal keys: the one whose last request is longer ago goes first, and of one requ
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.heap import Heaps
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.heap import Heaps
 
 ROW = cython.declare(cython.longlong, 1 << 32)  # what a later request adds, more than any number of its releases
 
 
-@cython.final
-@cython.cclass
 class LFUDA(Policy):
     """Least frequently used, with dynamic aging."""
-
-    heap: Heaps
-    count: cython.int[::1]  # block -> uses since it became resident
-    last: cython.longlong[::1]  # block -> the request that used it last
-    age: cython.double  # a whole number
-    releases: cython.longlong
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
@@ -37,39 +27,24 @@ class LFUDA(Policy):
         self.last = np.zeros(context.blocks, dtype=np.int64)
         self.age, self.releases = 0.0, 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         self.count[block] = 0
         return self.use(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         self.count[block] += 1
         self.last[block] = self.context.request
         if self.heap.holds(block):
             self.heap.drop(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         self.releases += 1
         return self.heap.put(0, block, self.count[block] + self.age, self.last[block] * ROW + self.releases % ROW)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         return self.heap.first(0)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         self.age = self.heap.key[block]
         return self.heap.drop(block)

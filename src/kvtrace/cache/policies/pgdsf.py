@@ -17,29 +17,16 @@ last request is longer ago goes first, and of one request the deeper. A deep blo
 pool may lose a parent first: with the pool leaf-first, as in the paper, it can't.
 """
 
-import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.heap import Heaps
+from cython.cimports.kvtrace.cache.structures.recency import Recency
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.heap import Heaps
-    from cython.cimports.kvtrace.cache.structures.recency import Recency
 
-
-@cython.final
-@cython.cclass
 class PGDSF(Policy):
     """Least clock + frequency x cost first; from `even_tokens` on attention costs more than all else."""
-
-    recency: Recency
-    heap: Heaps
-    cost: cython.double[::1]  # block -> what a token of it costs
-    frequency: cython.int[::1]  # block -> uses since it became resident
-    priority: cython.double[::1]  # block -> whole number, exact up to 2^53
-    stamp: cython.longlong[::1]  # block -> when it was used last
-    clock: cython.double
 
     def __init__(self, context: Context, even_tokens=30_000):
         Policy.__init__(self, context)
@@ -53,17 +40,11 @@ class PGDSF(Policy):
         self.stamp = np.zeros(context.blocks, dtype=np.int64)
         self.clock = 0.0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         self.frequency[block] = 0
         return self.use(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         self.frequency[block] += 1
         self.priority[block] = self.clock + self.frequency[block] * self.cost[block]
         self.stamp[block] = self.recency.stamp(block)
@@ -71,21 +52,12 @@ class PGDSF(Policy):
             self.heap.drop(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         return self.heap.put(0, block, self.priority[block], self.stamp[block])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         return self.heap.first(0)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         self.clock = max(self.clock, self.priority[block])
         return self.heap.drop(block)

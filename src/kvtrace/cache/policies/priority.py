@@ -11,30 +11,17 @@ Equal priorities: the one whose last request is longer ago goes first, and of on
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.heap import Heaps
+from cython.cimports.kvtrace.cache.structures.recency import Recency
 
 from kvtrace._base.errors import InputError, UsageError
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.heap import Heaps
-    from cython.cimports.kvtrace.cache.structures.recency import Recency
 
 UNSAID = cython.declare(cython.double, 35.0)
 
 
-@cython.final
-@cython.cclass
 class Priority(Policy):
     """Least priority first, then least recent; `duration_ms` after its last use a block's priority is 35."""
-
-    recency: Recency
-    duration_ms: cython.double
-    asked: cython.double[::1]  # request -> its priority
-    priority: cython.double[::1]  # block -> priority
-    last_use: cython.double[::1]  # block -> ms
-    stamp: cython.longlong[::1]  # block -> when it was used last
-    order: Heaps
-    lasting: Heaps  # evictable blocks whose priority will fall back, by the time when it does
 
     def __init__(self, context: Context, duration_ms=float("inf")):
         Policy.__init__(self, context)
@@ -46,34 +33,22 @@ class Priority(Policy):
         self.stamp = np.zeros(context.blocks, dtype=np.int64)
         self.order, self.lasting = Heaps(context.blocks), Heaps(context.blocks)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         self.priority[block] = self.asked[self.context.request]
         self.last_use[block] = self.context.now
         self.stamp[block] = self.recency.stamp(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         self.remove(block)
         return self.insert(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         if self.priority[block] != UNSAID:
             self.lasting.put(0, block, self.last_use[block] + self.duration_ms, block)
         return self.order.put(0, block, self.priority[block], self.stamp[block])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         block: cython.int = self.lasting.first(0)
         while block >= 0 and self.lasting.key[block] <= self.context.now:
             self.remove(block)
@@ -82,10 +57,7 @@ class Priority(Policy):
             block = self.lasting.first(0)
         return self.order.first(0)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         if self.lasting.holds(block):
             self.lasting.drop(block)
         if self.order.holds(block):

@@ -11,48 +11,26 @@ keeps its place and its count; `release` lets it go from where it stands. There 
 """
 
 import cython
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-    from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
-
-SMALL = cython.declare(cython.int, 0)  # the tags of the lines
-MAIN = cython.declare(cython.int, 1)
-GHOST = cython.declare(cython.int, 2)
-ENOUGH = cython.declare(cython.int, 2)  # hits that take a block from small to main
-MOST = cython.declare(cython.int, 3)  # hits are counted so far
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 
-@cython.final
-@cython.cclass
 class S3FIFO(Policy):
     """Three queues; the lines' marks count hits."""
 
-    places: Places
-    small: Line
-    main: Line
-    ghosts: Queue
-    small_room: cython.longlong
-    main_room: cython.longlong
-    ghost_room: cython.longlong
-    evicted: cython.bint  # whether anything was, ever
-
     def __init__(self, context: Context, small_share=0.1):
         Policy.__init__(self, context)
-        self.places = Places(context.blocks)
-        self.small, self.main = Line(self.places, SMALL), Line(self.places, MAIN)
-        self.ghosts = Queue(self.places, GHOST)
+        self.slots = Slots(context.blocks)
+        self.small, self.main = MaskedFifo(self.slots, SMALL), MaskedFifo(self.slots, MAIN)
+        self.ghosts = Queue(self.slots, GHOST)
         self.small_room = max(int(context.capacity * small_share), 1)
         self.main_room = context.capacity - self.small_room
         self.ghost_room = int(context.capacity * 0.9)
         self.evicted = False
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         remembered: cython.bint = self.ghosts.holds(block)
         if remembered:
             self.ghosts.drop(block)
@@ -63,22 +41,13 @@ class S3FIFO(Policy):
             return self.main.push(block)
         return self.small.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         return _hit(self.small, block) if self.small.holds(block) else _hit(self.main, block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         return self.small.allow(block) if self.small.holds(block) else self.main.allow(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         block: cython.int
         hits: cython.schar
         while True:
@@ -94,10 +63,7 @@ class S3FIFO(Policy):
             self.small.drop(block)
             self.main.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _main_victim(self) -> cython.int:
+    def _main_victim(self):
         """Main's first block that was not hit since it was looked at last."""
         block: cython.int = self.main.first()
         hits: cython.schar = self.main.marked[self.main.place(block)]
@@ -109,49 +75,31 @@ class S3FIFO(Policy):
             hits = self.main.marked[self.main.place(block)]
         return block
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         self.evicted = True
         if self.main.holds(block):
             return self.main.drop(block)
         self.small.drop(block)
         return self.ghosts.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
+    def hit_idle(self, block):
         return _count(self.small, block) if self.small.holds(block) else _count(self.main, block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
+    def likely_victim(self):
         return self.small.ahead(self.small.front)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
-        fetch(cython.address(self.places.at[far]))
+    def prefetch(self, far, near):
+        fetch(cython.address(self.slots.slot_of_block[far]))
         return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(-1, check=False)
-def _hit(line: Line, block: cython.int) -> cython.int:
+def _hit(line, block):
     """Count a hit on a block of a line, which may not go now."""
     _count(line, block)
     return line.forbid(block)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(-1, check=False)
-def _count(line: Line, block: cython.int) -> cython.int:
+def _count(line, block):
     """Count a hit on a block of a line."""
     place: cython.int = line.place(block)
     if line.marked[place] < MOST:

@@ -8,56 +8,32 @@ keeps its place and its mark; `release` lets it go from where it stands and does
 """
 
 import cython
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-    from cython.cimports.kvtrace.cache.structures.queue import Places
-
-NEAR = cython.declare(cython.int, 16)  # places between the hand and what `coming` looks at, at least
-FAR = cython.declare(cython.int, 80)  # and at most
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Slots
 
 
-@cython.final
-@cython.cclass
 class Sieve(Policy):
     """Lazy promotion and quick demotion by one hand; the line's marks say who was hit."""
 
-    line: Line
-    hand: cython.int  # the block that the hand points at, or NONE: it begins with the oldest
-    at: cython.int  # the place where the hand took its block last
-    seen: cython.int  # how far `coming` has looked
-
     def __init__(self, context: Context):
         Policy.__init__(self, context)
-        self.line = Line(Places(context.blocks))
+        self.line = MaskedFifo(Slots(context.blocks))
         self.hand = NONE
         self.at = self.seen = 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         return self.line.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         self.line.marked[self.line.place(block)] = 1
         return self.line.forbid(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         return self.line.allow(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         place: cython.int = 0
         if self.hand != NONE:
             place = self.line.place(self.hand)
@@ -75,44 +51,29 @@ class Sieve(Policy):
         self.hand = self.line.order[place]
         return self.hand
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         if block == self.hand:
             self.hand = self.line.next(block)
         return self.line.drop(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
+    def hit_idle(self, block):
         self.line.marked[self.line.place(block)] = 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def bring(self, block: cython.int) -> cython.int:
+    def insert_idle(self, block):
         return self.line.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
+    def likely_victim(self):
         if self.seen < self.at + NEAR or self.seen > self.at + FAR:  # the hand came near, or the line was closed up
             self.seen = self.at + NEAR
         while self.seen < self.line.tail and self.seen < self.at + FAR:
             block: cython.int = self.line.order[self.seen]
             self.seen += 1
             if block >= 0 and not self.line.marked[self.seen - 1]:
-                fetch(cython.address(self.line.places.at[block]))
+                fetch(cython.address(self.line.slots.slot_of_block[block]))
                 return block
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
-        fetch(cython.address(self.line.places.at[far]))
+    def prefetch(self, far, near):
+        fetch(cython.address(self.line.slots.slot_of_block[far]))
         return 0

@@ -10,23 +10,14 @@ Release puts a block at the most recent end of its segment. No two blocks tie.
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
 
-
-@cython.final
-@cython.cclass
 class SLRU(Policy):
     """Segmented LRU; `share` of the capacity, between 0 and 1, is for blocks that were hit."""
-
-    probation: Queue
-    protected: Queue
-    room: cython.Py_ssize_t  # blocks that the protected segment holds at most
-    hit: cython.schar[::1]  # block -> 1 when it was hit, and not demoted since
 
     def __init__(self, context: Context, share=0.8):
         Policy.__init__(self, context)
@@ -34,29 +25,20 @@ class SLRU(Policy):
         self.keeps_parents = True
         if not 0 <= share <= 1:
             raise UsageError(f"a protected share of {share:g} is not between 0 and 1. Try slru:0.8.")
-        places = Places(context.blocks)
-        self.probation, self.protected = Queue(places, 0), Queue(places, 1)
+        slots = Slots(context.blocks)
+        self.probation, self.protected = Queue(slots, 0), Queue(slots, 1)
         self.room = int(share * context.capacity)
         self.hit = np.zeros(context.blocks, dtype=np.int8)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         self.hit[block] = 0
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         self.hit[block] = 1
         return self.remove(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         if not self.hit[block]:
             return self.probation.push(block)
         self.protected.push(block)
@@ -67,17 +49,11 @@ class SLRU(Policy):
             self.probation.push(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         block: cython.int = self.probation.first()
         return block if block >= 0 else self.protected.first()
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         if self.probation.holds(block):
             self.probation.drop(block)
         elif self.protected.holds(block):

@@ -11,23 +11,14 @@ no limit it is LRU.
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.heap import Heaps
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.heap import Heaps
 
-
-@cython.final
-@cython.cclass
 class TTL(Policy):
     """Sliding time to live: so many milliseconds since the last use."""
-
-    limit_ms: cython.double
-    heap: Heaps
-    last_use: cython.double[::1]  # block -> ms
-    releases: cython.longlong
 
     def __init__(self, context: Context, limit_ms):
         Policy.__init__(self, context)
@@ -40,45 +31,27 @@ class TTL(Policy):
         self.last_use = np.zeros(context.blocks)
         self.releases = 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         self.last_use[block] = self.context.now
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         self.last_use[block] = self.context.now
         if self.heap.holds(block):
             self.heap.drop(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         self.releases += 1
         return self.heap.put(0, block, self.last_use[block], self.releases)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         return self.heap.first(0)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         return self.heap.drop(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def expired(self) -> cython.int:
+    def expired(self):
         block: cython.int = self.heap.first(0)
         if block >= 0 and self.context.now - self.last_use[block] > self.limit_ms:
             return block

@@ -23,35 +23,19 @@ measured. A use too recent to have been reused counts against p. Release changes
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.heap import Heaps
+from cython.cimports.kvtrace.cache.structures.recency import Recency
+from cython.cimports.libc.math import exp
 
 from kvtrace._base.errors import UsageError
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.heap import Heaps
-    from cython.cimports.kvtrace.cache.structures.recency import Recency
-    from cython.cimports.libc.math import exp
 
 LAST_TURN = 10
 FIRST_GAP_MS = cython.declare(cython.double, 60_000.0)  # what a category's one made-up reuse took
 
 
-@cython.final
-@cython.cclass
 class Workload(Policy):
     """Least chance of reuse within the next `life_ms` first."""
-
-    recency: Recency
-    heaps: Heaps  # one a category
-    life_ms: cython.double
-    category: cython.int[::1]  # request -> category
-    categories: cython.int
-    arrival: cython.double[::1]  # request -> ms
-    last: cython.int[::1]  # block -> the request that used it last, or NONE; also of blocks that are gone
-    stamp: cython.longlong[::1]  # block -> when it was used last
-    uses: cython.double[::1]
-    reused: cython.double[::1]
-    gaps: cython.double[::1]
 
     def __init__(self, context: Context, life_ms=600_000.0):
         Policy.__init__(self, context)
@@ -67,10 +51,7 @@ class Workload(Policy):
         self.uses, self.reused = np.zeros(self.categories), np.zeros(self.categories)
         self.gaps = np.zeros(self.categories)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         before: cython.int = self.last[block]
         row: cython.int = cython.cast(cython.int, self.context.request)
         if before >= 0:
@@ -81,24 +62,15 @@ class Workload(Policy):
         self.stamp[block] = self.recency.stamp(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         if self.heaps.holds(block):
             self.heaps.drop(block)
         return self.insert(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         return self.heaps.put(self.category[self.last[block]], block, 0.0, self.stamp[block])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         which: cython.int
         block: cython.int
         least: cython.int = NONE
@@ -117,16 +89,10 @@ class Workload(Policy):
                 least, lowest = block, chance
         return least
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         return self.heaps.drop(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _chance(self, which: cython.int, since_ms: cython.double) -> cython.double:
+    def _chance(self, which, since_ms):
         """How likely a block of a category is used within `life_ms`, when it was not for so long."""
         p: cython.double = (self.reused[which] + 1) / (self.uses[which] + 2)
         rate: cython.double = (self.reused[which] + 1) / (self.gaps[which] + FIRST_GAP_MS)

@@ -6,12 +6,9 @@ both alike. Putting in and looking take O(1), dropping O(log n) in the long run 
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE
+from cython.cimports.kvtrace.cache.policies.base import NONE
 
 
-@cython.cclass
 class Heaps:
     """So many heaps, numbered from 0, of blocks from 0 to blocks - 1; a block's key is known after it has left, too."""
 
@@ -24,10 +21,7 @@ class Heaps:
         self.root = np.full(heaps, NONE, dtype=np.int32)
         self.inside = np.full(blocks, NONE, dtype=np.int32)  # block -> the heap that it is in
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def put(self, heap: cython.int, block: cython.int, key: cython.double, then: cython.longlong) -> cython.int:
+    def put(self, heap, block, key, then):
         """Put in a block that is in no heap."""
         self.key[block], self.then[block] = key, then
         self.child[block] = self.after[block] = self.before[block] = NONE
@@ -35,10 +29,7 @@ class Heaps:
         self.root[heap] = self._meld(self.root[heap], block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def drop(self, block: cython.int) -> cython.int:
+    def drop(self, block):
         """Take a block out of the heap that it is in, wherever it stands."""
         heap: cython.int = self.inside[block]
         before: cython.int = self.before[block]
@@ -57,24 +48,15 @@ class Heaps:
         self.root[heap] = self._meld(self.root[heap], orphans)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def holds(self, block: cython.int) -> cython.bint:
+    def holds(self, block):
         """Whether a block is in any of the heaps."""
         return self.inside[block] >= 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def first(self, heap: cython.int) -> cython.int:
+    def first(self, heap):
         """The block with the least key, or NONE."""
         return self.root[heap]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _meld(self, one: cython.int, other: cython.int) -> cython.int:
+    def _meld(self, one, other):
         """The greater of two roots becomes the newest child of the lesser, which is the answer."""
         swap: cython.int
         if one < 0 or other < 0:
@@ -89,10 +71,7 @@ class Heaps:
         self.child[one] = other
         return one
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _gather(self, first: cython.int) -> cython.int:
+    def _gather(self, first):
         """One root of a row of siblings: melded by twos from the youngest on, then the pairs from the last one back."""
         one: cython.int
         other: cython.int

@@ -1,8 +1,13 @@
+cimport cython
+
+
 cdef extern from *:
     int __builtin_ctzll(unsigned long long word) noexcept nogil
     int __builtin_clzll(unsigned long long word) noexcept nogil
 
-cdef class Bits:
+
+@cython.final
+cdef class HierarchicalBitset:
     cdef unsigned long long[::1] words
     cdef Py_ssize_t base[7]
     cdef int levels

@@ -6,16 +6,12 @@ Six levels hold more numbers than an int has, so each verb takes six steps at mo
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE
+from cython.cimports.kvtrace.cache.policies.base import NONE
 
 ONE = cython.declare(cython.ulonglong, 1)
 
 
-@cython.final
-@cython.cclass
-class Bits:
+class HierarchicalBitset:
     """A set of numbers from 0 to size - 1."""
 
     def __init__(self, size):
@@ -33,10 +29,7 @@ class Bits:
         self.base[level] = words
         self.words = np.zeros(words, dtype=np.uint64)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def set(self, number: cython.int) -> cython.int:
+    def set(self, number):
         """Put a number in; it may be there already."""
         level: cython.int
         at: cython.Py_ssize_t
@@ -50,10 +43,7 @@ class Bits:
             number >>= 6
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def clear(self, number: cython.int) -> cython.int:
+    def clear(self, number):
         """Take a number out; it may not be there."""
         level: cython.int
         at: cython.Py_ssize_t
@@ -65,17 +55,11 @@ class Bits:
             number >>= 6
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def holds(self, number: cython.int) -> cython.bint:
+    def holds(self, number):
         """Whether a number is in the set."""
         return (self.words[number >> 6] >> (number & 63)) & 1
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def least(self) -> cython.int:
+    def least(self):
         """The least number of the set, or NONE."""
         level: cython.int
         at: cython.int = 0
@@ -85,10 +69,7 @@ class Bits:
             at = at * 64 + __builtin_ctzll(self.words[self.base[level] + at])
         return at
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def after(self, number: cython.int) -> cython.int:
+    def after(self, number):
         """The least of the set that is not below a number, or NONE; the number may be one too great for the set."""
         level: cython.int = 0
         at: cython.Py_ssize_t = number >> 6  # the word of a level that is looked at
@@ -110,10 +91,7 @@ class Bits:
             at = at * 64 + __builtin_ctzll(self.words[self.base[level] + at])
         return cython.cast(cython.int, at)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def greatest(self) -> cython.int:
+    def greatest(self):
         """The greatest number of the set, or NONE."""
         level: cython.int
         at: cython.int = 0

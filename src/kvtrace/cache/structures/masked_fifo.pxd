@@ -1,11 +1,18 @@
-from kvtrace.cache.structures.hierarchical_bitset cimport Bits
-from kvtrace.cache.structures.queue cimport Places
+cimport cython
+from kvtrace.cache.structures.hierarchical_bitset cimport HierarchicalBitset
+from kvtrace.cache.structures.queue cimport Slots
 
-cdef class Line:
-    cdef Places places
+cdef enum:
+    MOST = 1 << 29  # places that are told apart beside four tags
+    AHEAD = 8  # `ahead` looks so many places beyond one
+
+
+@cython.final
+cdef class MaskedFifo:
+    cdef Slots slots
     cdef int[::1] order
     cdef signed char[::1] marked
-    cdef Bits allowed
+    cdef HierarchicalBitset allowed
     cdef int tag
     cdef readonly int tail
     cdef int front  # where `first` found its block last

@@ -6,67 +6,48 @@ of them is found in a few steps however many pinned blocks stand before it. Line
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
-    from cython.cimports.kvtrace.cache.structures.queue import Places
-
-MOST = cython.declare(cython.int, 1 << 29)  # places that are told apart beside four tags
-AHEAD = cython.declare(cython.int, 8)  # `ahead` looks so many places beyond one
+from cython.cimports.kvtrace.cache.policies.base import NONE
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import HierarchicalBitset
+from cython.cimports.kvtrace.cache.structures.queue import Slots
 
 
-@cython.final
-@cython.cclass
-class Line:
+class MaskedFifo:
     """Blocks in order of arrival, each allowed to go or not, and with a mark that is its owner's to use."""
 
-    def __init__(self, places: Places, tag=0):
-        self.places, self.tag = places, tag
+    def __init__(self, slots: Slots, tag=0):
+        self.slots, self.tag = slots, tag
         self.order = np.empty(1024, dtype=np.int32)  # place -> block, or NONE where one has left
         self.marked = np.zeros(1024, dtype=np.int8)  # place -> the owner's mark, 0 at first
-        self.allowed = Bits(1024)
+        self.allowed = HierarchicalBitset(1024)
         self.tail = self.size = self.front = 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def push(self, block: cython.int) -> cython.int:
+    def push(self, block):
         """Put a block that is in no line at the end; it may not go yet."""
         if self.tail == self.order.shape[0]:
             self._compact()
         self.order[self.tail] = block
         self.marked[self.tail] = 0
-        self.places.at[block] = self.tail * 4 + self.tag
+        self.slots.slot_of_block[block] = self.tail * 4 + self.tag
         self.tail += 1
         self.size += 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def join(self, block: cython.int) -> cython.int:
+    def join(self, block):
         """Put a block that is in no line at the end; it may go."""
         self.push(block)
         return self.allowed.set(self.tail - 1)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def drop(self, block: cython.int) -> cython.int:
+    def drop(self, block):
         """Take a block of this line out."""
         place: cython.int = self.place(block)
         self.allowed.clear(place)
         self.order[place] = NONE
-        self.places.at[block] = -1
+        self.slots.slot_of_block[block] = -1
         self.size -= 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def rejoin(self, block: cython.int) -> cython.int:
+    def rejoin(self, block):
         """Take a block of this line, which may go, from where it stands to the end, its mark gone."""
         if self.tail == self.order.shape[0]:
             self._compact()
@@ -76,39 +57,24 @@ class Line:
         self.size -= 1
         return self.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def allow(self, block: cython.int) -> cython.int:
+    def allow(self, block):
         """A block of this line may go from now on."""
         return self.allowed.set(self.place(block))
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def forbid(self, block: cython.int) -> cython.int:
+    def forbid(self, block):
         """A block of this line may not go; perhaps it might not before."""
         return self.allowed.clear(self.place(block))
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def place(self, block: cython.int) -> cython.int:
+    def place(self, block):
         """Where a block of this line stands; it changes when the line is pushed to."""
-        return self.places.at[block] >> 2
+        return self.slots.slot_of_block[block] >> 2
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def holds(self, block: cython.int) -> cython.bint:
+    def holds(self, block):
         """Whether a block is in this line."""
-        at: cython.int = self.places.at[block]
+        at: cython.int = self.slots.slot_of_block[block]
         return at >= 0 and (at & 3) == self.tag
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def first(self) -> cython.int:
+    def first(self):
         """The block that has been here longest among those that may go, or NONE."""
         place: cython.int = self.allowed.least()
         if place < 0:
@@ -116,32 +82,23 @@ class Line:
         self.front = place
         return self.order[place]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def ahead(self, place: cython.int) -> cython.int:
+    def ahead(self, place):
         """The block some places behind a place, which may well be first soon, or NONE; where it stands is fetched."""
         if place + AHEAD >= self.tail:
             return NONE
         block: cython.int = self.order[place + AHEAD]
         if block >= 0:
-            fetch(cython.address(self.places.at[block]))
+            fetch(cython.address(self.slots.slot_of_block[block]))
         return block
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def next(self, block: cython.int) -> cython.int:
+    def next(self, block):
         """The block that stands behind a block of this line, whether it may go or not, or NONE."""
         place: cython.int = self.place(block) + 1
         while place < self.tail and self.order[place] == NONE:
             place += 1
         return NONE if place == self.tail else self.order[place]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _compact(self) -> cython.int:
+    def _compact(self):
         """Close the gaps; take twice the room where more than a quarter of the log is still here."""
         place: cython.int
         kept: cython.int = 0
@@ -154,7 +111,7 @@ class Line:
                     self.allowed.set(kept)
                 self.order[kept] = self.order[place]
                 self.marked[kept] = self.marked[place]
-                self.places.at[self.order[kept]] = kept * 4 + self.tag
+                self.slots.slot_of_block[self.order[kept]] = kept * 4 + self.tag
                 kept += 1
         self.tail, self.front = kept, 0
         if kept > self.order.shape[0] // 4:
@@ -169,7 +126,7 @@ class Line:
         order, marked = np.empty(room, dtype=np.int32), np.zeros(room, dtype=np.int8)
         order[: self.tail] = np.asarray(self.order)[: self.tail]
         marked[: self.tail] = np.asarray(self.marked)[: self.tail]
-        bits = Bits(room)
+        bits = HierarchicalBitset(room)
         place: cython.int
         for place in range(self.tail):
             if self.allowed.holds(place):

@@ -1,8 +1,18 @@
-cdef class Places:
-    cdef int[::1] at
+cimport cython
 
+cdef enum:
+    NEAR = 32  # places in the log between its head and what `ahead` looks at,
+    FAR = 32  # and from there to what is fetched
+
+
+@cython.final
+cdef class Slots:
+    cdef int[::1] slot_of_block
+
+
+@cython.final
 cdef class Queue:
-    cdef Places places
+    cdef Slots slots
     cdef int[::1] order
     cdef Py_ssize_t head, tail, seen  # seen: how far `ahead` has looked
     cdef int tag

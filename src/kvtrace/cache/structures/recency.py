@@ -6,18 +6,14 @@ leaf-first a block may be released long after its last use. It needs the trace, 
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import Context
 
 from kvtrace._base.errors import UsageError
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context
 
 ROW = cython.declare(cython.longlong, 1 << 32)  # what a later request adds, more than any depth takes off
 DEEPEST = cython.declare(cython.longlong, (1 << 31) - 1)
 
 
-@cython.final
-@cython.cclass
 class Recency:
     """Stamps for the blocks of the request that is being served."""
 
@@ -25,10 +21,7 @@ class Recency:
         self.context = context
         self.depth = depths(context)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def stamp(self, block: cython.int) -> cython.longlong:
+    def stamp(self, block):
         """The stamp of a block that is used now; no two are alike, and the least recent is the least."""
         row: cython.longlong = self.context.request
         return row * ROW + (DEEPEST - self.depth[block])

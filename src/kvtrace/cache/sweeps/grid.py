@@ -104,9 +104,9 @@ def _settings(grid, trace) -> Iterator[tuple[tuple[int, ...], Setting]]:
 
 
 def setting_of(grid: Grid, engine: str, mode: str, schedule: str, policy: str, capacity: int) -> Setting:
-    """One setting of the grid: a ceiling is no engine's, and an engine gets the switches that it takes."""
+    """One setting of the grid: an upper bound is no engine's, and an engine gets the switches that it takes."""
     name = policy.partition(":")[0]
-    engine = "reference" if name in POLICIES and POLICIES[name].ceiling else engine
+    engine = "reference" if name in POLICIES and POLICIES[name].bound else engine
     switches = tuple(pair for pair in grid.switches if pair[0] in engines.find(engine).switches)
     return Setting(capacity, policy, engine, mode, parse_schedule(schedule), switches)
 

@@ -5,24 +5,12 @@ Twin: tests/reference/fleet.py.
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import Engine
-    from cython.cimports.kvtrace.serving.core.router import Router
-
-ONE = cython.declare(cython.int, 0)  # kinds of schedule, as core/engine.py has them
+from cython.cimports.kvtrace.cache.core.engine import SERIAL, Engine
+from cython.cimports.kvtrace.serving.core.router import Router
 
 
-@cython.final
-@cython.cclass
 class Fleet:
     """Engines over the same jobs, and who is sent to which; requests end by the schedule of the first."""
-
-    engines: list
-    router: Router
-    held: cython.const[cython.longlong][::1]  # request -> tokens that it holds while it is live
-    instance: cython.int[::1]  # request -> the engine that served it, -1 = none yet
-    row: cython.Py_ssize_t
 
     def __init__(self, engines, router, held):
         self.engines, self.router = engines, router
@@ -61,7 +49,7 @@ class Fleet:
             engine.serve(row)
             if engine.early_frees != before:
                 self._count(chosen)
-            if first.kind == ONE:
+            if first.kind == SERIAL:
                 self._end(row)
             self.row = row + 1
 
@@ -70,8 +58,7 @@ class Fleet:
         for engine in self.engines:
             engine.close()
 
-    @cython.cfunc
-    def _retire(self, row: cython.Py_ssize_t, first: Engine):
+    def _retire(self, row, first):
         """Finish the requests that ended before a request comes, wherever they are."""
         ending: cython.Py_ssize_t
         engine: Engine
@@ -84,22 +71,19 @@ class Fleet:
             if engine.admitted[ending]:
                 self._end(ending)
 
-    @cython.cfunc
-    def _end(self, row: cython.Py_ssize_t):
+    def _end(self, row):
         engine: Engine = self.engines[self.instance[row]]
         self.router.load[self.instance[row]] -= self.held[row]
         engine._end(row)
 
-    @cython.cfunc
-    def _count(self, chosen: cython.int):
+    def _count(self, chosen):
         """The live tokens of an engine that ended requests early, counted anew."""
         engine: Engine = self.engines[chosen]
         live = (np.asarray(engine.admitted) == 1) & (np.asarray(self.instance) == chosen)
         self.router.load[chosen] = int(np.asarray(self.held)[live].sum())
 
-    @cython.cfunc
     def _tell(self):
-        """Tell the router who is live; nobody waits here, and live tokens stand for live blocks."""
+        """Update the router's counts; no request waits here, and live tokens stand for live blocks."""
         i: cython.int
         engine: Engine
         router: Router = self.router

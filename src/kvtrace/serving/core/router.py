@@ -1,31 +1,22 @@
-"""Who is sent where: a request goes to one of many caches, by turns, by what it shares, or by how busy they are.
+"""Routing: sends each request to one of many caches, in turns, by what it shares with each, or by their load.
 
-Whoever serves keeps for each cache what is not done yet there; the router looks at that, and asks the caches.
+The caller (a fleet, or serving in time) keeps the load of each cache up to date; the router reads it and the caches.
 """
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.core.engine import Engine
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import Engine
-
-TURNS = cython.declare(cython.int, 0)  # the kinds of router: in turns,
-KEYED = cython.declare(cython.int, 1)  # by a number of each request's own,
-OVERLAP = cython.declare(cython.int, 2)  # where most blocks would hit,
-LOADED = cython.declare(cython.int, 3)  # where the fewest tokens are not done yet,
-AWARE = cython.declare(cython.int, 4)  # where the blocks to compute and those that are live are fewest,
-METRIC = cython.declare(cython.int, 5)  # or where tokens to compute times requests that are there are fewest
 KINDS = {"round-robin": TURNS, "sticky": KEYED, "overlap": OVERLAP, "least-loaded": LOADED, "kv-aware": AWARE,
          "lmetric": METRIC}  # fmt: skip
 
 
-@cython.cclass
 class Router:
-    """Sends requests to engines. Of each engine, whoever serves keeps up to date:
+    """Sends requests to engines. The caller keeps four counts of each engine up to date:
 
-    `load` tokens that are not done yet, `waiting` those of prompts to compute, `blocks` that are live, `here` requests.
+    `load` (tokens still to process), `waiting` (prompt tokens still to compute), `blocks` (live) and `here` (requests).
     """
 
     def __init__(self, engines, kind, key, tokens, size):
@@ -39,9 +30,7 @@ class Router:
         self.here = np.zeros(count, dtype=np.int64)
         self.blocks = np.zeros(count)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def send(self, row: cython.Py_ssize_t) -> cython.int:
+    def send(self, row):
         """The engine that a request goes to: that of the least cost, then the one sent fewest, then the first."""
         best: cython.int = 0
         i: cython.int
@@ -59,9 +48,7 @@ class Router:
         self.sent[best] += 1
         return best
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=True)
-    def _cost(self, row: cython.Py_ssize_t, i: cython.int) -> cython.double:
+    def _cost(self, row, i):
         engine: Engine
         hit: cython.longlong
         size: cython.double = self.size
@@ -77,6 +64,6 @@ class Router:
 
 
 def check(router):
-    """UsageError where there is no such router."""
+    """Raise UsageError unless a router has this name."""
     if router not in KINDS:
         raise UsageError(f"there is no router {router!r}. Try {', '.join(KINDS)}.")

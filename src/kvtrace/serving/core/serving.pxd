@@ -1,6 +1,21 @@
 from kvtrace.cache.core.engine cimport Engine
 from kvtrace.serving.core.router cimport Router
 
+
+cdef struct BatchLimits:
+    long long step_tokens
+    long long requests  # at once
+    long long blocks  # of an instance
+    long long block_size  # tokens
+
+cdef struct StepCost:  # seconds
+    double token_s  # for each token that is computed
+    double pair_s  # for each pair of tokens that attend to each other
+    double step_s  # to read the weights
+    double read_s  # for each cached token that is read
+    double overhead_s  # on top
+
+
 cdef class Serving:
     cdef list engines
     cdef list instances
@@ -9,8 +24,8 @@ cdef class Serving:
     cdef const long long[::1] tokens
     cdef const long long[::1] output
     cdef const long long[::1] need
-    cdef const long long[::1] limits
-    cdef const double[::1] rates
+    cdef BatchLimits limits
+    cdef StepCost cost
     cdef int[::1] instance
     cdef long long[::1] done
     cdef double[::1] started
@@ -21,6 +36,7 @@ cdef class Serving:
     cdef bint prefetches
     cdef Py_ssize_t row
     cdef _tell(self)
+
 
 cdef class Instance:
     cdef Engine engine

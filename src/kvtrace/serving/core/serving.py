@@ -15,24 +15,21 @@ import numpy as np
 NEVER = cython.declare(cython.double, 1e300)
 
 
-@cython.cclass
 class Serving:
     """Requests in order of arrival, and what becomes of each: its instance and times, in seconds.
 
-    `limits` are tokens a step, requests at once, blocks of an instance and tokens a block; `rates` seconds a token, a
-    pair of tokens, a step, a cached token that is read, and beside all that. `need` is how many blocks a request holds
-    at most.
+    `limits` and `cost` are dicts of the fields of BatchLimits and StepCost (serving.pxd). `need` is how many blocks a
+    request holds at most.
     """
 
-    def __init__(self, engines, router, arrival, tokens, output, need, limits, rates, prefetches=True):
+    def __init__(self, engines, router, arrival, tokens, output, need, limits, cost, prefetches=True):
         rows = len(tokens)
         self.engines, self.router = engines, router
         self.arrival = np.ascontiguousarray(arrival, dtype=np.float64)
         self.tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         self.output = np.ascontiguousarray(output, dtype=np.int64)
         self.need = np.ascontiguousarray(need, dtype=np.int64)
-        self.limits = np.ascontiguousarray(limits, dtype=np.int64)
-        self.rates = np.ascontiguousarray(rates, dtype=np.float64)
+        self.limits, self.cost = limits, cost
         self.instance = np.full(rows, -1, dtype=np.int32)
         self.done = np.zeros(rows, dtype=np.int64)
         self.cached = np.zeros(rows, dtype=np.int64)
@@ -68,7 +65,7 @@ class Serving:
         while self.row < stop:
             for one in self.instances:
                 one.run(self.arrival[self.row])
-            if self.need[self.row] <= self.limits[2]:  # else it is rejected: no instance holds it
+            if self.need[self.row] <= self.limits.blocks:  # else it is rejected: no instance holds it
                 self._tell()
                 chosen = self.router.send(self.row)
                 self.instance[self.row] = chosen
@@ -85,7 +82,6 @@ class Serving:
         for engine in self.engines:
             engine.close()
 
-    @cython.cfunc
     def _tell(self):
         """Tell the router how busy each instance is."""
         i: cython.int
@@ -97,7 +93,6 @@ class Serving:
             router.blocks[i], router.here[i] = one.reserved, one.waiting()
 
 
-@cython.cclass
 class Instance:
     """One instance: who waits, whose prompt is computed, who decodes, and what time it is there.
 
@@ -113,14 +108,11 @@ class Instance:
         self.now = self.busy = 0
         self.steps = self.batch = self.context = self.reserved = self.prefill = self.load = 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def waiting(self) -> cython.longlong:
+    def waiting(self):
         """Requests that are here and have not ended."""
         return len(self.queue) - self.head + len(self.prefilling) + self.batch
 
-    @cython.cfunc
-    def take(self, row: cython.Py_ssize_t):
+    def take(self, row):
         """A request arrives."""
         s: Serving = self.serving
         if self.waiting() == 0:
@@ -129,8 +121,7 @@ class Instance:
         self.prefill += s.tokens[row]
         self.load += s.tokens[row] + s.output[row]
 
-    @cython.cfunc
-    def run(self, until: cython.double):
+    def run(self, until):
         """Take all steps that begin before a time."""
         while self.now < until and self.waiting() > 0:
             self._admit()
@@ -139,14 +130,13 @@ class Instance:
             else:
                 self._decode(until)
 
-    @cython.cfunc
     def _admit(self):
         """Admit those that wait, in order, while there is room for all that they may come to hold."""
         s: Serving = self.serving
         row: cython.Py_ssize_t
-        while self.head < len(self.queue) and len(self.prefilling) + self.batch < s.limits[1]:
+        while self.head < len(self.queue) and len(self.prefilling) + self.batch < s.limits.requests:
             row = self.queue[self.head]
-            if self.reserved + s.need[row] > s.limits[2]:
+            if self.reserved + s.need[row] > s.limits.blocks:
                 break
             self.head += 1
             self.reserved += s.need[row]
@@ -154,8 +144,9 @@ class Instance:
             self.engine.context.now = self.now * 1000
             self.engine.serve(row)
             s.started[row] = self.now
-            s.cached[row] = max(0, min(self.engine.hit[row] * s.limits[3], s.tokens[row] - 1))  # one is computed
-            if self.engine.lower(row):
+            hit_tokens: cython.longlong = self.engine.hit[row] * s.limits.block_size
+            s.cached[row] = max(0, min(hit_tokens, s.tokens[row] - 1))  # the last token is always computed
+            if self.engine.lower_tier_hits(row):
                 self._bring_up(row)
             s.done[row] = s.cached[row]
             self.prefill -= s.cached[row]
@@ -164,30 +155,28 @@ class Instance:
             del self.queue[: self.head]
             self.head = 0
 
-    @cython.cfunc
-    def _bring_up(self, row: cython.Py_ssize_t):
+    def _bring_up(self, row):
         """Fetch what hit in lower tiers, or compute it again where that is sooner; a prompt waits for what is fetched.
 
         With prefetching, the transfer began when the request arrived.
         """
         s: Serving = self.serving
-        upper: cython.double = max(0, s.cached[row] - self.engine.lower(row) * s.limits[3])
+        upper: cython.double = max(0, s.cached[row] - self.engine.lower_tier_hits(row) * s.limits.block_size)
         whole: cython.double = s.cached[row]
-        fetch: cython.double = self.engine.fetch_s(row)
+        fetch: cython.double = self.engine.fetch_seconds(row)
         begins: cython.double = s.arrival[row] if s.prefetches else self.now
         left: cython.double = max(0.0, begins + fetch - self.now)
-        if left > s.rates[0] * (whole - upper) + s.rates[1] * (whole * whole - upper * upper):
+        if left > s.cost.token_s * (whole - upper) + s.cost.pair_s * (whole * whole - upper * upper):
             s.cached[row] = cython.cast(cython.longlong, upper)
         else:
             s.ready[row] = self.now + left
 
-    @cython.cfunc
-    def _mixed(self, until: cython.double):
+    def _mixed(self, until):
         """One step: a token of each that decodes, and chunks of prompts as far as the step's tokens go."""
         s: Serving = self.serving
         row: cython.Py_ssize_t
         chunk: cython.longlong
-        budget: cython.longlong = max(s.limits[0] - self.batch, 1)
+        budget: cython.longlong = max(s.limits.step_tokens - self.batch, 1)
         tokens: cython.longlong = self.batch
         cached: cython.longlong = self.context
         pairs: cython.double = 0
@@ -226,8 +215,7 @@ class Instance:
                 left.append(row)
         self.prefilling = left
 
-    @cython.cfunc
-    def _decode(self, until: cython.double):
+    def _decode(self, until):
         """Steps that only decode, up to the first end or the last that begins before a time."""
         most: cython.longlong = self.decoding[0][0] - self.steps
         low: cython.longlong = 1
@@ -242,8 +230,7 @@ class Instance:
         self._pass(self._times(low))
         self._token(low)
 
-    @cython.cfunc
-    def _token(self, steps: cython.longlong):
+    def _token(self, steps):
         """So many tokens of each request that decodes; those whose last one it was end."""
         s: Serving = self.serving
         row: cython.Py_ssize_t
@@ -255,8 +242,7 @@ class Instance:
             self.context -= s.tokens[row] + s.output[row]
             self._end(row)
 
-    @cython.cfunc
-    def _first(self, row: cython.Py_ssize_t):
+    def _first(self, row):
         """The prompt is there, and with it the first token."""
         s: Serving = self.serving
         s.first[row] = self.now
@@ -267,41 +253,36 @@ class Instance:
         self.context += s.tokens[row] + 1
         heappush(self.decoding, (self.steps + s.output[row] - 1, row))
 
-    @cython.cfunc
-    def _end(self, row: cython.Py_ssize_t):
+    def _end(self, row):
         s: Serving = self.serving
         s.ended[row] = self.now
         self.reserved -= s.need[row]
         self.load -= s.tokens[row] + s.output[row]
         self.engine._end(row)
 
-    @cython.cfunc
-    def _pass(self, seconds: cython.double):
+    def _pass(self, seconds):
         self.now += seconds
         self.busy += seconds
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=True)
-    def _time(self, tokens: cython.double, pairs: cython.double, cached: cython.double) -> cython.double:
+    def _time(self, tokens, pairs, cached):
         """Seconds of a step: what it computes or what it reads, whichever takes longer."""
-        rates: cython.const[cython.double][::1] = self.serving.rates
-        return max(rates[0] * tokens + rates[1] * pairs, rates[2] + rates[3] * cached) + rates[4]
+        cost: StepCost = self.serving.cost
+        computing: cython.double = cost.token_s * tokens + cost.pair_s * pairs
+        return max(computing, cost.step_s + cost.read_s * cached) + cost.overhead_s
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=True)
-    def _times(self, steps: cython.longlong) -> cython.double:
+    def _times(self, steps):
         """Seconds of so many steps that only decode: each reads as many tokens more as requests decode."""
-        rates: cython.const[cython.double][::1] = self.serving.rates
+        cost: StepCost = self.serving.cost
         batch: cython.double = self.batch
         context: cython.double = self.context
-        compute: cython.double = rates[0] * batch
+        compute: cython.double = cost.token_s * batch
         bound: cython.double = 0  # steps until reading takes longer than computing
-        if rates[3] > 0:
-            bound = min(max((compute - rates[2]) / rates[3] - context, 0.0) / batch, 1e15)
-        elif compute > rates[2]:
+        if cost.read_s > 0:
+            bound = min(max((compute - cost.step_s) / cost.read_s - context, 0.0) / batch, 1e15)
+        elif compute > cost.step_s:
             bound = 1e15
         before: cython.longlong = min(steps, cython.cast(cython.longlong, bound) + (bound > 0))
         after: cython.double = steps - before
         sum_of: cython.double = after * before + after * (after - 1) / 2  # of the numbers of the steps after
-        read: cython.double = after * (rates[2] + rates[3] * context) + rates[3] * batch * sum_of
-        return before * compute + read + steps * rates[4]
+        read: cython.double = after * (cost.step_s + cost.read_s * context) + cost.read_s * batch * sum_of
+        return before * compute + read + steps * cost.overhead_s

@@ -1,0 +1,25 @@
+cimport cython
+from kvtrace.cache.core.pool cimport Pool
+from kvtrace.cache.policies.base cimport Policy
+
+cdef enum:
+    ABSENT = -1
+
+
+@cython.final
+cdef class Tier:
+    cdef Policy policy
+    cdef long long capacity
+    cdef long long size
+    cdef int[::1] found  # row -> hit blocks that were here
+
+
+@cython.final
+cdef class Tiers(Pool):
+    cdef list tiers
+    cdef int count
+    cdef signed char[::1] below  # block -> the tier that holds it, 1 = the first below; 0 = none of them
+    cdef long long gone  # blocks that the last tier evicted
+    cdef const double[::1] block_s  # tier below the first -> seconds to bring a block up
+
+    cdef int _take(self, int block, Py_ssize_t row, bint is_hit) except -1 nogil
