@@ -16,7 +16,7 @@ from .analysis.distribution import Distribution as Distribution
 from .analysis.exact_curve import HitCurve as HitCurve
 from .analysis.popularity import Popularity as Popularity
 from .analysis.sampled_curve import SampledCurve as SampledCurve
-from .analysis.sessions import Turns as Turns
+from .analysis.sessions import SessionLinks as SessionLinks
 from .analysis.sessions import infer_sessions as infer_sessions
 from .analysis.summary import Basics as Basics
 from .analysis.summary import Summary as Summary

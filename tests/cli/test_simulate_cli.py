@@ -46,7 +46,7 @@ def results(capsys, *arguments):
 
 def test_a_table_with_a_row_for_each_cache(path, capsys):
     lines = shown(capsys, path, "--capacity", "2,3", "--policy", "lru,unlimited").splitlines()
-    assert lines[0].startswith("Hits of a prefix cache, engine founding, mode block, schedule c1, blocks of 16 tokens")
+    assert lines[0].startswith("Hits of a prefix cache, engine reference, mode block, schedule c1, blocks of 16 tokens")
     assert [line.split()[:3] for line in lines[2:]] == [
         ["lru", "2", "2"], ["lru", "3", "3"], ["unlimited", "2", "3"], ["unlimited", "3", "3"]]  # fmt: skip
 
@@ -82,7 +82,7 @@ def test_each_request_s_hits_go_to_a_file(path, capsys, tmp_path):
     assert [int(row["hit_blocks"]) for row in rows] == [0, 0, 2, 1]
     assert rows[2]["timestamp"] == "120000.0" and rows[2]["blocks"] == "2"
     shown(capsys, path, "--capacity", "2,3", "--per-request", "hits.csv")
-    assert "founding/lru/3" in (tmp_path / "hits.csv").read_text().splitlines()[0]
+    assert "reference/lru/3" in (tmp_path / "hits.csv").read_text().splitlines()[0]
 
 
 def test_windows_and_warm_up(path, capsys):
@@ -121,7 +121,7 @@ def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
         (["--tiers", "hbm=2,hbm=3"], 2, "comes twice"),
         (["--tiers", "hbm=2,dram=2", "--inclusive"], 2, "tiers that grow"),
         (["--warm-up", "some"], 2, "no part of a trace"),
-        (["--json", "--csv"], 2, "exclude each other"),
+        (["--json", "--csv"], 2, "cannot be combined"),
         (["--capacity", "3", "--policy", "orders_of_mine:Broken"], 2, "RuntimeError at orders_of_mine.py:12: out of"),
         (["--capacity", "3", "--model-config", "orders_of_mine.py"], 3, "not valid JSON"),
     ],

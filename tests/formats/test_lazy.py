@@ -20,9 +20,9 @@ from kvtrace._native import reuse as reuse_kernel
 from kvtrace._native import uses as uses_kernel
 from kvtrace.analysis.curves import hit_curve
 from kvtrace.analysis.distribution import Distribution
-from kvtrace.analysis.reuse import reuse_distances, reuse_times, segments
+from kvtrace.analysis.reuse import find_segments, reuse_distances, reuse_times
 from kvtrace.analysis.summary import analyze, basics
-from kvtrace.analysis.weighted_quantiles import of_sorted
+from kvtrace.analysis.weighted_quantiles import distribution_of_sorted
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
 from kvtrace.cli import run
@@ -158,7 +158,7 @@ def test_kernels_fed_in_pieces_do_as_at_once(trace, cuts):
     some = [rows_of(trace, start, stop) for start, stop in pairwise(ends)]
     recency = reuse_kernel.Recency(len(trace), trace.distinct)
     found = [recency.found(piece.hash_ids, piece.offsets) for piece in some]
-    for mine, theirs in zip(zip(*found, strict=True), vars(segments(trace)).values(), strict=True):
+    for mine, theirs in zip(zip(*found, strict=True), vars(find_segments(trace)).values(), strict=True):
         assert np.concatenate(mine).tolist() == theirs.tolist()
     counted, bands = np.zeros(trace.distinct, np.int32), np.zeros((3, uses_kernel.BANDS), np.int64)
     hits = [uses_kernel.walk_on(piece.hash_ids, piece.offsets, counted, bands) for piece in some]
@@ -186,7 +186,10 @@ def test_a_distribution_in_pieces_is_that_of_all_values(pairs, size, quantile):
     pairs = sorted(pairs)
     values, counts = np.array([v for v, _ in pairs], float), np.array([c for _, c in pairs], dtype=np.int64)
     cut = [(values[at : at + size], counts[at : at + size]) for at in range(0, len(pairs), size)]
-    found, plain = of_sorted(lambda: cut, [quantile]), Distribution.of(np.repeat(values, counts), [quantile])
+    found, plain = (
+        distribution_of_sorted(lambda: cut, [quantile]),
+        Distribution.of(np.repeat(values, counts), [quantile]),
+    )
     assert found.count == plain.count and (found.min, found.max) == (plain.min, plain.max)
     if len(pairs):
         names = ("mean", "std", "p25", "median", "p75")

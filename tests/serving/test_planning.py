@@ -125,13 +125,20 @@ def test_a_model_that_does_not_fit_is_refused(trace):
 def test_the_command_prints_a_page_and_one_json(tmp_path, capsys, trace):
     kvtrace.write(trace, tmp_path / "t.jsonl")
     words = ["plan", str(tmp_path / "t.jsonl"), "--model-config", str(MODEL), "--gpu", "a100", "--ttft", "3s"]
-    assert run([*words, "--router", "sticky,lmetric", "--tier", "dram=64GiB@25GB", "-q"]) == 0
+    assert run([*words, "--router", "sticky,lmetric", "--tiers", "dram=64GiB@25GB", "-q"]) == 0
     page = capsys.readouterr().out
-    for title in ("Hits against memory", "Tiers below", "Instances for", "quick look", "assumption changes", "prices"):
+    for title in (
+        "Hits by memory",
+        "Tiers below",
+        "Instances for",
+        "One-pass estimate",
+        "assumption changes",
+        "prices",
+    ):
         assert title in page
     assert run([*words, "--json", "-q", "--router", "sticky"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == 1
-    for wrong in (["--gpu", "nothing"], ["--router", "nobody"], ["--ttft", "soon"], ["--tier", "much"]):
+    for wrong in (["--gpu", "nothing"], ["--router", "nobody"], ["--ttft", "soon"], ["--tiers", "much"]):
         assert run([*words, *wrong]) in (2, 3)
         assert len(capsys.readouterr().err.splitlines()) == 1
 

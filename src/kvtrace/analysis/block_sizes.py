@@ -1,4 +1,4 @@
-"""A trace in larger blocks: what would be hit at each block size."""
+"""Hit rates of a trace at larger block sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tables import RATES
 
 @dataclass(frozen=True)
 class BlockSizeHits:
-    """The hits of a trace in blocks of another size."""
+    """Blocks and hits of a trace at one block size."""
 
     block_size: int
     blocks: int
@@ -24,17 +24,17 @@ class BlockSizeHits:
     hits: Hits  # of a cache that never evicts
 
     def to_dict(self) -> dict:
-        """Keys as docs/analysis/analyze.md lists them."""
+        """The JSON object of docs/analysis/analyze.md."""
         counts = {name: getattr(self, name) for name in ("block_size", "blocks", "distinct_blocks")}
         return counts | self.hits.to_dict()
 
 
 def by_block_size(trace: Trace, factors: Iterable[int]) -> list[BlockSizeHits]:
-    """Count the hits without eviction in larger blocks; exact, by folding.
+    """Count the hits without eviction in larger blocks, exactly, by folding.
 
     Args:
         trace: The trace.
-        factors: For each result, the number of blocks that become one.
+        factors: For each result, the factor by which blocks are larger.
 
     Returns:
         Block size, counts and hits for each factor.
@@ -43,7 +43,7 @@ def by_block_size(trace: Trace, factors: Iterable[int]) -> list[BlockSizeHits]:
         InputError: The ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
-    >>> [(found.block_size, found.hits.hit_blocks) for found in by_block_size(toy("0 1 2", "0 1 3"), [1, 2])]
+    >>> [(size.block_size, size.hits.hit_blocks) for size in by_block_size(toy("0 1 2", "0 1 3"), [1, 2])]
     [(1, 2), (2, 1)]
     """
     return [_folded(fold(trace, factor)) for factor in factors]
@@ -54,12 +54,12 @@ def _folded(trace):
     return BlockSizeHits(trace.block_size, len(trace.hash_ids), distinct, count_hits(trace, unlimited_hits(trace)))
 
 
-def block_size_table(found: list[BlockSizeHits]) -> TextTable:
-    """Hit rates against block size."""
+def block_size_table(sizes: list[BlockSizeHits]) -> TextTable:
+    """A table of hit rates, one row for each block size."""
     table = TextTable("By block size")
     for column in ("block size", "blocks", "distinct", "block hit rate", "token hit rate", "request hit rate"):
         table.add_column(column, right=True)
-    for size in found:
+    for size in sizes:
         rates = [f"{getattr(size.hits, rate):.4f}" for rate, _ in RATES]
         table.add_row(f"{size.block_size:,}", f"{size.blocks:,}", f"{size.distinct_blocks:,}", *rates)
     return table

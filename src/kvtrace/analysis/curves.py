@@ -1,4 +1,4 @@
-"""The hit curve of a trace: exact, or estimated from a sample of its blocks."""
+"""The hit curve of a trace, exact or estimated from a sample of its blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import overload
 from .._base.errors import InputError
 from ..trace.trace import Trace
 from .exact_curve import HitCurve
-from .reuse import segments
+from .reuse import find_segments
 from .sampled_curve import SampledCurve
 
 
@@ -20,20 +20,20 @@ def hit_curve(trace: Trace, *, sample: float | None, seed: int = 0, max_referenc
 def hit_curve(
     trace: Trace, *, sample: float | None = None, seed: int = 0, max_references: int | None = None
 ) -> HitCurve:
-    """Count the hits of an LRU cache at every capacity, one request at a time.
+    """Compute the hit counts of an LRU cache at every capacity, one request at a time.
 
     Args:
         trace: The trace.
-        sample: Share of the blocks to look at; the default is all of them, which is exact.
+        sample: Estimate the curve from this share of the blocks, with an error (`SampledCurve`).
         seed: Seed of the sample.
-        max_references: Largest number of block references that the sample may hold.
+        max_references: Upper limit of the block references in the sample.
 
     Returns:
-        The exact curve; with `sample` an estimate that states its error.
+        The exact curve, or the estimate if there is a `sample`.
 
     Raises:
-        UsageError: The sample is too small, or holds more than `max_references`.
-        InputError: The trace has no blocks, or ids that do not form a forest.
+        InputError: The trace has no blocks, or its ids do not form a forest.
+        UsageError: The sample has more than `max_references` references, or is not a valid share.
 
     >>> from kvtrace.trace.building import toy
     >>> curve = hit_curve(toy("0 1", "2", "0 1"))
@@ -41,7 +41,7 @@ def hit_curve(
     [0, 1, 2]
     """
     if not trace.offsets[-1]:
-        raise InputError("the trace has no hash_ids, so nothing can be said of its reuse.")
+        raise InputError("the trace has no hash_ids, so its reuse is unknown.")
     if sample is not None:
         return SampledCurve(trace.require_chained(), sample, seed, max_references)
-    return HitCurve(trace, segments(trace))
+    return HitCurve(trace, find_segments(trace))

@@ -59,7 +59,7 @@ def simulating(
         f"for {len(parts):,} requests": len(parts) * each,
         f"for {parts.blocks:,} ids": 4 * parts.blocks,
         f"for {len(at_once)} cache{'s' * (len(at_once) != 1)} at once": max(sum(at_once), 8 * parts.distinct),
-    }, remedy="Try --no-gap, which leaves out the offline optimum, fewer settings, or --threads 1",
+    }, remedy="Try --no-gap, which leaves out the offline optimum, fewer settings, or --workers 1",
         beyond=beyond or unknown)  # fmt: skip
 
 

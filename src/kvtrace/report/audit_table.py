@@ -1,4 +1,4 @@
-"""What `kvtrace audit` shows: a check a row, its level in colour, and what to do where it did not pass."""
+"""The table of `kvtrace audit`: one row for each check, with its level, its finding and the remedy."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ if TYPE_CHECKING:
 STYLES = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
-def table(found: Audit, name: str) -> Table:
-    """The findings of an audit, in the order of their numbers."""
-    shown = Table(
-        title=f"Audit of {name}, as {found.profile.name}" + ("" if found.declared else " (it declares no profile)"),
+def table(audit: Audit, name: str) -> Table:
+    """A table of the findings of an audit, in the order of the checks."""
+    rows = Table(
+        title=f"Audit of {name}, profile {audit.profile.name}"
+        + ("" if audit.declared else " (not declared by the trace)"),
         title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0),
     )  # fmt: skip
-    shown.add_column("", justify="right", no_wrap=True)
-    for head in ("check", "level"):
-        shown.add_column(head, no_wrap=True)
-    shown.add_column("finding", overflow="fold", max_width=110)
-    for finding in found.findings:
-        shown.add_row(str(finding.number), finding.name, Text(finding.level, STYLES[finding.level]), _told(finding))
-    return shown
+    rows.add_column("", justify="right", no_wrap=True)
+    for heading in ("check", "level"):
+        rows.add_column(heading, no_wrap=True)
+    rows.add_column("finding", overflow="fold", max_width=110)
+    for finding in audit.findings:
+        rows.add_row(str(finding.number), finding.name, Text(finding.level, STYLES[finding.level]), _sentence(finding))
+    return rows
 
 
-def _told(finding: Finding) -> Text:
-    said = Text(f"{finding.sentence[:1].upper()}{finding.sentence[1:]}")
+def _sentence(finding: Finding) -> Text:
+    text = Text(f"{finding.sentence[:1].upper()}{finding.sentence[1:]}")
     if finding.level != "PASS" and finding.remedy:
-        said.append(f" {finding.remedy}", style="dim")
-    return said
+        text.append(f" {finding.remedy}", style="dim")
+    return text

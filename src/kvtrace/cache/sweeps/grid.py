@@ -8,7 +8,7 @@ from itertools import product
 
 from ..._base.errors import KvtraceError, UsageError
 from ..._base.lists import leading_rows
-from ...analysis.capacities import parse_capacities, spread
+from ...analysis.capacities import log_spaced, parse_capacities
 from ...trace.building import toy
 from ...trace.trace import Trace
 from .. import engines
@@ -118,7 +118,7 @@ def auto(trace: Trace, mode: str) -> list[int]:
     [2, 3]
     """
     longest = int(jobs(trace, mode).most.max(initial=1))
-    return spread(longest, max(trace.working_set, longest), POINTS)
+    return log_spaced(longest, max(trace.working_set, longest), POINTS)
 
 
 def _refuse_misfits(grid) -> None:
