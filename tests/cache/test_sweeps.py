@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace._base.errors import InputError, StoppedError, UsageError
-from kvtrace.cache.sweeps import Grid, Table, plan, sweep
+from kvtrace.cache.sweeps import Grid, SweepTable, plan, sweep
 from kvtrace.cache.sweeps.cells import COLUMNS, row_of
 from kvtrace.cache.sweeps.checkpoint import SweepCheckpoint
 from kvtrace.cache.sweeps.runners import Task, local, rows_of
@@ -119,12 +119,12 @@ def test_the_bytes_are_those_of_any_number_of_threads(folder, name):
 def test_forms_hold_the_same_rows(folder):
     rows = sweep(GRID, "table.json").rows
     assert json.loads(Path("table.json").read_text()) == {"schema": 1, "results": rows}
-    Table(rows).write("table.jsonl")
+    SweepTable(rows).write("table.jsonl")
     assert [json.loads(line) for line in Path("table.jsonl").read_text().splitlines()] == rows
     pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
-    Table(rows).write("table.parquet")
+    SweepTable(rows).write("table.parquet")
     assert pyarrow.parquet.read_table("table.parquet").to_pylist() == rows
 
 

@@ -247,7 +247,7 @@ def test_ids_are_not_there_unless_they_were_asked_for(tmp_path_factory):
 def test_a_sample_that_holds_too_much_is_refused(tmp_path_factory):
     stream = streamed(tmp_path_factory, chats(400))
     with pytest.raises(UsageError, match="smaller --sample"):
-        hit_curve(stream, sample=0.4, most=10)
+        hit_curve(stream, sample=0.4, max_references=10)
 
 
 # -- the command line ----------------------------------------------------------------------------------------------

@@ -338,7 +338,12 @@ def test_a_sample_is_drawn_by_the_key(tmp_path):
 @pytest.mark.parametrize("options", [{"profile": "standard"}, {"k": 3}, {"time_step_ms": 1000}])
 def test_rows_in_the_logs_order_are_for_use_inside_the_house(tmp_path, options):
     with pytest.raises(UsageError, match="--keep-order goes with --profile exact"):
-        anonymized(token_log(tmp_path / "log.jsonl", [[1]]), keep_order=True, **options)
+        anonymize_rows(
+            token_log(tmp_path / "log.jsonl", [[1]]),
+            tokenizer=None,
+            **({"profile": "exact"} | options),
+            keep_order=True,
+        )
 
 
 @pytest.mark.parametrize(("tail", "ids"), [("shared", [0, 1, 0, 1]), ("unique", [0, 1, 0, 2]), ("drop", [0, 0])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ class Arrivals:
         return found | {"dispersion": {f"{window}s": value for window, value in self.dispersion.items()}}
 
 
-def arrivals(trace: Trace, *, ms_per_token: float = 30.0, quantiles=()) -> Arrivals:
+def arrivals(trace: Trace, *, ms_per_token: float = 30.0, quantiles: Sequence[float] = ()) -> Arrivals:
     """Arrival statistics; what needs a duration is None where all requests arrive at once.
 
     >>> from kvtrace.trace.building import toy

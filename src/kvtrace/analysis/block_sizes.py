@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +15,8 @@ from .tables import RATES
 
 
 @dataclass(frozen=True)
-class Folded:
-    """What a trace would be like in blocks of another size."""
+class BlockSizeHits:
+    """The hits of a trace in blocks of another size."""
 
     block_size: int
     blocks: int
@@ -28,8 +29,18 @@ class Folded:
         return counts | self.hits.to_dict()
 
 
-def by_block_size(trace: Trace, factors) -> list[Folded]:
-    """Hit counts where so many blocks are made one, for each factor: exact, from one trace in small blocks.
+def by_block_size(trace: Trace, factors: Iterable[int]) -> list[BlockSizeHits]:
+    """Count the hits without eviction in larger blocks; exact, by folding.
+
+    Args:
+        trace: The trace.
+        factors: For each result, the number of blocks that become one.
+
+    Returns:
+        Block size, counts and hits for each factor.
+
+    Raises:
+        InputError: The ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
     >>> [(found.block_size, found.hits.hit_blocks) for found in by_block_size(toy("0 1 2", "0 1 3"), [1, 2])]
@@ -40,10 +51,10 @@ def by_block_size(trace: Trace, factors) -> list[Folded]:
 
 def _folded(trace):
     distinct = trace.distinct if trace.output_ids is None else len(np.unique(trace.hash_ids))
-    return Folded(trace.block_size, len(trace.hash_ids), distinct, count_hits(trace, unlimited_hits(trace)))
+    return BlockSizeHits(trace.block_size, len(trace.hash_ids), distinct, count_hits(trace, unlimited_hits(trace)))
 
 
-def block_size_table(found: list[Folded]) -> TextTable:
+def block_size_table(found: list[BlockSizeHits]) -> TextTable:
     """Hit rates against block size."""
     table = TextTable("By block size")
     for column in ("block size", "blocks", "distinct", "block hit rate", "token hit rate", "request hit rate"):

@@ -115,7 +115,18 @@ class Side:
 
 
 def compare(a: Trace, b: Trace, *, names: tuple[str, str] = ("A", "B")) -> Comparison:
-    """How faithful b is to a; InputError where one has no requests, or ids that form no forest.
+    """Compare two traces figure by figure, and score how faithful b is to a.
+
+    Args:
+        a: The original trace.
+        b: The other trace, for example a synthetic one.
+        names: What notes and tables call the two.
+
+    Returns:
+        All figures side by side, a score from 0 to 1 for each, and their mean.
+
+    Raises:
+        InputError: A trace has no requests, or ids that do not form a forest.
 
     >>> from kvtrace.trace.building import toy
     >>> found = compare(toy("0 1", "0 2"), toy("0 1", "2 3"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +25,7 @@ class Distribution:
     quantiles: dict[float, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, values: np.ndarray, quantiles=()) -> Distribution:
+    def of(cls, values: np.ndarray, quantiles: Sequence[float] = ()) -> Distribution:
         """The distribution of some values.
 
         >>> Distribution.of(np.array([1, 2, 3, 4]), [0.9]).quantiles
@@ -37,7 +38,7 @@ class Distribution:
         return cls._made(len(values), values.mean(), values.std(), values.min(), found, values.max(), quantiles)
 
     @classmethod
-    def of_counted(cls, values: np.ndarray, counts: np.ndarray, quantiles=()) -> Distribution:
+    def of_counted(cls, values: np.ndarray, counts: np.ndarray, quantiles: Sequence[float] = ()) -> Distribution:
         """The distribution of values that each stand for so many: as `of(np.repeat(values, counts))`, in less memory.
 
         >>> Distribution.of_counted(np.array([5, 1]), np.array([1, 3])) == Distribution.of(np.array([1, 1, 1, 5]))

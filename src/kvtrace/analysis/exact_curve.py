@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from ..trace.hits import Hits
@@ -21,6 +23,13 @@ class HitCurve:
     request whole, and what it keeps of one then depends on the engine.
     """
 
+    requests: int
+    blocks: int  # references to blocks
+    tokens: int
+    requests_with_blocks: int
+    block_size: int  # tokens
+    longest: int  # blocks of the longest prompt
+    working_set: int  # distinct blocks
     sample: float | None = None  # the share of the blocks that was looked at; None = all, exact
 
     def __init__(self, trace: Trace, found: Segments):
@@ -39,14 +48,14 @@ class HitCurve:
         self.block_size, self.longest = trace.block_size, int(blocks.max())
         self.working_set = trace.working_set
 
-    def hits(self, capacities) -> list[Hits]:
+    def hits(self, capacities: Iterable[int]) -> list[Hits]:
         """The counts of caches of so many blocks each.
 
         >>> from kvtrace import hit_curve, toy
         >>> [hits.block_hit_rate for hits in hit_curve(toy("0", "1", "0")).hits([1, 2])]
         [0.0, 0.3333333333333333]
         """
-        capacity = np.asarray(capacities, dtype=np.int64).reshape(-1)
+        capacity = np.asarray(list(capacities), dtype=np.int64)
         hit_blocks, shares = self._ramps.at(capacity)
         hit_tokens = hit_blocks * self.block_size - self._missing.at(capacity)
         return [
@@ -73,9 +82,9 @@ class HitCurve:
         """
         return spread(self.longest, self.working_set, points)
 
-    def to_dict(self, capacities=None, *, kv_bytes_per_token: int | None = None) -> dict:
+    def to_dict(self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None) -> dict:
         """Keys as docs/analysis/curve.md lists them, a point for each capacity; `schema` is their version."""
-        capacities = self.capacities() if capacities is None else capacities
+        capacities = self.capacities() if capacities is None else list(capacities)
         points = []
         for capacity, hits in zip(capacities, self.hits(capacities), strict=True):
             point = {"capacity": int(capacity), "capacity_tokens": int(capacity) * self.block_size}

@@ -9,6 +9,8 @@ in use all the time: it is added to, or taken from, the first place (SHARDS-adj)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from .._base.errors import UsageError
@@ -42,7 +44,7 @@ class SampledCurve(HitCurve):
         self.sample = SAMPLES / self._every
         self._parts = list(_parts(trace, self._every, seed, most))
 
-    def hits(self, capacities) -> list[Hits]:
+    def hits(self, capacities: Iterable[int]) -> list[Hits]:
         """The estimated counts of caches of so many blocks each."""
         blocks, tokens, requests = self._estimates(capacities).mean(axis=0)
         return [
@@ -50,15 +52,15 @@ class SampledCurve(HitCurve):
             for hit_blocks, hit_tokens, request_hits in zip(blocks, tokens, requests, strict=True)
         ]
 
-    def errors(self, capacities) -> dict[str, np.ndarray]:
+    def errors(self, capacities: Iterable[int]) -> dict[str, np.ndarray]:
         """Rate -> how far off each may be, up or down: 95 % are nearer, were the samples independent; most are."""
         wholes = (self.blocks, self.tokens, self.requests_with_blocks)
         spread = self._estimates(capacities).std(axis=0, ddof=1) * T_95 / SAMPLES**0.5
         return {rate: off / max(1, whole) for rate, off, whole in zip(RATES, spread, wholes, strict=True)}
 
-    def to_dict(self, capacities=None, *, kv_bytes_per_token: int | None = None) -> dict:
+    def to_dict(self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None) -> dict:
         """Keys as docs/analysis/curve.md lists them; each point has an `error` of each rate."""
-        capacities = self.capacities() if capacities is None else capacities
+        capacities = self.capacities() if capacities is None else list(capacities)
         found, errors = super().to_dict(capacities, kv_bytes_per_token=kv_bytes_per_token), self.errors(capacities)
         for place, point in enumerate(found["points"]):
             point["error"] = {rate: float(off[place]) for rate, off in errors.items()}
@@ -70,7 +72,7 @@ class SampledCurve(HitCurve):
 
     def _estimates(self, capacities) -> np.ndarray:
         """(sample, measure, capacity) -> hit blocks, hit tokens and request hits."""
-        capacity = np.asarray(capacities, dtype=np.int64).reshape(-1)
+        capacity = np.asarray(list(capacities), dtype=np.int64)
         most = np.array([self.blocks, self.tokens, self.requests_with_blocks]).reshape(-1, 1)
         return np.clip([part.at(capacity) for part in self._parts], 0, most)
 

@@ -38,10 +38,20 @@ def recorded_sessions(trace: Trace) -> Turns | None:
 
 
 def infer_sessions(trace: Trace, found: Segments | None = None) -> Turns:
-    """Conversations by what requests share: each follows the last user of its deepest block seen before.
+    """Infer conversations from the blocks that requests share: each follows the last user of its deepest known block.
 
     Not where there are three ways or more on from that block in the whole trace (its children, and prompts that end at
-    it): such a block is a common beginning, and the request begins a conversation. InputError where ids form no forest.
+    it): such a block is a common beginning, and the request begins a conversation.
+
+    Args:
+        trace: The trace.
+        found: The reuse segments of the trace, where they are known already.
+
+    Returns:
+        The conversation and the previous turn of each request.
+
+    Raises:
+        InputError: The ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
     >>> turns = infer_sessions(toy("0 1", "0 2", "0 1 3", "0 4"))

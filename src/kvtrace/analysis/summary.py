@@ -5,7 +5,7 @@ The statistics of datagen and AIPerf with their definitions come first and alone
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,8 +81,19 @@ COUNTS = ("block_size", "tail", "requests", "blocks", "distinct_blocks", "prefix
 DISTRIBUTIONS = ("input_length", "context_length", "unique_prompt_length", "output_length", "request_hit_rate")
 
 
-def basics(trace: Trace, quantiles=(), *, found: Uses | None = None) -> Basics:
-    """datagen's and AIPerf's statistics of a trace; InputError where it has no requests or no blocks.
+def basics(trace: Trace, quantiles: Sequence[float] = (), *, found: Uses | None = None) -> Basics:
+    """Compute the statistics of a trace that datagen and AIPerf print.
+
+    Args:
+        trace: The trace.
+        quantiles: Quantiles of each distribution beside its quartiles, from 0 to 1.
+        found: The uses of the trace's blocks, where they are known already.
+
+    Returns:
+        Counts, the three hit rates without eviction, and five distributions.
+
+    Raises:
+        InputError: The trace has no requests or no blocks.
 
     >>> from kvtrace.trace.building import toy
     >>> found = basics(toy("0 1 2", "0 1 3", "4"))
@@ -202,11 +213,25 @@ class Summary(Framed):
 
 
 def analyze(
-    trace: Trace, *, quantiles=(), ms_per_token: float = 30.0, kv_bytes_per_token: int | None = None
+    trace: Trace,
+    *,
+    quantiles: Sequence[float] = (),
+    ms_per_token: float = 30.0,
+    kv_bytes_per_token: int | None = None,
 ) -> Summary:
-    """All statistics of a trace, in memory or streamed.
+    """Compute all statistics of a trace: lengths, hit rates, reuse, popularity, arrivals and conversations.
 
-    InputError where it has no requests, no blocks, or ids that form no forest.
+    Args:
+        trace: The trace, in memory or read lazily.
+        quantiles: Quantiles of each distribution beside its quartiles, from 0 to 1.
+        ms_per_token: Time per output token, to estimate how many requests are active at once.
+        kv_bytes_per_token: KV-cache bytes a token over all layers, for the working set in bytes.
+
+    Returns:
+        The statistics; docs/analysis/analyze.md defines each.
+
+    Raises:
+        InputError: The trace has no requests, no blocks, or ids that do not form a forest.
 
     >>> from kvtrace.trace.building import toy
     >>> found = analyze(toy("0 1 2", "0 1 3", "4"))

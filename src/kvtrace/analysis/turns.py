@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +48,7 @@ class Sessions:
         return counts | named | {"by_turn": [group.to_dict() for group in self.by_turn]}
 
 
-def sessions(trace: Trace, hit_blocks: np.ndarray, quantiles=()) -> Sessions | None:
+def sessions(trace: Trace, hit_blocks: np.ndarray, quantiles: Sequence[float] = ()) -> Sessions | None:
     """The conversations of a trace; None where it has no sessions.
 
     >>> from kvtrace.trace.building import toy

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict, cast
 
 import numpy as np
 
 from .._base.errors import UsageError
-from ..trace.hits import Hits, count_hits
+from ..trace.hits import Hits, HitsDict, count_hits
 from ..trace.trace import Trace
 from . import engines
 from .demand import Jobs, jobs
@@ -58,6 +58,35 @@ class Setting:
         return self.mode, not self.bound and engines.find(self.engine).recompute_last
 
 
+class EngineOptions(TypedDict, total=False):
+    """The options of an engine, where it has them."""
+
+    capacity_counts: str
+    pool: str
+    free_order: str
+    watermark: str
+
+
+class SimulationDict(HitsDict, EngineOptions):
+    """What `Simulation.to_dict` returns; docs/cache/simulate.md explains the keys."""
+
+    engine: str
+    policy: str
+    mode: str
+    schedule: str
+    capacity: int
+    capacity_tokens: int
+    evictions: int
+    early_frees: int
+    warm_up_requests: int
+
+
+class WindowDict(HitsDict):
+    """One window of `Simulation.over_time`."""
+
+    start_ms: float
+
+
 @dataclass(frozen=True, eq=False)
 class Simulation:
     """What a cache did with a trace: the hit blocks of each request, and what was evicted and freed early."""
@@ -74,8 +103,8 @@ class Simulation:
         """The counts, of the requests after the warm-up."""
         return count_hits(self.trace, self.hit_blocks, slice(self.warm_up, None))
 
-    def over_time(self, window_ms: float) -> list[dict[str, Any]]:
-        """The counts of each window of so many milliseconds: `start_ms`, and the keys of `Hits.to_dict`.
+    def over_time(self, window_ms: float) -> list[WindowDict]:
+        """The counts of each window of `window_ms` milliseconds that has requests.
 
         >>> from kvtrace.trace.building import toy
         >>> [window["hit_blocks"] for window in simulate(toy("0", "0", "0", gap_ms=60), 1).over_time(100)]
@@ -87,26 +116,29 @@ class Simulation:
         starts = np.flatnonzero(np.diff(number, prepend=-1))
         stops = [*starts[1:], len(number)]
         return [
-            {"start_ms": float(number[start] * window_ms)}
-            | count_hits(self.trace, self.hit_blocks, slice(start, stop)).to_dict()
+            {
+                "start_ms": float(number[start] * window_ms),
+                **count_hits(self.trace, self.hit_blocks, slice(start, stop)).to_dict(),
+            }
             for start, stop in zip(starts, stops, strict=True)
         ]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> SimulationDict:
         """Keys as docs/cache/simulate.md lists them."""
         setting = self.setting
         return {
             "engine": setting.engine, "policy": setting.policy, "mode": setting.mode,
             "schedule": str(setting.schedule), "capacity": setting.capacity,
             "capacity_tokens": setting.capacity * self.trace.block_size,
-        } | self._switches() | self.hits.to_dict() | {
+            **self._switches(), **self.hits.to_dict(),
             "evictions": self.evictions, "early_frees": self.early_frees, "warm_up_requests": self.warm_up,
         }  # fmt: skip
 
-    def _switches(self):
+    def _switches(self) -> EngineOptions:
         """The switches that the engine takes, and how they stood."""
         taken = () if self.setting.bound else engines.find(self.setting.engine).switches
-        return {name: value for name, value in (DEFAULTS | dict(self.setting.switches)).items() if name in taken}
+        given = DEFAULTS | dict(self.setting.switches)
+        return cast(EngineOptions, {name: value for name, value in given.items() if name in taken})
 
 
 def simulate(
@@ -123,10 +155,27 @@ def simulate(
     watermark: str = "off",
     warm_up: int = 0,
 ) -> Simulation:
-    """What a prefix cache of so many blocks would have hit; docs/cache/simulate.md says what each argument takes.
+    """Run a trace through a prefix cache and count the hits.
 
-    UsageError where an argument is none, or a capacity that counts live blocks does not hold the longest request;
-    InputError where ids do not form a forest. A fault in a policy of the user's own surfaces as it is.
+    Args:
+        trace: The trace.
+        capacity: Blocks that the cache holds.
+        policy: An eviction policy of docs/cache/policies.md, or "module:Class" for one of your own.
+        engine: "reference", or the serving engine whose cache is imitated: "vllm", "sglang" or "lmcache".
+        mode: Blocks that a request holds: "block", "token" or "grow"; see docs/cache/simulate.md.
+        schedule: Which requests are active at once: "c1", "window:N" or "timed:MS".
+        capacity_counts: Blocks that the capacity limits: "total", or "idle" ones only.
+        pool: Order among the idle blocks of the pool: "flat" or "leaf-first".
+        free_order: Where an engine puts freed blocks: "prepend" or "append".
+        watermark: "on" evicts a fifth of the blocks once 80 % are in use, as LMCache does; or "off".
+        warm_up: The first requests, which `hits` leaves out.
+
+    Returns:
+        The hit blocks of each request, evictions and counts.
+
+    Raises:
+        UsageError: An argument is not valid, or the longest request does not fit into the capacity.
+        InputError: The ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
     >>> simulate(toy("0 1 2", "3", "0 1"), capacity=3).hit_blocks.tolist()

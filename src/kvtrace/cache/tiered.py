@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -18,7 +18,22 @@ from .._base.errors import UsageError
 from ..trace.trace import Trace
 from .demand import Jobs, jobs
 from .policies import make
-from .simulation import CHUNK, Setting, Simulation, require_room, run
+from .simulation import CHUNK, Setting, Simulation, SimulationDict, require_room, run
+
+
+class TierDict(TypedDict):
+    """One tier of `TieredSimulation.to_dict`."""
+
+    name: str
+    capacity: int
+    hit_blocks: int
+
+
+class TieredDict(SimulationDict):
+    """What `TieredSimulation.to_dict` returns."""
+
+    tiers: list[TierDict]
+    exclusive: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,15 +44,15 @@ class TieredSimulation(Simulation):
     exclusive: bool = True
     found: np.ndarray | None = None  # (tier, request) -> hit blocks that came from there
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> TieredDict:
         """Keys as docs/cache/simulate.md lists them: those of a simulation, and `tiers`."""
         assert self.found is not None
         rows = slice(self.warm_up, None)
-        tiers = [
+        tiers: list[TierDict] = [
             {"name": name, "capacity": capacity, "hit_blocks": int(found[rows].sum())}
             for (name, capacity), found in zip(self.tiers, self.found, strict=True)
         ]
-        return super().to_dict() | {"tiers": tiers, "exclusive": self.exclusive}
+        return {**super().to_dict(), "tiers": tiers, "exclusive": self.exclusive}
 
 
 def simulate_tiers(
@@ -49,9 +64,21 @@ def simulate_tiers(
     setting: Setting | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> TieredSimulation:
-    """What tiers of so many blocks each would have hit, the first tier first, each with an order of its own.
+    """Run a trace through a cache in tiers and count from which tier each hit came.
 
-    `setting` gives mode and schedule. UsageError as `simulate`, and where inclusive tiers do not grow.
+    Args:
+        trace: The trace.
+        tiers: Name -> capacity in blocks, the first tier first; two or more.
+        policy: The eviction policy of each tier.
+        exclusive: A block is in one tier at a time; else each tier also holds what is in the tiers before it.
+        setting: Gives mode and schedule; its capacity and policy are not used.
+        on_progress: Receives the number of requests served since its last call.
+
+    Returns:
+        The hit blocks of each request, in total and by tier.
+
+    Raises:
+        UsageError: As in `simulate`; also where inclusive tiers do not grow.
 
     >>> from kvtrace.trace.building import toy
     >>> found = simulate_tiers(toy("0 1", "2 3", "0 1"), {"hbm": 2, "dram": 2})

@@ -14,7 +14,7 @@ def check(trace, block_size, most, quiet):
     """Check the invariants of any trace file: one line a violation, exit status 3 if there is one."""
     from ..formats.violations import check as violations_of
 
-    violations = violations_of(trace, block_size=block_size, most=most)
+    violations = violations_of(trace, block_size=block_size, max_per_rule=most)
     for violation in violations:
         click.echo(str(violation))
     if not violations and not quiet:

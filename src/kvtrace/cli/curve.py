@@ -34,7 +34,7 @@ def curve(trace, capacity, points, as_json, as_csv, sample, seed, model_config, 
         raise UsageError("--json and --csv exclude each other. Give one of them.")
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     read, at_most = _read(trace, sample, block_size, chain, memory, quiet)
-    found = hit_curve(read, sample=sample, seed=seed, most=at_most)
+    found = hit_curve(read, sample=sample, seed=seed, max_references=at_most)
     units = {"block_size": found.block_size, "working_set": found.working_set, "kv_bytes_per_token": kv_bytes}
     wanted = found.capacities(points) if capacity == "auto" else parse_capacities(capacity, **units)
     values = found.to_dict(sorted(set(wanted)), kv_bytes_per_token=kv_bytes)

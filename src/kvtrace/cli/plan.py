@@ -35,23 +35,23 @@ def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, wr
     from ..report import planning as shown
     from ..serving.core import router as routing
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
-    from ..serving.planning import Wanted, parse_tier
+    from ..serving.planning import PlanTarget, parse_tier
     from ..serving.planning import plan as planned
     from ..serving.simulation import BatchLimits
 
     roofline = Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
-    wanted = Wanted(
+    target = PlanTarget(
         ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, tiers)),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
         limits=BatchLimits(step_tokens, max_requests), routers=names(routers),
     )  # fmt: skip
-    for router in wanted.routers:
+    for router in target.routers:
         routing.check(router)
     read = formats.read(trace, block_size=block_size)
     screen = console()
     tell = None if quiet else lambda part: screen.print(f"[dim]{shown.DOING[part]} ...[/dim]", highlight=False)
-    found = planned(read, roofline, wanted, on_part=tell)
+    found = planned(read, roofline, target, on_part=tell)
     if as_json:
-        print_json(found)
+        print_json(found.to_dict())
     else:
         print_tables(shown.tables(found))

@@ -33,7 +33,7 @@ def report(trace, other, output, png, title, model_config, kv_bytes_per_token, b
     from ..report import interactive, paper
     from ..serving.hardware import roofline_of
     from ..serving.kv_bytes import chosen
-    from ..serving.planning import Wanted, plan
+    from ..serving.planning import PlanTarget, plan
 
     interactive.script()  # before any work: it says what is not installed
     formats.check_output(output)
@@ -47,7 +47,7 @@ def report(trace, other, output, png, title, model_config, kv_bytes_per_token, b
         read = formats.read(path, block_size=block_size)
         studies.append(page.Study(read.chained() if chain else read, printable(name), kv_bytes))
     plots = page.draw(*studies)
-    found = plan(studies[0].trace, roofline, Wanted(ttft_s=milliseconds(ttft) / 1000)) if roofline else None
+    found = plan(studies[0].trace, roofline, PlanTarget(ttft_s=milliseconds(ttft) / 1000)) if roofline else None
     html = page.render(studies, plots, title, found)
     figures = paper.write_figures(plots, png) if png else []
     with write_atomically(output) as stream:

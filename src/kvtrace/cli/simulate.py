@@ -149,7 +149,7 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
     from ..cache.simulation import switched
     from ..cache.tiered import parse_tiers, simulate_tiers
     from ..serving.instances import simulate_instances
-    from ..serving.planning import rates_of
+    from ..serving.planning import step_cost
     from ..serving.simulation import simulate_serving
 
     common = {
@@ -174,7 +174,7 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
         by = [(router, one) for router in names(routers or "round-robin") for one in settings]
         bar.expect(len(trace) * len(by))
         if roofline:
-            served = partial(simulate_serving, trace, rates_of(roofline), instances=instances or 1, on_progress=bar.update)
+            served = partial(simulate_serving, trace, step_cost(roofline), instances=instances or 1, on_progress=bar.update)
             return [served(setting=one, router=router) for router, one in by], []
         return [simulate_instances(trace, instances, router, setting=one, on_progress=bar.update) for router, one in by], []
     bounds = [] if no_gap else list(dict.fromkeys(optimum_of(one) for one in settings))

@@ -41,8 +41,11 @@ def convert_dataset(
     meta = meta_of(whole, whole, ratio=checked_ratio(ratio), requests=count)
     del whole
     columns = _row_by_row(parts, count, ratio)
-    given = {"block_size": parts.block_size, "tail": parts.tail, "meta": meta}
-    return write_chunks(columns, path, format=format, first_id=first_id, extra=extra, **given), count
+    names = write_chunks(
+        columns, path, block_size=parts.block_size, tail=parts.tail, format=format, first_id=first_id, extra=extra,
+        meta=meta,
+    )  # fmt: skip
+    return names, count
 
 
 def _row_by_row(parts, limit, ratio) -> Iterator[Columns]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -53,12 +54,30 @@ def read(
     threads: int | None = None,
     add_columns: Callable[[int], dict[str, np.ndarray]] | None = None,
 ) -> Trace:
-    """The Trace in a file, normalised where need be: rows in time order, times from 0, ids 0, 1, 2, ... (see `fixes`).
+    """Read a trace file, and normalise it: rows in time order, times from 0, ids 0, 1, 2, ... (see `Trace.fixes`).
 
-    `path` may be `-` for stdin, may be packed (gzip, zstd), and may be a folder of parts. The format is told by the
-    content; block size and tail come from the sidecar, or from the prompts themselves if only one size fits them.
-    `extra` says what happens to keys that a trace does not need: keep, as columns, or ignore. `add_columns` gives more
-    of them, for so many rows in the file's order. InputError names the line that can't be taken.
+    Args:
+        path: A file, which may be packed (gzip, zstd), a data set folder, or "-" for stdin.
+        format: "mooncake", "bailian", "parquet" or "dataset"; the default is told by the content.
+        block_size: Tokens a block; the default is the sidecar's, else what the prompts imply.
+        tail: The last, partial block of a prompt: "kept", "unique" or "dropped"; the default is the sidecar's.
+        extra: Keys that a trace does not need: "keep" them as columns, or "ignore" them.
+        threads: Threads that parse; the default is one a core.
+        add_columns: Gives more columns for a number of rows, in the order of the file.
+
+    Returns:
+        The trace.
+
+    Raises:
+        InputError: The file cannot be read; the message names the line.
+        UsageError: An argument is not valid, or contradicts the sidecar.
+
+    >>> import tempfile
+    >>> from kvtrace.trace.building import toy
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = write(toy("0 1", "0 2"), f"{folder}/trace.jsonl")
+    ...     read(f"{folder}/trace.jsonl")
+    Trace(2 requests, 4 blocks, 3 distinct, block_size=1, tail=kept)
     """
     found = read_columns(path, format=format, extra=extra, threads=threads)
     rows, said = found.columns, _sidecar(found, block_size, tail)
@@ -115,18 +134,37 @@ def write(
     format: str | None = None,
     first_id: int = 0,
     extra: bool = False,
-    meta: Mapping | None = None,
+    meta: Mapping[str, Any] | None = None,
     block_size: int | None = None,
     tail: str | None = None,
     inspect: Inspect | None = None,
 ) -> list[str]:
-    """Write a Trace, or plain columns and their block size and tail; returns the names of the files written.
+    """Write a trace and its sidecar file; both appear whole or not at all.
 
-    `-` is stdout. The format is told by the name if it is not given: .parquet, .parts or a slash at the end for a
-    folder of parts, else mooncake; .gz and .zst are packed. Beside a file its sidecar is written, with `meta` in it;
-    both appear whole or not at all. `first_id` is added to each id; `extra` adds sessions and extra columns to formats
-    that do not have them anyway. `inspect` sees the file before it has its name, and may raise, so that nothing is
-    written; the text it gives becomes `<path>.card.md`.
+    Args:
+        columns: A Trace, or plain columns with `block_size` and `tail`.
+        path: A file (.gz and .zst are packed), a data set folder, or "-" for stdout.
+        format: "mooncake", "bailian", "parquet" or "dataset". The default follows from the name: .parquet; .dataset or
+            a slash at the end; else "mooncake".
+        first_id: Number to add to each id.
+        extra: Also write sessions and extra columns in formats that do not have them anyway.
+        meta: JSON values for the sidecar; the default is the trace's own.
+        block_size: Tokens a block, for plain columns.
+        tail: "kept", "unique" or "dropped", for plain columns; the default is "kept".
+        inspect: Sees the file before it has its name, and may raise, so that nothing is written; the text that it
+            returns becomes `<path>.card.md`.
+
+    Returns:
+        The names of the files written.
+
+    Raises:
+        UsageError: An argument is not valid, or the place cannot be written to.
+
+    >>> import os, tempfile
+    >>> from kvtrace.trace.building import toy
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [os.path.basename(name) for name in write(toy("0 1", "0 2"), f"{folder}/trace.jsonl")]
+    ['trace.jsonl', 'trace.jsonl.meta.json']
     """
     format = check_output(path, format)
     if isinstance(columns, Trace):
@@ -196,7 +234,7 @@ def write_chunks(
     format: str = "mooncake",
     first_id: int = 0,
     extra: bool = False,
-    meta: Mapping | None = None,
+    meta: Mapping[str, Any] | None = None,
     inspect: Inspect | None = None,
 ) -> list[str]:
     """Write columns that come in chunks as Mooncake's rows or as parts; returns the names of the files written.

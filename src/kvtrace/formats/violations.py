@@ -32,7 +32,7 @@ class Violation:
     rule: str
     message: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.path}:{'' if self.line is None else f'{self.line}:'} {self.message}"
 
 
@@ -42,23 +42,42 @@ def check(
     block_size: int | None = None,
     tail: str | None = None,
     format: str | None = None,
-    most: int = 20,
+    max_per_rule: int = 20,
     threads: int | None = None,
 ) -> list[Violation]:
-    """What is wrong with a trace file, rule by rule and line by line; empty if nothing is.
+    """Check a trace file against the invariants of a trace, as it stands, and list what breaks them.
 
-    Of each rule the first `most` lines are listed and the rest counted. InputError only if the file can't be read.
+    Args:
+        path: A trace file, a data set folder, or "-" for stdin.
+        block_size: Tokens a block; the default is the sidecar's, else what the prompts imply.
+        tail: "kept", "unique" or "dropped"; the default is the sidecar's.
+        format: "mooncake", "bailian", "parquet" or "dataset"; the default is told by the content.
+        max_per_rule: Lines to list for each rule; the others are counted.
+        threads: Threads that parse; the default is one a core.
+
+    Returns:
+        The violations, rule by rule; an empty list if all invariants hold.
+
+    Raises:
+        InputError: The file cannot be read at all.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+    ...     row = '{"timestamp": 5, "input_length": 2, "output_length": 1, "hash_ids": [0]}'
+    ...     _ = file.write(row), file.flush()
+    ...     [violation.rule for violation in check(file.name, block_size=2)]
+    ['times']
     """
-    broken = _Broken(most)
+    broken = _Broken(max_per_rule)
     found = read_columns(path, format=format, threads=threads, on_error=broken.add)
-    listed = _List(name_of(path), most)
+    listed = _List(name_of(path), max_per_rule)
     listed.add_rows("rows", broken.rows, broken.count, lambda error: (error.line, _without_place(error)))
     if not len(found.columns):
         listed.add("rows", "holds no requests.")
         return listed.violations
     block_size, tail = _sizes(listed, found, block_size, tail)
     for rule, rows, message in _findings(found, block_size, tail):
-        listed.add_rows(rule, rows[:most], len(rows), partial(_told, found, message))
+        listed.add_rows(rule, rows[:max_per_rule], len(rows), partial(_told, found, message))
     return listed.violations
 
 

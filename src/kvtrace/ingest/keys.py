@@ -36,17 +36,29 @@ class Key:
         """A number for one purpose, to seed a generator with: as hard to guess as the key."""
         return int.from_bytes(self.subkey(purpose), "little")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "Key(secret)"
 
-    def __reduce__(self):  # workers get the key through a pipe of the operating system
+    def __reduce__(self) -> tuple[type[Key], tuple[bytes]]:
+        # workers get the key through a pipe of the operating system
         return Key, (self._secret,)
 
 
-def load_key(path, *, make: bool = True) -> Key:
-    """The key in a file of 32 hexadecimal digits that only its owner can read; a missing file is made, mode 0600.
+def load_key(path: str | Path, *, make: bool = True) -> Key:
+    """Read the key in a file of 32 hexadecimal digits that only its owner can read.
 
-    Without `make`, a missing file is a UsageError.
+    Args:
+        path: The key file, mode 0600.
+        make: Make a missing file, with a new random key.
+
+    Raises:
+        UsageError: The file cannot be read, others may read it, or it is missing and `make` is False.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     key, again = load_key(f"{folder}/key"), load_key(f"{folder}/key")
+    >>> key, key.subkey("sample") == again.subkey("sample")
+    (Key(secret), True)
     """
     path = Path(path)
     try:

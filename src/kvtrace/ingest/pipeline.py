@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from .row_counts import Progress, RowCounter
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
+
+Inputs = str | Path | Iterable[str | Path]  # paths, directories or globs
 
 NS_PER_MS = 1_000_000
 MOST = 1 << 24  # tokens a block
@@ -61,16 +63,123 @@ class Rows:
         return Trace.from_columns(self.columns, block_size=self.block_size, tail=self.tail, meta=self.meta)
 
 
-def anonymize(inputs, **options) -> Trace:
-    """The Trace of raw logs: text replaced by chained block ids under a key that is forgotten.
+def anonymize(
+    inputs: Inputs,
+    *,
+    log_format: str = "auto",
+    field_map: dict[str, str] | None = None,
+    time_unit: str = "auto",
+    allow_truncated: bool = False,
+    tokenizer: str | None = "deepseek-r1",
+    chat_template: str | Path | None = None,
+    use_template: bool = True,
+    generation_prompt: str | None = None,
+    block_size: int | None = None,
+    outputs: bool = False,
+    profile: Profile | str = "standard",
+    k: int | None = None,
+    k_counts: str | None = None,
+    tail: str | None = None,
+    time_step_ms: int | None = None,
+    round_input: str | int | None = None,
+    round_output: str | int | None = None,
+    drop_sessions: bool | None = None,
+    sample_sessions: float = 1.0,
+    tenant_field: str | None = None,
+    isolate_tenants: bool = False,
+    arrivals: str | None = None,
+    key: Key | None = None,
+    workers: int | None = None,
+    max_errors: int = 0,
+    on_reject: Callable[[RowError], None] | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Trace:
+    """Turn raw logs into a Trace: text becomes chained block ids, hashed under a secret key.
 
-    `inputs` is a path, directory or glob, or several. The options are those of `anonymize_rows`.
+    Args:
+        inputs: A path, a directory or a glob, or several of these.
+        log_format: Name of a reader in docs/ingest/logs.md; "auto" looks at the first rows.
+        field_map: Field to JSON path, as in {"session": "meta.conversation"}.
+        time_unit: "s", "ms", "us", "ns" or "iso"; "auto" looks at the first rows.
+        allow_truncated: Accept prompts that the logger cut short.
+        tokenizer: A built-in name, a tokenizer.json or its folder, or a Hugging Face id; None for logs of hashes.
+        chat_template: A jinja file that replaces the tokenizer's own template.
+        use_template: False for prompts that are templated text already.
+        generation_prompt: Text that ends each prompt, instead of the template's own.
+        block_size: Tokens a block. The default is 512, or the block size of the hashes in the log.
+        outputs: Also make ids for the blocks of the outputs.
+        profile: A release profile or its name; the next seven options replace single settings of it.
+        k: Blocks with fewer contributors than k are split, one copy each; 1 never splits.
+        k_counts: What k counts: "users", "sessions", "requests" or "auto".
+        tail: The last, partial block of a prompt: "shared", "unique" or "drop".
+        time_step_ms: Times are rounded down to such steps; 0 keeps milliseconds.
+        round_input: Input lengths are rounded up to so many tokens, or to "block"; "exact" keeps them.
+        round_output: Output lengths are rounded up to so many tokens, or to "pow2"; "exact" keeps them.
+        drop_sessions: Leave out sessions, turns and parents.
+        sample_sessions: Share of the sessions to release, each whole: above 0, at most 1.
+        tenant_field: JSON path of the tenant; k then counts tenants.
+        isolate_tenants: Tenants share no blocks, as in engines that keep their caches apart.
+        arrivals: Arrival model for a log without times, as in "rate=2/s,think=30s,seed=1".
+        key: Key of the hash (see `load_key`). The default is random and never stored.
+        workers: Processes; the default is one a core.
+        max_errors: Number of bad rows that are left out before one ends the run; -1 is no limit.
+        on_reject: Receives the error of each bad row.
+        on_progress: Receives the progress after each batch.
+
+    Returns:
+        The trace after the steps of its release profile; its `meta` holds what a sidecar file says.
+
+    Raises:
+        UsageError: Options do not fit together.
+        InputError: A log cannot be read, or has more than `max_errors` bad rows.
+
+    >>> import json, tempfile
+    >>> rows = [{"timestamp": time, "prompt": "a b c d e f g h", "output_length": 1} for time in (0, 1)]
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as log:
+    ...     _ = log.write("".join(json.dumps(row) + "\\n" for row in rows)), log.flush()
+    ...     anonymize(log.name, block_size=4, profile="exact")
+    Trace(2 requests, 4 blocks, 2 distinct, block_size=4, tail=kept)
     """
-    return anonymize_rows(inputs, **options).trace()
+    return anonymize_rows(
+        inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
+        tokenizer=tokenizer, chat_template=chat_template, use_template=use_template,
+        generation_prompt=generation_prompt, block_size=block_size, outputs=outputs, profile=profile, k=k,
+        k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input, round_output=round_output,
+        drop_sessions=drop_sessions, sample_sessions=sample_sessions, tenant_field=tenant_field,
+        isolate_tenants=isolate_tenants, arrivals=arrivals, key=key, workers=workers, max_errors=max_errors,
+        on_reject=on_reject, on_progress=on_progress,
+    ).trace()  # fmt: skip
+
+
+class LogOptions(TypedDict, total=False):
+    """The options of `prepared` that `anonymize_rows` hands on; `anonymize` says what each means."""
+
+    log_format: str
+    field_map: dict[str, str] | None
+    time_unit: str
+    allow_truncated: bool
+    tokenizer: str | None
+    chat_template: str | Path | None
+    use_template: bool
+    generation_prompt: str | None
+    block_size: int | None
+    outputs: bool
+    profile: Profile | str
+    k: int | None
+    k_counts: str | None
+    tail: str | None
+    time_step_ms: int | None
+    round_input: str | int | None
+    round_output: str | int | None
+    drop_sessions: bool | None
+    tenant_field: str | None
+    isolate_tenants: bool
+    arrivals: str | None
+    key: Key | None
 
 
 def anonymize_rows(
-    inputs: str | Path | Iterable,
+    inputs: Inputs,
     *,
     sample_sessions: float = 1.0,
     checkpoint: Checkpoint | None = None,
@@ -80,7 +189,7 @@ def anonymize_rows(
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[dict], None] | None = None,
-    **options,
+    **options: Unpack[LogOptions],
 ) -> Rows:
     """Anonymise raw logs; the other options are those of `prepared`, and docs/cli/cli.md says what each means.
 
@@ -128,7 +237,7 @@ class Prepared:
 
 
 def prepared(
-    inputs: str | Path | Iterable,
+    inputs: Inputs,
     *,
     log_format: str = "auto",
     field_map: dict[str, str] | None = None,
@@ -141,23 +250,31 @@ def prepared(
     block_size: int | None = None,
     outputs: bool = False,
     profile: Profile | str = "standard",
+    k: int | None = None,
+    k_counts: str | None = None,
+    tail: str | None = None,
+    time_step_ms: int | None = None,
+    round_input: str | int | None = None,
+    round_output: str | int | None = None,
+    drop_sessions: bool | None = None,
     tenant_field: str | None = None,
     isolate_tenants: bool = False,
     arrivals: str | None = None,
     key: Key | None = None,
     keep_order: bool = False,
     stop_at_error: bool = True,
-    **settings,
 ) -> Prepared:
     """What raw logs are, and how they will be anonymised; UsageError where options do not fit.
 
-    `settings` stand over the profile's own: k, tail and what else privacy.Profile has. `block_size` is 512 unless the
-    log holds an engine's hashes, whose blocks have theirs.
+    `anonymize` says what each option means.
     """
     from . import logs
     from .logs import sources
 
-    chosen = profiles.profile(profile, **settings) if isinstance(profile, str) else replace(profile, **settings)
+    chosen = profiles.profile(
+        profile, k=k, k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input,
+        round_output=round_output, drop_sessions=drop_sessions,
+    )  # fmt: skip
     model = None if arrivals is None else ArrivalModel.parse(arrivals)
     _check_options(block_size, chosen, keep_order, outputs)
     files = sources.find(inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +12,11 @@ from .._base.row_counts import Counts
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import BLOCKS, Plan, counts_of, cuts
-from ..privacy.profiles import TAILS
+from ..privacy.profiles import TAILS, Profile
 from .encoding_tasks import Encoded, FarEncoder, PartEncoder, parts_of
+from .keys import Key
 from .logs import sources
-from .pipeline import Prepared, nothing_read, prepared
+from .pipeline import Inputs, Prepared, nothing_read, prepared
 from .row_counts import Progress, RowCounter
 
 TOKEN_BYTES = 4  # of log, that a token takes, or more
@@ -32,26 +33,79 @@ class Anonymized:
 
 @contextmanager
 def anonymize_dataset(
-    inputs: str | Path | Iterable,
+    inputs: Inputs,
     *,
     runner: Runner,
     work: str | Path,
     partitions: int | None = None,
     task_blocks: int = BLOCKS,
     key_file: str | None = None,
+    log_format: str = "auto",
+    field_map: dict[str, str] | None = None,
+    time_unit: str = "auto",
+    allow_truncated: bool = False,
+    tokenizer: str | None = "deepseek-r1",
+    chat_template: str | Path | None = None,
+    use_template: bool = True,
+    generation_prompt: str | None = None,
+    block_size: int | None = None,
+    profile: Profile | str = "standard",
+    k: int | None = None,
+    k_counts: str | None = None,
+    tail: str | None = None,
+    time_step_ms: int | None = None,
+    round_input: str | int | None = None,
+    round_output: str | int | None = None,
+    drop_sessions: bool | None = None,
+    tenant_field: str | None = None,
+    isolate_tenants: bool = False,
+    key: Key | None = None,
     max_errors: int = 0,
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[dict], None] | None = None,
-    **options,
+    arrivals: str | None = None,
+    outputs: bool = False,
+    keep_order: bool = False,
+    sample_sessions: float = 1.0,
 ) -> Iterator[Anonymized]:
-    """Anonymise raw logs by tasks of a runner; what they hand on lies in the folder or URL `work` until the block ends.
+    """Anonymise raw logs by tasks of a runner, in bounded memory; the trace is that of `anonymize`.
 
-    Whatever `partitions`, `task_blocks` (references that a task holds) and the runner are, the trace is the same. The
-    options are those of `anonymize.prepared`, less those that need all rows in one place: UsageError names them.
+    Args:
+        inputs: Paths, directories or globs of files that can be read more than once.
+        runner: Runs the tasks: a `LocalRunner`, or the one that `on_ray` gives.
+        work: A folder or URL for the files that tasks hand on; it is removed when the block ends.
+        partitions: Parts of the log, and tasks of each stage; the default follows from the size of the log.
+        task_blocks: Block references that a task holds, when `partitions` is None.
+        key_file: A file with the key, on each host, for a runner whose tasks run on other hosts.
+        log_format, ..., on_progress: As in `anonymize`.
+        on_start: Receives what the sidecar will say of log, tokenizer and hash, before the work starts.
+        arrivals, outputs, keep_order, sample_sessions: Not supported here; they need all rows in one place.
+
+    Yields:
+        The rows in a store, their figures, and the counts of the log's rows.
+
+    Raises:
+        UsageError: Options do not fit together, or need all rows in one place.
+        InputError: A log cannot be read, or has more than `max_errors` bad rows.
+
+    >>> import json, tempfile, kvtrace
+    >>> rows = [{"timestamp": time, "prompt": "a b c d e f g h", "output_length": 1} for time in (0, 1)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(f"{folder}/log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+    ...     options = {"runner": kvtrace.LocalRunner(1), "work": f"{folder}/work"}
+    ...     with anonymize_dataset(f"{folder}/log.jsonl", block_size=4, profile="exact", **options) as done:
+    ...         done.made.figures["distinct_blocks"]
+    2
     """
-    _require_partable(options)
-    job = prepared(inputs, stop_at_error=max_errors == 0, **options)
+    _require_partable(arrivals, outputs, keep_order, sample_sessions)
+    job = prepared(
+        inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
+        tokenizer=tokenizer, chat_template=chat_template, use_template=use_template,
+        generation_prompt=generation_prompt, block_size=block_size, profile=profile, k=k, k_counts=k_counts, tail=tail,
+        time_step_ms=time_step_ms, round_input=round_input, round_output=round_output, drop_sessions=drop_sessions,
+        tenant_field=tenant_field, isolate_tenants=isolate_tenants, key=key, stop_at_error=max_errors == 0,
+    )  # fmt: skip
     _require_files(job)
     if runner.is_far and key_file is None:
         raise UsageError("tasks on other hosts need --key-file: each host reads the key from its own copy.")
@@ -76,12 +130,12 @@ def anonymize_dataset(
         store.remove()
 
 
-def _require_partable(options) -> None:
+def _require_partable(arrivals: str | None, outputs: bool, keep_order: bool, sample_sessions: float) -> None:
     """UsageError for what a run of many tasks can't do."""
-    for name, option in (("arrivals", "--arrivals"), ("outputs", "--outputs"), ("keep_order", "--keep-order")):
-        if options.pop(name, None):
+    for given, option in ((arrivals, "--arrivals"), (outputs, "--outputs"), (keep_order, "--keep-order")):
+        if given:
             raise UsageError(f"{option} needs all rows in one place. Leave out --runner.")
-    if options.pop("sample_sessions", 1.0) != 1:
+    if sample_sessions != 1:
         raise UsageError("a sample is drawn from all sessions. Release the result with `kvtrace release` to draw it.")
 
 

@@ -75,10 +75,21 @@ def release(
     isolate: bool = False,
     rng: np.random.Generator | None = None,
 ) -> Released:
-    """The trace as its profile lets others see it.
+    """Coarsen a trace as its release profile says.
 
-    `users` are numbers, request -> user or tenant, -1 = unknown; k counts them where they are given. `session_share` of
-    the sessions (or users, or inferred conversations) are drawn by `rng`; with `isolate` users share no block.
+    Args:
+        trace: The trace.
+        profile: A profile, from `profile(name)` or PROFILES.
+        users: Request -> number of its user or tenant, -1 = unknown; k counts users where they are given.
+        session_share: Share of the sessions (or users, or inferred conversations) to release: above 0, at most 1.
+        isolate: Users share no block; needs `users`.
+        rng: Randomness of the draw; the default is fresh.
+
+    Returns:
+        The released trace, its steps, and the hits after each.
+
+    Raises:
+        UsageError: The share is out of range, no request is left, or `isolate` is given without `users`.
 
     >>> from kvtrace.trace.building import toy
     >>> from kvtrace.privacy.profiles import PROFILES

@@ -13,6 +13,7 @@ import orjson
 
 from .._base.tables import TextTable
 from ..analysis.comparison import Comparison, compare_sides
+from ..serving.plan_result import Plan
 from ..trace.trace import Trace
 from . import interactive, planning
 from .plots import PLOTS, compare
@@ -38,11 +39,11 @@ def page(
     names: tuple[str, str] = ("trace", "other"),
     title: str | None = None,
     kv_bytes_per_token: int | None = None,
-    plan: dict[str, Any] | None = None,
+    plan: Plan | None = None,
 ) -> str:
     """The HTML report of a trace, and of how another one differs from it; InputError where it has no blocks.
 
-    `plan` is what `kvtrace.plan` found for it, to stand on the page too.
+    `plan` is the result of `kvtrace.plan`, to show on the page too.
 
     The same traces give the same page, byte for byte.
 
@@ -66,9 +67,7 @@ def draw(study: Study, other: Study | None = None) -> dict[str, Plot]:
     return plots | {name: plot(study) for name, plot in PLOTS.items()}
 
 
-def render(
-    studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: dict[str, Any] | None = None
-) -> str:
+def render(studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: Plan | None = None) -> str:
     """The page of plots that are drawn already."""
     from jinja2 import Environment, StrictUndefined
 
@@ -147,7 +146,7 @@ def _fidelity(found: Comparison) -> dict[str, Any]:
     return {"tables": [_cells(table) for table in found.tables()], "notes": found.notes}
 
 
-def _plan(found: dict[str, Any]) -> dict[str, Any]:
+def _plan(found: Plan) -> dict[str, Any]:
     """A plan's tables, and what each assumes."""
     shown = planning.tables(found)
     return {

@@ -32,7 +32,7 @@ def result(
     window_ms: float | None = None,
 ) -> dict[str, Any]:
     """A simulation's counts and rates, with how far it stays behind the offline optimum where that is known."""
-    values = done.to_dict()
+    values: dict[str, Any] = {**done.to_dict()}
     if kv_bytes_per_token is not None:
         values["capacity_bytes"] = values["capacity_tokens"] * kv_bytes_per_token
     if optimum is not None:

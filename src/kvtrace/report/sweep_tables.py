@@ -9,7 +9,7 @@ from rich.table import Table as Shown
 
 from ..cache.simulation import DEFAULTS
 from ..cache.sweeps.cells import SETTINGS
-from ..cache.sweeps.table import Table
+from ..cache.sweeps.table import SweepTable
 from .curve_tables import RATES
 
 TEXTS = {"trace", "engine", "mode", "schedule", "policy", *DEFAULTS}
@@ -17,7 +17,7 @@ REASONS = 5
 MOST = 40  # rows that are printed when there is a file that has them all
 
 
-def tables(table: Table) -> list[Shown]:
+def tables(table: SweepTable) -> list[Shown]:
     """The table for people: settings that all cells share go into the title, and what failed has no counts."""
     rows = table.rows
     own = [name for name in SETTINGS if len({row[name] for row in rows}) > 1 or name in ("policy", "capacity")]
@@ -38,7 +38,7 @@ def tables(table: Table) -> list[Shown]:
     return [shown]
 
 
-def faults(table: Table) -> list[str]:
+def faults(table: SweepTable) -> list[str]:
     """How many cells could not be run, and why: a line for each of the first reasons."""
     if not table.failed:
         return []

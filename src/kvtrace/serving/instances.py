@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from .._base.errors import UsageError
 from ..cache.demand import Jobs, jobs
-from ..cache.simulation import CHUNK, Setting, Simulation, build
+from ..cache.simulation import CHUNK, Setting, Simulation, SimulationDict, build
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
 from .core import router as routers
@@ -30,6 +30,26 @@ ROUTERS = {
 }
 
 
+class InstanceLoad(TypedDict):
+    """What one instance served."""
+
+    instance: int
+    requests: int
+    blocks: int
+    tokens: int
+    hit_blocks: int
+    block_hit_rate: float
+
+
+class FleetDict(SimulationDict):
+    """What `FleetSimulation.to_dict` returns; docs/serving/instances.md explains the keys."""
+
+    router: str
+    instances: int
+    imbalance: float
+    loads: list[InstanceLoad]
+
+
 @dataclass(frozen=True, eq=False)
 class FleetSimulation(Simulation):
     """What the caches of many instances did with a trace."""
@@ -39,9 +59,9 @@ class FleetSimulation(Simulation):
     instances: int = 1
 
     @property
-    def loads(self) -> list[dict[str, Any]]:
+    def loads(self) -> list[InstanceLoad]:
         """Each instance's requests, blocks and tokens of prompts, and its hit blocks, after the warm-up."""
-        found = []
+        found: list[InstanceLoad] = []
         for number in range(self.instances):
             rows = np.flatnonzero(self.instance == number)
             hits = count_hits(self.trace, self.hit_blocks, rows[rows >= self.warm_up])
@@ -55,10 +75,12 @@ class FleetSimulation(Simulation):
         tokens = [load["tokens"] for load in self.loads]
         return max(tokens) * len(tokens) / sum(tokens) if sum(tokens) else 1.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> FleetDict:
         """Keys as docs/serving/instances.md lists them: those of a simulation, and the router's."""
-        more = {"router": self.router, "instances": self.instances, "imbalance": self.imbalance, "loads": self.loads}
-        return super().to_dict() | more
+        return {
+            **super().to_dict(), "router": self.router, "instances": self.instances, "imbalance": self.imbalance,
+            "loads": self.loads,
+        }  # fmt: skip
 
 
 def simulate_instances(
@@ -70,9 +92,21 @@ def simulate_instances(
     asked: Jobs | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> FleetSimulation:
-    """What so many instances, each with the cache of `setting`, would have hit behind a router.
+    """Run a trace over several instances behind a router, each with a cache of its own, and count the hits.
 
-    UsageError for an unknown router, or a schedule other than c1 and timed.
+    Args:
+        trace: The trace.
+        instances: The number of instances.
+        router: A router of docs/serving/instances.md.
+        setting: The cache of each instance.
+        asked: What each request demands of the cache, where that is known already.
+        on_progress: Receives the number of requests served since its last call.
+
+    Returns:
+        The hit blocks and the instance of each request, and the load of each instance.
+
+    Raises:
+        UsageError: The router is unknown, or the schedule is not c1 or timed.
 
     >>> from kvtrace.trace.building import toy
     >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2))

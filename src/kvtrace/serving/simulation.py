@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -18,10 +18,9 @@ from ..cache.simulation import Setting, build
 from ..cache.tiered import tiered
 from ..trace.trace import Trace
 from .core import router as routers
-from .instances import FleetSimulation, routed
+from .instances import FleetDict, FleetSimulation, routed
 
 CHUNK = 1 << 12  # requests between two looks at the progress
-QUANTILES = (0.5, 0.9, 0.99)
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,29 @@ class Tier:
     name: str
     capacity: int
     block_s: float  # seconds a block: bytes of a block / bandwidth
+
+
+class Quantiles(TypedDict):
+    """The mean and three quantiles of a time in seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class ServingDict(FleetDict):
+    """What `ServingRun.to_dict` returns; docs/serving/serving.md explains the keys."""
+
+    served: int
+    rejected: int
+    cached_tokens: int
+    makespan_s: float
+    requests_per_s: float
+    utilisation: list[float]
+    queued_s: Quantiles
+    ttft_s: Quantiles
+    tpot_s: Quantiles
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,22 +115,22 @@ class ServingRun(FleetSimulation):
         """From the first arrival to the last end."""
         return float(np.nanmax(self.ended_s)) if self.rejected < len(self.ended_s) else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ServingDict:
         """Keys as docs/serving/serving.md lists them: those of a simulation of instances, and times."""
         span = self.makespan_s
         served = len(self.ended_s) - self.rejected
-        times = {name: _summary(getattr(self, f"{name}_s")) for name in ("queued", "ttft", "tpot")}
-        return super().to_dict() | {
-            "schedule": "events", "served": served, "rejected": self.rejected,
+        return {
+            **super().to_dict(), "schedule": "events", "served": served, "rejected": self.rejected,
             "cached_tokens": int(self.cached_tokens.sum()), "makespan_s": span,
             "requests_per_s": served / span if span else 0.0,
             "utilisation": [busy / span if span else 0.0 for busy in self.busy_s],
-        } | {f"{name}_s": values for name, values in times.items()}  # fmt: skip
+            "queued_s": _quantiles(self.queued_s), "ttft_s": _quantiles(self.ttft_s), "tpot_s": _quantiles(self.tpot_s),
+        }  # fmt: skip
 
 
 def simulate_serving(
     trace: Trace,
-    rates: StepCost,
+    cost: StepCost,
     *,
     setting: Setting,
     instances: int = 1,
@@ -119,12 +141,30 @@ def simulate_serving(
     asked: Jobs | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> ServingRun:
-    """The trace served by so many instances with the cache of `setting`; its schedule is what the events say.
+    """Serve a trace in simulated time: instances that batch continuously, behind a router, each with a prefix cache.
 
     A request is admitted, in order of arrival, once all blocks that it may come to hold (its prompt's and, in mode
     grow, its output's) fit beside those of the live ones. One that no instance holds alone is rejected. What the first
     tier evicts goes to the `tiers` below it, and comes back if that is sooner than to compute it again; with `prefetch`
     it comes while the request waits.
+
+    Args:
+        trace: The trace, with its arrivals.
+        cost: The time that a step of an instance takes.
+        setting: The cache of each instance; its schedule is not used.
+        instances: The number of instances.
+        router: A router of docs/serving/instances.md.
+        limits: Tokens a step and requests at once; the default is `BatchLimits()`.
+        tiers: Tiers below the first one of each instance, the fastest first.
+        prefetch: Blocks come up from lower tiers while their request waits.
+        asked: What each request demands of the cache, where that is known already.
+        on_progress: Receives the number of requests served since its last call.
+
+    Returns:
+        The times of each request in seconds, its hits, and the load of each instance.
+
+    Raises:
+        UsageError: An argument is not valid.
 
     >>> from kvtrace.trace.building import toy
     >>> done = simulate_serving(toy("0 1", "0 1", gap_ms=5000.0), StepCost(token_s=1.0), setting=Setting(4))
@@ -144,7 +184,7 @@ def simulate_serving(
     batch_limits = asdict(limits) | {"blocks": setting.capacity, "block_size": trace.block_size}
     run = Serving(
         engines, routed(trace, router, engines), trace.timestamp / 1000, trace.input_length, trace.output_length,
-        asked.most, batch_limits, asdict(rates), prefetch,
+        asked.most, batch_limits, asdict(cost), prefetch,
     )  # fmt: skip
     done = 0
     while done < len(asked):
@@ -174,8 +214,9 @@ def _known(values) -> np.ndarray:
     return values[~np.isnan(values)]
 
 
-def _summary(values) -> dict[str, float]:
-    """Mean and quantiles; zeros where there is nothing."""
+def _quantiles(values: np.ndarray) -> Quantiles:
+    """Mean and quantiles; zeros where there are no values."""
     if not len(values):
-        return {"mean": 0.0} | {f"p{round(100 * q)}": 0.0 for q in QUANTILES}
-    return {"mean": float(values.mean())} | {f"p{round(100 * q)}": float(np.quantile(values, q)) for q in QUANTILES}
+        return {"mean": 0.0, "p50": 0.0, "p90": 0.0, "p99": 0.0}
+    p50, p90, p99 = (float(np.quantile(values, quantile)) for quantile in (0.5, 0.9, 0.99))
+    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}

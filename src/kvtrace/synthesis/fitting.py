@@ -21,7 +21,10 @@ MOST_TYPES = 64
 
 
 def fit(trace: Trace) -> Model:
-    """What the attach method keeps of a trace; InputError where it is empty or its ids form no forest.
+    """Fit the `attach` model to a trace, to `sample` traces of any size from it.
+
+    Raises:
+        InputError: The trace has no prompts, or ids that do not form a forest.
 
     >>> from kvtrace.trace.building import toy
     >>> model = fit(toy("0 1 2", "0 1 3", "0 1 3 4"))

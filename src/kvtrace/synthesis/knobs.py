@@ -34,7 +34,7 @@ class Knobs:
     max_rejections: int = 10_000
     step_rates: str | None = None  # "RATE@DURATION,...": requests a second, in place of the model's arrivals
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for names, least, said in (
             (AT_LEAST_ZERO, 0, "0 or more"),
             (AT_LEAST_ONE, 1, "1 or more"),

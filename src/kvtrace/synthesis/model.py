@@ -51,7 +51,7 @@ class Model:
 
     method = "attach"
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Model({self.rows:,} requests, {len(self.starts) - 1:,} windows, block_size={self.block_size})"
 
     @property

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,19 +22,41 @@ from .draft import Draft
 from .knobs import Knobs
 from .limits import within
 
+if TYPE_CHECKING:
+    from .model import Model
+    from .tree import Tree
+
 SCALES = ("rate", "duration")
 COARSE_MS = 10  # where requests come further apart than this, whole milliseconds say all
 
 
 def sample(
-    model: Any, n: int, *, seed: int = 0, scale: str = "rate", knobs: Knobs | None = None, workers: int | None = None
+    model: Model | Tree,
+    n: int,
+    *,
+    seed: int = 0,
+    scale: str = "rate",
+    knobs: Knobs | None = None,
+    workers: int | None = None,
 ) -> Trace:
-    """A trace of n requests like the one that the model (of `fit` or `fit_tree`) was fitted on.
+    """Sample a trace of n requests that behaves as the one that the model was fitted on.
 
-    The same model, n, seed, scale and knobs give the same trace, whatever the workers. UsageError where an argument is
-    out of range, InputError where no prompt of the model is within the limits on input lengths.
+    Args:
+        model: What `fit` or `fit_tree` returned, or `Model.load`.
+        n: Number of requests.
+        seed: Seed of the sample; the same arguments give the same trace, whatever the workers.
+        scale: What grows beyond the model's own requests: "rate", the requests a second, or "duration".
+        knobs: Options of `datagen synthesize`, such as lengths and speed; the default is `Knobs()`.
+        workers: Threads; the default is one a core.
 
-    >>> from kvtrace.synthesis import fit
+    Returns:
+        The trace.
+
+    Raises:
+        UsageError: An argument is out of range.
+        InputError: No prompt of the model is within the limits on input lengths.
+
+    >>> from kvtrace.synthesis.fitting import fit
     >>> from kvtrace.trace.building import toy
     >>> len(sample(fit(toy("0 1", "0 1 2", "0 3", "0 1")), 10, seed=7))
     10
@@ -44,7 +66,7 @@ def sample(
 
 
 def write_sample(
-    model: Any,
+    model: Model | Tree,
     n: int,
     path: str | Path,
     *,
@@ -53,15 +75,33 @@ def write_sample(
     knobs: Knobs | None = None,
     format: str | None = None,
     workers: int | None = None,
-    meta: dict | None = None,
+    meta: dict[str, Any] | None = None,
     extra: bool = False,
 ) -> list[str]:
-    """Write a sample to a file, and its sidecar; the names of the files written.
+    """Sample a trace straight into a file, with its sidecar; the bytes are those of `sample`, written.
 
-    `extra` writes sessions, and what else the model has, to formats that do not have them anyway.
+    With scale "duration", Mooncake's format and no knob that stretches, memory does not grow with n.
 
-    With scale `duration`, Mooncake's format and nothing stretched, rows are written as they are drawn, and memory does
-    not grow with n. The bytes are those of `sample`, written.
+    Args:
+        model, n, seed, scale, knobs, workers: As in `sample`.
+        path, format: As in `write`.
+        meta: JSON values for the sidecar, beside what says how the sample was drawn.
+        extra: Also write sessions and extra columns in formats that do not have them anyway.
+
+    Returns:
+        The names of the files written.
+
+    Raises:
+        UsageError: An argument is out of range, or the place cannot be written to.
+        InputError: No prompt of the model is within the limits on input lengths.
+
+    >>> import os, tempfile
+    >>> from kvtrace.synthesis.fitting import fit
+    >>> from kvtrace.trace.building import toy
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     names = write_sample(fit(toy("0 1", "0 1 2", "0 3")), 10, f"{folder}/more.jsonl")
+    ...     [os.path.basename(name) for name in names]
+    ['more.jsonl', 'more.jsonl.meta.json']
     """
     from ..formats import trace_files as formats
 

@@ -65,7 +65,11 @@ class Tokenizer:
     It can be used after a fork, and pickled (it is then loaded anew from its files).
     """
 
-    def __init__(self, files: Files, sha256: str, library: _Library, why: str):
+    name: str
+    sha256: str  # of its files
+    why: str  # this library
+
+    def __init__(self, files: Files, sha256: str, library: _Library, why: str) -> None:
         self.name, self.sha256, self.why = files.name, sha256, why
         self._files, self._library = files, library
         self._spare: _Library | None = None  # the reference, for what the library can't do
@@ -73,7 +77,7 @@ class Tokenizer:
     def __reduce__(self):
         return _reopen, (self._files, self.sha256, type(self._library), self.why)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Tokenizer({self.name!r}, by {self.backend})"
 
     @property

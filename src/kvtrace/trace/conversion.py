@@ -29,11 +29,26 @@ def convert(
     factor: int = 1,
     ratio: float = 1.0,
 ) -> Trace:
-    """The trace after the given steps; UsageError if they leave no request of it.
+    """Convert a trace: re-chain, select, fold and speed up, in this order.
 
-    `chain` re-chains ids that form no forest; requests arrive from `start_ms` up to, not including, `stop_ms`; of the
-    sessions and of the rows the given shares are drawn, with `seed`; `limit` keeps the first requests; `factor` blocks
-    become one; times are divided by `ratio`.
+    Args:
+        trace: The trace.
+        chain: Re-chain ids that do not form a forest.
+        start_ms: Keep requests that arrive at this time or later.
+        stop_ms: Keep requests that arrive before this time.
+        session_share: Share of the sessions to draw, each whole: above 0, at most 1.
+        row_share: Share of the requests to draw: above 0, at most 1.
+        seed: Seed of both draws.
+        limit: Keep so many requests, the first ones.
+        factor: Number of blocks that become one.
+        ratio: Divide times by this.
+
+    Returns:
+        The converted trace.
+
+    Raises:
+        UsageError: An argument is out of range, or no request is left.
+        InputError: Blocks are folded and the ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
     >>> convert(toy("0 1", "0 2", "3 4", gap_ms=100.0), start_ms=100.0, factor=2, ratio=4.0).timestamp
@@ -65,7 +80,15 @@ def window(trace: Trace, start_ms: float, stop_ms: float = np.inf) -> Trace:
 
 
 def sample_rows(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
-    """The trace with each request kept with probability `share`; a larger share keeps the same and more.
+    """Draw requests, each with probability `share`; a larger share keeps the same ones and more.
+
+    Args:
+        trace: The trace.
+        share: Above 0, at most 1.
+        rng: Randomness of the draw.
+
+    Raises:
+        UsageError: The share is out of range, or no request is left.
 
     >>> from kvtrace.trace.building import toy
     >>> sample_rows(toy("0", "0 1", "0 2", "0 3"), 0.5, np.random.default_rng(7)).prompt_blocks
@@ -75,7 +98,22 @@ def sample_rows(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
 
 
 def sample_sessions(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
-    """The trace with each session kept, whole, with probability `share`; a request of no session is one by itself."""
+    """Draw sessions, each whole, with probability `share`; a request without a session is a session by itself.
+
+    Args:
+        trace: A trace with sessions.
+        share: Above 0, at most 1.
+        rng: Randomness of the draw.
+
+    Raises:
+        UsageError: The trace has no sessions, the share is out of range, or no request is left.
+
+    >>> from kvtrace.trace.columns import Columns
+    >>> columns = Columns([0, 1, 2], [1, 1, 1], [1, 1, 1], [0, 1, 0], [0, 1, 2, 3], session=[0, 1, 0])
+    >>> trace = Trace.from_columns(columns, block_size=1)
+    >>> sample_sessions(trace, 0.5, np.random.default_rng(8)).session
+    array([0, 0])
+    """
     if trace.session is None:
         raise UsageError("the trace has no sessions to sample. Try sampling its rows: sample_rows, or `--sample`.")
     alone = np.flatnonzero(trace.session < 0)
@@ -98,7 +136,7 @@ def first(trace: Trace, limit: int) -> Trace:
 
 
 def speed_up(trace: Trace, ratio: float) -> Trace:
-    """The trace with requests `ratio` times as dense in time; times keep their fractions of a millisecond.
+    """Divide the times of a trace by `ratio`; they keep their fractions of a millisecond.
 
     >>> from kvtrace.trace.building import toy
     >>> speed_up(toy("0", "1", "2", gap_ms=5.0), 4).timestamp

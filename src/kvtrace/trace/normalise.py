@@ -19,7 +19,7 @@ class Fixes:
     renumbered: bool = False  # ids were not 0, 1, 2, ... in order of first appearance
     dangling_parents: int = 0  # parents that no row holds, or that come later: read as -1
 
-    def __str__(self):
+    def __str__(self) -> str:
         said = []
         if self.rows_moved:
             said.append(f"{self.rows_moved:,} rows were out of time order and were sorted")

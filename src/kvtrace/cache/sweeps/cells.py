@@ -19,12 +19,12 @@ Row = dict[str, Any]
 OnProgress = Callable[[int], None]  # requests served
 
 SWITCHES: tuple[str, ...] = ("capacity_counts", "pool", "free_order", "watermark")
-COUNTS = (
+COUNTS: tuple[str, ...] = (
     "requests", "hit_blocks", "blocks", "hit_tokens", "tokens", "request_hits", "requests_with_blocks",
     "block_hit_rate", "token_hit_rate", "request_hit_rate", "evictions", "early_frees", "warm_up_requests",
 )  # fmt: skip
 SETTINGS: tuple[str, ...] = ("trace", "block_size", "engine", "mode", "schedule", "policy", "capacity", "seed")
-COLUMNS = (*SETTINGS, "capacity_tokens", "capacity_bytes", *SWITCHES, *COUNTS, "error")
+COLUMNS: tuple[str, ...] = (*SETTINGS, "capacity_tokens", "capacity_bytes", *SWITCHES, *COUNTS, "error")
 
 
 def row_of(cell: Cell, trace: Trace, asked: Jobs | None = None, on_progress: OnProgress | None = None) -> Row:
@@ -44,7 +44,8 @@ def row_of(cell: Cell, trace: Trace, asked: Jobs | None = None, on_progress: OnP
         if on_progress is not None:
             on_progress(len(trace))  # nobody waits for them any more
         return _settings(cell, trace) | {"error": fault}
-    found = replace(done, warm_up=leading_rows(cell.warm_up, trace.timestamp)).to_dict()
+    counts = replace(done, warm_up=leading_rows(cell.warm_up, trace.timestamp)).to_dict()
+    found: dict[str, Any] = {**counts}
     return _settings(cell, trace) | {name: found[name] for name in (*SWITCHES, *COUNTS) if name in found}
 
 

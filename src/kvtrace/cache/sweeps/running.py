@@ -16,7 +16,7 @@ from .cells import Row
 from .checkpoint import SweepCheckpoint
 from .grid import Cell, Grid, plan, stated
 from .runners import local, on_ray
-from .table import Table, check_output
+from .table import SweepTable, check_output
 from .workload import forget
 
 RUNNERS = ("local", "ray")
@@ -32,7 +32,7 @@ def sweep(
     ray_address: str | None = None,
     on_total: Callable[[int], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
-) -> Table:
+) -> SweepTable:
     """The table of a grid, also written to `output`; a run that was stopped is taken up with `resume`.
 
     Cells run in so many threads, or as tasks on a Ray cluster; the table's bytes are the same. `on_total` gets the
@@ -64,7 +64,7 @@ def sweep(
             )
             for number, row in done:
                 checkpoint.append(number, row)
-            table = Table([checkpoint.rows[number] for number in range(len(cells))])
+            table = SweepTable([checkpoint.rows[number] for number in range(len(cells))])
             if len(table.failed) == len(table.rows):
                 checkpoint.discard()
                 raise UsageError(f"no cell of the sweep could be run. The first: {table.rows[0]['error']}")

@@ -20,7 +20,7 @@ TEXTS = {*SETTINGS, *SWITCHES, "error"} - {"block_size", "capacity", "seed"}
 
 
 @dataclass(frozen=True)
-class Table:
+class SweepTable:
     """The rows of a sweep, in the order of its axes, each with every column."""
 
     rows: list[Row]
@@ -37,7 +37,7 @@ class Table:
     def write(self, path: str | Path) -> None:
         """Write it whole or not at all: .csv, .json, .jsonl or .parquet, and .gz or .zst after that; `-` is CSV.
 
-        >>> Table([]).write("table.txt")
+        >>> SweepTable([]).write("table.txt")
         Traceback (most recent call last):
         kvtrace._base.errors.UsageError: table.txt: its name says no form of table. Try .csv, .json, .jsonl or .parquet.
         """
@@ -67,7 +67,7 @@ def _csv(rows) -> bytes:
 
 
 def _json(rows) -> bytes:
-    return json.dumps(Table(rows).to_dict(), indent=1).encode() + b"\n"
+    return json.dumps(SweepTable(rows).to_dict(), indent=1).encode() + b"\n"
 
 
 def _jsonl(rows) -> bytes:

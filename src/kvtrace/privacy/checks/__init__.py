@@ -68,12 +68,25 @@ def audit(
     contributors: Contributors | None = None,
     memory: int | None = None,
 ) -> Audit:
-    """What a trace file, or a folder of parts, shows, check by check; InputError only where it can't be read at all.
+    """Audit a trace file: what it shows to others, check by check, graded against its release profile.
 
-    It is graded against `profile`, or else the one that its sidecar declares, or else `standard`. `against` is an
-    earlier release. `users` is a file, one user a line for each row; `contributors` are the same, known to the caller.
-    `sidecar` stands in for `<path>.meta.json`. `memory` is how many bytes the audit of a folder may take; UsageError
-    where its bound (`auditing`) is more.
+    Args:
+        path: A trace file or a data set folder.
+        against: An earlier release, whose requests must not be found again in this one.
+        users: A file with the user of each row, one a line.
+        profile: Profile to grade against; the default is what the sidecar declares, else "standard".
+        block_size: Tokens a block; the default is the sidecar's, else what the prompts imply.
+        format: "mooncake", "bailian", "parquet" or "dataset"; the default is told by the content.
+        sidecar: Replaces `<path>.meta.json`.
+        contributors: Replaces `users`: one contributor a request, as `release` counted them.
+        memory: Bytes that the audit of a data set may take.
+
+    Returns:
+        A finding for each check, and a verdict.
+
+    Raises:
+        InputError: The file cannot be read at all.
+        UsageError: The audit of a data set needs more than `memory`.
 
     >>> import tempfile, kvtrace
     >>> with tempfile.TemporaryDirectory() as folder:

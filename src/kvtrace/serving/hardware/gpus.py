@@ -23,7 +23,7 @@ class Gpu:
     memory: float  # bytes of HBM
     price_per_hour: float  # USD
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise UsageError("a GPU's name is no text. Give it one.")
         for field in ("flops", "bandwidth", "memory"):

@@ -7,7 +7,7 @@ where it lives for 5 minutes after its last use, 2 where it lives for an hour.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from ..._base.errors import UsageError
 from .columns import column, columns, number
 
 TTL_S = {"none": 0.0, "5m": 300.0, "1h": 3600.0}  # time to live -> seconds since the last use
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,11 @@ class Prices:
     write_5m: float = 1.25
     write_1h: float = 2.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("input_per_token", "output_per_token", "cached_read", "write_5m", "write_1h"):
             number(name, getattr(self, name), 0, 1e6)
 
-    def cost(self, hit_tokens: Any, tokens: Any, output_tokens: Any = 0, ttl: Any = "5m") -> Any:
+    def cost(self, hit_tokens: ArrayLike, tokens: ArrayLike, output_tokens: ArrayLike = 0, ttl: Any = "5m") -> Any:
         """USD of each request: hits are read, all other prompt tokens are written with the time to live.
 
         `tokens` are those of the prompt, hits among them; `ttl` is none (nothing is written), 5m or 1h, one for all
@@ -52,11 +55,11 @@ class Prices:
         prompt = self.cached_read * hit + write * (tokens - hit)  # in input tokens
         return self.input_per_token * prompt + self.output_per_token * output
 
-    def saved(self, hit_tokens: Any, tokens: Any, ttl: Any = "5m") -> Any:
+    def saved(self, hit_tokens: ArrayLike, tokens: ArrayLike, ttl: Any = "5m") -> Any:
         """USD that caching saves of each request's bill; negative where writing costs more than hits give back."""
         return self.cost(0, tokens, ttl="none") - self.cost(hit_tokens, tokens, ttl=ttl)
 
-    def ttl_costs(self, gaps_s: Any, tokens: Any = 1) -> dict[str, float]:
+    def ttl_costs(self, gaps_s: ArrayLike, tokens: ArrayLike = 1) -> dict[str, float]:
         """USD of all uses of prefixes under each time to live.
 
         A row is a use: `gaps_s` are the seconds since the same prefix was last used, infinite where it never was,
@@ -75,7 +78,7 @@ class Prices:
             costs[ttl] = float((self.input_per_token * each * tokens).sum())
         return costs
 
-    def best_ttl(self, gaps_s: Any, tokens: Any = 1) -> str:
+    def best_ttl(self, gaps_s: ArrayLike, tokens: ArrayLike = 1) -> str:
         """The time to live under which `ttl_costs` is least, the shortest of equals.
 
         >>> Prices().best_ttl([float("inf"), 400, 500]), Prices().best_ttl([float("inf"), 400])

@@ -10,7 +10,7 @@ peaks stand for all that a real engine loses (docs/serving/serving-model.md).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from ..._base.errors import UsageError
 from .columns import columns, number
 from .gpus import Gpu, gpu
 from .models import ModelShape, model_shape
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Roofline:
     step_overhead_s: float = 0.002  # scheduling, launches, sampling
     reserve_share: float = 0.1  # of the GPUs' memory, for activations and the engine
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if type(self.gpus) is not int or not 1 <= self.gpus <= 1_000_000:
             raise UsageError("gpus is no whole number from 1 to 1,000,000.")
         for name in ("compute_share", "bandwidth_share"):
@@ -69,17 +72,17 @@ class Roofline:
         """Of memory traffic: one token's KV, read or written."""
         return self.model.kv_bytes_per_token / self._bandwidth
 
-    def prefill_flops(self, new: Any, cached: Any = 0) -> Any:
+    def prefill_flops(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
         """FLOP that compute a prompt's new tokens after its cached ones; numbers or columns of them."""
         new, cached = columns(new=new, cached=cached)
         return 2.0 * self.model.active_parameters * new + self.model.flops_per_pair * _squares(new, cached)
 
-    def prefill_s(self, new: Any, cached: Any = 0) -> Any:
+    def prefill_s(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
         """Seconds of a step that computes one prompt and nothing else."""
         new, cached = columns(new=new, cached=cached)
         return self._step_s(new, _squares(new, cached), new + cached)
 
-    def decode_step_s(self, batch: Any, kv_tokens: Any) -> Any:
+    def decode_step_s(self, batch: ArrayLike, kv_tokens: ArrayLike) -> Any:
         """Seconds of a step that makes one token for each request of a batch whose contexts hold `kv_tokens` together.
 
         A request whose context grows from p to p + 1 adds 2 * p + 1 squares and touches p + 1 tokens of KV.
@@ -100,11 +103,11 @@ class Roofline:
             )
         return int(left // self.model.kv_bytes_per_token)
 
-    def compute_s(self, new: Any, cached: Any = 0) -> Any:
+    def compute_s(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
         """Seconds of arithmetic alone: what is saved where the new tokens need not be computed."""
         return self.prefill_flops(new, cached) / self._flops
 
-    def fetch_pays(self, tokens: Any, bandwidth_bytes_per_s: Any, cached: Any = 0) -> Any:
+    def fetch_pays(self, tokens: ArrayLike, bandwidth_bytes_per_s: ArrayLike, cached: ArrayLike = 0) -> Any:
         """True where fetching the KV of so many tokens, which follow `cached` ones, is faster than computing it.
 
         Computing takes `compute_s`: the step's fixed costs are paid either way, for the rest of the prompt.
@@ -115,7 +118,7 @@ class Roofline:
         # compute time > bytes / bandwidth, multiplied out
         return self.compute_s(tokens, cached) * bandwidth > self.model.kv_bytes_per_token * tokens
 
-    def break_even_bandwidth(self, tokens: Any, cached: Any = 0) -> Any:
+    def break_even_bandwidth(self, tokens: ArrayLike, cached: ArrayLike = 0) -> Any:
         """Bytes a second above which fetching so many tokens' KV pays: bytes / `compute_s`, both by the token.
 
         It falls as contexts grow, since a later token attends to more; for no token at all it is that of the first.
@@ -124,7 +127,7 @@ class Roofline:
         seconds = self.seconds_a_token + self.seconds_a_pair * (2 * cached + tokens)
         return self.model.kv_bytes_per_token / seconds
 
-    def usd(self, seconds: Any) -> Any:
+    def usd(self, seconds: ArrayLike) -> Any:
         """What so many seconds of all the GPUs cost in USD."""
         (seconds,) = columns(seconds=seconds)
         return seconds * (self.gpus * self.gpu.price_per_hour / 3600)

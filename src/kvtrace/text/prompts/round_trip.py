@@ -14,9 +14,18 @@ from .words import Words
 
 
 def texts_to_hashes(tokenizer: Tokenizer | str, texts: Iterable[str], block_size: int = 512) -> list[list[int]]:
-    """The block ids of each text: 0, 1, 2, ... by first appearance, equal for equal prefixes, tail block included.
+    """Turn texts into block ids: 0, 1, 2, ... by first appearance, equal for equal prefixes, tail block included.
 
-    No special token is added. An empty text has no block.
+    Args:
+        tokenizer: A tokenizer, or its name; no special token is added.
+        texts: The texts; an empty one has no block.
+        block_size: Tokens a block.
+
+    Returns:
+        The ids of each text.
+
+    Raises:
+        UsageError: The block size is below 1, or there is no such tokenizer.
 
     >>> texts_to_hashes("deepseek-r1", ["One two three four", "One two three five", "One two"], block_size=2)
     [[0, 1], [0, 2], [0]]
@@ -47,11 +56,23 @@ def hashes_to_texts(
     words: Iterable[str] | None = None,
     seed: int = 0,
 ) -> list[str]:
-    """One made-up text a row, of so many tokens: rows that share ids share the tokens, and no others.
+    """Make up a text for each row of block ids: rows that share ids share those tokens, and no others.
 
-    Rows hold an id for each block, with or without the partial last one; without it, the rest is the row's own.
-    `separator` is none, bos or eos: a control token first in each block. InputError where an id has two sizes, or a row
-    more or fewer ids than blocks.
+    Args:
+        tokenizer: A tokenizer, or its name.
+        hash_ids: An id for each block of each row, with or without the partial last one.
+        input_lengths: Tokens of each text.
+        block_size: Tokens a block.
+        separator: A control token first in each block: "none", "bos" or "eos".
+        words: Words to write with; the default is Lorem Ipsum.
+        seed: Seed of the choice of words.
+
+    Returns:
+        One text a row, of the given number of tokens.
+
+    Raises:
+        InputError: An id has two sizes, or a row has more or fewer ids than blocks.
+        UsageError: The tokenizer keeps none of the words apart, or has no such separator.
 
     >>> texts = hashes_to_texts("deepseek-r1", [[0, 1], [0, 2], [0]], [4, 3, 2], block_size=2)
     >>> texts_to_hashes("deepseek-r1", texts, block_size=2)
