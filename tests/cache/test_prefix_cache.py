@@ -615,7 +615,7 @@ def test_tokens_of_another_type_are_refused(tokens):
         ({"blocks": 0}, "blocks is from 1 to"), ({"blocks": 1.5}, "blocks is a whole number, not float"),
         ({"block_size": 0}, "block_size is from 1"), ({"idle": -1}, "idle is from 0"),
         ({"hashing": "flat"}, "hashing is hierarchical or direct, not 'flat'"),
-        ({"policy": "best"}, "no policy 'best'"),
+        ({"policy": "best"}, "'best' is not a policy"),
         ({"policy": "unlimited"}, "unlimited is a bound"), ({"policy": dict}, "class with the verbs insert, use"),
         ({"salt": "text"}, "a salt is bytes, not str"), ({"on_read": 1}, "on_read is called, and int can't be"),
     ],

@@ -130,7 +130,7 @@ def test_the_command_prints_a_page_and_one_json(tmp_path, capsys, trace):
     for title in ("Hits against memory", "Tiers below", "Instances for", "quick look", "assumption changes", "prices"):
         assert title in page
     assert run([*words, "--json", "-q", "--router", "sticky"]) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == 1
+    assert json.loads(capsys.readouterr().out)["schema"] == 2
     for wrong in (["--gpu", "nothing"], ["--router", "nobody"], ["--ttft", "soon"], ["--tier", "much"]):
         assert run([*words, *wrong]) in (2, 3)
         assert len(capsys.readouterr().err.splitlines()) == 1

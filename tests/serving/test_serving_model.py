@@ -269,10 +269,10 @@ def test_a_file_that_is_no_config_is_refused(tmp_path):
 def test_the_four_coefficients_by_hand():
     # 1312 parameters of 2 bytes, 32 FLOP a pair, 32 bytes of KV a token; 2 GPUs at half of 100 FLOP/s and of 1000 B/s
     roofline = Roofline(model_shape(SMALL), SLOW, 2, compute_share=0.5, bandwidth_share=0.5)
-    assert roofline.seconds_a_token == 2 * 1312 / 100
-    assert roofline.seconds_a_pair == 32 / 100
-    assert roofline.seconds_a_step == 2624 / 1000
-    assert roofline.seconds_a_cached_token == 32 / 1000
+    assert roofline.seconds_per_token == 2 * 1312 / 100
+    assert roofline.seconds_per_pair == 32 / 100
+    assert roofline.seconds_per_step == 2624 / 1000
+    assert roofline.seconds_per_cached_token == 32 / 1000
 
 
 def test_a_prefill_by_hand():
@@ -307,8 +307,8 @@ def test_prefill_flops_are_those_of_the_tokens_one_by_one(roofline, new, cached)
 @given(rooflines, counts, counts)
 def test_a_step_is_the_slower_of_both_bounds_and_never_less_than_either(roofline, new, cached):
     n = new + cached
-    arithmetic = roofline.seconds_a_token * new + roofline.seconds_a_pair * (n**2 - cached**2)
-    traffic = roofline.seconds_a_step + roofline.seconds_a_cached_token * n
+    arithmetic = roofline.seconds_per_token * new + roofline.seconds_per_pair * (n**2 - cached**2)
+    traffic = roofline.seconds_per_step + roofline.seconds_per_cached_token * n
     expected = max(arithmetic, traffic) + roofline.step_overhead_s
     assert roofline.prefill_s(new, cached) == pytest.approx(expected, rel=1e-12)
     assert roofline.compute_s(new, cached) == pytest.approx(arithmetic, rel=1e-12)

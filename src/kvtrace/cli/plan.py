@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..serving.routers import PLANNED, check_router
 from .output import console, print_json, print_tables
 
 
@@ -14,7 +15,7 @@ from .output import console, print_json, print_tables
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="GPUs of an instance, which work as one.")
 @click.option("--ttft", default="2s", metavar="TIME", help="What the time to first token may be, at most.")
 @click.option("--quantile", default=0.9, type=click.FloatRange(0.01, 0.999), metavar="Q", help="For this share of the requests.")
-@click.option("--router", "routers", default="round-robin,sticky,least-loaded,kv-aware,lmetric", metavar="R,...", help="Routers to try; docs/serving/instances.md says what each does.")
+@click.option("--router", "routers", default=",".join(PLANNED), metavar="R,...", help="Routers to try; docs/serving/instances.md says what each does.")
 @click.option("--tier", "tiers", multiple=True, metavar="NAME=SIZE@RATE", help="A tier of an instance below its GPUs, as in dram=512GiB@25GB; several, the fastest first.")
 @click.option("--write-through", is_flag=True, help="Tiers hold what is above them, too.  [default: what is evicted from there]")
 @click.option("--input-price", default=3.0, type=click.FloatRange(0), metavar="USD", help="A provider's price of a million input tokens.")
@@ -33,7 +34,6 @@ def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, wr
     from .._base.units import milliseconds
     from ..formats import trace_files as formats
     from ..report import planning as shown
-    from ..serving.core import router as routing
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
     from ..serving.planning import PlanTarget, parse_tier
     from ..serving.planning import plan as planned
@@ -46,7 +46,7 @@ def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, wr
         limits=BatchLimits(step_tokens, max_requests), routers=names(routers),
     )  # fmt: skip
     for router in target.routers:
-        routing.check(router)
+        check_router(router)
     read = formats.read(trace, block_size=block_size)
     screen = console()
     tell = None if quiet else lambda part: screen.print(f"[dim]{shown.DOING[part]} ...[/dim]", highlight=False)

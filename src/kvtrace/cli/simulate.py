@@ -13,11 +13,11 @@ from .output import console, print_json, print_tables
 
 @click.command()
 @click.argument("trace", metavar="TRACE")
-@click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders: lru, lfu, fifo, slru, lfu-da, sieve, s3fifo, arc, ttl:60s, priority, pgdsf, workload, a class of yours as module:Class; ceilings: belady, unlimited.")
+@click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders: lru, lfu, fifo, slru, lfu-da, sieve, s3fifo, arc, ttl:60s, priority, pgdsf, workload, a class of yours as module:Class; upper bounds: belady, unlimited.")
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities, as in 1000,64ktokens,24GiB,50%; a number alone is blocks, % is of the working set. auto: ten from the longest request to the working set.")
 @click.option("--engine", "engine_names", default="reference", metavar="E,...", help="Whose cache: reference, vllm, sglang, nano-vllm, tensorrt-llm, lmcache.")
 @click.option("--mode", default="block", metavar="M", help="block: each id a full block. token: true lengths. grow: outputs are cached too.")
-@click.option("--schedule", default="c1", metavar="S", help="Who is live when: c1 one at a time, window:N so many, timed:MS a token of output.")
+@click.option("--schedule", default="serial", metavar="S", help="When requests end. serial: before the next one arrives. concurrency:N: N are active at once. open-loop:MS: MS per output token after arrival.")
 @click.option("--capacity-counts", default="total", metavar="WHAT", help="total: live and idle blocks. idle: the idle alone. (reference)")
 @click.option("--pool", default="flat", metavar="WHICH", help="flat: any idle block may go. leaf-first: none that has a resident child. (reference)")
 @click.option("--free-order", default="prepend", metavar="HOW", help="Where unhashed blocks go when freed: prepend, or append as before May 2026. (vllm)")
@@ -97,16 +97,16 @@ def _read(trace, block_size, chain, memory, quiet, options):
     return LazyTrace(parts, ids=True)
 
 
-def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, threads, inclusive, per_request, over_time, instances, routers, roofline, **switches):
+def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, threads, inclusive, per_request, over_time, instances, routers, roofline, **engine_options):
     """The memory that the simulations will take; which capacities they have makes no difference, how many does."""
     from .._base.lists import names
+    from ..cache.engines import non_default
     from ..cache.many_settings import optimum_of, settings_of
     from ..cache.schedules import parse_schedule
-    from ..cache.simulation import switched
     from ..formats.memory_needs import simulating
 
     count = 10 if capacity == "auto" else len(names(capacity))
-    common = {"mode": mode, "schedule": parse_schedule(schedule), "switches": switched(switches)}
+    common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options)}
     settings = settings_of(range(1, count + 1), names(policies), names(engine_names), **common)
     bounds = [] if no_gap or tiers else [optimum_of(one) for one in settings]
     beyond = "--tiers" if tiers else "--instances" if instances else "--gpu" if roofline else "--over-time" if over_time else None
@@ -137,16 +137,16 @@ def _policies_of_the_user():
         sys.path.remove("")
 
 
-def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, threads, instances, routers, roofline, **switches):
+def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, threads, instances, routers, roofline, **engine_options):
     """The simulations that were asked for, and the offline optimum at each of their capacities."""
     from functools import partial
 
     from .._base.errors import UsageError
     from .._base.lists import names
     from ..analysis.capacities import parse_capacities
-    from ..cache.many_settings import optimum_of, settings_of, sweep
+    from ..cache.engines import non_default
+    from ..cache.many_settings import optimum_of, settings_of, simulate_settings
     from ..cache.schedules import parse_schedule
-    from ..cache.simulation import switched
     from ..cache.tiered import parse_tiers, simulate_tiers
     from ..serving.instances import simulate_instances
     from ..serving.planning import step_cost
@@ -155,11 +155,11 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
     common = {
         "mode": mode,
         "schedule": parse_schedule(schedule),
-        "switches": switched(switches),
+        "engine_options": non_default(engine_options),
     }
     wanted, engines = names(policies), names(engine_names)
     if (routers and not instances) or (tiers and (instances or roofline)):
-        raise UsageError("--router goes with --instances, and --instances and --gpu without --tiers.")
+        raise UsageError("--router needs --instances; --tiers does not go with --instances or --gpu.")
     if tiers:
         sizes = parse_tiers(tiers, lambda text: parse_capacities(text, **units)[0])
         settings = settings_of([1], wanted, engines, **common)
@@ -180,14 +180,14 @@ def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, sch
     bounds = [] if no_gap else list(dict.fromkeys(optimum_of(one) for one in settings))
     every = list(dict.fromkeys(settings + bounds))
     bar.expect(len(trace) * len(every))
-    done = dict(zip(every, sweep(trace, every, threads=threads, on_progress=bar.update), strict=True))
+    done = dict(zip(every, simulate_settings(trace, every, threads=threads, on_progress=bar.update), strict=True))
     return [done[one] for one in settings], [done[one] for one in bounds]
 
 
 def _auto(trace, mode, points=10):
     """Capacities from the longest request to the working set."""
     from ..analysis.capacities import spread
-    from ..cache.demand import jobs
+    from ..cache.demand import block_demand
 
-    most = jobs(trace, mode).most
+    most = block_demand(trace, mode).max_blocks
     return spread(int(most.max(initial=1)), max(trace.working_set, int(most.max(initial=1))), points)

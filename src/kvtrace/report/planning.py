@@ -44,7 +44,7 @@ def tables(plan: Plan) -> list[TextTable]:
 def _setting(part: PlanSetting) -> TextTable:
     table = _table("What is planned for", ["", ""], part.assumes)
     table.add_row("requests", f"{part.requests:,} in blocks of {part.block_size:,} tokens")
-    table.add_row("an instance", f"{part.gpus_an_instance} x {part.gpu}, {part.usd_an_instance_hour:.2f} USD an hour")
+    table.add_row("an instance", f"{part.gpus_per_instance} x {part.gpu}, {part.usd_per_instance_hour:.2f} USD an hour")
     kv = f"{part.capacity_blocks:,} blocks, {part.kv_bytes_per_token:,} bytes a token"
     table.add_row("its KV cache", f"{part.capacity_gib:,.1f} GiB: {kv}")
     return table
@@ -69,7 +69,7 @@ def _tiers(part: TiersPlan) -> TextTable:
     names = ["tier", "blocks", "hit blocks", "share of blocks", "a block takes", "fetching pays"]
     table = _table("Tiers below the GPUs", names, part.assumes)
     for row in part.rows:
-        takes = "" if row.fetch_s_a_block is None else f"{1000 * row.fetch_s_a_block:.2f} ms"
+        takes = "" if row.fetch_seconds_per_block is None else f"{1000 * row.fetch_seconds_per_block:.2f} ms"
         pays = "" if row.fetch_pays is None else "yes" if row.fetch_pays else "no"
         table.add_row(row.name, f"{row.capacity:,}", f"{row.hit_blocks:,}", f"{row.share:.4f}", takes, pays)
     table.add_row("it would from", "", "", "", "", f"{part.break_even_bandwidth / 1e9:,.1f} GB/s on")

@@ -9,7 +9,8 @@ from typing import Any, BinaryIO
 
 from rich.table import Table
 
-from ..cache.simulation import DEFAULTS, SCHEMA, Simulation
+from ..cache.engines import DEFAULTS
+from ..cache.simulation import SCHEMA, Simulation
 from ..trace.trace import Trace
 from .curve_tables import GIB, RATES
 
@@ -49,9 +50,9 @@ def tables(found: dict[str, Any]) -> list[Table]:
     results = found["results"]
     same = {name for name in COMMON[:3] if len({row[name] for row in results}) == 1}
     shown = _table(_title(found, same), [name for name in COMMON if name not in same])
-    switches = [name for name, usual in DEFAULTS.items() if any(row.get(name, usual) != usual for row in results)]
+    engine_options = [name for name, usual in DEFAULTS.items() if any(row.get(name, usual) != usual for row in results)]
     tiers = [tier["name"] for tier in results[0].get("tiers", [])]
-    for name in switches:
+    for name in engine_options:
         shown.add_column(name.replace("_", " "), no_wrap=True)
     routed = "router" in results[0]
     if routed:
@@ -66,7 +67,7 @@ def tables(found: dict[str, Any]) -> list[Table]:
         shown.add_column(name, justify="right", no_wrap=True)
     for row in results:
         shown.add_row(
-            *(str(row[name]) for name in COMMON if name not in same), *(row.get(name, "") for name in switches),
+            *(str(row[name]) for name in COMMON if name not in same), *(row.get(name, "") for name in engine_options),
             *([row["router"]] if routed else []),
             f"{row['capacity']:,}", *([f"{row['capacity_bytes'] / GIB:,.2f}"] if has_bytes else []),
             f"{row['hit_blocks']:,}", *(f"{tier['hit_blocks']:,}" for tier in row.get("tiers", [])),

@@ -42,6 +42,7 @@ from .plan_result import (
     TimeTarget,
     UnmetTarget,
 )
+from .routers import PLANNED
 from .simulation import BatchLimits, ServingRun, StepCost, Tier, simulate_serving
 
 Part = TypeVar("Part")
@@ -49,8 +50,7 @@ Part = TypeVar("Part")
 GIB = 1 << 30
 SHARES = (0.90, 0.95, 0.99)  # of the possible hits
 POINTS = 12
-ROUTERS = ("round-robin", "sticky", "least-loaded", "kv-aware", "lmetric")
-MOST = 512  # instances that are tried
+MAX_INSTANCES = 512
 TTLS = {"5m": 300, "1h": 3600}
 CHANGES = {"compute share": "compute_share", "bandwidth share": "bandwidth_share"}
 
@@ -78,7 +78,7 @@ class PlanTarget:
     write_through: bool = False  # a tier holds all that is above it; else what is evicted from there
     prices: Prices = field(default_factory=Prices)
     limits: BatchLimits = field(default_factory=BatchLimits)
-    routers: Sequence[str] = ROUTERS
+    routers: Sequence[str] = PLANNED
 
 
 def plan(
@@ -145,9 +145,9 @@ def _setting(trace: Trace, roofline: Roofline, blocks: int) -> PlanSetting:
     gpu, model = roofline.gpu, roofline.model
     return PlanSetting(
         requests=len(trace), block_size=trace.block_size, model=model.name, gpu=gpu.name,
-        gpus_an_instance=roofline.gpus, kv_bytes_per_token=model.kv_bytes_per_token, weight_bytes=model.weight_bytes,
+        gpus_per_instance=roofline.gpus, kv_bytes_per_token=model.kv_bytes_per_token, weight_bytes=model.weight_bytes,
         capacity_blocks=blocks, capacity_gib=blocks * trace.block_size * model.kv_bytes_per_token / GIB,
-        usd_an_instance_hour=roofline.gpus * gpu.price_per_hour,
+        usd_per_instance_hour=roofline.gpus * gpu.price_per_hour,
         assumes=[
             f"{roofline.compute_share:.0%} of peak arithmetic and {roofline.bandwidth_share:.0%} of peak bandwidth",
             f"{roofline.reserve_share:.0%} of the GPUs' memory for activations and the engine",
@@ -204,10 +204,10 @@ def _least(curve: HitCurve, hit_blocks: float, capacities) -> int:
 
 
 def step_cost(roofline: Roofline) -> StepCost:
-    """What a step takes, as the simulation wants it."""
+    """The step cost of the simulation, by the roofline."""
     return StepCost(
-        roofline.seconds_a_token, roofline.seconds_a_pair, roofline.seconds_a_step, roofline.seconds_a_cached_token,
-        roofline.step_overhead_s,
+        roofline.seconds_per_token, roofline.seconds_per_pair, roofline.seconds_per_step,
+        roofline.seconds_per_cached_token, roofline.step_overhead_s,
     )  # fmt: skip
 
 
@@ -241,12 +241,12 @@ def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> 
         return None
     below = lower_tiers(roofline, target, trace.block_size, blocks)
     done = simulate_tiers(trace, {"hbm": blocks} | {tier.name: tier.capacity for tier in below})
-    assert done.found is not None
-    hits, references = done.found.sum(axis=1).tolist(), max(1, len(trace.hash_ids))
+    assert done.tier_hits is not None
+    hits, references = done.tier_hits.sum(axis=1).tolist(), max(1, len(trace.hash_ids))
     rows = [TierPlan("hbm", blocks, hits[0], hits[0] / references)]
     for tier, stated, found in zip(below, target.tiers, hits[1:], strict=True):
         rows.append(TierPlan(
-            tier.name, tier.capacity, found, found / references, fetch_s_a_block=tier.block_s,
+            tier.name, tier.capacity, found, found / references, fetch_seconds_per_block=tier.fetch_seconds,
             bandwidth=stated.bandwidth, fetch_pays=bool(roofline.fetch_pays(trace.block_size, stated.bandwidth)),
         ))  # fmt: skip
     how = "exclusive: what is evicted goes down"
@@ -287,10 +287,10 @@ def instances(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int)
 
 
 def _fewest(ttft: Callable[[int], float], target: PlanTarget) -> int | None:
-    """The smallest number of instances that meets the target, doubling and then halving; None where MOST do not."""
+    """The smallest number of instances that meets the target, found by bisection; None above MAX_INSTANCES."""
     high = 1
     while ttft(high) > target.ttft_s:
-        if high >= MOST:
+        if high >= MAX_INSTANCES:
             return None
         high *= 2
     low = high // 2 + 1
@@ -318,7 +318,7 @@ def _router_plan(router: str, done: ServingRun, roofline: Roofline, target: Plan
         router=router, instances=done.instances, ttft_s=_ttft(done, target), ttft=figures["ttft_s"],
         tpot=figures["tpot_s"], requests_per_s=figures["requests_per_s"], block_hit_rate=figures["block_hit_rate"],
         imbalance=figures["imbalance"], utilisation=float(np.mean(figures["utilisation"])),
-        usd=usd, usd_a_million_requests=usd * 1e6 / len(done.trace),
+        usd=usd, usd_per_million_requests=usd * 1e6 / len(done.trace),
         saved_compute_s=saved_s, saved_usd=float(roofline.usd(saved_s)),
     )  # fmt: skip
 

@@ -24,8 +24,8 @@ class Chunks(Engine):
     The chunks of a path are its whole groups of blocks. UsageError where the capacity does not hold a single chunk.
     """
 
-    def __init__(self, context: Context, jobs, policy: Policy, factor=1, watermark=False):
-        Engine.__init__(self, context, jobs)
+    def __init__(self, context: Context, demand, policy: Policy, factor=1, watermark=False):
+        Engine.__init__(self, context, demand)
         self.policy, self.needs_lock = policy, policy.needs_lock
         self.factor, self.capacity, self.watermark = factor, context.capacity // factor, watermark
         if self.capacity < 1:

@@ -99,11 +99,11 @@ class Radix(Engine):
     the order of that name, and may be None under any other. UsageError for a policy that SGLang does not have.
     """
 
-    def __init__(self, context: Context, jobs, policy="lru", priority=None):
-        Engine.__init__(self, context, jobs)
+    def __init__(self, context: Context, demand, policy="lru", priority=None):
+        Engine.__init__(self, context, demand)
         if policy not in ORDERS:
             raise UsageError(f"SGLang has no eviction order {policy!r}. Try {', '.join(ORDERS)}.")
-        rows, capacity = len(jobs.full), context.capacity
+        rows, capacity = len(demand.full), context.capacity
         # a request adds four nodes at most: two splits, its prompt's rest and its output
         nodes = 1 + min(capacity, context.blocks, 4 * rows)
         self.run, self.used, self.created, self.rank = np.zeros((4, nodes), dtype=np.int64)

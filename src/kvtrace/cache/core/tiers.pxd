@@ -10,7 +10,7 @@ cdef class Tier:
     cdef Policy policy
     cdef long long capacity
     cdef long long size
-    cdef int[::1] found  # row -> hit blocks that were here
+    cdef int[::1] hits  # row -> hit blocks that came from this tier
 
 
 @cython.final
@@ -19,6 +19,6 @@ cdef class Tiers(Pool):
     cdef int count
     cdef signed char[::1] below  # block -> the tier that holds it, 1 = the first below; 0 = none of them
     cdef long long gone  # blocks that the last tier evicted
-    cdef const double[::1] block_s  # tier below the first -> seconds to bring a block up
+    cdef const double[::1] block_seconds  # tier below the first -> seconds to bring a block up
 
     cdef int _take(self, int block, Py_ssize_t row, bint is_hit) except -1 nogil

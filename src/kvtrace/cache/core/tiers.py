@@ -17,30 +17,30 @@ class Tier:
 
     def __init__(self, policy: Policy, rows):
         self.policy, self.capacity, self.size = policy, policy.context.capacity, 0
-        self.found = np.zeros(rows, dtype=np.int32)
+        self.hits = np.zeros(rows, dtype=np.int32)
 
 
 class Tiers(Pool):
     """A pool, and tiers below it that hold what it evicted."""
 
-    def __init__(self, context: Context, jobs, policy: Policy, lower):
-        Pool.__init__(self, context, jobs, policy)
-        self.tiers = [Tier(order, len(jobs)) for order in lower]
+    def __init__(self, context: Context, demand, policy: Policy, lower):
+        Pool.__init__(self, context, demand, policy)
+        self.tiers = [Tier(order, len(demand)) for order in lower]
         self.brief = False  # each request asks below too
         self.needs_lock = True  # the tiers are Python objects in a list
         self.count = len(lower)
         self.below = np.zeros(context.blocks, dtype=np.int8)
         self.gone = 0
-        self.block_s = np.zeros(len(lower))
+        self.block_seconds = np.zeros(len(lower))
 
-    def fetching(self, block_s):
-        """Say how many seconds a block takes from each tier below the first."""
-        self.block_s = np.ascontiguousarray(block_s, dtype=np.float64)
+    def set_fetch_seconds(self, block_seconds):
+        """Set the seconds that a block takes from each tier below the first."""
+        self.block_seconds = np.ascontiguousarray(block_seconds, dtype=np.float64)
 
     @property
-    def found(self):
+    def tier_hits(self):
         """Hit blocks of each request in each tier below the first: an array of (tiers, requests)."""
-        return np.array([np.asarray(cython.cast(Tier, tier).found) for tier in self.tiers])
+        return np.array([np.asarray(cython.cast(Tier, tier).hits) for tier in self.tiers])
 
     @property
     def dropped(self):
@@ -74,18 +74,18 @@ class Tiers(Pool):
         return cython.cast(cython.int, i - self.start[row])
 
     def lower_tier_hits(self, row):
-        found: cython.int = 0
+        hits: cython.int = 0
         with cython.gil:
             for tier in self.tiers:
-                found += cython.cast(Tier, tier).found[row]
-        return found
+                hits += cython.cast(Tier, tier).hits[row]
+        return hits
 
     def fetch_seconds(self, row):
         k: cython.int
         seconds: cython.double = 0
         with cython.gil:
             for k in range(self.count):
-                seconds += cython.cast(Tier, self.tiers[k]).found[row] * self.block_s[k]
+                seconds += cython.cast(Tier, self.tiers[k]).hits[row] * self.block_seconds[k]
         return seconds
 
     def admit(self, row):
@@ -109,7 +109,7 @@ class Tiers(Pool):
             tier: Tier = self.tiers[self.below[block] - 1]
             self.below[block] = 0
             tier.size -= 1
-            tier.found[row] += is_hit
+            tier.hits[row] += is_hit
             tier.policy.remove(block)
         return 0
 

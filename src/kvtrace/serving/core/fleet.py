@@ -10,7 +10,7 @@ from cython.cimports.kvtrace.serving.core.router import Router
 
 
 class Fleet:
-    """Engines over the same jobs, and who is sent to which; requests end by the schedule of the first."""
+    """Engines over the same block demand, and the engine of each request; requests end by the schedule of the first."""
 
     def __init__(self, engines, router, held):
         self.engines, self.router = engines, router

@@ -7,8 +7,6 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import Engine
 
-from kvtrace._base.errors import UsageError
-
 TURNS = 0  # the kinds of router: in turns,
 KEYED = 1  # by a number of each request's own,
 OVERLAP = 2  # where most blocks would hit,
@@ -67,9 +65,3 @@ class Router:
         if self.kind == AWARE:
             return max(0.0, (self.waiting[i] + self.tokens[row]) / size - hit) + self.blocks[i]
         return cython.cast(cython.double, max(0, self.tokens[row] - hit * self.size)) * (self.here[i] + 1)
-
-
-def check(router):
-    """UsageError where there is no such router."""
-    if router not in KINDS:
-        raise UsageError(f"there is no router {router!r}. Try {', '.join(KINDS)}.")

@@ -42,8 +42,8 @@ class Serving:
         self.row = 0
 
     @property
-    def found(self):
-        """What became of the requests, by name: arrays of them all."""
+    def outcomes(self):
+        """The result of each request: its instance, its times and its cached tokens, an array each."""
         return {
             "instance": np.asarray(self.instance),
             "started": np.asarray(self.started),

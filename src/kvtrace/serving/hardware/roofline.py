@@ -1,7 +1,7 @@
 """A roofline of serving: a step takes as long as the slower of its arithmetic and its memory traffic.
 
-    seconds = max(seconds_a_token * new tokens + seconds_a_pair * (n**2 - p**2),
-                  seconds_a_step + seconds_a_cached_token * KV tokens touched) + step_overhead_s
+    seconds = max(seconds_per_token * new tokens + seconds_per_pair * (n**2 - p**2),
+                  seconds_per_step + seconds_per_cached_token * KV tokens touched) + step_overhead_s
 
 with p = tokens of a request that are cached, n = p + its new ones; the requests of a step add up. Shares of the
 peaks stand for all that a real engine loses (docs/serving/serving-model.md).
@@ -53,22 +53,22 @@ class Roofline:
         number("reserve_share", self.reserve_share, 0, 0.99)
 
     @property
-    def seconds_a_token(self) -> float:
+    def seconds_per_token(self) -> float:
         """Of arithmetic: 2 FLOP for each active parameter."""
         return 2 * self.model.active_parameters / self._flops
 
     @property
-    def seconds_a_pair(self) -> float:
+    def seconds_per_pair(self) -> float:
         """Of arithmetic, for each of the n**2 - p**2 by which a request's context grows: half a causal pair's."""
         return self.model.flops_per_pair / self._flops
 
     @property
-    def seconds_a_step(self) -> float:
+    def seconds_per_step(self) -> float:
         """Of memory traffic: the weights, read once whatever the batch."""
         return self.model.weight_bytes / self._bandwidth
 
     @property
-    def seconds_a_cached_token(self) -> float:
+    def seconds_per_cached_token(self) -> float:
         """Of memory traffic: one token's KV, read or written."""
         return self.model.kv_bytes_per_token / self._bandwidth
 
@@ -124,7 +124,7 @@ class Roofline:
         It falls as contexts grow, since a later token attends to more; for no token at all it is that of the first.
         """
         tokens, cached = columns(tokens=tokens, cached=cached)
-        seconds = self.seconds_a_token + self.seconds_a_pair * (2 * cached + tokens)
+        seconds = self.seconds_per_token + self.seconds_per_pair * (2 * cached + tokens)
         return self.model.kv_bytes_per_token / seconds
 
     def usd(self, seconds: ArrayLike) -> Any:
@@ -133,8 +133,8 @@ class Roofline:
         return seconds * (self.gpus * self.gpu.price_per_hour / 3600)
 
     def _step_s(self, new, squares, kv_tokens):
-        arithmetic = self.seconds_a_token * new + self.seconds_a_pair * squares
-        traffic = self.seconds_a_step + self.seconds_a_cached_token * kv_tokens
+        arithmetic = self.seconds_per_token * new + self.seconds_per_pair * squares
+        traffic = self.seconds_per_step + self.seconds_per_cached_token * kv_tokens
         return np.maximum(arithmetic, traffic) + self.step_overhead_s
 
     @property
