@@ -1,4 +1,4 @@
-"""The live prefix cache: beside the founding document's design on random workloads, and drawn by hand."""
+"""The live prefix cache: compared with the design of Lin's report on random workloads, and with cases drawn by hand."""
 
 import array
 import gc

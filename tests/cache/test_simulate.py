@@ -1,4 +1,4 @@
-"""Simulation of the founding cache: equal to its plain twin, to the curve, and to the counts of the facts page."""
+"""Simulation of the reference engine: equal to its plain twin, to the curve, and to the counts of the facts page."""
 
 import json
 

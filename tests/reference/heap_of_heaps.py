@@ -1,4 +1,4 @@
-"""The founding document's prefix cache in the plainest Python: a hash table, reference counts, and a pool that is a
+"""The prefix cache of Lin's report in the plainest Python: a hash table, reference counts, and a pool that is a
 heap of heaps: by last access time, and among equals the longest prefix first."""
 
 from heapq import heapify, heappush

@@ -1,4 +1,4 @@
-"""The founding document's prefix cache with LRU, one request at a time, over lists: what a simulation means.
+"""The prefix cache of Lin's report with LRU, one request at a time, over lists: what a simulation means.
 
 Match the leading resident blocks and pin them; allocate the missing ones root first, evicting the least recently
 released unpinned block when full; when the request ends, release its blocks tail first.

@@ -1,4 +1,4 @@
-"""The founding cache in the plainest Python: a set of residents, pins, and a policy with the five verbs.
+"""The reference engine in the plainest Python: a set of residents, pins, and a policy with the five verbs.
 
 What a simulation means, whatever the mode, schedule, counting and pool: src/kvtrace/cache/core/pool.py is its twin.
 """

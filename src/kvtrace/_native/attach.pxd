@@ -1,10 +1,9 @@
 cimport cython
 
-cdef Py_ssize_t _KINDS
-cdef int _FULL
-cdef int MOST_WAYS
-cdef double NEAR_ENOUGH
-cdef double OTHER_KIND
+cdef enum:
+    _KINDS = 18  # the same, for loops without the lock
+    _FULL = 15
+    MOST_WAYS = 3  # that lead on from where a conversation is taken up
 
 cdef struct Block:
     long long last_use  # the clock after the path that used it last

@@ -13,11 +13,8 @@ from cython.cimports.libc.stdlib import free, malloc, realloc
 
 KINDS = 18  # 5 distances * 3 use counts for full blocks, then 3 for partial ones
 FULL_KINDS = 15
-_KINDS = 18  # the same, for loops without the lock
-_FULL = 15
-MOST_WAYS = 3  # that lead on from where a conversation is taken up
-NEAR_ENOUGH = 0.03  # an age that is off by no more than this share of it will do
-OTHER_KIND = 0.5  # a step to the next kind: so much of the age and the path is off
+NEAR_ENOUGH = cython.declare(cython.double, 0.03)  # an age that is off by no more than this share of it will do
+OTHER_KIND = cython.declare(cython.double, 0.5)  # a step to the next kind: so much of the age and the path is off
 
 
 def _kind(distance, uses):

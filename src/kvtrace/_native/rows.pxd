@@ -1,27 +1,5 @@
 cimport cython
 
-cdef int _TIMESTAMP
-cdef int _INPUT_LENGTH
-cdef int _OUTPUT_LENGTH
-cdef int _HASH_IDS
-cdef int _OUTPUT_HASH_IDS
-cdef int _NEEDED
-cdef unsigned long long _W_TIMESTA
-cdef unsigned long long _W_MESTAMP
-cdef unsigned long long _W_INPUT_L
-cdef unsigned long long _W_OUTPUT
-cdef unsigned long long _W_LENGTH
-cdef unsigned long long _W_HASH_ID
-cdef unsigned long long _W_ASH_IDS
-cdef unsigned long long _W_PUT_HASH
-cdef unsigned long long _W_TRUE
-cdef unsigned long long _W_ALSE
-cdef unsigned long long _W_NULL
-cdef unsigned long long _FOUR_BYTES
-cdef unsigned long long _MOST
-cdef unsigned long long _MOST_SIGNED
-cdef unsigned long long _TEN_TO_19
-cdef long long _TWO_TO_53
 
 
 @cython.final

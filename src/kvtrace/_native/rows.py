@@ -15,28 +15,30 @@ SHORTEST_ROW = 60  # bytes, not more than a row with its four fields can have
 EXACT_POWERS = 10.0 ** np.arange(23)  # the powers of ten that a double holds exactly
 
 # a field is known by the length of its key in quotes, which all differ, and by the 8 bytes that begin and end it
-_TIMESTAMP = len('"timestamp"')
-_INPUT_LENGTH = len('"input_length"')
-_OUTPUT_LENGTH = len('"output_length"')
-_HASH_IDS = len('"hash_ids"')
-_OUTPUT_HASH_IDS = len('"output_hash_ids"')
-_NEEDED = sum(1 << len(key) for key in ('"timestamp"', '"input_length"', '"output_length"', '"hash_ids"'))
-_W_TIMESTA = int.from_bytes(b'"timesta', "little")
-_W_MESTAMP = int.from_bytes(b'mestamp"', "little")
-_W_INPUT_L = int.from_bytes(b'"input_l', "little")
-_W_OUTPUT = int.from_bytes(b'"output_', "little")
-_W_LENGTH = int.from_bytes(b'_length"', "little")
-_W_HASH_ID = int.from_bytes(b'"hash_id', "little")
-_W_ASH_IDS = int.from_bytes(b'ash_ids"', "little")
-_W_PUT_HASH = int.from_bytes(b"put_hash", "little")
-_W_TRUE = int.from_bytes(b"true", "little")
-_W_ALSE = int.from_bytes(b"alse", "little")
-_W_NULL = int.from_bytes(b"null", "little")
-_FOUR_BYTES = 0xFFFFFFFF
-_MOST = 0xFFFFFFFFFFFFFFFF
-_MOST_SIGNED = 0x7FFFFFFFFFFFFFFF
-_TEN_TO_19 = 10_000_000_000_000_000_000
-_TWO_TO_53 = 1 << 53
+_TIMESTAMP = cython.declare(cython.int, len('"timestamp"'))
+_INPUT_LENGTH = cython.declare(cython.int, len('"input_length"'))
+_OUTPUT_LENGTH = cython.declare(cython.int, len('"output_length"'))
+_HASH_IDS = cython.declare(cython.int, len('"hash_ids"'))
+_OUTPUT_HASH_IDS = cython.declare(cython.int, len('"output_hash_ids"'))
+_NEEDED = cython.declare(
+    cython.int, sum(1 << len(key) for key in ('"timestamp"', '"input_length"', '"output_length"', '"hash_ids"'))
+)
+_W_TIMESTA = cython.declare(cython.ulonglong, int.from_bytes(b'"timesta', "little"))
+_W_MESTAMP = cython.declare(cython.ulonglong, int.from_bytes(b'mestamp"', "little"))
+_W_INPUT_L = cython.declare(cython.ulonglong, int.from_bytes(b'"input_l', "little"))
+_W_OUTPUT = cython.declare(cython.ulonglong, int.from_bytes(b'"output_', "little"))
+_W_LENGTH = cython.declare(cython.ulonglong, int.from_bytes(b'_length"', "little"))
+_W_HASH_ID = cython.declare(cython.ulonglong, int.from_bytes(b'"hash_id', "little"))
+_W_ASH_IDS = cython.declare(cython.ulonglong, int.from_bytes(b'ash_ids"', "little"))
+_W_PUT_HASH = cython.declare(cython.ulonglong, int.from_bytes(b"put_hash", "little"))
+_W_TRUE = cython.declare(cython.ulonglong, int.from_bytes(b"true", "little"))
+_W_ALSE = cython.declare(cython.ulonglong, int.from_bytes(b"alse", "little"))
+_W_NULL = cython.declare(cython.ulonglong, int.from_bytes(b"null", "little"))
+_FOUR_BYTES = cython.declare(cython.ulonglong, 0xFFFFFFFF)
+_MOST = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
+_MOST_SIGNED = cython.declare(cython.ulonglong, 0x7FFFFFFFFFFFFFFF)
+_TEN_TO_19 = cython.declare(cython.ulonglong, 10_000_000_000_000_000_000)
+_TWO_TO_53 = cython.declare(cython.longlong, 1 << 53)
 
 
 class Scanner:

@@ -1,6 +1,7 @@
-cdef int _WHOLE
-cdef int _SECONDS
-cdef int _TEXT
+cdef enum:  # the kinds of column in rows_out.py, for loops without the interpreter lock
+    _WHOLE = 0
+    _SECONDS = 1
+    _TEXT = 2
 
 cdef Py_ssize_t _put(unsigned char[::1] out, Py_ssize_t at, const unsigned char[::1] text, Py_ssize_t i,
                      Py_ssize_t end) noexcept nogil

@@ -10,10 +10,6 @@ TEXT = 2  # values that are JSON already: uint8, and offsets that cut them
 IDS = 3  # int64, and offsets that cut them into lists
 MOST_LISTS = 2
 
-_WHOLE = WHOLE
-_SECONDS = SECONDS
-_TEXT = TEXT
-
 
 def dump(fields, rows: int, first_id: int = 0):
     """That many rows as lines of JSON: uint8.

@@ -28,7 +28,7 @@ def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_confi
     from ..analysis.block_sizes import block_size_table, by_block_size
     from ..analysis.summary import analyze as analyzed
     from ..analysis.summary import basics
-    from ..serving.kv_bytes import chosen
+    from ..serving.hardware.kv_bytes import chosen
 
     wanted, sizes = parse_quantiles(quantiles), parse_factors(factors)
     kv_bytes = chosen(model_config, kv_bytes_per_token)

@@ -32,7 +32,7 @@ def report(trace, other, output, png, title, model_config, kv_bytes_per_token, b
     from ..report import html_page as page
     from ..report import interactive, paper
     from ..serving.hardware import roofline_of
-    from ..serving.kv_bytes import chosen
+    from ..serving.hardware.kv_bytes import chosen
     from ..serving.planning import PlanTarget, plan
 
     interactive.script()  # before any work: it says what is not installed

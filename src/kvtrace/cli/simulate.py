@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 
 import click
 
+from ..serving.routers import ROUTERS
 from .large import MEMORY
 from .output import console, print_json, print_tables
 
@@ -25,7 +26,7 @@ from .output import console, print_json, print_tables
 @click.option("--tiers", metavar="NAME=C,...", help="Tiers in place of --capacity, as in hbm=5000,dram=50000.")
 @click.option("--inclusive", is_flag=True, help="Tiers hold what those above them hold.  [default: exclusive]")
 @click.option("--instances", type=click.IntRange(1), metavar="N", help="So many instances, each with a cache of its own, behind a router.")
-@click.option("--router", "routers", metavar="R,...", help="With --instances: round-robin, sticky, overlap, least-loaded, kv-aware, lmetric.  [default: round-robin]")
+@click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
 @click.option("--gpu", "gpu_name", metavar="G", help="With --model-config: serve the trace in time, on h100, h200, a100 or a JSON file's; says TTFT and TPOT.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs of an instance.")
 @click.option("--warm-up", default="0", metavar="N", help="Count only what comes after so many requests (1000), share (10%) or time (10m).")
@@ -52,7 +53,7 @@ def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_tok
     from ..report import simulation as shown
     from ..report.progress import Requests
     from ..serving.hardware import roofline_of
-    from ..serving.kv_bytes import chosen
+    from ..serving.hardware.kv_bytes import chosen
 
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other. Give one of them.")

@@ -1,4 +1,4 @@
-"""What a plan says: a dataclass a part, whose fields are the keys of its JSON (docs/serving/plan.md)."""
+"""The result of a plan: one dataclass per part; its fields are the keys of the JSON (docs/serving/plan.md)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WHERE_KNOWN = {
     "fetch_pays",
     "loop",
     "sensitivity",
-}  # else no key
+}  # no key if None
 
 
 @dataclass(frozen=True)
 class PlanSetting:
-    """What is planned for: the trace, the model, and the GPUs of an instance."""
+    """The trace, the model, and the GPUs of an instance."""
 
     requests: int
     block_size: int  # tokens
@@ -97,7 +97,7 @@ class TimeTarget:
 
 @dataclass(frozen=True)
 class UnmetTarget:
-    """A router behind which no number of instances meets the target."""
+    """A router with which no number of instances meets the target."""
 
     router: str
     instances: None = None

@@ -16,8 +16,6 @@ from .invariants import verify_lengths, verify_offsets, verify_outputs, verify_r
 from .normalise import Fixes, by_first_appearance, normalise, renumber
 
 if TYPE_CHECKING:
-    import pandas
-    import polars
     from numpy.typing import ArrayLike
 
 
@@ -240,13 +238,13 @@ class Trace(Columns):
 
     # -- for other libraries -------------------------------------------------------------------------------------
 
-    def to_pandas(self) -> pandas.DataFrame:
+    def to_pandas(self) -> Any:  # pandas.DataFrame; this room imports NumPy alone
         """The requests as a pandas DataFrame, prompts as arrays of ids; needs the `frames` extra."""
         from . import frames
 
         return frames.pandas(frames.arrow(self))
 
-    def to_polars(self) -> polars.DataFrame:
+    def to_polars(self) -> Any:  # polars.DataFrame
         """The requests as a Polars DataFrame, prompts as lists of ids; needs the `frames` extra."""
         from . import frames
 

@@ -2,9 +2,6 @@ cimport cython
 from kvtrace.cache.core.engine cimport Engine
 from kvtrace.cache.policies.base cimport Policy
 
-cdef double TICK_MS
-cdef double FULL
-cdef double SHARE
 
 
 @cython.final

@@ -13,9 +13,9 @@ from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 
 from kvtrace._base.errors import UsageError
 
-TICK_MS = 1000.0  # how often the clock looks at the use
-FULL = 0.8  # use at which it evicts
-SHARE = 0.2  # of the chunks that are here
+TICK_MS = cython.declare(cython.double, 1000.0)  # how often the clock looks at the use
+FULL = cython.declare(cython.double, 0.8)  # use at which it evicts
+SHARE = cython.declare(cython.double, 0.2)  # of the chunks that are here
 
 
 class Chunks(Engine):
@@ -40,7 +40,7 @@ class Chunks(Engine):
         return np.flatnonzero(np.asarray(self.here))
 
     def self_check(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+        """A message about an inconsistency after all requests have ended, or None."""
         here = int(np.asarray(self.here).sum())
         if here != self.resident:
             return f"{self.resident:,} chunks are counted, {here:,} are resident"

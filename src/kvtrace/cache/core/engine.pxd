@@ -1,9 +1,10 @@
 from kvtrace.cache.policies.base cimport Context
 
-cdef int OPEN_LOOP
-cdef int CONCURRENCY
-cdef int SERIAL
-cdef int NO_ROOM
+cdef enum:
+    NO_ROOM = -2  # nothing was changed; -1 says that an exception is on its way
+    SERIAL = 0  # the kinds of schedule: each request ends before the next comes,
+    CONCURRENCY = 1  # so many live at once,
+    OPEN_LOOP = 2  # or an end known for each
 
 
 cdef class Engine:

@@ -1,4 +1,4 @@
-"""The run of a trace through a prefix cache: who is live when, who is freed early, and each request's hit.
+"""The run of a trace through a prefix cache: which requests are live when, early frees, and each request's hit.
 
 An engine is a subclass with three verbs: `admit` (match, pin, allocate), `grow` (the output's blocks) and `finish`
 (unpin). Where there is no room for one, the oldest live request is freed early and it is tried again.
@@ -10,10 +10,6 @@ from cython.cimports.kvtrace.cache.policies.base import Context
 
 from kvtrace._base.errors import KvtraceError, UsageError
 
-NO_ROOM = -2  # nothing was changed; -1 says that an exception is on its way
-SERIAL = 0  # the kinds of schedule: each request ends before the next one arrives,
-CONCURRENCY = 1  # a number of requests is active at once,
-OPEN_LOOP = 2  # or the end of each request is known
 KINDS = {"serial": SERIAL, "concurrency": CONCURRENCY, "open-loop": OPEN_LOOP}
 
 
@@ -54,7 +50,7 @@ class Engine:
                 self._advance(stop)
 
     def close(self):
-        """Let all live requests end, then recount: a broken invariant is a fault of ours and says so."""
+        """End all live requests, then self-check; a broken invariant raises KvtraceError."""
         if self.needs_lock:
             self._finish_all()
         else:
@@ -65,7 +61,7 @@ class Engine:
             raise KvtraceError(f"the simulation is at fault: {broken}. Please report it.")
 
     def self_check(self):
-        """What the self-check finds wrong with residency and pins after all requests ended, or None."""
+        """A message about inconsistent residency or pins after all requests have ended, or None."""
         return None
 
     def admit(self, row):
@@ -81,15 +77,15 @@ class Engine:
         return 0
 
     def before(self, row):
-        """What is due before a request is looked at."""
+        """Work that is due before a request is matched."""
         return 0
 
     def lower_tier_hits(self, row):
-        """How many of a request's hit blocks came from lower tiers."""
+        """Count of a request's hit blocks that came from lower tiers."""
         return 0
 
     def fetch_seconds(self, row):
-        """Seconds that it takes to bring them up."""
+        """Seconds to fetch those blocks."""
         return 0
 
     def _advance(self, stop):
@@ -105,7 +101,7 @@ class Engine:
         return 0
 
     def serve(self, row):
-        """Admit a request, which is live from now on, whoever has to end early for it."""
+        """Admit a request; live requests end early where it needs their room."""
         hit: cython.int
         self.before(row)
         hit = self.admit(row)
@@ -122,7 +118,7 @@ class Engine:
         return 0
 
     def peek(self, row):
-        """How many blocks a request would hit now; nothing changes by asking."""
+        """Count of blocks that a request would hit now. Has no side effects."""
         return 0
 
     def _retire(self, row):

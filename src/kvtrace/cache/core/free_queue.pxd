@@ -1,7 +1,8 @@
 cimport cython
 from kvtrace.cache.core.engine cimport Engine
 
-cdef int NOTHING
+cdef enum:
+    NOTHING = -1  # no copy of a block; no hash
 
 
 @cython.final

@@ -10,8 +10,6 @@ import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
 from cython.cimports.kvtrace.cache.policies.base import Context
 
-NOTHING = -1  # no copy of a block; no hash
-
 
 class FreeQueue(Engine):
     """`context.capacity` physical blocks, all free at first; each holds a block of the trace, or one without a hash.
@@ -37,7 +35,7 @@ class FreeQueue(Engine):
         self.top = 0
 
     def self_check(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+        """A message about an inconsistency after all requests have ended, or None."""
         pins, holds, copy = np.asarray(self.pins), np.asarray(self.holds), np.asarray(self.copy)
         if pins.any():
             return f"{int((pins != 0).sum()):,} blocks are pinned by no request"

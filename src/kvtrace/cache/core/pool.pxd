@@ -1,10 +1,11 @@
 from kvtrace.cache.core.engine cimport Engine
 from kvtrace.cache.policies.base cimport Policy
 
-cdef int LARGE
-cdef int NEAR
-cdef int FAR
-cdef int ABSENT
+cdef enum:
+    ABSENT = -1  # pins of a block that is not resident
+    FAR = 24  # so many blocks before one is wanted, its pins and the policy's state are fetched
+    NEAR = 12
+    LARGE = 1 << 17  # blocks whose state does not stay in a processor's own memory
 
 
 cdef class Pool(Engine):

@@ -1,4 +1,4 @@
-"""The founding document's cache: one table of blocks by hash, reference counts, and a policy over the idle ones.
+"""The cache of Lin's report: a table of blocks by hash, reference counts, and a policy over the idle blocks.
 
 What one request does: match its leading resident blocks, pin them, allocate the missing ones root first, and at its
 end unpin all of them tail first. Twin: tests/reference/pool.py.
@@ -11,11 +11,6 @@ from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
 
 from kvtrace._base.errors import UsageError
-
-ABSENT = -1  # pins of a block that is not resident
-FAR = 24  # so many blocks before one is wanted, its pins and the policy's state are fetched
-NEAR = 12
-LARGE = 1 << 17  # blocks whose state does not stay in a processor's own memory
 
 
 class Pool(Engine):
@@ -45,7 +40,7 @@ class Pool(Engine):
         return np.flatnonzero(np.asarray(self.pins) != ABSENT)
 
     def self_check(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+        """A message about an inconsistency after all requests have ended, or None."""
         pins = np.asarray(self.pins)
         if (pins > 0).any() or self.unhashed:
             return f"{int((pins > 0).sum()) + self.unhashed:,} blocks are pinned by no request"
@@ -107,7 +102,7 @@ class Pool(Engine):
         return min(self.resident_run(row), self.limit[row])
 
     def resident_run(self, row):
-        """How many of a request's leading blocks are resident."""
+        """Count of a request's leading blocks that are resident."""
         i: cython.Py_ssize_t = self.start[row]
         stop: cython.Py_ssize_t = i + self.full[row]
         while i < stop and self.pins[self.ids[i]] != ABSENT:
@@ -176,7 +171,7 @@ class Pool(Engine):
         return 0
 
     def _fetch(self, start, stop):
-        """Bring the state of blocks nearer that later requests want, as many as this one wants."""
+        """Prefetch the state of blocks that later requests want, as many as this request wants."""
         i: cython.Py_ssize_t
         for i in range(start + FAR, min(stop + FAR, self.ids.shape[0])):
             fetch(cython.address(self.pins[self.ids[i]]))
@@ -206,7 +201,7 @@ class Pool(Engine):
         return 0
 
     def _victim(self):
-        """The policy's victim, checked: a policy may be anybody's."""
+        """The policy's victim, checked, because a user may have written the policy."""
         block: cython.int
         if self.fetches:
             block = self.policy.likely_victim()

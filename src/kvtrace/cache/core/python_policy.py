@@ -1,4 +1,4 @@
-"""A user's policy, written in Python, in the place of a compiled one: each verb is a call that lets exceptions through.
+"""Runs a policy that a user wrote in Python: each verb calls the object's method, and exceptions pass through.
 
 The lock is held for the whole run, so a call costs what a call from Python costs.
 """
@@ -10,7 +10,7 @@ from kvtrace._base.errors import UsageError
 
 
 class PythonPolicy(Policy):
-    """Hands the verbs to an object's methods of the same names; `expired` and `miss` where the object has them."""
+    """Calls an object's methods of the same names; `expired` and `miss` only where the object has them."""
 
     def __init__(self, context: Context, held):
         Policy.__init__(self, context)
@@ -58,7 +58,7 @@ class PythonPolicy(Policy):
 
 
 def _number(answer):
-    """A block's number; None and what is below 0 are none."""
+    """A block's number; NONE for None and for numbers below 0."""
     if answer is None:
         return NONE
     if not hasattr(answer, "__index__"):

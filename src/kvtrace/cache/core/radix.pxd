@@ -1,17 +1,14 @@
 from kvtrace.cache.core.engine cimport Engine
 
-cdef int ROOT
-cdef int LRU
-cdef int MRU
-cdef int FIFO
-cdef int FILO
-cdef int LFU
-cdef int SLRU
-cdef int PRIORITY
-cdef long long PROTECTED
-cdef long long UNCOUNTED
-cdef long long HIGHEST
-cdef long long LOWEST
+cdef enum:
+    ROOT = 0
+    LRU = 0
+    MRU = 1
+    FIFO = 2
+    FILO = 3
+    LFU = 4
+    SLRU = 5
+    PRIORITY = 6
 
 
 cdef class Leaves:

@@ -12,19 +12,11 @@ from cython.cimports.kvtrace.cache.policies.base import Context
 
 from kvtrace._base.errors import UsageError
 
-ROOT = 0
-LRU = 0
-MRU = 1
-FIFO = 2
-FILO = 3
-LFU = 4
-SLRU = 5
-PRIORITY = 6
 ORDERS = {"lru": LRU, "mru": MRU, "fifo": FIFO, "filo": FILO, "lfu": LFU, "slru": SLRU, "priority": PRIORITY}
-PROTECTED = 2  # slru: from so many requests on, a node goes after all others
-UNCOUNTED = 1 << 62  # no path is as long: a walk that counts no request
-HIGHEST = (1 << 63) - 1
-LOWEST = -HIGHEST - 1  # a walk that raises no priority
+PROTECTED = cython.declare(cython.longlong, 2)  # slru: from so many requests on, a node goes after all others
+UNCOUNTED = cython.declare(cython.longlong, 1 << 62)  # no path is as long: a walk that counts no request
+HIGHEST = cython.declare(cython.longlong, (1 << 63) - 1)
+LOWEST = cython.declare(cython.longlong, -HIGHEST - 1)  # a walk that raises no priority
 
 
 class Leaves:
@@ -129,7 +121,7 @@ class Radix(Engine):
         return int(np.count_nonzero(np.asarray(self.length)))
 
     def self_check(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+        """A message about an inconsistency after all requests have ended, or None."""
         length, locks, children = np.asarray(self.length), np.asarray(self.locks), np.asarray(self.children)
         there = length > 0
         if locks[there].any():

@@ -2,7 +2,8 @@ cimport cython
 from kvtrace.cache.core.pool cimport Pool
 from kvtrace.cache.policies.base cimport Policy
 
-cdef int ABSENT
+cdef enum:
+    ABSENT = -1
 
 
 @cython.final

@@ -9,8 +9,6 @@ from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
 from cython.cimports.kvtrace.cache.core.pool import Pool
 from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 
-ABSENT = -1
-
 
 class Tier:
     """One tier below the first: an order over the blocks that it holds."""
@@ -48,7 +46,7 @@ class Tiers(Pool):
         return self.gone
 
     def self_check(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+        """A message about an inconsistency after all requests have ended, or None."""
         below = np.asarray(self.below)
         for number, tier in enumerate(self.tiers, 1):
             held = int((below == number).sum())

@@ -1,7 +1,7 @@
 # SipHash-1-3 over a block's tokens and what was before it, for the live cache's table.
 #
-# J.-P. Aumasson and D. J. Bernstein, SipHash: a fast short-input PRF (2012). The key keeps out whoever would make
-# prompts that collide; one round a word is enough, for the table compares what it finds.
+# J.-P. Aumasson and D. J. Bernstein, SipHash: a fast short-input PRF (2012). A secret key prevents prompts
+# that are made to collide; one round a word is enough, because the table compares tokens as well.
 # A header, without a .py beside it: bodies that stand here are compiled into the table's loops. Called in a module of
 # their own, a block of direct hashing took a seventh longer.
 

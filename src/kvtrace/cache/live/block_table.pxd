@@ -1,5 +1,9 @@
 cimport cython
 
+cdef enum:
+    NONE = -1
+    SPARE = -1  # the length of a number that is not in use
+
 cdef struct Block:
     unsigned long long digest
     int parent  # the block before it; -1 for a root, which has no tokens and stands for a tenant
@@ -8,8 +12,6 @@ cdef struct Block:
     int holders  # slots it stands in, blocks that follow it, and for a root its live sequences
     int length  # tokens; SPARE when the number is not in use
 
-cdef int NONE
-cdef int SPARE
 
 
 @cython.final

@@ -14,9 +14,6 @@ from cython.cimports.libc.string import memcmp, memcpy
 
 from kvtrace._base.errors import UsageError
 
-NONE = -1
-SPARE = -1  # the length of a number that is not in use
-
 
 class BlockTable:
     """Blocks by number, found by tokens and parent; roots, by salt and tenant, are numbers too.
@@ -30,7 +27,7 @@ class BlockTable:
         self.roots = {}  # (salt, tenant) -> root
         self.tenants = {}  # and back
         self.spare = NONE  # first of the numbers below `made` that are not in use
-        key = os.urandom(16)  # nobody outside can make prompts that collide
+        key = os.urandom(16)  # secret, so that no client can make prompts that collide
         self.key0, self.key1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
         self.digest_mask = ~cython.cast(cython.ulonglong, 0)
         self.reserve(1)
@@ -132,7 +129,7 @@ class BlockTable:
         return b
 
     def let_go(self, b):
-        """One holder less; what nobody holds is forgotten, and its parent has one less in turn."""
+        """Remove a holder of a block; without holders it is forgotten, and its parent loses one in turn."""
         parent: cython.int
         while b != NONE:
             self.blocks[b].holders -= 1
@@ -173,7 +170,7 @@ class BlockTable:
         return NONE
 
     def _add(self, digest, parent, tokens, length):
-        """A new block in the table, held by nobody yet."""
+        """A new block in the table, without holders."""
         b: cython.int = self._number()
         self.blocks[b].digest, self.blocks[b].parent, self.blocks[b].slot = digest, parent, NONE
         self.blocks[b].holders, self.blocks[b].length = 0, cython.cast(cython.int, length)

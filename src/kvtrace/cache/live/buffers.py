@@ -1,4 +1,4 @@
-"""C memory that grows: MemoryError where there is none. Whoever holds it gives it back with C's free."""
+"""C memory that grows: MemoryError where there is none. The owner releases it with C's free."""
 
 import cython
 from cython.cimports.libc.stdlib import calloc, realloc

@@ -1,4 +1,4 @@
-"""What an engine hears of the live cache: its callbacks, called when a change is done, evictions first."""
+"""The callbacks of the live cache, called after each change, evictions first."""
 
 import cython
 from cython.cimports.kvtrace.cache.live.block_table import NONE
@@ -16,7 +16,7 @@ class Listener:
         self.hears_growth = on_evict is not None or on_write is not None or on_copy is not None
 
     def evicted(self, pool):
-        """Tell of what the pool evicted since it was last told of."""
+        """Report what the pool has evicted since the last report."""
         if pool.gone:
             gone, pool.gone, self.telling = pool.gone, [], True
             try:
@@ -27,7 +27,7 @@ class Listener:
         return 0
 
     def allocated(self, pool, sequence):
-        """Tell what a new sequence reads, and what is to be written for it."""
+        """Report what a new sequence reads, and what must be written for it."""
         i: cython.Py_ssize_t
         self.evicted(pool)
         if self.on_read is None and self.on_write is None:
@@ -43,7 +43,7 @@ class Listener:
         return 0
 
     def extended(self, pool, sequence, first, shared):
-        """Tell of tokens from `first` on; the partial block they began in may have been copied from `shared`."""
+        """Report tokens from `first` on; their first partial block may have been copied from `shared`."""
         self.evicted(pool)
         filled: cython.Py_ssize_t = first % self.block_size
         self.telling = True

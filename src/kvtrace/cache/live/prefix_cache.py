@@ -1,8 +1,8 @@
-"""The live prefix cache: the founding document's table, reference counts and pool, token by token, for an engine.
+"""The live prefix cache: the table, reference counts and pool of Lin's report, token by token, for an engine.
 
-A slot is a place for a block's KV; a block is what stands there: its own tokens, after the block before it. Here are
-the verbs; core/known.py finds blocks by tokens, core/slot_pool.py says which stands where and which goes,
-core/listener.py tells the engine, and recount.py checks the books.
+A slot is a place for a block's KV; a block is its content: its own tokens, after the block before it. This file has
+the verbs; core/known.py finds blocks by tokens, core/slot_pool.py assigns and evicts slots, core/listener.py calls the
+engine's callbacks, and recount.py is the self-check.
 
 Twin: tests/reference/heap_of_heaps.py.
 """
@@ -30,7 +30,7 @@ HASHINGS = ("hierarchical", "direct")
 
 
 class OutOfBlocks(KvtraceError):
-    """More blocks are wanted than are free or idle; nothing was changed."""
+    """A call needs more blocks than are free or idle; nothing was changed."""
 
 
 class PrefixCache:
@@ -144,7 +144,7 @@ class PrefixCache:
         self.busy = False
         try:
             self.listener.allocated(self.pool, sequence)
-        except BaseException:  # nobody holds the sequence, and its KV was not written
+        except BaseException:  # the caller never gets the sequence, and its KV was not written
             self.free(sequence, written=sequence.hit_tokens)
             raise
         return sequence
@@ -231,7 +231,7 @@ class PrefixCache:
         }  # fmt: skip
 
     def check(self):
-        """Recount pins, pool, slots and table from the live sequences up; KvtraceError says what does not agree."""
+        """Recount pins, pool, slots and table from the live sequences; raise KvtraceError where counts differ."""
         if self.busy:
             raise KvtraceError(
                 "the prefix cache is at fault: "
@@ -240,7 +240,7 @@ class PrefixCache:
         recount.check(self.snapshot())
 
     def snapshot(self):
-        """A copy of all that is counted, as `check` looks at it: a recount.Snapshot.
+        """A copy of all counts, for `check`: a recount.Snapshot.
 
         >>> PrefixCache(2).snapshot().unused
         [1, 0]

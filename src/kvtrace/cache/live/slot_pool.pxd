@@ -2,7 +2,8 @@ cimport cython
 from kvtrace.cache.live.block_table cimport BlockTable
 from kvtrace.cache.policies.base cimport Policy
 
-cdef int FREE
+cdef enum:
+    FREE = -1  # pins of a slot with nothing in it
 
 
 @cython.final

@@ -12,13 +12,11 @@ from cython.cimports.libc.stdlib import free as give_back
 
 from kvtrace._base.errors import UsageError
 
-FREE = -1  # pins of a slot with nothing in it
-
 
 class SlotPool:
     """`count` slots for the blocks of `known`, of which at most `most_idle` are idle.
 
-    `gone` lists the slots that were evicted, or is None where nobody wants to hear of them.
+    `gone` lists the slots that were evicted, or is None without an on_evict callback.
     """
 
     def __cinit__(self, count, most_idle, known: BlockTable, policy: Policy, gone):
@@ -42,14 +40,14 @@ class SlotPool:
     # ---- who holds a slot
 
     def pin(self, slot):
-        """One more sequence holds a slot; if it was idle, it leaves the pool."""
+        """Add a holder to a slot; an idle slot leaves the pool."""
         if self.pins[slot] == 0:
             self.idle_count -= 1
         self.pins[slot] += 1
         return self.policy.use(slot)
 
     def unpin(self, slot, keep):
-        """One sequence less holds a slot; the last puts it into the pool, or frees it where nobody could find it."""
+        """Remove a holder of a slot; without holders it goes to the pool, or is freed if no lookup can find it."""
         b: cython.int = self.block[slot]
         self.pins[slot] -= 1
         if self.pins[slot] > 0:
@@ -66,7 +64,7 @@ class SlotPool:
         return self._vacate(slot)
 
     def take(self):
-        """A free slot, now pinned; a victim's where there is none. Whoever calls made sure of room."""
+        """A free slot, or else a victim's, now pinned. The caller has made sure of room."""
         if self.free_count == 0:
             self._evict(self._victim(self.policy.victim()))
         self.free_count -= 1
@@ -95,7 +93,7 @@ class SlotPool:
     # ---- eviction
 
     def expire(self):
-        """Evict what the policy finds too old."""
+        """Evict the slots that the policy considers too old."""
         slot: cython.int = self.policy.expired()
         while slot >= 0:
             self._evict(self._victim(slot))
@@ -103,7 +101,7 @@ class SlotPool:
         return 0
 
     def _victim(self, slot):
-        """A slot that the policy named, checked: a policy may be anybody's."""
+        """The policy's victim, checked, because a user may have written the policy."""
         if not (0 <= slot < self.count) or self.pins[slot] != 0:
             raise UsageError(
                 f"the policy named {self._described(slot)} as its victim. Try one it was given by release."

@@ -1,4 +1,5 @@
-cdef int NONE
+cdef enum:
+    NONE = -2  # no block; -1 would mean that an exception was raised
 
 
 cdef class Context:

@@ -3,8 +3,6 @@
 The engine owns residency, pins and counts; a policy keeps an order of the evictable blocks and nothing else.
 """
 
-NONE = -2  # no block; -1 would mean that an exception was raised
-
 
 class Context:
     """What a policy may know: how many blocks there are, the capacity, the trace, and the present moment.

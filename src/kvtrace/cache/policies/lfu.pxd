@@ -2,12 +2,13 @@ cimport cython
 from kvtrace.cache.policies.base cimport Policy
 from kvtrace.cache.structures.hierarchical_bitset cimport HierarchicalBitset
 
-cdef int MOST
-cdef int STEPS
-cdef int BEFORE
-cdef int AFTER
-cdef int COUNT
-cdef int LISTED
+cdef enum:
+    MOST = 1 << 24  # uses are counted so far, so that the table of lists stays small
+    STEPS = 3  # from the victim to the one that is fetched
+    BEFORE = 0  # what a block's four numbers are: its neighbours in its list,
+    AFTER = 1
+    COUNT = 2  # its uses,
+    LISTED = 3  # and whether it is in the list of that count
 
 
 @cython.final

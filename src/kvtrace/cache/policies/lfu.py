@@ -10,13 +10,6 @@ from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
 from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import HierarchicalBitset
 
-MOST = 1 << 24  # uses are counted so far, so that the table of lists stays small
-STEPS = 3  # from the victim to the one that is fetched
-BEFORE = 0  # what a block's four numbers are: its neighbours in its list,
-AFTER = 1
-COUNT = 2  # its uses,
-LISTED = 3  # and whether it is in the list of that count
-
 
 class LFU(Policy):
     """Least frequently used, then least recently."""

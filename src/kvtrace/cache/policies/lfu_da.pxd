@@ -2,7 +2,6 @@ cimport cython
 from kvtrace.cache.policies.base cimport Policy
 from kvtrace.cache.structures.heap cimport Heaps
 
-cdef long long ROW
 
 
 @cython.final

@@ -9,11 +9,12 @@ when its last child is evicted starts from there and outlives what hung on it by
 Equal keys: the one whose last request is longer ago goes first, and of one request the one released first, the deeper.
 """
 
+import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 from cython.cimports.kvtrace.cache.structures.heap import Heaps
 
-ROW = 1 << 32  # what a later request adds, more than any number of its releases
+ROW = cython.declare(cython.longlong, 1 << 32)  # what a later request adds, more than any number of its releases
 
 
 class LFUDA(Policy):

@@ -1,7 +1,7 @@
 """LRU: the block that was released longest ago goes first.
 
-Blocks of a request are released tail first, so a plain queue does what the founding document's heap of heaps (last
-use, then prefix length) does. A block that is used again leaves the queue and joins its end when it is released.
+Blocks of a request are released tail first, so a plain queue gives the order of the heap of heaps in Lin's report (last
+use, then prefix length). A block that is used again leaves the queue and joins its end when it is released.
 """
 
 import cython

@@ -17,7 +17,7 @@ from cython.cimports.kvtrace.cache.structures.recency import Recency
 
 from kvtrace._base.errors import InputError, UsageError
 
-UNSAID = 35.0
+UNSAID = cython.declare(cython.double, 35.0)
 
 
 class Priority(Policy):

@@ -3,11 +3,12 @@ from kvtrace.cache.policies.base cimport Policy
 from kvtrace.cache.structures.masked_fifo cimport MaskedFifo
 from kvtrace.cache.structures.queue cimport Slots, Queue
 
-cdef int SMALL
-cdef int MAIN
-cdef int GHOST
-cdef int ENOUGH
-cdef int MOST
+cdef enum:
+    SMALL = 0  # the tags of the lines
+    MAIN = 1
+    GHOST = 2
+    ENOUGH = 2  # hits that take a block from small to main
+    MOST = 3  # hits are counted so far
 
 cdef int _hit(MaskedFifo line, int block) except -1 nogil
 cdef int _count(MaskedFifo line, int block) except -1 nogil

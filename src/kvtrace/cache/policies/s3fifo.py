@@ -16,12 +16,6 @@ from cython.cimports.kvtrace.cache.structures.fetch import fetch
 from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
 from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
-SMALL = 0  # the tags of the lines
-MAIN = 1
-GHOST = 2
-ENOUGH = 2  # hits that take a block from small to main
-MOST = 3  # hits are counted so far
-
 
 class S3FIFO(Policy):
     """Three queues; the lines' marks count hits."""

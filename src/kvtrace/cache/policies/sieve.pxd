@@ -2,8 +2,9 @@ cimport cython
 from kvtrace.cache.policies.base cimport Policy
 from kvtrace.cache.structures.masked_fifo cimport MaskedFifo
 
-cdef int NEAR
-cdef int FAR
+cdef enum:
+    NEAR = 16  # places between the hand and what `likely_victim` looks at, at least
+    FAR = 80  # and at most
 
 
 @cython.final

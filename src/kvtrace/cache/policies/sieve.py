@@ -13,9 +13,6 @@ from cython.cimports.kvtrace.cache.structures.fetch import fetch
 from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
 from cython.cimports.kvtrace.cache.structures.queue import Slots
 
-NEAR = 16  # places between the hand and what `likely_victim` looks at, at least
-FAR = 80  # and at most
-
 
 class Sieve(Policy):
     """Lazy promotion and quick demotion by one hand; the line's marks say who was hit."""

@@ -3,7 +3,6 @@ from kvtrace.cache.policies.base cimport Policy
 from kvtrace.cache.structures.heap cimport Heaps
 from kvtrace.cache.structures.recency cimport Recency
 
-cdef double FIRST_GAP_MS
 
 
 @cython.final

@@ -31,7 +31,7 @@ from cython.cimports.libc.math import exp
 from kvtrace._base.errors import UsageError
 
 LAST_TURN = 10
-FIRST_GAP_MS = 60_000.0  # what a category's one made-up reuse took
+FIRST_GAP_MS = cython.declare(cython.double, 60_000.0)  # what a category's one made-up reuse took
 
 
 class Workload(Policy):

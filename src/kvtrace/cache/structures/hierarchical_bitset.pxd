@@ -1,6 +1,5 @@
 cimport cython
 
-cdef unsigned long long ONE
 
 cdef extern from *:
     int __builtin_ctzll(unsigned long long word) noexcept nogil

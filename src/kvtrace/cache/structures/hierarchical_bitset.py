@@ -8,7 +8,7 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE
 
-ONE = 1
+ONE = cython.declare(cython.ulonglong, 1)
 
 
 class HierarchicalBitset:

@@ -2,8 +2,9 @@ cimport cython
 from kvtrace.cache.structures.hierarchical_bitset cimport HierarchicalBitset
 from kvtrace.cache.structures.queue cimport Slots
 
-cdef int AHEAD
-cdef int MOST
+cdef enum:
+    MOST = 1 << 29  # places that are told apart beside four tags
+    AHEAD = 8  # `ahead` looks so many places beyond one
 
 
 @cython.final

@@ -11,9 +11,6 @@ from cython.cimports.kvtrace.cache.structures.fetch import fetch
 from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import HierarchicalBitset
 from cython.cimports.kvtrace.cache.structures.queue import Slots
 
-MOST = 1 << 29  # places that are told apart beside four tags
-AHEAD = 8  # `ahead` looks so many places beyond one
-
 
 class MaskedFifo:
     """Blocks in order of arrival, each allowed to go or not, and with a mark that is its owner's to use."""

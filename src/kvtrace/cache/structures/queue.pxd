@@ -1,7 +1,8 @@
 cimport cython
 
-cdef int FAR
-cdef int NEAR
+cdef enum:
+    NEAR = 32  # places in the log between its head and what `ahead` looks at,
+    FAR = 32  # and from there to what is fetched
 
 
 @cython.final

@@ -9,8 +9,6 @@ import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
 
-NEAR = 32  # places in the log between its head and what `ahead` looks at,
-FAR = 32  # and from there to what is fetched
 TAGS = 4  # queues that one record of places tells apart
 
 

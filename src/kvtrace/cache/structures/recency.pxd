@@ -1,8 +1,6 @@
 cimport cython
 from kvtrace.cache.policies.base cimport Context
 
-cdef long long DEEPEST
-cdef long long ROW
 
 
 @cython.final

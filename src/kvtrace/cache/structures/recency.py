@@ -10,8 +10,8 @@ from cython.cimports.kvtrace.cache.policies.base import Context
 
 from kvtrace._base.errors import UsageError
 
-ROW = 1 << 32  # what a later request adds, more than any depth takes off
-DEEPEST = (1 << 31) - 1
+ROW = cython.declare(cython.longlong, 1 << 32)  # what a later request adds, more than any depth takes off
+DEEPEST = cython.declare(cython.longlong, (1 << 31) - 1)
 
 
 class Recency:

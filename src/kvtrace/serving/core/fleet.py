@@ -83,7 +83,7 @@ class Fleet:
         self.router.load[chosen] = int(np.asarray(self.held)[live].sum())
 
     def _tell(self):
-        """Tell the router who is live; nobody waits here, and live tokens stand for live blocks."""
+        """Update the router's counts; no request waits here, and live tokens stand for live blocks."""
         i: cython.int
         engine: Engine
         router: Router = self.router

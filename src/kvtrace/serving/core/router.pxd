@@ -1,9 +1,10 @@
-cdef int METRIC
-cdef int AWARE
-cdef int LOADED
-cdef int OVERLAP
-cdef int KEYED
-cdef int TURNS
+cdef enum:
+    TURNS = 0  # the kinds of router: in turns,
+    KEYED = 1  # by a number of each request's own,
+    OVERLAP = 2  # where most blocks would hit,
+    LOADED = 3  # where the fewest tokens are not done yet,
+    AWARE = 4  # where the blocks to compute and those that are live are fewest,
+    METRIC = 5  # or where tokens to compute times requests that are there are fewest
 
 
 cdef class Router:

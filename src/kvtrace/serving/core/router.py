@@ -1,26 +1,20 @@
-"""Who is sent where: a request goes to one of many caches, by turns, by what it shares, or by how busy they are.
+"""Routing: sends each request to one of many caches, in turns, by what it shares with each, or by their load.
 
-Whoever serves keeps for each cache what is not done yet there; the router looks at that, and asks the caches.
+The caller (a fleet, or serving in time) keeps the load of each cache up to date; the router reads it and the caches.
 """
 
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import Engine
 
-TURNS = 0  # the kinds of router: in turns,
-KEYED = 1  # by a number of each request's own,
-OVERLAP = 2  # where most blocks would hit,
-LOADED = 3  # where the fewest tokens are not done yet,
-AWARE = 4  # where the blocks to compute and those that are live are fewest,
-METRIC = 5  # or where tokens to compute times requests that are there are fewest
 KINDS = {"round-robin": TURNS, "sticky": KEYED, "overlap": OVERLAP, "least-loaded": LOADED, "kv-aware": AWARE,
          "lmetric": METRIC}  # fmt: skip
 
 
 class Router:
-    """Sends requests to engines. Of each engine, whoever serves keeps up to date:
+    """Sends requests to engines. The caller keeps four counts of each engine up to date:
 
-    `load` tokens that are not done yet, `waiting` those of prompts to compute, `blocks` that are live, `here` requests.
+    `load` (tokens still to process), `waiting` (prompt tokens still to compute), `blocks` (live) and `here` (requests).
     """
 
     def __init__(self, engines, kind, key, tokens, size):

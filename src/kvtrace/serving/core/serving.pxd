@@ -1,7 +1,6 @@
 from kvtrace.cache.core.engine cimport Engine
 from kvtrace.serving.core.router cimport Router
 
-cdef double NEVER
 
 cdef struct BatchLimits:
     long long step_tokens

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 import cython
 import numpy as np
 
-NEVER = 1e300
+NEVER = cython.declare(cython.double, 1e300)
 
 
 class Serving:
