@@ -33,12 +33,24 @@ def sweep(
     on_total: Callable[[int], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> SweepTable:
-    """The table of a grid, also written to `output`; a run that was stopped is taken up with `resume`.
+    """Simulate all cells of a grid; return their table and write it to `output`.
 
-    Cells run in so many threads, or as tasks on a Ray cluster; the table's bytes are the same. `on_total` gets the
-    requests that all cells serve together, `on_progress` those that were served since its last call, from any thread.
-    A cell that can't be run has a row with an `error`. UsageError where no cell can, or an argument does not fit;
-    InputError where a trace can't be read; StoppedError where it can be resumed.
+    The bytes of the table do not depend on threads, runner or interruptions. A cell that fails has a row with an `error`.
+
+    Args:
+        grid: The grid.
+        output: The file of the table; None writes none.
+        resume: Continue an interrupted sweep from its checkpoint.
+        runner: "local" for threads, "ray" for tasks on a Ray cluster.
+        threads: Cells (with Ray: tasks) at once.
+        ray_address: The Ray cluster; None starts one.
+        on_total: Receives the number of requests of all cells together.
+        on_progress: Receives the number of requests served since its last call, from any thread.
+
+    Raises:
+        UsageError: An argument is not valid, or all cells fail.
+        InputError: A trace cannot be read.
+        StoppedError: The sweep was interrupted and can be resumed.
 
     >>> import tempfile, kvtrace
     >>> with tempfile.TemporaryDirectory() as folder:
