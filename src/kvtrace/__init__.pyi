@@ -45,7 +45,7 @@ from .formats.violations import check as check
 from .ingest.keys import Key as Key
 from .ingest.keys import load_key as load_key
 from .ingest.pipeline import anonymize as anonymize
-from .ingest.pipeline_tasks import Anonymized as Anonymized
+from .ingest.pipeline_tasks import AnonymizedDataset as AnonymizedDataset
 from .ingest.pipeline_tasks import anonymize_dataset as anonymize_dataset
 from .ingest.row_counts import Progress as Progress
 from .privacy.checks import audit as audit

@@ -330,7 +330,7 @@ def test_a_victim_is_checked():
     demand = block_demand(toy("0", "1", "2", block_size=256))
     context = Context(demand.blocks, 1, demand.trace, demand)
     engine = Chunks(context, demand, PythonPolicy(context, Stubborn()))
-    with pytest.raises(UsageError, match="as its victim that is not here"):
+    with pytest.raises(UsageError, match="victim is a chunk that is not resident"):
         engine.advance(3)
 
 

@@ -291,7 +291,7 @@ def test_vectors_of_sglang_itself_are_met_by_both(vector):
 
 
 def test_an_order_that_sglang_lacks_is_refused():
-    with pytest.raises(UsageError, match="SGLang has no eviction order 'sieve'. Try lru, "):
+    with pytest.raises(UsageError, match="SGLang has no eviction policy 'sieve'. Try lru, "):
         serve(toy("0"), 1, "sieve")
 
 

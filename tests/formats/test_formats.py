@@ -55,13 +55,6 @@ def stdin(monkeypatch, data):
 # -- the table of formats ----------------------------------------------------------------------------------------
 
 
-def test_each_file_has_a_row_each_row_a_vector_and_a_line_in_the_docs():
-    files = {path.stem for path in Path(formats.__file__).parent.glob("*.py")}
-    assert set(formats.FORMATS) == set(VECTORS["smallest"]) and files >= set(formats.FORMATS)
-    page = (Path(__file__).parents[2] / "docs/formats/formats.md").read_text()
-    assert all(f"| `{name}` |" in page for name in formats.FORMATS)
-
-
 def test_vectors_are_as_the_reference_gives_them():
     texts = {name: text for name, text in VECTORS["smallest"].items() if name != "parquet"}
     for name, found in make_vectors_formats.smallest_rows().items():

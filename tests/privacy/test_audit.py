@@ -180,7 +180,7 @@ def shared_tails(case):
 
 
 def kept_tails(case):
-    case.settings(tail="drop")
+    case.settings(tail="dropped")
     case.prompts(["s", "a", "tail"])
     case.rows[0]["input_length"] -= 3
 

@@ -75,7 +75,7 @@ def held(draw):
 NEW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-CHANGES = [{}, {"tail": "drop"}, {"k": 2}, {"tail": "shared"}]
+CHANGES = [{}, {"tail": "dropped"}, {"k": 2}, {"tail": "kept"}]
 
 
 @NEW

@@ -1,6 +1,6 @@
-"""The reference engine in the plainest Python: a set of residents, pins, and a policy with the five verbs.
+"""The reference engine in plain Python: a set of resident blocks, pins, and a policy with the five verbs.
 
-What a simulation means, whatever the mode, schedule, counting and pool: src/kvtrace/cache/core/pool.py is its twin.
+The definition of a simulation for all modes, schedules, countings and pools. Twin: src/kvtrace/cache/core/pool.py.
 """
 
 from .policies.lru import LRU as Lru
@@ -9,17 +9,17 @@ __all__ = ["Lru", "NoRoom", "Pool", "simulate"]
 
 
 class NoRoom(Exception):
-    """The blocks that a request lacks can't be had without those in use."""
+    """There is no room for a request's missing blocks without evicting blocks in use."""
 
 
 class Pool:
-    """A cache of `capacity` blocks; `total` counts live and idle ones, else the idle alone are bounded."""
+    """A cache of `capacity` blocks. With `total`, live and idle blocks count; else only idle blocks."""
 
     def __init__(self, capacity, policy, total=True, parent=None):
         self.capacity, self.policy, self.total = capacity, policy, total
         self.parent = parent  # block -> parent, for leaf-first; None = flat
-        self.pins = {}  # resident block -> live requests that hold it
-        self.unhashed = 0  # blocks without a name, each of one live request
+        self.pins = {}  # resident block -> number of live requests that hold it
+        self.unhashed = 0  # number of blocks without a hash, each held by one live request
         self.evictions = 0
 
     def idle(self):
@@ -33,15 +33,15 @@ class Pool:
         hit = 0
         while hit < len(path) and path[hit] in self.pins:
             hit += 1
-        lacking = [block for block in path if block not in self.pins]
+        missing = [block for block in path if block not in self.pins]
         others = [block for block in self.idle() if block not in path]
-        if self.total and len(lacking) + tail > self.capacity - len(self.pins) - self.unhashed + len(others):
+        if self.total and len(missing) + tail > self.capacity - len(self.pins) - self.unhashed + len(others):
             raise NoRoom
         for block in path:
             if block in self.pins:
                 self.pins[block] += 1
                 self.policy.use(block)
-        for block in lacking:
+        for block in missing:
             self.make_room()
             self.pins[block] = 1
             self.policy.insert(block)
@@ -51,7 +51,7 @@ class Pool:
         return hit
 
     def grow(self, blocks, had_tail, has_tail):
-        """The output's blocks: the first takes the place of the tail that has become full."""
+        """Allocate the output's blocks; the first one replaces the prompt's tail, which is full now."""
         need = len(blocks) + has_tail - had_tail
         if self.total and need > self.capacity - len(self.pins) - self.unhashed + len(self.idle()):
             raise NoRoom

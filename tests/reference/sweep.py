@@ -1,4 +1,4 @@
-"""A sweep in the plainest way: nested loops around `simulate`, in the order of the table's rows."""
+"""A sweep as nested loops around `simulate`, in the order of the table's rows."""
 
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cache.engines import ENGINES

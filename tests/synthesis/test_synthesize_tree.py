@@ -344,7 +344,7 @@ def test_a_larger_multiplier_never_gives_a_shorter_prompt(made, one, other, same
 @given(st.integers(0, 500), st.floats(0, 8))
 def test_scaled_counts_are_rounded_halves_up_and_never_lost(blocks, by):
     found = int(scaled(np.array([blocks]), by)[0])
-    assert found == slow_stretch.left(blocks, by)
+    assert found == slow_stretch.scaled(blocks, by)
     assert blocks == 0 or found == 1 or abs(found - blocks * by) <= 0.5
 
 

@@ -1,31 +1,31 @@
 cimport cython
 
 cdef enum:
-    _KINDS = 18  # the same, for loops without the lock
+    _KINDS = 18  # as KINDS and FULL_KINDS, for loops without the interpreter lock
     _FULL = 15
-    MOST_WAYS = 3  # that lead on from where a conversation is taken up
+    MOST_WAYS = 3  # maximum number of blocks that follow an attachment where a conversation continues
 
 cdef struct Block:
-    long long last_use  # the clock after the path that used it last
-    long long last_row
-    long long session  # of that row
+    long long last_use  # the clock after the last path that used it
+    long long last_row  # the last row that used it
+    long long session  # session of that row
     int parent  # slot of the block before it, -1 = root
-    int number  # what the outside calls it
-    int bucket  # where it waits to be attached to, -1 = nowhere
+    int number  # block number in the output
+    int bucket  # the bucket with its current entry, -1 = none
     int tokens
-    int uses
+    int uses  # saturates at 3
 
 cdef struct Entry:
     long long last_use
     int slot
 
-cdef struct Bucket:  # blocks of one depth and kind in order of last use; those used again since are stale
+cdef struct Bucket:  # blocks of one depth and kind in order of last use; entries of blocks used since are stale
     Entry* entries
     int length
     int room
-    int current
+    int current  # number of entries that are not stale
 
-cdef struct Found:
+cdef struct Candidate:
     double cost
     Py_ssize_t depth
     int slot
@@ -51,12 +51,12 @@ cdef class Growth:
     cdef long long row
     cdef long long sessions
     cdef int block_size
-    cdef int nearness[18][18]  # kind -> kinds from the nearest on
-    cdef int apart[18][18]  # and how many steps away each of them is
+    cdef int nearness[18][18]  # kind -> kinds in order of distance
+    cdef int apart[18][18]  # and the distance of each of them
 
     cdef int _attachment(self, Py_ssize_t* depth, Py_ssize_t shallow, Py_ssize_t deep, int kind, long long age,
                          long long length) except -2 nogil
-    cdef int _around(self, Found* best, Py_ssize_t wanted, Py_ssize_t shallow, Py_ssize_t deep, int kind,
+    cdef int _around(self, Candidate* best, Py_ssize_t wanted, Py_ssize_t shallow, Py_ssize_t deep, int kind,
                      long long age, double penalty) except -1 nogil
     cdef int _nearest(self, Py_ssize_t index, long long wanted) except -2 nogil
     cdef bint _is_current(self, Entry entry, Py_ssize_t index, long long oldest) except -1 nogil

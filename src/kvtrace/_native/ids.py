@@ -1,4 +1,4 @@
-"""Numbering by first appearance: of 64-bit ids, and of 128-bit digests that arrive batch by batch.
+"""Numbering by first appearance, for 64-bit ids and for batches of 128-bit digests.
 
 Twin: tests/reference/ids.py.
 """
@@ -10,7 +10,7 @@ MAX_DISTINCT = 2**31 - 2  # provisional ids are int32
 
 
 def renumber(ids):
-    """The ids renumbered 0, 1, 2, ... by first appearance (int64), and how many are distinct.
+    """Renumber ids 0, 1, 2, ... by first appearance (int64); also returns the number of distinct ids.
 
     >>> renumber(np.array([7, -3, 7, 9]))
     (array([0, 1, 0, 2]), 3)
@@ -20,7 +20,7 @@ def renumber(ids):
     if len(ids) == 0:
         return numbered, 0
     low, high = int(ids.min()), int(ids.max())
-    if 0 <= low and high < 4 * len(ids) + 1024:  # dense enough for one array: id -> number
+    if 0 <= low and high < 4 * len(ids) + 1024:  # dense enough for an array: id -> number
         distinct = _renumber_dense(ids, np.full(high + 1, -1, dtype=np.int64), numbered)
         return numbered, distinct
     slots = 1024
@@ -34,7 +34,7 @@ def renumber(ids):
 
 
 def is_numbered(ids):
-    """Whether ids are 0, 1, 2, ... by first appearance already.
+    """Whether ids are already numbered 0, 1, 2, ... by first appearance.
 
     >>> is_numbered(np.array([0, 1, 0, 2])), is_numbered(np.array([0, 2]))
     (True, False)
@@ -84,7 +84,7 @@ def _renumber_dense(ids, number, out):
 
 
 def _renumber_sparse(ids, done, distinct, keys, numbers, out):
-    """Number ids from `done` on, until all are or the table is half full; returns (done, distinct)."""
+    """Number ids from `done` on, until the end or until the table is half full; returns (done, distinct)."""
     i: cython.Py_ssize_t = done
     slot: cython.ulonglong
     mask: cython.ulonglong = keys.shape[0] - 1
@@ -119,10 +119,10 @@ def _place(keys, numbers, into_keys, into_numbers):
 
 
 def number_rows(found, offsets, order, output_found=None, output_offsets=None):
-    """Final ids of rows taken in `order`: 0, 1, 2, ... by first appearance, each row's prompt before its output.
+    """Final ids of the rows in `order`: 0, 1, 2, ... by first appearance, each row's prompt before its output.
 
-    `found` holds provisional int32 numbers from 0, prompts end to end in the order they were found. Returns the final
-    ids (int64) of the prompts in the new order, and those of the outputs (None where there are none).
+    `found` has provisional int32 numbers from 0, for prompts end to end in their original order. Returns the final ids
+    (int64) of the prompts in the new order, and those of the outputs or None.
 
     >>> number_rows(np.array([0, 1, 0, 2], dtype=np.int32), np.array([0, 2, 4]), np.array([1, 0]))
     (array([0, 1, 0, 2]), None)
@@ -131,9 +131,9 @@ def number_rows(found, offsets, order, output_found=None, output_offsets=None):
     if not outputs:
         output_found, output_offsets = np.empty(0, dtype=np.int32), np.zeros(len(offsets), dtype=np.int64)
     if not (len(offsets) == len(output_offsets) == len(order) + 1 and _is_order(order)):
-        raise ValueError("the order is not one of all rows")
+        raise ValueError("order is not a permutation of the rows")
     if offsets.item(-1) != len(found) or output_offsets.item(-1) != len(output_found):
-        raise ValueError("offsets do not end at the number of ids")
+        raise ValueError("the last offset is not the number of ids")
     greatest = max((int(part.max()) for part in (found, output_found) if len(part)), default=-1)
     number = np.full(greatest + 1, -1, dtype=np.int32)  # provisional -> final
     hash_ids, output_ids = np.empty(len(found), dtype=np.int64), np.empty(len(output_found), dtype=np.int64)
@@ -176,8 +176,8 @@ def _number_rows(found, offsets, output_found, output_offsets, order, number, ha
 class DigestIndex:
     """Numbers 128-bit digests 0, 1, 2, ... by first appearance, across batches.
 
-    Holds 16 bytes a distinct digest and at most 16 more for the table and for growth; the digests are keyed hashes,
-    so their own bits place them in the table.
+    Uses 16 bytes per distinct digest, and at most 16 more for the hash table and for growth. The digests are keyed
+    hashes, so their own bits are the hash-table index.
 
     >>> index = DigestIndex()
     >>> index.add(np.array([[1, 2], [3, 4], [1, 2]], dtype=np.uint64))
@@ -203,7 +203,7 @@ class DigestIndex:
             self._grow()
 
     def fresh(self, count: int) -> np.ndarray:
-        """The next `count` numbers, for blocks that nothing else shares; they have no digest and need no slot."""
+        """The next `count` numbers, for blocks that no other row shares; they have no digest and no slot."""
         start = self.distinct
         if start + count > MAX_DISTINCT:
             raise OverflowError("more than 2^31 distinct blocks")
@@ -255,7 +255,7 @@ def _index(store, distinct, table):
     with cython.nogil:
         for i in range(distinct):
             if store[i, 0] == 0 and store[i, 1] == 0:
-                continue  # a fresh number without a digest
+                continue  # a number of `fresh`, without a digest
             slot = store[i, 0] & mask
             while table[slot] >= 0:
                 slot = (slot + 1) & mask

@@ -14,18 +14,18 @@ cdef class Scanner:
     cdef long long[::1] _output_ids
     cdef long long[::1] _output_offsets
     cdef long long[::1] _lines
-    cdef long long[:, ::1] _notes  # values of other keys: row, key number, first byte, byte after the last
-    cdef long long[:, ::1] _keys  # key number -> first byte of its name, byte after the last, last row that had it
+    cdef long long[:, ::1] _notes  # values of other keys: row, key number, start, stop
+    cdef long long[:, ::1] _keys  # key number -> start and stop of its name, last row with it
     cdef Py_ssize_t _room
     cdef Py_ssize_t _row
     cdef Py_ssize_t _ids
     cdef Py_ssize_t _outputs
     cdef Py_ssize_t _line
     cdef Py_ssize_t _note
-    cdef Py_ssize_t _known  # keys that have a number
-    cdef Py_ssize_t _guess  # the key that should come next, if rows are alike
+    cdef Py_ssize_t _known  # number of different other keys
+    cdef Py_ssize_t _guess  # number of the expected next key; most rows have the same order
     cdef Py_ssize_t _listed
-    cdef int _has  # the fields that the row under way has, a bit each
+    cdef int _has  # the fields of the current row, one bit each
     cdef bint _any_outputs
 
     cdef _values(self, const long long[:, ::1] notes)

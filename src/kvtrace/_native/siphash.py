@@ -1,6 +1,6 @@
 """SipHash-2-4 with 128-bit output (Aumasson and Bernstein, 2012), and chains of it over blocks of tokens.
 
-Little-endian by arithmetic, so that every machine gives the same digests. Twin: tests/reference/siphash.py.
+Byte order is explicit little-endian, so all machines give the same digests. Twin: tests/reference/siphash.py.
 """
 
 import cython
@@ -23,16 +23,16 @@ def siphash128(key: bytes, message: bytes) -> bytes:
 
 
 def chain(key: bytes, tokens, offsets, roots, block_size: int, tail: bool):
-    """Chained digests of every row's blocks, and their offsets.
+    """Chained digests of the blocks of all rows, and their offsets.
 
     Row r is tokens[offsets[r]:offsets[r + 1]] (uint32); its first block follows roots[r] (two uint64 each). With
-    `tail` a partial last block gets a digest too. Digests come as an array of (low, high) uint64 pairs.
+    `tail`, a partial last block gets a digest too. The digests are an array of (low, high) uint64 pairs.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.uint32)
     offsets = np.ascontiguousarray(offsets, dtype=np.int64)
     roots = np.ascontiguousarray(roots, dtype=np.uint64).reshape(-1, 2)
     if len(roots) != len(offsets) - 1 or offsets[0] != 0 or offsets.item(-1) != len(tokens) or block_size < 1:
-        raise ValueError("roots, offsets and tokens do not fit each other")
+        raise ValueError("roots, offsets and tokens have inconsistent sizes, or block_size is below 1")
     lengths = np.diff(offsets)
     blocks = -(-lengths // block_size) if tail else lengths // block_size
     block_offsets = np.zeros(len(offsets), dtype=np.int64)

@@ -8,7 +8,7 @@ OPTIONS = [
     click.option("--profile", default="standard", metavar="NAME", help="Release profile: exact (nothing coarsened, for use inside the house), standard or strict."),
     click.option("--k", type=click.IntRange(1), metavar="N", help="Split blocks that fewer than N share, one copy each; 1 never splits.  [default: the profile's]"),
     click.option("--k-counts", metavar="WHO", help="Who shares a block: users, sessions or requests; auto takes the first that is known.  [default: the profile's]"),
-    click.option("--tail", metavar="RULE", help="The last, partial block: shared, unique or drop.  [default: the profile's]"),
+    click.option("--tail", metavar="RULE", help="The last, partial block: kept, unique or dropped.  [default: the profile's]"),
     click.option("--time-step", metavar="TIME", help="Round times down to steps, as in 1s, 60s; 0 keeps milliseconds.  [default: the profile's]"),
     click.option("--round-input", metavar="TOKENS", help="Round input lengths up to so many tokens, or to `block`; or `exact`.  [default: the profile's]"),
     click.option("--round-output", metavar="TOKENS", help="Round output lengths up to so many tokens, or to powers of two: `pow2`; or `exact`.  [default: the profile's]"),

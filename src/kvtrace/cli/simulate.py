@@ -12,11 +12,37 @@ from .large import MEMORY
 from .output import console, print_json, print_tables
 
 
+class RowsOption(click.Option):
+    """An option whose help names the rows of a table in place of `{rows}`; the table is imported only to print it."""
+
+    def __init__(self, *arguments, rows, **options):
+        super().__init__(*arguments, **options)
+        self.rows = rows
+
+    def get_help_record(self, ctx):
+        self.help = self.help.replace("{rows}", self.rows())
+        return super().get_help_record(ctx)
+
+
+def _policies():
+    from ..cache.policies import POLICIES
+
+    names = [row.example if row.required else name for name, row in POLICIES.items() if not row.bound]
+    bounds = [name for name, row in POLICIES.items() if row.bound]
+    return f"{', '.join(names)}, a class of yours as module:Class; upper bounds: {', '.join(bounds)}"
+
+
+def _engines():
+    from ..cache.engines import ENGINES
+
+    return ", ".join(ENGINES)
+
+
 @click.command()
 @click.argument("trace", metavar="TRACE")
-@click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders: lru, lfu, fifo, slru, lfu-da, sieve, s3fifo, arc, ttl:60s, priority, pgdsf, workload, a class of yours as module:Class; upper bounds: belady, unlimited.")
+@click.option("--policy", "policies", default="lru", metavar="P,...", cls=RowsOption, rows=_policies, help="Eviction policies: {rows}.")
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities, as in 1000,64ktokens,24GiB,50%; a number alone is blocks, % is of the working set. auto: ten from the longest request to the working set.")
-@click.option("--engine", "engine_names", default="reference", metavar="E,...", help="Whose cache: reference, vllm, sglang, nano-vllm, tensorrt-llm, lmcache.")
+@click.option("--engine", "engine_names", default="reference", metavar="E,...", cls=RowsOption, rows=_engines, help="Whose cache: {rows}.")
 @click.option("--mode", default="block", metavar="M", help="block: each id a full block. token: true lengths. grow: outputs are cached too.")
 @click.option("--schedule", default="serial", metavar="S", help="When requests end. serial: before the next one arrives. concurrency:N: N are active at once. open-loop:MS: MS per output token after arrival.")
 @click.option("--capacity-counts", default="total", metavar="WHAT", help="total: live and idle blocks. idle: the idle alone. (reference)")

@@ -157,7 +157,7 @@ def _protected(profile):
     yield "block contents: ids are numbers by first appearance, and say nothing of what they stand for"
     if profile.k > 1:
         yield f"who else sent a text: a block that fewer than {profile.k} contributors share is split, one copy each"
-    if profile.tail != "shared":
+    if profile.tail != "kept":
         yield "the last few tokens of a prompt: no tail block is shared"
     if profile.time_step_ms > 1:
         yield f"times finer than {profile.time_step_ms / 1000:g} s, and the calendar"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
 from .._base.errors import UsageError
+from ..trace.columns import TAILS
 
-TAILS = {"shared": "kept", "unique": "unique", "drop": "dropped"}  # option -> what a Trace calls it
 COUNTED = ("auto", "users", "sessions", "requests")
 
 
@@ -31,7 +31,7 @@ class Profile:
     """The settings of a release; those of a trace that is not coarsened at all, unless given."""
 
     name: str
-    tail: str = "shared"  # one of TAILS
+    tail: str = "kept"  # one of TAILS
     k: int = 1  # a block of fewer contributors is split, one copy each; 1 = never
     k_counts: str = "auto"  # who holds a block: users, sessions or requests; auto = the first that the log knows
     time_step_ms: int = 0  # times are rounded down to such steps; 0 = as they are
@@ -78,7 +78,7 @@ def profile(
         name: "exact", "standard" or "strict", or a Profile.
         k: Blocks with fewer contributors than k are split, one copy each; 1 never splits.
         k_counts: What k counts: "users", "sessions", "requests" or "auto".
-        tail: The last, partial block of a prompt: "shared", "unique" or "drop".
+        tail: The last, partial block of a prompt: "kept", "unique" or "dropped".
         time_step_ms: Times are rounded down to such steps; 0 keeps milliseconds.
         round_input: Input lengths are rounded up to so many tokens, or to "block"; "exact" keeps them.
         round_output: Output lengths are rounded up to so many tokens, or to "pow2"; "exact" keeps them.

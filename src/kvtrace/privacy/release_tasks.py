@@ -22,7 +22,7 @@ from .allowed_fields import EXTRA
 from .numbering.run import Numbered, Runner, number
 from .numbering.store import Store
 from .numbering.task_plan import BLOCKS, Plan, counts_of, cuts, offsets_of, told_of
-from .profiles import TAILS, Profile
+from .profiles import Profile
 from .releases import Step, drawn, left_out
 from .steps import ORDER
 
@@ -70,7 +70,7 @@ def release_dataset(
     """
     whole = LazyTrace(parts, extra=("turn",))
     _require_partable(parts, whole, profile)
-    tail = max(TAILS[profile.tail], parts.tail, key=ORDER.index)
+    tail = max(profile.tail, parts.tail, key=ORDER.index)
     rows = None if session_share == 1 else drawn(whole, users, session_share, rng, _not_inferred)
     drops = tail == "dropped" != parts.tail
     if drops and rows is not None:

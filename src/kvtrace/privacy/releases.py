@@ -13,7 +13,7 @@ from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
 from .contributors import Contributors, contributors, inferred
 from .k_sharing import share_by_k
-from .profiles import TAILS, Profile
+from .profiles import Profile
 from .steps import coarsened, with_tail
 
 APART = 2**31 - 1  # a k that no number of contributors reaches: everything is split
@@ -106,7 +106,7 @@ def release(
         users = None if users is None else users[rows]
         done.sampled = True
         _note(done, "sampled", done.trace[rows])
-    if (tailed := with_tail(done.trace, TAILS[profile.tail])) is not done.trace:
+    if (tailed := with_tail(done.trace, profile.tail)) is not done.trace:
         _note(done, f"tails {tailed.tail}", tailed)
     if isolate:
         if users is None:

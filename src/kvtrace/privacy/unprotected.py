@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .profiles import PROFILES, TAILS, Profile
+from ..trace.columns import TAILS
+from .profiles import PROFILES, Profile
 
 
 def unprotected(profile: Profile) -> list[str]:
@@ -19,7 +20,7 @@ def unprotected(profile: Profile) -> list[str]:
     listed = [f"which requests share a prefix, and how long it is, where {shared} have it"]
     if profile.k > 1:
         listed.append(f"that, to {profile.k - 1} or more accounts of one party that send what they guess")
-    if profile.tail == "shared":
+    if profile.tail == "kept":
         listed.append("equal last few tokens, which can be guessed")
     listed.append(f"exact {' and '.join(exact)} lengths" if exact else "lengths as rounded")
     listed.append(f"when requests came, {times}, and so the rhythm of the service")

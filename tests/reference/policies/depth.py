@@ -1,8 +1,8 @@
-"""How deep each block is in its prompt, the blocks of outputs included."""
+"""The depth of each block in its prompt, including blocks of outputs."""
 
 
 def depths(demand):
-    """Block -> the blocks before it."""
+    """Block -> number of blocks before it."""
     depth = {}
     for row in range(len(demand.full)):
         path = demand.ids[demand.start[row] :][: demand.full[row]].tolist()

@@ -1,4 +1,4 @@
-"""LRU over one list: the block that was released longest ago goes first."""
+"""LRU over one list: evicts the block that was released first."""
 
 
 class LRU:

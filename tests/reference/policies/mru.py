@@ -1,4 +1,4 @@
-"""MRU over one list: the block that was released last goes first."""
+"""MRU over one list: evicts the block that was released last."""
 
 from .lru import LRU
 

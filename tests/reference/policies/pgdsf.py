@@ -1,4 +1,4 @@
-"""PGDSF: clock + frequency x cost of a token of the block, in whole numbers; the clock is the greatest evicted."""
+"""PGDSF: clock + frequency x cost per token, in integers; the clock is the greatest priority evicted so far."""
 
 from .depth import depths
 

@@ -1,4 +1,4 @@
-"""Workload-aware: the least chance of a use soon first, learned for each category from all uses so far."""
+"""Workload-aware: least chance of a reuse soon first, learned per category from all uses so far."""
 
 from itertools import pairwise
 from math import exp
@@ -52,7 +52,7 @@ class Workload:
 
 
 def categories(trace):
-    """Request -> the number of its type and turn, by first appearance; turns from the tenth on are one."""
+    """Request -> the number of its pair of type and turn, by first appearance; turns from the tenth on are equal."""
     seen, turns, numbers = [], [], []
     for row in range(len(trace)):
         if "turn" in trace.extra:

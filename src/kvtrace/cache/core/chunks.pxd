@@ -10,9 +10,9 @@ cdef class Chunks(Engine):
     cdef int factor
     cdef long long capacity  # chunks
     cdef long long resident  # chunks
-    cdef signed char[::1] here  # block -> 1 where the chunk that it ends is resident
+    cdef signed char[::1] is_resident  # block -> 1 if the chunk that ends with it is resident
     cdef bint watermark
-    cdef long long ticks  # of the clock, so far
+    cdef long long ticks  # ticks of the watermark clock so far
 
     cdef int _chunk(self, Py_ssize_t row, int number) noexcept nogil
     cdef int _touch(self, Py_ssize_t row, int chunks) except -1 nogil

@@ -1,7 +1,7 @@
 from kvtrace.cache.policies.base cimport Context
 
 cdef enum:
-    NO_ROOM = -2  # nothing was changed; -1 says that an exception is on its way
+    NO_ROOM = -2  # nothing was changed; -1 signals an exception
     SERIAL = 0  # the kinds of schedule: each request ends before the next comes,
     CONCURRENCY = 1  # so many live at once,
     OPEN_LOOP = 2  # or an end known for each
@@ -43,5 +43,5 @@ cdef class Engine:
     cdef int _advance(self, Py_ssize_t stop) except -1 nogil
     cdef int _retire(self, Py_ssize_t row) except -1 nogil
     cdef int _end(self, Py_ssize_t row) except -1 nogil
-    cdef int _free_oldest(self, Py_ssize_t but) except -1 nogil
+    cdef int _free_oldest(self, Py_ssize_t row) except -1 nogil
     cdef int _finish_all(self) except -1 nogil

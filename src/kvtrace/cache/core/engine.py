@@ -1,7 +1,7 @@
-"""The run of a trace through a prefix cache: which requests are live when, early frees, and each request's hit.
+"""The engine loop: runs a trace's requests through a prefix cache by a schedule and records each request's hit.
 
-An engine is a subclass with three verbs: `admit` (match, pin, allocate), `grow` (the output's blocks) and `finish`
-(unpin). Where there is no room for one, the oldest live request is freed early and it is tried again.
+An engine is a subclass with three verbs: `admit` (match, pin, allocate), `grow` (allocate the output's blocks) and
+`finish` (unpin). If there is no room for a request, the oldest live request is freed early and the verb is retried.
 """
 
 import cython
@@ -26,7 +26,7 @@ class Engine:
         self.needs_lock = False
         self.evictions = self.early_frees = self.row = self.live = self.oldest = self.ended = 0
         self.admitted = np.zeros(rows, dtype=np.int8)  # row -> 1 while it is live
-        self.hit = np.full(rows, 0, dtype=np.int32)  # row -> hit blocks; its memory is touched now, not in the run
+        self.hit = np.full(rows, 0, dtype=np.int32)  # row -> hit blocks; np.full maps the memory now, not in the run
         self.schedule("serial")
 
     @property
@@ -41,7 +41,7 @@ class Engine:
         self.by_end = np.argsort(np.asarray(self.end), kind="stable")  # rows by end, then row
 
     def advance(self, rows):
-        """Serve so many more requests."""
+        """Run the next `rows` requests."""
         stop: cython.Py_ssize_t = min(self.row + rows, len(self.full))
         if self.needs_lock:
             self._advance(stop)
@@ -50,7 +50,7 @@ class Engine:
                 self._advance(stop)
 
     def close(self):
-        """End all live requests, then self-check; a broken invariant raises KvtraceError."""
+        """Finish all live requests, then self-check. Raises KvtraceError if an invariant is broken."""
         if self.needs_lock:
             self._finish_all()
         else:
@@ -58,18 +58,18 @@ class Engine:
                 self._finish_all()
         broken = self.self_check()
         if broken:
-            raise KvtraceError(f"the simulation is at fault: {broken}. Please report it.")
+            raise KvtraceError(f"internal error in the simulation: {broken}. Please report it.")
 
     def self_check(self):
         """A message about inconsistent residency or pins after all requests have ended, or None."""
         return None
 
     def admit(self, row):
-        """Match, pin and allocate a request's blocks; its hit blocks, or NO_ROOM."""
+        """Match, pin and allocate a request's blocks; returns the number of hit blocks, or NO_ROOM."""
         return 0
 
     def grow(self, row):
-        """Allocate what the output of an admitted request adds; 0, or NO_ROOM."""
+        """Allocate the output blocks of an admitted request; returns 0 or NO_ROOM."""
         return 0
 
     def finish(self, row):
@@ -77,15 +77,15 @@ class Engine:
         return 0
 
     def before(self, row):
-        """Work that is due before a request is matched."""
+        """Work to do before a request is matched, such as expiry."""
         return 0
 
     def lower_tier_hits(self, row):
-        """Count of a request's hit blocks that came from lower tiers."""
+        """Number of a request's hit blocks that came from lower tiers."""
         return 0
 
     def fetch_seconds(self, row):
-        """Seconds to fetch those blocks."""
+        """Seconds to fetch a request's hit blocks from lower tiers."""
         return 0
 
     def _advance(self, stop):
@@ -101,7 +101,7 @@ class Engine:
         return 0
 
     def serve(self, row):
-        """Admit a request; live requests end early where it needs their room."""
+        """Admit a request. Live requests are freed early if it needs their blocks."""
         hit: cython.int
         self.before(row)
         hit = self.admit(row)
@@ -118,11 +118,11 @@ class Engine:
         return 0
 
     def peek(self, row):
-        """Count of blocks that a request would hit now. Has no side effects."""
+        """Number of blocks that a request would hit now. Has no side effects."""
         return 0
 
     def _retire(self, row):
-        """Finish the requests that ended before a request comes."""
+        """Finish the requests that end before a request arrives."""
         ending: cython.Py_ssize_t
         if self.kind == CONCURRENCY:
             while self.live >= self.concurrency:
@@ -132,7 +132,7 @@ class Engine:
         elif self.kind == OPEN_LOOP:
             while self.ended < self.by_end.shape[0]:
                 ending = self.by_end[self.ended]
-                if self.end[ending] > self.arrival[row] or ending >= row:  # the latter ends as it arrives
+                if self.end[ending] > self.arrival[row] or ending >= row:  # ending >= row: it has not arrived yet
                     break
                 self.ended += 1
                 if self.admitted[ending]:
@@ -144,14 +144,14 @@ class Engine:
         self.live -= 1
         return self.finish(row)
 
-    def _free_oldest(self, but):
-        """Finish the live request that was admitted first, other than `but`, before its time."""
-        while self.oldest < but and not self.admitted[self.oldest]:
+    def _free_oldest(self, row):
+        """Finish the oldest live request early, to make room for request `row`."""
+        while self.oldest < row and not self.admitted[self.oldest]:
             self.oldest += 1
-        if self.oldest >= but:
+        if self.oldest >= row:
             with cython.gil:
                 raise UsageError(
-                    f"a capacity of {self.context.capacity:,} blocks does not hold request {but:,} alone. Try more."
+                    f"a capacity of {self.context.capacity:,} blocks does not hold request {row:,} alone. Try more."
                 )
         self.early_frees += 1
         return self._end(self.oldest)

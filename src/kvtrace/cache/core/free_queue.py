@@ -1,7 +1,7 @@
-"""vLLM's block pool: one queue of free physical blocks, cached or not, which new blocks are taken from the head of.
+"""vLLM's block pool: one queue of free physical blocks, cached or not; allocation takes the block at its head.
 
-A cached block that is free keeps its hash until it is taken. A block that is computed a second time becomes a second
-copy under the same hash; which copy a later request finds, and where a freed block without a hash goes, are switches.
+A free cached block keeps its hash until it is taken. A block that is computed twice becomes a second copy under the
+same hash. Two options choose which copy a later request finds, and where a freed block without a hash goes.
 Twin: tests/reference/free_queue.py.
 """
 
@@ -14,8 +14,8 @@ from cython.cimports.kvtrace.cache.policies.base import Context
 class FreeQueue(Engine):
     """`context.capacity` physical blocks, all free at first; each holds a block of the trace, or one without a hash.
 
-    With `unhashed_first` a freed block without a hash goes to the head of the queue, else to its end as the others do.
-    With `newest_copy` the copy registered last is found, and no other any more, else the first that is still there.
+    With `unhashed_first`, a freed block without a hash goes to the head of the queue, else to its end like the others.
+    With `newest_copy`, only the last registered copy is found; otherwise the first copy that is still cached.
     """
 
     def __init__(self, context: Context, demand, unhashed_first=True, newest_copy=False):
@@ -38,15 +38,15 @@ class FreeQueue(Engine):
         """A message about an inconsistency after all requests have ended, or None."""
         pins, holds, copy = np.asarray(self.pins), np.asarray(self.holds), np.asarray(self.copy)
         if pins.any():
-            return f"{int((pins != 0).sum()):,} blocks are pinned by no request"
+            return f"{int((pins != 0).sum()):,} blocks are still pinned"
         queued = self._queued()
         if not queued == self.free == self.capacity:
-            return f"{queued:,} of {self.capacity:,} blocks are free, {self.free:,} are counted"
-        found = np.flatnonzero(copy != NOTHING)
-        if (holds[copy[found]] != found).any():
-            return "a hash names a block that no longer has it"
-        if not self.newest_copy and len(found) != len(np.unique(holds[holds != NOTHING])):
-            return "a cached block can't be found by its hash"
+            return f"{queued:,} of {self.capacity:,} blocks are free, {self.free:,} are counted as free"
+        cached = np.flatnonzero(copy != NOTHING)
+        if (holds[copy[cached]] != cached).any():
+            return "a hash maps to a block that does not have it"
+        if not self.newest_copy and len(cached) != len(np.unique(holds[holds != NOTHING])):
+            return "a cached block is missing from the hash table"
         return None
 
     def peek(self, row):
@@ -69,7 +69,7 @@ class FreeQueue(Engine):
                 break
             idle += self.pins[physical] == 0
             hit += 1
-        if blocks - hit + idle > self.free:  # idle blocks that are hit leave the queue too
+        if blocks - hit + idle > self.free:  # idle hit blocks leave the queue too
             return NO_ROOM
         if self.live == 0:
             self.top = 0
@@ -95,7 +95,7 @@ class FreeQueue(Engine):
         for k in range(blocks):
             if k >= self.tail[row]:
                 self._take()
-            if k < self.grown[row]:  # the first may be the tail, full by now
+            if k < self.grown[row]:  # the first one may be the prompt's tail, which is full now
                 self._register(self.held[self.begin[row] + self.full[row] + k], self.fresh[row] + k)
         return 0
 
@@ -115,7 +115,7 @@ class FreeQueue(Engine):
         return 0
 
     def _take(self):
-        """Take the block at the queue's head for the request being served; what it held is cached no longer."""
+        """Take the block at the queue's head for the current request and drop its cached content."""
         physical: cython.int = self.next[self.capacity]
         self._leave(physical)
         if self.holds[physical] != NOTHING:
@@ -133,7 +133,7 @@ class FreeQueue(Engine):
         return 0
 
     def _join(self, physical, follower):
-        """Put a block into the queue, before another or before the end."""
+        """Insert a block into the queue before `follower`, which may be the end of the queue."""
         self.next[physical] = follower
         self.previous[physical] = self.previous[follower]
         self.next[self.previous[follower]] = physical
@@ -142,19 +142,19 @@ class FreeQueue(Engine):
         return 0
 
     def _register(self, physical, block):
-        """Give a physical block the hash of a block of the trace, as its last copy."""
-        found: cython.int = self.copy[block]
+        """Register a physical block under the hash of a block of the trace, as its last copy."""
+        first: cython.int = self.copy[block]
         self.holds[physical] = block
-        if found == NOTHING or self.newest_copy:
+        if first == NOTHING or self.newest_copy:
             self.copy[block] = self.later[physical] = self.earlier[physical] = physical
         else:
-            self.later[physical], self.earlier[physical] = found, self.earlier[found]
-            self.later[self.earlier[found]] = physical
-            self.earlier[found] = physical
+            self.later[physical], self.earlier[physical] = first, self.earlier[first]
+            self.later[self.earlier[first]] = physical
+            self.earlier[first] = physical
         return 0
 
     def _forget(self, physical):
-        """Take a physical block's hash away; the copy registered next is found in its place."""
+        """Remove a physical block's hash. If lookups found this copy, they now find the copy registered next."""
         block: cython.int = self.holds[physical]
         self.holds[physical] = NOTHING
         if self.copy[block] == physical:
@@ -164,7 +164,7 @@ class FreeQueue(Engine):
         return 0
 
     def _queued(self):
-        """The blocks in the queue, counted by walking it, both ways at once."""
+        """Number of blocks in the queue, by walking it and checking the links in both directions."""
         count: cython.int = 0
         physical: cython.int = self.next[self.capacity]
         while physical != self.capacity and self.previous[self.next[physical]] == physical and count <= self.capacity:

@@ -1,12 +1,12 @@
 cimport cython
 from kvtrace.cache.policies.base cimport Policy
 
-cdef int _number(object answer) except -1
+cdef int _number(object result) except -1
 
 
 @cython.final
 cdef class PythonPolicy(Policy):
-    cdef object held
+    cdef object user_policy
     cdef object _insert
     cdef object _use
     cdef object _release

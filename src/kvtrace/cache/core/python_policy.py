@@ -1,6 +1,6 @@
-"""Runs a policy that a user wrote in Python: each verb calls the object's method, and exceptions pass through.
+"""Runs a user's policy written in Python: each verb calls the object's method. Exceptions propagate.
 
-The lock is held for the whole run, so a call costs what a call from Python costs.
+The run holds the interpreter lock throughout, so a verb costs as much as a Python call.
 """
 
 import cython
@@ -10,17 +10,17 @@ from kvtrace._base.errors import UsageError
 
 
 class PythonPolicy(Policy):
-    """Calls an object's methods of the same names; `expired` and `miss` only where the object has them."""
+    """Calls the object's methods of the same names; `expired` and `miss` only if the object has them."""
 
-    def __init__(self, context: Context, held):
+    def __init__(self, context: Context, user_policy):
         Policy.__init__(self, context)
         self.needs_lock = True
-        self.held = held
-        self._insert, self._use, self._release = held.insert, held.use, held.release
-        self._victim, self._remove = held.victim, held.remove
-        self._expired = getattr(held, "expired", None)
+        self.user_policy = user_policy
+        self._insert, self._use, self._release = user_policy.insert, user_policy.use, user_policy.release
+        self._victim, self._remove = user_policy.victim, user_policy.remove
+        self._expired = getattr(user_policy, "expired", None)
         self.expires = self._expired is not None
-        self._miss = getattr(held, "miss", None)
+        self._miss = getattr(user_policy, "miss", None)
         self.misses = self._miss is not None
 
     def insert(self, block):
@@ -57,11 +57,11 @@ class PythonPolicy(Policy):
         return 0
 
 
-def _number(answer):
-    """A block's number; NONE for None and for numbers below 0."""
-    if answer is None:
+def _number(result):
+    """The block number that a method returned; NONE for None and for negative numbers."""
+    if result is None:
         return NONE
-    if not hasattr(answer, "__index__"):
-        raise UsageError(f"the policy named a {type(answer).__name__} as its victim. Return a block's number.")
-    number = answer.__index__()
+    if not hasattr(result, "__index__"):
+        raise UsageError(f"the policy returned a {type(result).__name__} as its victim. Return a block number or None.")
+    number = result.__index__()
     return NONE if number < 0 or number > 0x7FFFFFFF else number

@@ -1,8 +1,8 @@
-"""SGLang's radix cache: a tree whose nodes are runs of blocks, and unlocked leaves that go as a whole.
+"""SGLang's radix cache: a tree whose nodes are runs of blocks; eviction removes whole unlocked leaves.
 
-Block ids are a forest, so two paths that hold the same id at a depth agree up to there: a match compares a node's last
-block, or halves the run until it finds where the paths part; it needs no hash, and a run is a place in the trace's own
-ids. A request costs what the nodes on its path cost, however many blocks they hold. Twin: tests/reference/radix.py.
+Block ids form a forest, so two paths with the same id at a depth are equal up to that depth. A match therefore compares
+a node's last block, or finds the end of the common part by bisection. It needs no hashes, and a run is a position in
+the trace's own ids. A request costs time per node on its path, not per block. Twin: tests/reference/radix.py.
 """
 
 import cython
@@ -13,14 +13,14 @@ from cython.cimports.kvtrace.cache.policies.base import Context
 from kvtrace._base.errors import UsageError
 
 ORDERS = {"lru": LRU, "mru": MRU, "fifo": FIFO, "filo": FILO, "lfu": LFU, "slru": SLRU, "priority": PRIORITY}
-PROTECTED = cython.declare(cython.longlong, 2)  # slru: from so many requests on, a node goes after all others
-UNCOUNTED = cython.declare(cython.longlong, 1 << 62)  # no path is as long: a walk that counts no request
+PROTECTED = cython.declare(cython.longlong, 2)  # slru: nodes with at least this many requests are evicted last
+UNCOUNTED = cython.declare(cython.longlong, 1 << 62)  # longer than any path: the walk counts no request
 HIGHEST = cython.declare(cython.longlong, (1 << 63) - 1)
-LOWEST = cython.declare(cython.longlong, -HIGHEST - 1)  # a walk that raises no priority
+LOWEST = cython.declare(cython.longlong, -HIGHEST - 1)  # the walk raises no priority
 
 
 class Leaves:
-    """Nodes in a heap, the next victim first: by key, and among equals by last use."""
+    """A heap of nodes, the next victim first: by key, then by last use."""
 
     def __init__(self, nodes):
         self.key, self.used = np.zeros((2, nodes), dtype=np.int64)
@@ -28,11 +28,11 @@ class Leaves:
         self.count = 0
 
     def nodes(self):
-        """Which there are, in order of their numbers."""
+        """The nodes in the heap, in ascending order."""
         return np.sort(np.asarray(self.heap)[: self.count])
 
     def put(self, node, key, used):
-        """Add a node, or move it to where its key now belongs."""
+        """Add a node, or move it to the position of its new key."""
         self.key[node], self.used[node] = key, used
         if self.place[node] < 0:
             self._set(self.count, node)
@@ -41,16 +41,16 @@ class Leaves:
         return self._sink(self.place[node])
 
     def drop(self, node):
-        """Take a node away, if it is there; the last one fills its place."""
-        at: cython.int = self.place[node]
-        if at < 0:
+        """Remove a node if it is in the heap; the last node fills its place."""
+        place: cython.int = self.place[node]
+        if place < 0:
             return 0
         self.place[node] = -1
         self.count -= 1
-        if at < self.count:
+        if place < self.count:
             node = self.heap[self.count]
-            self._set(at, node)
-            self._rise(at)
+            self._set(place, node)
+            self._rise(place)
             self._sink(self.place[node])
         return 0
 
@@ -59,44 +59,44 @@ class Leaves:
             return self.key[node] < self.key[other]
         return self.used[node] < self.used[other]
 
-    def _set(self, at, node):
-        self.heap[at] = node
-        self.place[node] = at
+    def _set(self, place, node):
+        self.heap[place] = node
+        self.place[node] = place
         return 0
 
-    def _rise(self, at):
-        node: cython.int = self.heap[at]
-        while at > 0 and self._before(node, self.heap[(at - 1) // 2]):
-            self._set(at, self.heap[(at - 1) // 2])
-            at = (at - 1) // 2
-        return self._set(at, node)
+    def _rise(self, place):
+        node: cython.int = self.heap[place]
+        while place > 0 and self._before(node, self.heap[(place - 1) // 2]):
+            self._set(place, self.heap[(place - 1) // 2])
+            place = (place - 1) // 2
+        return self._set(place, node)
 
-    def _sink(self, at):
-        node: cython.int = self.heap[at]
-        child: cython.int = 2 * at + 1
+    def _sink(self, place):
+        node: cython.int = self.heap[place]
+        child: cython.int = 2 * place + 1
         while child < self.count:
             if child + 1 < self.count and self._before(self.heap[child + 1], self.heap[child]):
                 child += 1
             if not self._before(self.heap[child], node):
                 break
-            self._set(at, self.heap[child])
-            at, child = child, 2 * child + 1
-        return self._set(at, node)
+            self._set(place, self.heap[child])
+            place, child = child, 2 * child + 1
+        return self._set(place, node)
 
 
 class Radix(Engine):
-    """Nodes, locks and the heap of leaves of a tree that holds `context.capacity` blocks, those of live requests too.
+    """A radix tree of `context.capacity` blocks, including those of live requests: nodes, locks, heap of leaves.
 
-    `policy` is one of SGLang's seven eviction orders; `priority` (int64, one a request) is what requests ask for under
-    the order of that name, and may be None under any other. UsageError for a policy that SGLang does not have.
+    `policy` is one of SGLang's seven eviction policies. `priority` (int64, one per request) is used by the policy of
+    that name, and can be None for the others. Raises UsageError for a policy that SGLang does not have.
     """
 
     def __init__(self, context: Context, demand, policy="lru", priority=None):
         Engine.__init__(self, context, demand)
         if policy not in ORDERS:
-            raise UsageError(f"SGLang has no eviction order {policy!r}. Try {', '.join(ORDERS)}.")
+            raise UsageError(f"SGLang has no eviction policy {policy!r}. Try {', '.join(ORDERS)}.")
         rows, capacity = len(demand.full), context.capacity
-        # a request adds four nodes at most: two splits, its prompt's rest and its output
+        # a request adds at most four nodes: two splits, the rest of its prompt, and its output
         nodes = 1 + min(capacity, context.blocks, 4 * rows)
         self.run, self.used, self.created, self.rank = np.zeros((4, nodes), dtype=np.int64)
         self.length, self.parent, self.children, self.locks, self.requests = np.zeros((5, nodes), dtype=np.int32)
@@ -108,7 +108,7 @@ class Radix(Engine):
         self.idle = self.clock = self.matched = 0
 
     def residents(self):
-        """The blocks that are resident, in order of their numbers."""
+        """The resident blocks, in ascending order."""
         ids, run, length = np.asarray(self.ids), np.asarray(self.run), np.asarray(self.length)
         runs = [
             ids[run[node] : run[node] + length[node]] if run[node] >= 0 else np.arange(length[node]) - 1 - run[node]
@@ -117,25 +117,25 @@ class Radix(Engine):
         return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *runs]))
 
     def nodes(self):
-        """How many nodes the tree has, the root aside."""
+        """Number of nodes in the tree, without the root."""
         return int(np.count_nonzero(np.asarray(self.length)))
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
         length, locks, children = np.asarray(self.length), np.asarray(self.locks), np.asarray(self.children)
-        there = length > 0
-        if locks[there].any():
-            return f"{int((locks[there] > 0).sum()):,} nodes are locked by no request"
+        exists = length > 0
+        if locks[exists].any():
+            return f"{int((locks[exists] > 0).sum()):,} nodes are still locked"
         if length.sum() + self.free != self.capacity or length.sum() != self.idle:
             return f"{int(length.sum()):,} blocks are resident and {self.free:,} free in a cache of {self.capacity:,}"
-        if (np.bincount(np.asarray(self.parent)[there], minlength=len(there)) != children).any():
-            return "a node's children are miscounted"
-        if not np.array_equal(self.leaves.nodes(), np.flatnonzero(there & (children == 0))):
-            return "a leaf is missing among those to evict"
+        if (np.bincount(np.asarray(self.parent)[exists], minlength=len(exists)) != children).any():
+            return "a node's count of children is wrong"
+        if not np.array_equal(self.leaves.nodes(), np.flatnonzero(exists & (children == 0))):
+            return "a leaf is missing in the eviction heap"
         return None
 
     def peek(self, row):
-        """As a walk does, but nothing is refreshed or split."""
+        """Number of blocks that a request would hit now: a walk that refreshes and splits no node."""
         child: cython.int
         same: cython.int
         done: cython.longlong = 0
@@ -151,7 +151,7 @@ class Radix(Engine):
         return cython.cast(cython.int, done)
 
     def admit(self, row):
-        """Match, lock, make room, insert; a match without room still refreshes and splits nodes, as SGLang's does."""
+        """Match, lock, make room, insert. Without room, the match still refreshes and splits nodes, as in SGLang."""
         start: cython.longlong = self.start[row]
         node: cython.int = ROOT
         self.matched = 0
@@ -163,7 +163,7 @@ class Radix(Engine):
             self._unlock(node)
             return NO_ROOM
         end: cython.int = self._walk(start, self.full[row], 0, self.priority[row])
-        self.free += self.matched - hit  # a block that was computed again though it was there: its copy goes at once
+        self.free += self.matched - hit  # duplicates of resident blocks, computed again, are freed at once
         if self.matched < self.full[row]:
             end = self._add(end, start + self.matched, self.full[row] - self.matched, self.priority[row])
             self.head[self.ids[start + self.matched]] = end
@@ -175,20 +175,21 @@ class Radix(Engine):
         return 0 if self._take(self.grown[row] + self.grown_tail[row] - self.tail[row]) else NO_ROOM
 
     def finish(self, row):
-        """Insert once more, with the output, and unlock; what has no hash is freed."""
+        """Insert the path again, with the output, and unlock it. Blocks without a hash are freed."""
         self._walk(self.start[row], self.full[row], UNCOUNTED, self.priority[row])
         if self.grows and self.grown[row]:
             priority: cython.longlong = self.priority[row]
             self._add(self.held[row], -1 - cython.cast(cython.longlong, self.fresh[row]), self.grown[row], priority)
-            # the prompt is worth one more than its output
+            # the prompt's priority is one above its output's
             self._walk(self.start[row], self.full[row], UNCOUNTED, priority + (priority < HIGHEST))
         self.free += self.grown_tail[row] if self.grows else self.tail[row]
         return self._unlock(self.held[row])
 
     def _walk(self, start, blocks, counted, priority):
-        """The last node of a path's resident prefix, of `matched` blocks; refreshes those nodes, splits the last.
+        """Walk a path's resident prefix: refresh its nodes, split the last one, set `matched`; returns the last node.
 
-        Nodes that reach deeper than `counted` blocks count the request, and all on the path get its priority at least.
+        Nodes that reach deeper than `counted` blocks count the request. All nodes of the prefix get at least its
+        priority.
         """
         node: cython.int = ROOT
         child: cython.int
@@ -205,7 +206,7 @@ class Radix(Engine):
             node = child
             if same < self.length[child]:
                 node = self._split(child, same)
-                self._settle(child)  # the part that did not match is refreshed as well
+                self._settle(child)  # the part that did not match is refreshed too
             self.rank[node] = max(self.rank[node], priority)
             self.requests[node] += done > counted
             self._settle(node)
@@ -214,24 +215,24 @@ class Radix(Engine):
         self.matched = done
         return node
 
-    def _common(self, node, at, most):
-        """How many blocks a node's run shares with the `most` ones from `at` on; the first is the same."""
+    def _common(self, node, start, blocks):
+        """Number of leading blocks that a node's run shares with ids[start : start + blocks]; at least 1."""
         run: cython.longlong = self.run[node]
-        alike: cython.int = 1
+        same: cython.int = 1
         middle: cython.int
-        beyond: cython.int = cython.cast(cython.int, min(most, cython.cast(cython.longlong, self.length[node]))) + 1
-        if self.ids[run + beyond - 2] == self.ids[at + beyond - 2]:
+        beyond: cython.int = cython.cast(cython.int, min(blocks, cython.cast(cython.longlong, self.length[node]))) + 1
+        if self.ids[run + beyond - 2] == self.ids[start + beyond - 2]:
             return beyond - 1
-        while beyond - alike > 1:  # the first `alike` blocks are the same, the first `beyond` are not
-            middle = (alike + beyond) // 2
-            if self.ids[run + middle - 1] == self.ids[at + middle - 1]:
-                alike = middle
+        while beyond - same > 1:  # the first `same` blocks are equal, the first `beyond` blocks are not
+            middle = (same + beyond) // 2
+            if self.ids[run + middle - 1] == self.ids[start + middle - 1]:
+                same = middle
             else:
                 beyond = middle
-        return alike
+        return same
 
     def _split(self, node, blocks):
-        """A new node above, for a node's first blocks; it has the node's locks, requests and priority, but is new."""
+        """Move a node's first blocks to a new parent node with the same locks, requests and priority; returns it."""
         upper: cython.int = self._number()
         self.run[upper], self.length[upper] = self.run[node], blocks
         self.parent[upper], self.children[upper] = self.parent[node], 1
@@ -246,7 +247,7 @@ class Radix(Engine):
         return upper
 
     def _add(self, parent, run, blocks, priority):
-        """A new leaf, which one request has inserted."""
+        """Add a leaf that one request has inserted."""
         node: cython.int = self._number()
         self.run[node], self.length[node] = run, cython.cast(cython.int, blocks)
         self.parent[node], self.children[node], self.locks[node] = parent, 0, 0
@@ -267,7 +268,7 @@ class Radix(Engine):
         return self.clock
 
     def _lock(self, node, above):
-        """Hold a node and its ancestors below the one `above`."""
+        """Lock a node and its ancestors, up to but not including `above`."""
         while node != above:
             if self.locks[node] == 0:
                 self.idle -= self.length[node]
@@ -286,7 +287,7 @@ class Radix(Engine):
         return 0
 
     def _take(self, blocks):
-        """Make so many blocks the caller's, evicting leaves for them; False, with none evicted, if they are too few."""
+        """Take `blocks` blocks, evicting leaves if needed. Returns False and evicts nothing if there are too few."""
         if blocks > self.free + self.idle:
             return False
         while self.free < blocks:
@@ -295,7 +296,7 @@ class Radix(Engine):
         return True
 
     def _evict(self, node):
-        """Free a whole leaf; its parent may be one now."""
+        """Evict a whole leaf; its parent may become a leaf."""
         parent: cython.int = self.parent[node]
         self.leaves.drop(node)
         self.free += self.length[node]
@@ -310,13 +311,13 @@ class Radix(Engine):
         return self._settle(parent)
 
     def _settle(self, node):
-        """Put a node where its key belongs among the leaves that may go, or take it away when it is none."""
+        """Update a node's position in the heap of evictable leaves, or remove it if it is not one."""
         if self.locks[node] == 0 and self.children[node] == 0 and node != ROOT:
             return self.leaves.put(node, self._key(node), self.used[node])
         return self.leaves.drop(node)
 
     def _key(self, node):
-        """What the order goes by, the smallest first."""
+        """The node's key in the eviction order; the smallest key is evicted first."""
         if self.order == LRU:
             return 0
         if self.order == MRU:

@@ -18,8 +18,8 @@ cdef class Tier:
 cdef class Tiers(Pool):
     cdef list tiers
     cdef int count
-    cdef signed char[::1] below  # block -> the tier that holds it, 1 = the first below; 0 = none of them
-    cdef long long gone  # blocks that the last tier evicted
-    cdef const double[::1] block_seconds  # tier below the first -> seconds to bring a block up
+    cdef signed char[::1] below  # block -> the lower tier that holds it, from 1; 0 = none
+    cdef long long last_tier_evictions
+    cdef const double[::1] block_seconds  # lower tier, from 0 -> seconds to fetch a block
 
     cdef int _take(self, int block, Py_ssize_t row, bint is_hit) except -1 nogil

@@ -1,6 +1,6 @@
-"""Exclusive tiers under a pool: what the first one evicts goes to the next, and what is wanted from there comes back.
+"""Exclusive tiers below a pool: each tier's victims move to the next tier; a block that is used moves to the first.
 
-With LRU in each tier the tiers together are one LRU cache of their summed capacity. Twin: tests/reference/tiers.py.
+With LRU in each tier, the tiers together are one LRU cache of their total capacity. Twin: tests/reference/tiers.py.
 """
 
 import cython
@@ -11,7 +11,7 @@ from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 
 
 class Tier:
-    """One tier below the first: an order over the blocks that it holds."""
+    """One tier below the first: a policy that orders its blocks."""
 
     def __init__(self, policy: Policy, rows):
         self.policy, self.capacity, self.size = policy, policy.context.capacity, 0
@@ -19,31 +19,31 @@ class Tier:
 
 
 class Tiers(Pool):
-    """A pool, and tiers below it that hold what it evicted."""
+    """A pool, and lower tiers for the blocks that it evicts."""
 
     def __init__(self, context: Context, demand, policy: Policy, lower):
         Pool.__init__(self, context, demand, policy)
         self.tiers = [Tier(order, len(demand)) for order in lower]
-        self.brief = False  # each request asks below too
+        self.one_block_path = False  # each request looks in the lower tiers too
         self.needs_lock = True  # the tiers are Python objects in a list
         self.count = len(lower)
         self.below = np.zeros(context.blocks, dtype=np.int8)
-        self.gone = 0
+        self.last_tier_evictions = 0
         self.block_seconds = np.zeros(len(lower))
 
     def set_fetch_seconds(self, block_seconds):
-        """Set the seconds that a block takes from each tier below the first."""
+        """Set the seconds to fetch a block from each tier below the first."""
         self.block_seconds = np.ascontiguousarray(block_seconds, dtype=np.float64)
 
     @property
     def tier_hits(self):
-        """Hit blocks of each request in each tier below the first: an array of (tiers, requests)."""
+        """Hit blocks of each request in each tier below the first: an array of shape (tiers, requests)."""
         return np.array([np.asarray(cython.cast(Tier, tier).hits) for tier in self.tiers])
 
     @property
     def dropped(self):
-        """Blocks that left the last tier."""
-        return self.gone
+        """Number of blocks that the last tier evicted."""
+        return self.last_tier_evictions
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
@@ -51,7 +51,7 @@ class Tiers(Pool):
         for number, tier in enumerate(self.tiers, 1):
             held = int((below == number).sum())
             if held != cython.cast(Tier, tier).size or held > cython.cast(Tier, tier).capacity:
-                return f"tier {number} counts {cython.cast(Tier, tier).size:,} blocks and holds {held:,}"
+                return f"tier {number} holds {held:,} blocks and counts {cython.cast(Tier, tier).size:,}"
         if (np.asarray(self.pins)[below > 0] != ABSENT).any():
             return "a block is in two tiers"
         return Pool.self_check(self)
@@ -64,7 +64,7 @@ class Tiers(Pool):
         return 0
 
     def resident_run(self, row):
-        """How many of a request's leading blocks are in any tier."""
+        """Number of a request's leading blocks that are in any tier."""
         i: cython.Py_ssize_t = self.start[row]
         stop: cython.Py_ssize_t = i + self.full[row]
         while i < stop and (self.pins[self.ids[i]] != ABSENT or self.below[self.ids[i]]):
@@ -94,7 +94,7 @@ class Tiers(Pool):
         hit: cython.int = self.peek(row)
         if not self._fits(row, start, start, stop):
             return NO_ROOM
-        for i in range(start, stop):  # out of the lower tiers first: it makes room for what the first one evicts
+        for i in range(start, stop):  # leave the lower tiers first: this makes room for the first tier's victims
             block = self.ids[i]
             if self.below[block]:
                 self._take(block, row, i - start < hit)
@@ -102,7 +102,7 @@ class Tiers(Pool):
         return hit
 
     def _take(self, block, row, is_hit):
-        """Take a block out of the lower tier that holds it, on its way to the first."""
+        """Remove a block from its lower tier, before the first tier inserts it."""
         with cython.gil:
             tier: Tier = self.tiers[self.below[block] - 1]
             self.below[block] = 0
@@ -112,7 +112,7 @@ class Tiers(Pool):
         return 0
 
     def _evict(self, block):
-        """From the first tier to the next; what that one has no place for goes further down."""
+        """Evict a block from the first tier to the next; each full tier evicts its victim to the one below."""
         k: cython.int
         Pool._evict(self, block)
         with cython.gil:
@@ -130,5 +130,5 @@ class Tiers(Pool):
                 self.below[block] = 0
                 tier.size -= 1
                 tier.policy.remove(block)
-            self.gone += 1
+            self.last_tier_evictions += 1
         return 0

@@ -1,7 +1,8 @@
-"""The table of the live cache: which blocks are known, each by its own tokens and the number of the block before it.
+"""The block table of the live cache: finds blocks by their own tokens and the number of the block before them.
 
-A number stands for one prefix as long as any block after it is known, even if its KV is gone. So tokens and one number
-are compared, never digests alone: a collision costs a comparison, and never gives another prompt's KV.
+A block's number stands for its whole prefix. It stays valid as long as a block after it is known, even if its own KV
+was evicted. A lookup compares tokens and one number, never digests alone: a collision costs a comparison and never
+returns another prompt's KV.
 """
 
 import os
@@ -16,18 +17,18 @@ from kvtrace._base.errors import UsageError
 
 
 class BlockTable:
-    """Blocks by number, found by tokens and parent; roots, by salt and tenant, are numbers too.
+    """Numbered blocks, found by parent and tokens; roots, found by salt and tenant, have numbers too.
 
-    `is_direct` says that a digest is of all tokens before, not of the digest before. `digest_mask` is what is kept of
-    a digest: all of it, but for tests, which make all blocks collide.
+    With `is_direct`, a digest covers all tokens of the prefix instead of the parent's digest. `digest_mask` selects
+    the digest bits in use: all, except in tests that make all blocks collide.
     """
 
     def __cinit__(self, block_size, is_direct):
         self.block_size, self.is_direct = block_size, is_direct
         self.roots = {}  # (salt, tenant) -> root
-        self.tenants = {}  # and back
-        self.spare = NONE  # first of the numbers below `made` that are not in use
-        key = os.urandom(16)  # secret, so that no client can make prompts that collide
+        self.tenants = {}  # root -> (salt, tenant)
+        self.spare = NONE  # first of the unused numbers below `made`
+        key = os.urandom(16)  # secret, so that no client can construct prompts that collide
         self.key0, self.key1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
         self.digest_mask = ~cython.cast(cython.ulonglong, 0)
         self.reserve(1)
@@ -41,9 +42,9 @@ class BlockTable:
     # ---- looking up
 
     def walk(self, root, tokens, length):
-        """Put the leading blocks of the tokens that are known into `path`; returns how many, resident or not."""
+        """Put the known leading blocks of the tokens into `path`; returns their number, resident or not."""
         known: cython.Py_ssize_t = 0
-        here: cython.Py_ssize_t = 0
+        first: cython.Py_ssize_t = 0
         if root == NONE:
             return 0
         count: cython.Py_ssize_t = (length + self.block_size - 1) // self.block_size
@@ -52,16 +53,16 @@ class BlockTable:
             self.path_room = 2 * count
         b: cython.int = root
         while known < count:
-            b = self.find(b, tokens + here, min(self.block_size, length - here))
+            b = self.find(b, tokens + first, min(self.block_size, length - first))
             if b == NONE:
                 break
             self.path[known] = b
             known += 1
-            here += self.block_size
+            first += self.block_size
         return known
 
     def resident(self, known):
-        """How many of the first blocks of `path`, `known` in all, have a slot each: the hit."""
+        """Number of leading blocks of `path`, which has `known` blocks, that have a slot: the hit."""
         hits: cython.Py_ssize_t = 0
         while hits < known and self.blocks[self.path[hits]].slot != NONE:
             hits += 1
@@ -72,11 +73,13 @@ class BlockTable:
         return self._find_by(self._digest(parent, tokens, length), parent, tokens, length)
 
     def root(self, salt, tenant):
-        """The root of a tenant's blocks, or NONE where there are none."""
+        """The root of a tenant's blocks, or NONE."""
         try:
             return self.roots.get((salt, tenant), NONE)
         except TypeError:
-            raise UsageError(f"a tenant is a name or a number, not {type(tenant).__name__}.") from None
+            raise UsageError(
+                f"a tenant must be hashable, such as a name or a number, not {type(tenant).__name__}."
+            ) from None
 
     def tokens_of(self, b):
         return self.own + b * self.block_size
@@ -84,14 +87,14 @@ class BlockTable:
     # ---- coming and going
 
     def reserve(self, more):
-        """Make room for so many more blocks; numbers stay as they are."""
+        """Make room for `more` new blocks; numbers do not change."""
         b: cython.int
         i: cython.Py_ssize_t
         if self.spare_count + self.room - self.made >= more:
             return 0
         room: cython.Py_ssize_t = max(256, 2 * self.room, self.made + more)
         if room > (1 << 31) - 1:
-            raise MemoryError("more blocks are remembered than can be numbered")
+            raise MemoryError("the block table has more blocks than block numbers")
         size: cython.Py_ssize_t = 2
         while size < 2 * room:
             size *= 2
@@ -109,17 +112,17 @@ class BlockTable:
         return 0
 
     def named(self, parent, tokens, length):
-        """The block of these tokens after `parent`, new where it was not known; `reserve` made room for it."""
+        """The block of these tokens after `parent`, added if it is not known. Call `reserve` before."""
         digest: cython.ulonglong = self._digest(parent, tokens, length)
         b: cython.int = self._find_by(digest, parent, tokens, length)
         return self._add(digest, parent, tokens, length) if b == NONE else b
 
     def new(self, parent, tokens, length):
-        """As `named`, where it is clear that the block is not known."""
+        """Like `named`, for a block that is not known."""
         return self._add(self._digest(parent, tokens, length), parent, tokens, length)
 
     def new_root(self, salt, tenant):
-        """A root for a tenant that has none."""
+        """Add the root of a tenant that has none."""
         b: cython.int = self._number()
         self.serial += 1
         self.blocks[b].digest, self.blocks[b].parent, self.blocks[b].slot = self.serial, NONE, NONE
@@ -129,7 +132,7 @@ class BlockTable:
         return b
 
     def let_go(self, b):
-        """Remove a holder of a block; without holders it is forgotten, and its parent loses one in turn."""
+        """Remove a holder of a block. A block without holders is deleted, and its parent loses a holder."""
         parent: cython.int
         while b != NONE:
             self.blocks[b].holders -= 1
@@ -149,7 +152,7 @@ class BlockTable:
     # ---- for the self-check
 
     def found_as(self, b):
-        """The number that a block's own tokens are found as: its own, or something is wrong; NONE for a root."""
+        """The block that a lookup of block b's tokens finds: b itself, if the table is sound; NONE for a root."""
         if self.blocks[b].parent == NONE:
             return NONE
         return self.find(self.blocks[b].parent, self.tokens_of(b), self.blocks[b].length)
@@ -170,7 +173,7 @@ class BlockTable:
         return NONE
 
     def _add(self, digest, parent, tokens, length):
-        """A new block in the table, without holders."""
+        """Add a block without holders."""
         b: cython.int = self._number()
         self.blocks[b].digest, self.blocks[b].parent, self.blocks[b].slot = digest, parent, NONE
         self.blocks[b].holders, self.blocks[b].length = 0, cython.cast(cython.int, length)
@@ -180,7 +183,7 @@ class BlockTable:
         return b
 
     def _number(self):
-        """A number for a new block or root."""
+        """An unused number for a new block or root."""
         b: cython.int = self.spare
         if b == NONE:
             b = cython.cast(cython.int, self.made)
@@ -196,13 +199,13 @@ class BlockTable:
         self.buckets[self.blocks[b].digest & self.mask] = b
 
     def _unlink(self, b):
-        at: cython.p_int = cython.address(self.buckets[self.blocks[b].digest & self.mask])
-        while at[0] != b:
-            at = cython.address(self.blocks[at[0]].next)
-        at[0] = self.blocks[b].next
+        link: cython.p_int = cython.address(self.buckets[self.blocks[b].digest & self.mask])
+        while link[0] != b:
+            link = cython.address(self.blocks[link[0]].next)
+        link[0] = self.blocks[b].next
 
     def _digest(self, parent, tokens, length):
-        """Of the block's tokens and its parent's digest, or (direct) the tokens of all before it and their root's."""
+        """Digest of the block's tokens and its parent's digest or, if direct, of all tokens and the root's digest."""
         v: cython.ulonglong[4]
         total: cython.ulonglong = length
         begin(v, self.key0, self.key1)

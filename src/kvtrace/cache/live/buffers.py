@@ -1,11 +1,11 @@
-"""C memory that grows: MemoryError where there is none. The owner releases it with C's free."""
+"""C memory that can grow. Raises MemoryError if there is none. The owner frees it with C's free."""
 
 import cython
 from cython.cimports.libc.stdlib import calloc, realloc
 
 
 def zeros(size):
-    """So many bytes, all of them 0."""
+    """Allocate `size` bytes set to 0."""
     memory: cython.p_void = calloc(1, size if size else 1)
     if memory == cython.NULL:
         raise MemoryError
@@ -13,7 +13,7 @@ def zeros(size):
 
 
 def resized(memory, size):
-    """The same bytes in so much room; what is new is not set."""
+    """Resize a buffer to `size` bytes and keep its content; new bytes are not initialized."""
     grown: cython.p_void = realloc(memory, size if size else 1)
     if grown == cython.NULL:
         raise MemoryError

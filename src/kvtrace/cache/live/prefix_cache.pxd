@@ -17,19 +17,19 @@ cdef class PrefixCache:
     cdef Context context
     cdef Listener listener
     cdef object clock
-    cdef object salted
+    cdef object current_salt
     cdef set sequences  # the live ones
-    cdef bint busy  # in the middle of a change; for good where a policy's exception ended it
+    cdef bint busy  # a change is in progress; stays true if a policy's exception interrupted it
 
-    # work space of a call
+    # work space
     cdef Tokens tokens
-    cdef unsigned int* draft  # a partial block as it will be
+    cdef unsigned int* draft  # the tokens of a partial block that is extended
 
     # counts
     cdef long long requests
-    cdef long long asked_blocks
+    cdef long long requested_blocks
     cdef long long hit_blocks
-    cdef long long asked_tokens
+    cdef long long requested_tokens
     cdef long long hit_tokens
     cdef long long appended
     cdef long long copies

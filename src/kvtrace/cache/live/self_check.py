@@ -1,4 +1,4 @@
-"""The self-check of the live cache: its snapshot, recounted from the live sequences up."""
+"""The self-check of the live cache: compares a snapshot of its counts with the live sequences."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check(snapshot: Snapshot) -> None:
     """Raise KvtraceError where the snapshot do not agree; it says what does not."""
     broken = broken_pins(snapshot) or broken_slots(snapshot) or broken_table(snapshot)
     if broken:
-        raise KvtraceError(f"the prefix cache is at fault: {broken}.")
+        raise KvtraceError(f"internal error in the prefix cache: {broken}.")
 
 
 def broken_pins(snapshot: Snapshot) -> str | None:

@@ -3,7 +3,7 @@ from kvtrace.cache.live.block_table cimport BlockTable
 from kvtrace.cache.policies.base cimport Policy
 
 cdef enum:
-    FREE = -1  # pins of a slot with nothing in it
+    FREE = -1  # pins of a free slot
 
 
 @cython.final
@@ -19,7 +19,7 @@ cdef class SlotPool:
     cdef Py_ssize_t idle_count
     cdef Py_ssize_t found_count
     cdef long long evictions
-    cdef list gone
+    cdef list evicted
 
     cdef int pin(self, int slot) except -1
     cdef int unpin(self, int slot, bint keep) except -1

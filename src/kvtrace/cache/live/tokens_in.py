@@ -1,4 +1,4 @@
-"""Tokens as callers have them, lists, buffers and arrays, read into numbers of 32 bits."""
+"""Reads a caller's tokens (lists, buffers or arrays) as 32-bit integers."""
 
 from collections.abc import Sequence as AnySequence
 from operator import index
@@ -12,13 +12,13 @@ from kvtrace._base.errors import UsageError
 
 
 class Tokens:
-    """The tokens that were read last, in `values`."""
+    """A buffer, `values`, for the tokens of the last `read`."""
 
     def __dealloc__(self):
         give_back(self.values)
 
     def read(self, tokens):
-        """Copy a caller's tokens to `values`; returns how many there are."""
+        """Copy a caller's tokens to `values`; returns their number."""
         i: cython.Py_ssize_t = 0
         if not isinstance(tokens, (list, tuple)):
             if isinstance(tokens, AnySequence) and not isinstance(tokens, (str, bytes, bytearray, memoryview)):
@@ -29,7 +29,7 @@ class Tokens:
         self._reserve(length)
         for token in tokens:
             if i == length:
-                raise UsageError("the list of tokens grew while it was read.")
+                raise UsageError("the list of tokens changed while it was read.")
             try:
                 self.values[i] = token_in(token)
             except UsageError:
@@ -45,9 +45,11 @@ class Tokens:
         try:
             array = np.asarray(memoryview(tokens))
         except TypeError:
-            raise UsageError(f"tokens are a list or an array of whole numbers, not {type(tokens).__name__}.") from None
+            raise UsageError(
+                f"tokens must be a list or an array of whole numbers, not {type(tokens).__name__}."
+            ) from None
         if array.ndim != 1 or array.dtype.kind not in "iu" or isinstance(tokens, (bytes, bytearray)):
-            raise UsageError(f"tokens are a list or an array of whole numbers, not {type(tokens).__name__}.")
+            raise UsageError(f"tokens must be a list or an array of whole numbers, not {type(tokens).__name__}.")
         length: cython.Py_ssize_t = array.shape[0]
         self._reserve(length)
         if array.dtype == np.int32:
@@ -74,12 +76,12 @@ class Tokens:
 
 
 def token_in(token):
-    """A token as a number of 32 bits."""
+    """A token as a 32-bit integer; else UsageError."""
     value: cython.longlong
     try:
         value = token if type(token) is int else index(token)
     except (TypeError, OverflowError):
         value = -1
     if value < 0 or value > 0xFFFFFFFF:
-        raise UsageError("a token is a whole number from 0 to 4,294,967,295.")
+        raise UsageError("a token must be a whole number from 0 to 4,294,967,295.")
     return cython.cast(cython.uint, value)

@@ -1,4 +1,4 @@
-"""Eviction policies: one file and one row for each. A user's policy is a Python class, named `module:Class`."""
+"""Eviction policies: one file and one row each. A user's own policy is a Python class, named `module:Class`."""
 
 from __future__ import annotations
 
@@ -28,54 +28,61 @@ def _whole(text: str) -> int:
     return value
 
 
-HEAPS = 0  # the memory class of policies with heaps or a look ahead: formats/memory_needs.py has their bound
+HEAPS = 0  # the memory class of policies with heaps or lookahead: formats/memory_needs.py has their bound
 
 
 @dataclass(frozen=True)
 class Row:
-    """Where an eviction order is, and what may follow its name after a colon."""
+    """The module and class of a policy, and the parameter that may follow its name after a colon."""
 
     module: str
     cls: str
     about: str
-    block_bytes: int | None = None  # of state for each distinct block, beside queues; HEAPS; None: not known
-    parameter: Callable[[str], Any] | None = None  # turns the text after the colon into the class's second argument
+    block_bytes: int | None = None  # bytes of state per distinct block, without queues; HEAPS; None: not known
+    parameter: Callable[[str], Any] | None = None  # converts the text after the colon to the class's second argument
     example: str = ""
     required: bool = False
-    ghosts: bool = False  # it remembers blocks that are gone, so it is not for a live cache, whose slots are used again
-    bound: bool = False  # it looks ahead or never evicts: a bound, not a policy that an engine could have
+    ghosts: bool = False  # the policy remembers evicted blocks; a live cache can't use it, because it reuses slots
+    bound: bool = False  # the policy looks ahead or never evicts: an upper bound that no engine can implement
 
 
 POLICIES: dict[str, Row] = {
     "lru": Row("lru", "LRU", "least recently used", 8),
     "fifo": Row("fifo", "FIFO", "first in, first out", 8),
-    "mru": Row("mru", "MRU", "most recently used goes first", 16),
-    "lfu": Row("lfu", "LFU", "least frequently used, then least recently", 16),
+    "mru": Row("mru", "MRU", "most recently used", 16),
+    "lfu": Row("lfu", "LFU", "least frequently used, ties by least recently used", 16),
     "lfu-da": Row("lfu_da", "LFUDA", "LFU with dynamic aging", HEAPS),
-    "slru": Row("slru", "SLRU", "segmented LRU: a protected share for what was hit", 8, _share, "slru:0.8"),
-    "sieve": Row("sieve", "Sieve", "SIEVE: a hand over a queue, one bit a block", 16),
+    "slru": Row("slru", "SLRU", "segmented LRU: a protected segment for blocks that were hit", 8, _share, "slru:0.8"),
+    "sieve": Row("sieve", "Sieve", "SIEVE: one FIFO queue, one hand, one visited bit per block", 16),
     "s3fifo": Row(
         "s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", 16, _share, "s3fifo:0.1", ghosts=True
     ),
-    "arc": Row("arc", "ARC", "adaptive between recency and frequency", 16, ghosts=True),
-    "ttl": Row("ttl", "TTL", "gone after so long without use", HEAPS, milliseconds, "ttl:5m", required=True),
+    "2q": Row(
+        "two_q", "TwoQ", "2Q: a queue of new blocks, ghosts, an LRU main queue", HEAPS, _share, "2q:0.25", ghosts=True
+    ),
+    "arc": Row("arc", "ARC", "adapts between recency and frequency", 16, ghosts=True),
+    "ttl": Row(
+        "ttl", "TTL", "evicts blocks not used for a given time", HEAPS, milliseconds, "ttl:5m", required=True
+    ),
     "priority": Row(
-        "priority", "Priority", "the trace's priorities, lowest first", HEAPS, milliseconds, "priority:10m"
+        "priority", "Priority", "lowest request priority first, as in the trace", HEAPS, milliseconds, "priority:10m"
     ),
     "pgdsf": Row("pgdsf", "PGDSF", "prefix-aware greedy dual size frequency (RAGCache)", HEAPS, _whole, "pgdsf:30000"),
     "workload": Row(
-        "workload", "Workload", "by reuse time of the category (ATC'25)", HEAPS, milliseconds, "workload:10m"
+        "workload", "Workload", "least likely reuse, learned per category (ATC'25)", HEAPS, milliseconds,
+        "workload:10m",
     ),
-    "belady": Row("belady", "Belady", "the offline optimum: the furthest next use goes first", HEAPS, bound=True),
-    "unlimited": Row("lru", "LRU", "nothing is ever evicted", 8, bound=True),
+    "lhd": Row("lhd", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64"),
+    "belady": Row("belady", "Belady", "offline optimum: farthest next use first", HEAPS, bound=True),
+    "unlimited": Row("lru", "LRU", "never evicts", 8, bound=True),
 }  # fmt: skip
 VERBS = ("insert", "use", "release", "victim", "remove")
 
 
 def make(spec: str, context):
-    """Make the eviction policy that a text names: `lru`, `ttl:60s`, or a Python class as `module:Class`.
+    """Create the policy of a spec: `lru`, `ttl:60s`, or a Python class as `module:Class`.
 
-    UsageError for an unknown name, a wrong parameter, or a class that lacks a verb.
+    Raises UsageError if the name is unknown, the parameter is wrong, or a class lacks a required verb.
 
     >>> from kvtrace.cache.policies.base import Context
     >>> make("lru", Context(blocks=4, capacity=2)).keeps_parents
@@ -111,7 +118,7 @@ def _users(module, name, context):
     try:
         cls = getattr(import_module(module), name, None)
     except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):  # the module exists, but one of its imports does not
+        if not f"{module}.".startswith(f"{error.name}."):  # the module exists, and one of its own imports is missing
             raise
         raise UsageError(
             f"{module!r} is neither a policy nor a Python module. Run the command in the module's folder."

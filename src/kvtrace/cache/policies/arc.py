@@ -1,14 +1,14 @@
-"""ARC (Megiddo and Modha, FAST'03): blocks wanted once, blocks wanted again, and ghosts of both that say how to share.
+"""ARC: adaptive replacement cache (Megiddo and Modha, FAST'03).
 
-T1 holds what was wanted once, T2 what was wanted again, B1 and B2 the ghosts of what left them; `target` is the size
-that T1 should have, a real number. A miss that finds its ghost in B1 raises the target by max(|B2| / |B1|, 1), one in
-B2 lowers it by max(|B1| / |B2|, 1), between 0 and the capacity; the block comes back into T2. T1's least recent goes
-while T1 is greater than the target (or as great, and the wanted block came from B2), else T2's. T1 and B1 together
-hold no more than the capacity, all four no more than twice of it.
+T1 holds blocks requested once, T2 blocks requested again. B1 and B2 hold the ghosts of blocks evicted from T1 and T2.
+`target` is the size that T1 should have, a real number between 0 and the capacity. A miss with a ghost in B1 raises
+the target by max(|B2| / |B1|, 1). A miss with a ghost in B2 lowers it by max(|B1| / |B2|, 1). Either block enters T2.
+The victim is the least recent block of T1 if |T1| > target, or if |T1| = target and the missed block was in B2.
+Otherwise it is the least recent block of T2. |T1| + |B1| is at most the capacity; all four hold at most twice as much.
 
-Pinned blocks count in T1 and T2 but may not go; a hit on one takes it to T2 as any other hit does. Recent is what was
-wanted last, by `insert` or `use`; `release` changes nothing in the order. Of the blocks that one request wanted the
-deepest is the least recent.
+Pinned blocks count in |T1| and |T2| but are not evictable. A hit on a pinned block moves it to T2, as any hit does.
+Recency is the time of the last `insert` or `use`; `release` does not change it. Leaf-first, a block with resident
+children is treated as pinned. Among the blocks of one request, the deepest is the least recent.
 """
 
 import cython
@@ -20,7 +20,7 @@ from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 
 class ARC(Policy):
-    """Adaptive replacement."""
+    """Adaptive replacement cache."""
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
@@ -30,7 +30,7 @@ class ARC(Policy):
         self.once_ghosts, self.again_ghosts = Queue(slots, 2), Queue(slots, 3)
         self.noted = np.empty(64, dtype=np.int32)
         self.is_again = np.zeros(context.blocks, dtype=np.int8)
-        self.noting, self.request = 0, -1
+        self.noted_count, self.request = 0, -1
         self.in_once = self.in_again = 0
         self.target = 0.0
         self.returning = self.from_again = False
@@ -57,7 +57,7 @@ class ARC(Policy):
         return self._note(block)
 
     def _count(self, block):
-        """A block that was brought in is in T1, or in T2 where it left a ghost; ghosts that are too many go."""
+        """Add an inserted block to T2 if it had a ghost, else to T1; then trim the ghosts."""
         self.is_again[block] = self.returning
         if self.returning:
             self.in_again += 1
@@ -101,7 +101,7 @@ class ARC(Policy):
         return self.once_ghosts.push(block)
 
     def hit_idle(self, block):
-        if self.noting:
+        if self.noted_count:
             self._settle()
         if self.is_again[block]:
             return self.again.rejoin(block)
@@ -112,7 +112,7 @@ class ARC(Policy):
         return self.again.join(block)
 
     def insert_idle(self, block):
-        if self.noting:
+        if self.noted_count:
             self._settle()
         self._count(block)
         return self.again.join(block) if self.is_again[block] else self.once.join(block)
@@ -128,7 +128,7 @@ class ARC(Policy):
         return 0
 
     def _trim(self):
-        """Forget the oldest ghosts that are too many."""
+        """Drop the oldest ghosts beyond the limits."""
         capacity: cython.longlong = self.context.capacity
         while self.once_ghosts.size and self.in_once + self.once_ghosts.size > capacity:
             self.once_ghosts.drop(self.once_ghosts.first())
@@ -141,23 +141,23 @@ class ARC(Policy):
         return 0
 
     def _note(self, block):
-        """Remember that the present request wants a block that is in no line."""
+        """Note a block of the current request; it is in neither queue until `_settle`."""
         if self.context.request != self.request:
             self._settle()
             self.request = self.context.request
-        if self.noting == self.noted.shape[0]:
+        if self.noted_count == self.noted.shape[0]:
             with cython.gil:
-                self.noted = np.resize(self.noted, 2 * self.noting)
-        self.noted[self.noting] = block
-        self.noting += 1
+                self.noted = np.resize(self.noted, 2 * self.noted_count)
+        self.noted[self.noted_count] = block
+        self.noted_count += 1
         return 0
 
     def _settle(self):
-        """Put the noted blocks in line, the last wanted first: a request wants its root first, which is to go last."""
+        """Queue the noted blocks in reverse order: the deepest block is evicted first, the root last."""
         block: cython.int
-        while self.noting > 0:
-            self.noting -= 1
-            block = self.noted[self.noting]
+        while self.noted_count > 0:
+            self.noted_count -= 1
+            block = self.noted[self.noted_count]
             if self.is_again[block]:
                 self.again.push(block)
             else:

@@ -1,5 +1,5 @@
 cdef enum:
-    NONE = -2  # no block; -1 would mean that an exception was raised
+    NONE = -2  # no block; -1 signals an exception
 
 
 cdef class Context:

@@ -5,4 +5,4 @@ from kvtrace.cache.structures.masked_fifo cimport MaskedFifo
 
 @cython.final
 cdef class FIFO(Policy):
-    cdef MaskedFifo line
+    cdef MaskedFifo queue

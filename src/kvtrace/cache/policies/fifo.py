@@ -1,7 +1,7 @@
-"""FIFO: the block that was allocated longest ago goes first; of a request's new blocks the root came first.
+"""FIFO: evicts the block that was allocated first. A request allocates its new blocks root first.
 
-A hit changes nothing. A block that may not go, pinned or (leaf-first) a parent, is passed over and keeps its place;
-`release` lets it go from where it stands. No two blocks come at the same time, so there are no ties.
+A hit does not change the order. A block that is not evictable (pinned or, leaf-first, with resident children) is
+skipped and keeps its place. `release` makes it evictable in that place. There are no ties.
 """
 
 import cython
@@ -16,32 +16,32 @@ class FIFO(Policy):
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
-        self.line = MaskedFifo(Slots(context.blocks))
+        self.queue = MaskedFifo(Slots(context.blocks))
 
     def insert(self, block):
-        return self.line.push(block)
+        return self.queue.push(block)
 
     def use(self, block):
-        return self.line.forbid(block)
+        return self.queue.forbid(block)
 
     def release(self, block):
-        return self.line.allow(block)
+        return self.queue.allow(block)
 
     def victim(self):
-        return self.line.first()
+        return self.queue.first()
 
     def remove(self, block):
-        return self.line.drop(block)
+        return self.queue.drop(block)
 
     def hit_idle(self, block):
-        return 0  # it stays where it is, and may go as before
+        return 0  # the block keeps its place and stays evictable
 
     def insert_idle(self, block):
-        return self.line.join(block)
+        return self.queue.join(block)
 
     def likely_victim(self):
-        return self.line.ahead(self.line.front)
+        return self.queue.ahead(self.queue.front)
 
     def prefetch(self, far, near):
-        fetch(cython.address(self.line.slots.slot_of_block[far]))
+        fetch(cython.address(self.queue.slots.slot_of_block[far]))
         return 0

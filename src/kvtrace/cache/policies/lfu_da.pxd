@@ -8,6 +8,6 @@ from kvtrace.cache.structures.heap cimport Heaps
 cdef class LFUDA(Policy):
     cdef Heaps heap
     cdef int[::1] count  # block -> uses since it became resident
-    cdef long long[::1] last  # block -> the request that used it last
-    cdef double age  # a whole number
+    cdef long long[::1] last  # block -> the last request that used it
+    cdef double age  # an integer
     cdef long long releases

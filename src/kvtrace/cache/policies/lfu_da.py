@@ -1,12 +1,12 @@
-"""LFU with dynamic aging: the least count goes first, and what comes later starts higher, so that old fame fades.
+"""LFU with dynamic aging: LFU in which old counts lose weight over time.
 
-Arlitt and others, "Evaluating content management techniques for Web proxy caches", 1999. A block's key is its count of
-uses + an age, and the age is the key of the block that was evicted last. A count begins at 1 when a block becomes
-resident, goes up by 1 with each use, pinned or not, and is forgotten when it is evicted.
+Arlitt and others, "Evaluating content management techniques for Web proxy caches", 1999. A block's key is its number of
+uses plus the current age. The age is the key of the last evicted block. The block with the least key is evicted. A
+count starts at 1 when its block becomes resident, rises by 1 with each use, pinned or not, and ends with an eviction.
 
-Release gives a block its key, with the age of that moment. So with the pool leaf-first a block that becomes evictable
-when its last child is evicted starts from there and outlives what hung on it by a while: leaf-first and flat differ.
-Equal keys: the one whose last request is longer ago goes first, and of one request the one released first, the deeper.
+`release` sets the key, with the age at that time. With a leaf-first pool a parent is released when its last child is
+evicted, so its key includes the age of that eviction: leaf-first and flat pools evict in different orders. Ties: the
+block whose last request is older, then the block that was released first, which is the deeper one of a request.
 """
 
 import cython
@@ -14,7 +14,7 @@ import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 from cython.cimports.kvtrace.cache.structures.heap import Heaps
 
-ROW = cython.declare(cython.longlong, 1 << 32)  # what a later request adds, more than any number of its releases
+ROW = cython.declare(cython.longlong, 1 << 32)  # weight of a request in the tie-break, above any number of releases
 
 
 class LFUDA(Policy):

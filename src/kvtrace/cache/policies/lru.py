@@ -1,7 +1,8 @@
-"""LRU: the block that was released longest ago goes first.
+"""LRU: evicts the block that was released first.
 
-Blocks of a request are released tail first, so a plain queue gives the order of the heap of heaps in Lin's report (last
-use, then prefix length). A block that is used again leaves the queue and joins its end when it is released.
+A request releases its blocks tail first, so a plain queue gives the order of the heap of heaps in Lin's report (last
+use, then prefix length). A pinned block is not in the queue; `release` puts it at the end. Leaf-first and flat pools
+evict in the same order. There are no ties.
 """
 
 import cython
@@ -15,7 +16,7 @@ class LRU(Policy):
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
-        self.keeps_parents = True  # a parent is used and released no earlier than its child
+        self.keeps_parents = True  # a request that uses a child uses its parent, and releases the parent later
         self.queue = Queue(Slots(context.blocks))
 
     def insert(self, block):

@@ -1,8 +1,8 @@
-"""MRU: the block that was released last goes first.
+"""MRU: evicts the block that was released last.
 
-Blocks of a request are released tail first, so of one request the root goes first, and its tail is of no use to anybody
-any more: a policy for what is read in a circle, and for engines that have it (LMCache, SGLang). Leaf-first, a parent is
-released when its last child goes, and goes next: it was used no earlier than the child. There are no ties.
+A request releases its blocks tail first, so a flat pool evicts its root first, and its other blocks can no longer hit.
+MRU suits cyclic access; LMCache and SGLang offer it. A pinned block is not in the list. Leaf-first, a parent is
+released when its last child is evicted, and is the next victim. There are no ties.
 """
 
 import cython

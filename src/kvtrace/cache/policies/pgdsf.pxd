@@ -8,8 +8,8 @@ from kvtrace.cache.structures.recency cimport Recency
 cdef class PGDSF(Policy):
     cdef Recency recency
     cdef Heaps heap
-    cdef double[::1] cost  # block -> what a token of it costs
+    cdef double[::1] cost  # block -> cost per token
     cdef int[::1] frequency  # block -> uses since it became resident
-    cdef double[::1] priority  # block -> whole number, exact up to 2^53
-    cdef long long[::1] stamp  # block -> when it was used last
+    cdef double[::1] priority  # block -> an integer, exact up to 2^53
+    cdef long long[::1] stamp  # block -> recency of its last use
     cdef double clock

@@ -9,9 +9,9 @@ from kvtrace.cache.structures.recency cimport Recency
 cdef class Priority(Policy):
     cdef Recency recency
     cdef double duration_ms
-    cdef double[::1] asked  # request -> its priority
+    cdef double[::1] request_priority  # request -> its priority
     cdef double[::1] priority  # block -> priority
     cdef double[::1] last_use  # block -> ms
-    cdef long long[::1] stamp  # block -> when it was used last
+    cdef long long[::1] stamp  # block -> recency of its last use
     cdef Heaps order
-    cdef Heaps lasting  # evictable blocks whose priority will fall back, by the time when it does
+    cdef Heaps expiring  # evictable blocks with a priority other than 35, by the time when it returns to 35

@@ -4,14 +4,14 @@ from kvtrace.cache.structures.masked_fifo cimport MaskedFifo
 from kvtrace.cache.structures.queue cimport Slots, Queue
 
 cdef enum:
-    SMALL = 0  # the tags of the lines
+    SMALL = 0  # the tags of the queues
     MAIN = 1
     GHOST = 2
-    ENOUGH = 2  # hits that take a block from small to main
-    MOST = 3  # hits are counted so far
+    PROMOTE_HITS = 2  # hits that promote a block from small to main
+    MAX_HITS = 3  # counts saturate here
 
-cdef int _hit(MaskedFifo line, int block) except -1 nogil
-cdef int _count(MaskedFifo line, int block) except -1 nogil
+cdef int _hit(MaskedFifo queue, int block) except -1 nogil
+cdef int _count(MaskedFifo queue, int block) except -1 nogil
 
 
 @cython.final
@@ -23,6 +23,6 @@ cdef class S3FIFO(Policy):
     cdef long long small_room
     cdef long long main_room
     cdef long long ghost_room
-    cdef bint evicted  # whether anything was, ever
+    cdef bint evicted  # whether any block was evicted so far
 
     cdef int _main_victim(self) except -1 nogil

@@ -1,13 +1,14 @@
-"""S3-FIFO (Yang and others, SOSP'23): a small line for what is new, a main line, and ghosts of what left the small one.
+"""S3-FIFO (Yang and others, SOSP'23): a small queue for new blocks, a main queue, and a ghost queue.
 
-A new block joins the small line; one whose ghost is remembered, the main one. As long as nothing was ever evicted, what
-finds the small line full joins the main one. Hits are counted up to 3. Where main holds more than its share, or
-nothing in small may go, main's oldest goes if its count is 0, else it is put back at the end with one less. Otherwise
-small's oldest moves to main, with a count of 0, if it was hit twice or more, else it goes and leaves a ghost. The
-shares are libCacheSim's: small 10 % of the capacity (but one block at least), main the rest, ghosts 90 %.
+A new block joins the small queue, or the main queue if it has a ghost. Until the first eviction, a new block joins the
+main queue if the small queue is full. Hits are counted up to 3. If main is larger than its share, or small has no
+evictable block, the oldest block of main is evicted if its count is 0; otherwise it moves to the end with a count
+lower by 1. Else the oldest block of small moves to main with a count of 0 if it was hit twice or more; otherwise it is
+evicted and leaves a ghost. The shares are libCacheSim's: small 10 % of the capacity (at least one block), main the
+rest, ghosts 90 %.
 
-A hit on a pinned block is counted too. A block that may not go, pinned or (leaf-first) a parent, is passed over and
-keeps its place and its count; `release` lets it go from where it stands. There are no ties.
+A hit on a pinned block is counted. A block that is not evictable (pinned or, leaf-first, with resident children) is
+skipped and keeps its place and count. `release` makes it evictable in that place. There are no ties.
 """
 
 import cython
@@ -18,7 +19,7 @@ from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 
 class S3FIFO(Policy):
-    """Three queues; the lines' marks count hits."""
+    """Three queues; the marks of the small and the main queue count hits."""
 
     def __init__(self, context: Context, small_share=0.1):
         Policy.__init__(self, context)
@@ -34,7 +35,7 @@ class S3FIFO(Policy):
         remembered: cython.bint = self.ghosts.holds(block)
         if remembered:
             self.ghosts.drop(block)
-        while self.ghosts.size > self.ghost_room:  # only now: the ghost that was asked for is not in the others' way
+        while self.ghosts.size > self.ghost_room:  # after the drop above: this block's own ghost takes no room
             self.ghosts.drop(self.ghosts.first())
             self.ghosts.ahead()
         if remembered or (not self.evicted and self.small.size >= self.small_room):
@@ -58,13 +59,13 @@ class S3FIFO(Policy):
                 if block == NONE:
                     return NONE
             hits = self.small.marked[self.small.place(block)]
-            if hits < ENOUGH:
+            if hits < PROMOTE_HITS:
                 return block
             self.small.drop(block)
             self.main.join(block)
 
     def _main_victim(self):
-        """Main's first block that was not hit since it was looked at last."""
+        """The oldest evictable block of main with a count of 0; blocks before it move to the end."""
         block: cython.int = self.main.first()
         hits: cython.schar = self.main.marked[self.main.place(block)]
         while hits > 0:
@@ -93,15 +94,15 @@ class S3FIFO(Policy):
         return 0
 
 
-def _hit(line, block):
-    """Count a hit on a block of a line, which may not go now."""
-    _count(line, block)
-    return line.forbid(block)
+def _hit(queue, block):
+    """Count a hit on a block and make it not evictable."""
+    _count(queue, block)
+    return queue.forbid(block)
 
 
-def _count(line, block):
-    """Count a hit on a block of a line."""
-    place: cython.int = line.place(block)
-    if line.marked[place] < MOST:
-        line.marked[place] += 1
+def _count(queue, block):
+    """Count a hit on a block."""
+    place: cython.int = queue.place(block)
+    if queue.marked[place] < MAX_HITS:
+        queue.marked[place] += 1
     return 0

@@ -7,5 +7,5 @@ from kvtrace.cache.structures.queue cimport Queue
 cdef class SLRU(Policy):
     cdef Queue probation
     cdef Queue protected
-    cdef Py_ssize_t room  # blocks that the protected segment holds at most
-    cdef signed char[::1] hit  # block -> 1 when it was hit, and not demoted since
+    cdef Py_ssize_t room  # maximum blocks of the protected segment
+    cdef signed char[::1] hit  # block -> 1 if it was hit and not demoted since

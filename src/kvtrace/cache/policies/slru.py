@@ -1,11 +1,12 @@
-"""SLRU, segmented LRU: what was hit is protected from what was seen once.
+"""SLRU, segmented LRU: blocks that were hit are protected from blocks that were used once.
 
 Karedla, Love and Wherry, "Caching strategies to improve disk system performance", Computer 27(3), 1994. A new block is
-on probation; a hit, also of a pinned block, makes it protected. Probation gives up its least recent block first, and
-the protected segment only when probation is empty. The protected segment holds a share of the capacity: past it, its
-least recent block goes back to probation, at the most recent end. Pinned blocks are in neither segment until released.
+on probation; a hit, also on a pinned block, makes it protected. The victim is the least recent block on probation, or
+the least recent protected block if probation is empty. The protected segment has a share of the capacity. When it
+exceeds that share, its least recent block returns to probation, at the most recent end.
 
-Release puts a block at the most recent end of its segment. No two blocks tie.
+A pinned block is in neither segment; `release` puts it at the most recent end of its segment. Leaf-first and flat
+pools evict in the same order. There are no ties.
 """
 
 import cython
@@ -21,7 +22,7 @@ class SLRU(Policy):
 
     def __init__(self, context: Context, share=0.8):
         Policy.__init__(self, context)
-        # a hit child's parent was hit by the same request, and is demoted after it; a parent is never less recent
+        # a request that hits a child hits its parent too, so the parent is at least as recent and is demoted later
         self.keeps_parents = True
         if not 0 <= share <= 1:
             raise UsageError(f"a protected share of {share:g} is not between 0 and 1. Try slru:0.8.")

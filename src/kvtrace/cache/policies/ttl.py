@@ -1,12 +1,12 @@
-"""TTL: a block goes when it was not used for longer than a limit, and each use starts the time anew.
+"""TTL: evicts blocks that were not used for a given time. Each use restarts the time.
 
-Public APIs promise cached prompts a life like this (5 minutes, 1 hour). A use is the arrival of the request that wants
-the block. Before a request is matched, all evictable blocks are gone whose last use is more than the limit ago: a gap
-equal to the limit still hits. A pinned block stays, and goes when it is released if its time is over. Where the
-capacity binds as well, the least recent use goes first.
+Public APIs offer such lifetimes for cached prompts (5 minutes, 1 hour). The time of a use is the arrival of its
+request. Before a request is matched, all evictable blocks whose last use is older than the limit are evicted: a gap
+equal to the limit still hits. A pinned block stays resident; it can expire after its release. If the cache is full,
+the block with the oldest last use is evicted.
 
-Release does not count as a use. Equal times: the one released longer ago goes first, so with one request at a time and
-no limit it is LRU.
+`release` is not a use. Ties: the block that was released first, so with one request at a time and no limit TTL is LRU.
+Leaf-first and flat pools evict in the same order.
 """
 
 import cython
@@ -18,14 +18,14 @@ from kvtrace._base.errors import UsageError
 
 
 class TTL(Policy):
-    """Sliding time to live: so many milliseconds since the last use."""
+    """Sliding time to live: a block expires `limit_ms` milliseconds after its last use."""
 
     def __init__(self, context: Context, limit_ms):
         Policy.__init__(self, context)
         if not limit_ms >= 0:
             raise UsageError(f"a time to live of {limit_ms} ms is not a duration. Try ttl:60s.")
         self.expires = True
-        self.keeps_parents = True  # a parent is used and released no earlier than its child
+        self.keeps_parents = True  # a request that uses a child uses its parent, and releases the parent later
         self.limit_ms = limit_ms
         self.heap = Heaps(context.blocks)
         self.last_use = np.zeros(context.blocks)

@@ -15,6 +15,6 @@ cdef class HierarchicalBitset:
     cdef int set(self, int number) except -1 nogil
     cdef int clear(self, int number) except -1 nogil
     cdef bint holds(self, int number) noexcept nogil
-    cdef int least(self) noexcept nogil
+    cdef int first(self) noexcept nogil
     cdef int after(self, int number) noexcept nogil
-    cdef int greatest(self) noexcept nogil
+    cdef int last(self) noexcept nogil

@@ -1,7 +1,7 @@
-"""A set of small numbers that knows its least and its greatest at once: bits, and above them a bit for each 64.
+"""A set of small integers with a fast first and last element: a bitset with summary levels.
 
-Level 0 has a bit for each number, each level above a bit for each word below that is not empty; the top is one word.
-Six levels hold more numbers than an int has, so each verb takes six steps at most.
+Level 0 has one bit per number. Each level above has one bit per non-empty word of the level below. The top level is one
+word. Six levels cover all values of an int, so each verb takes at most six steps.
 """
 
 import cython
@@ -12,7 +12,7 @@ ONE = cython.declare(cython.ulonglong, 1)
 
 
 class HierarchicalBitset:
-    """A set of numbers from 0 to size - 1."""
+    """A set of integers from 0 to size - 1."""
 
     def __init__(self, size):
         level: cython.int = 0
@@ -30,27 +30,27 @@ class HierarchicalBitset:
         self.words = np.zeros(words, dtype=np.uint64)
 
     def set(self, number):
-        """Put a number in; it may be there already."""
+        """Add a number. No effect if it is in the set already."""
         level: cython.int
-        at: cython.Py_ssize_t
+        index: cython.Py_ssize_t
         before: cython.ulonglong
         for level in range(self.levels):
-            at = self.base[level] + (number >> 6)
-            before = self.words[at]
-            self.words[at] = before | (ONE << (number & 63))
-            if before:  # the levels above know of this word
+            index = self.base[level] + (number >> 6)
+            before = self.words[index]
+            self.words[index] = before | (ONE << (number & 63))
+            if before:  # the levels above have this word's bit already
                 break
             number >>= 6
         return 0
 
     def clear(self, number):
-        """Take a number out; it may not be there."""
+        """Remove a number. No effect if it is not in the set."""
         level: cython.int
-        at: cython.Py_ssize_t
+        index: cython.Py_ssize_t
         for level in range(self.levels):
-            at = self.base[level] + (number >> 6)
-            self.words[at] &= ~(ONE << (number & 63))
-            if self.words[at]:
+            index = self.base[level] + (number >> 6)
+            self.words[index] &= ~(ONE << (number & 63))
+            if self.words[index]:
                 break
             number >>= 6
         return 0
@@ -59,44 +59,44 @@ class HierarchicalBitset:
         """Whether a number is in the set."""
         return (self.words[number >> 6] >> (number & 63)) & 1
 
-    def least(self):
+    def first(self):
         """The least number of the set, or NONE."""
         level: cython.int
-        at: cython.int = 0
+        index: cython.int = 0
         if self.words[self.base[self.levels - 1]] == 0:
             return NONE
         for level in range(self.levels - 1, -1, -1):
-            at = at * 64 + __builtin_ctzll(self.words[self.base[level] + at])
-        return at
+            index = index * 64 + __builtin_ctzll(self.words[self.base[level] + index])
+        return index
 
     def after(self, number):
-        """The least of the set that is not below a number, or NONE; the number may be one too great for the set."""
+        """The least number of the set that is >= `number`, or NONE; `number` may be equal to the size."""
         level: cython.int = 0
-        at: cython.Py_ssize_t = number >> 6  # the word of a level that is looked at
+        index: cython.Py_ssize_t = number >> 6  # index of a word in its level
         rest: cython.ulonglong
         while True:
-            if at >= self.base[level + 1] - self.base[level]:
+            if index >= self.base[level + 1] - self.base[level]:
                 return NONE
-            rest = (self.words[self.base[level] + at] >> (number & 63)) << (number & 63)
+            rest = (self.words[self.base[level] + index] >> (number & 63)) << (number & 63)
             if rest:
                 break
             level += 1
             if level == self.levels:
                 return NONE
-            number = cython.cast(cython.int, at + 1)
-            at = number >> 6
-        at = at * 64 + __builtin_ctzll(rest)
+            number = cython.cast(cython.int, index + 1)
+            index = number >> 6
+        index = index * 64 + __builtin_ctzll(rest)
         while level > 0:
             level -= 1
-            at = at * 64 + __builtin_ctzll(self.words[self.base[level] + at])
-        return cython.cast(cython.int, at)
+            index = index * 64 + __builtin_ctzll(self.words[self.base[level] + index])
+        return cython.cast(cython.int, index)
 
-    def greatest(self):
+    def last(self):
         """The greatest number of the set, or NONE."""
         level: cython.int
-        at: cython.int = 0
+        index: cython.int = 0
         if self.words[self.base[self.levels - 1]] == 0:
             return NONE
         for level in range(self.levels - 1, -1, -1):
-            at = at * 64 + 63 - __builtin_clzll(self.words[self.base[level] + at])
-        return at
+            index = index * 64 + 63 - __builtin_clzll(self.words[self.base[level] + index])
+        return index

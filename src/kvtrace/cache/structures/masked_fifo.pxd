@@ -3,8 +3,8 @@ from kvtrace.cache.structures.hierarchical_bitset cimport HierarchicalBitset
 from kvtrace.cache.structures.queue cimport Slots
 
 cdef enum:
-    MOST = 1 << 29  # places that are told apart beside four tags
-    AHEAD = 8  # `ahead` looks so many places beyond one
+    MAX_PLACES = 1 << 29  # a slot number is 4 x place + tag, and must fit an int
+    AHEAD = 8  # distance in places of the prefetch hint
 
 
 @cython.final
@@ -15,7 +15,7 @@ cdef class MaskedFifo:
     cdef HierarchicalBitset allowed
     cdef int tag
     cdef readonly int tail
-    cdef int front  # where `first` found its block last
+    cdef int front  # the place of the last result of `first`
     cdef readonly Py_ssize_t size
     cdef int push(self, int block) except -1 nogil
     cdef int join(self, int block) except -1 nogil

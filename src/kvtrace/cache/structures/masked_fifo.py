@@ -1,7 +1,8 @@
-"""A line of blocks in which some are passed over: each keeps its place while it may not go.
+"""A FIFO queue in which a block can be not evictable and keep its place.
 
-As in queue.py a log of arrivals, in which what has left is empty; bits over the log say who may go, so that the first
-of them is found in a few steps however many pinned blocks stand before it. Lines and queues can share places.
+As in queue.py, the queue is a log of arrivals. The places of removed blocks are empty. A bitset over the log marks the
+evictable blocks, so the first one is found in a few steps, however many pinned blocks are before it. MaskedFifos and
+Queues can share one `Slots`.
 """
 
 import cython
@@ -13,17 +14,17 @@ from cython.cimports.kvtrace.cache.structures.queue import Slots
 
 
 class MaskedFifo:
-    """Blocks in order of arrival, each allowed to go or not, and with a mark that is its owner's to use."""
+    """Blocks in order of arrival. Each is evictable or not, and has a mark for the policy's use."""
 
     def __init__(self, slots: Slots, tag=0):
         self.slots, self.tag = slots, tag
-        self.order = np.empty(1024, dtype=np.int32)  # place -> block, or NONE where one has left
-        self.marked = np.zeros(1024, dtype=np.int8)  # place -> the owner's mark, 0 at first
+        self.order = np.empty(1024, dtype=np.int32)  # place -> block, or NONE after a removal
+        self.marked = np.zeros(1024, dtype=np.int8)  # place -> the policy's mark, initially 0
         self.allowed = HierarchicalBitset(1024)
         self.tail = self.size = self.front = 0
 
     def push(self, block):
-        """Put a block that is in no line at the end; it may not go yet."""
+        """Append a block that is in no queue. It is not evictable."""
         if self.tail == self.order.shape[0]:
             self._compact()
         self.order[self.tail] = block
@@ -34,12 +35,12 @@ class MaskedFifo:
         return 0
 
     def join(self, block):
-        """Put a block that is in no line at the end; it may go."""
+        """Append a block that is in no queue. It is evictable."""
         self.push(block)
         return self.allowed.set(self.tail - 1)
 
     def drop(self, block):
-        """Take a block of this line out."""
+        """Remove a block of this queue."""
         place: cython.int = self.place(block)
         self.allowed.clear(place)
         self.order[place] = NONE
@@ -48,7 +49,7 @@ class MaskedFifo:
         return 0
 
     def rejoin(self, block):
-        """Take a block of this line, which may go, from where it stands to the end, its mark gone."""
+        """Move an evictable block of this queue to the end and reset its mark."""
         if self.tail == self.order.shape[0]:
             self._compact()
         place: cython.int = self.place(block)
@@ -58,32 +59,32 @@ class MaskedFifo:
         return self.join(block)
 
     def allow(self, block):
-        """A block of this line may go from now on."""
+        """Make a block of this queue evictable."""
         return self.allowed.set(self.place(block))
 
     def forbid(self, block):
-        """A block of this line may not go; perhaps it might not before."""
+        """Make a block of this queue not evictable. No effect if it was not."""
         return self.allowed.clear(self.place(block))
 
     def place(self, block):
-        """Where a block of this line stands; it changes when the line is pushed to."""
+        """The place of a block of this queue. Valid until the next `push`, `join` or `rejoin`."""
         return self.slots.slot_of_block[block] >> 2
 
     def holds(self, block):
-        """Whether a block is in this line."""
-        at: cython.int = self.slots.slot_of_block[block]
-        return at >= 0 and (at & 3) == self.tag
+        """Whether a block is in this queue."""
+        slot: cython.int = self.slots.slot_of_block[block]
+        return slot >= 0 and (slot & 3) == self.tag
 
     def first(self):
-        """The block that has been here longest among those that may go, or NONE."""
-        place: cython.int = self.allowed.least()
+        """The oldest evictable block, or NONE."""
+        place: cython.int = self.allowed.first()
         if place < 0:
             return NONE
         self.front = place
         return self.order[place]
 
     def ahead(self, place):
-        """The block some places behind a place, which may well be first soon, or NONE; where it stands is fetched."""
+        """Prefetch hint: the block AHEAD places after `place`, a likely next `first`, or NONE; prefetches its slot."""
         if place + AHEAD >= self.tail:
             return NONE
         block: cython.int = self.order[place + AHEAD]
@@ -92,37 +93,37 @@ class MaskedFifo:
         return block
 
     def next(self, block):
-        """The block that stands behind a block of this line, whether it may go or not, or NONE."""
+        """The block after a block of this queue, evictable or not, or NONE."""
         place: cython.int = self.place(block) + 1
         while place < self.tail and self.order[place] == NONE:
             place += 1
         return NONE if place == self.tail else self.order[place]
 
     def _compact(self):
-        """Close the gaps; take twice the room where more than a quarter of the log is still here."""
+        """Close the gaps; double the log if more than a quarter of it is still in use."""
         place: cython.int
-        kept: cython.int = 0
-        may_go: cython.bint
+        used: cython.int = 0
+        evictable: cython.bint
         for place in range(self.tail):
             if self.order[place] != NONE:
-                may_go = self.allowed.holds(place)
-                if may_go:
+                evictable = self.allowed.holds(place)
+                if evictable:
                     self.allowed.clear(place)
-                    self.allowed.set(kept)
-                self.order[kept] = self.order[place]
-                self.marked[kept] = self.marked[place]
-                self.slots.slot_of_block[self.order[kept]] = kept * 4 + self.tag
-                kept += 1
-        self.tail, self.front = kept, 0
-        if kept > self.order.shape[0] // 4:
+                    self.allowed.set(used)
+                self.order[used] = self.order[place]
+                self.marked[used] = self.marked[place]
+                self.slots.slot_of_block[self.order[used]] = used * 4 + self.tag
+                used += 1
+        self.tail, self.front = used, 0
+        if used > self.order.shape[0] // 4:
             with cython.gil:
                 self._grow()
         return 0
 
     def _grow(self):
         room = 2 * self.order.shape[0]
-        if room > MOST:
-            raise MemoryError("more blocks are in line than places can number")
+        if room > MAX_PLACES:
+            raise MemoryError("the queue has more blocks than place numbers")
         order, marked = np.empty(room, dtype=np.int32), np.zeros(room, dtype=np.int8)
         order[: self.tail] = np.asarray(self.order)[: self.tail]
         marked[: self.tail] = np.asarray(self.marked)[: self.tail]

@@ -1,8 +1,8 @@
 cimport cython
 
 cdef enum:
-    NEAR = 32  # places in the log between its head and what `ahead` looks at,
-    FAR = 32  # and from there to what is fetched
+    NEAR = 32  # distance in places from the head to the block that `ahead` returns
+    FAR = 32  # distance from that block to the slot that is prefetched
 
 
 @cython.final
@@ -14,7 +14,7 @@ cdef class Slots:
 cdef class Queue:
     cdef Slots slots
     cdef int[::1] order
-    cdef Py_ssize_t head, tail, seen  # seen: how far `ahead` has looked
+    cdef Py_ssize_t head, tail, hinted  # hinted: the last place that `ahead` has looked at
     cdef int tag
     cdef readonly Py_ssize_t size
     cdef int push(self, int block) except -1 nogil

@@ -35,7 +35,7 @@ def sweep(
 ) -> SweepTable:
     """Simulate all cells of a grid; return their table and write it to `output`.
 
-    The bytes of the table do not depend on threads, runner or interruptions. A cell that fails has a row with an `error`.
+    The bytes of the table depend neither on threads and runner nor on interruptions. A cell that fails has an `error`.
 
     Args:
         grid: The grid.

@@ -19,13 +19,13 @@ def check(there: Evidence) -> Finding:
     shared, lengths = int(np.count_nonzero(uses[tails.numbers] > 1)), tails.tokens
     short = int((lengths <= SHORT).sum())
     figure = {"tails": len(lengths), "shared": shared, "of_1_or_2_tokens": short, "tokens": _histogram(lengths)}
-    if wanted == "shared":
+    if wanted == "kept":
         return passed(
             figure, f"{shared:,} of {len(lengths):,} tail blocks are shared, as {there.profile.name} lets them be."
         )
-    if wanted == "drop" and len(lengths):
+    if wanted == "dropped" and len(lengths):
         return failed(
-            figure, f"{len(lengths):,} tail blocks, where {there.profile.name} drops them.", "Use --tail drop."
+            figure, f"{len(lengths):,} tail blocks, where {there.profile.name} drops them.", "Use --tail dropped."
         )
     if shared:
         return failed(

@@ -1,6 +1,6 @@
-"""Routing: sends each request to one of many caches, in turns, by what it shares with each, or by their load.
+"""Routing: sends each request to one of several engines, in turn, by prefix overlap, or by load.
 
-The caller (a fleet, or serving in time) keeps the load of each cache up to date; the router reads it and the caches.
+The caller (a Fleet or a Serving) keeps each engine's load up to date. The router reads the loads and the caches.
 """
 
 import cython
@@ -14,7 +14,8 @@ KINDS = {"round-robin": TURNS, "sticky": KEYED, "overlap": OVERLAP, "least-loade
 class Router:
     """Sends requests to engines. The caller keeps four counts of each engine up to date:
 
-    `load` (tokens still to process), `waiting` (prompt tokens still to compute), `blocks` (live) and `here` (requests).
+    `load` (tokens still to process), `waiting` (prompt tokens still to compute), `blocks` (live blocks) and `active`
+    (requests that have not ended).
     """
 
     def __init__(self, engines, kind, key, tokens, size):
@@ -25,15 +26,15 @@ class Router:
         self.load = np.zeros(count, dtype=np.int64)
         self.waiting = np.zeros(count, dtype=np.int64)
         self.sent = np.zeros(count, dtype=np.int64)
-        self.here = np.zeros(count, dtype=np.int64)
+        self.active = np.zeros(count, dtype=np.int64)
         self.blocks = np.zeros(count)
 
     def send(self, row):
-        """The engine that a request goes to: that of the least cost, then the one sent fewest, then the first."""
+        """Route a request to the engine with the least cost. Ties: the first; least-loaded: fewest requests sent."""
         best: cython.int = 0
         i: cython.int
         cost: cython.double
-        least: cython.double = 0
+        lowest: cython.double = 0
         if self.kind == TURNS:
             best = cython.cast(cython.int, row % self.count)
         elif self.kind == KEYED:
@@ -41,8 +42,12 @@ class Router:
         else:
             for i in range(self.count):
                 cost = self._cost(row, i)
-                if i == 0 or cost < least or (cost == least and self.kind == LOADED and self.sent[i] < self.sent[best]):
-                    best, least = i, cost
+                if (
+                    i == 0
+                    or cost < lowest
+                    or (cost == lowest and self.kind == LOADED and self.sent[i] < self.sent[best])
+                ):
+                    best, lowest = i, cost
         self.sent[best] += 1
         return best
 
@@ -58,4 +63,4 @@ class Router:
             return -hit
         if self.kind == AWARE:
             return max(0.0, (self.waiting[i] + self.tokens[row]) / size - hit) + self.blocks[i]
-        return cython.cast(cython.double, max(0, self.tokens[row] - hit * self.size)) * (self.here[i] + 1)
+        return cython.cast(cython.double, max(0, self.tokens[row] - hit * self.size)) * (self.active[i] + 1)

@@ -4,16 +4,16 @@ from kvtrace.serving.core.router cimport Router
 
 cdef struct BatchLimits:
     long long step_tokens
-    long long requests  # at once
-    long long blocks  # of an instance
+    long long requests  # maximum running requests
+    long long blocks  # capacity of an instance
     long long block_size  # tokens
 
 cdef struct StepCost:  # seconds
-    double token_s  # for each token that is computed
-    double pair_s  # for each pair of tokens that attend to each other
+    double token_s  # per computed token
+    double pair_s  # per pair of tokens that attend to each other
     double step_s  # to read the weights
-    double read_s  # for each cached token that is read
-    double overhead_s  # on top
+    double read_s  # per cached token that is read
+    double overhead_s  # fixed, per step
 
 
 cdef class Serving:
@@ -35,7 +35,7 @@ cdef class Serving:
     cdef double[::1] ready
     cdef bint prefetches
     cdef Py_ssize_t row
-    cdef _tell(self)
+    cdef _update_router(self)
 
 
 cdef class Instance:
@@ -48,11 +48,11 @@ cdef class Instance:
     cdef readonly double now
     cdef readonly double busy
     cdef long long steps, batch, context, reserved, prefill, load
-    cdef long long waiting(self) except -1
+    cdef long long active(self) except -1
     cdef take(self, Py_ssize_t row)
     cdef run(self, double until)
     cdef _admit(self)
-    cdef _bring_up(self, Py_ssize_t row)
+    cdef _fetch_or_recompute(self, Py_ssize_t row)
     cdef _mixed(self, double until)
     cdef _decode(self, double until)
     cdef _token(self, long long steps)

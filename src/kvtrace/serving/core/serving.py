@@ -1,10 +1,10 @@
-"""Serving in time: instances that batch continuously, each with a queue and a prefix cache, behind a router.
+"""Serving simulation: instances with continuous batching, each with a queue and a prefix cache, behind a router.
 
-A step of an instance computes one token of each request that decodes and a chunk of the prompts that are prefilled; it
-takes what a roofline says. What hits shortens prefills, which changes when requests end, which changes what hits: the
-loop is closed here, event by event. Steps that only decode are taken many at a time, in closed form.
+A step of an instance computes one token of each decoding request and chunks of the prompts in prefill. A roofline model
+gives its time. Hits shorten prefills, which changes when requests end, which changes the hits; the simulation follows
+this loop event by event. Consecutive decode-only steps are combined in closed form.
 
-Twin: tests/reference/serving.py, one step after the other.
+Twin: tests/reference/serving.py, which takes each step separately.
 """
 
 from heapq import heappop, heappush
@@ -16,10 +16,10 @@ NEVER = cython.declare(cython.double, 1e300)
 
 
 class Serving:
-    """Requests in order of arrival, and what becomes of each: its instance and times, in seconds.
+    """The requests in order of arrival, with the instance and the times in seconds of each.
 
-    `limits` and `cost` are dicts of the fields of BatchLimits and StepCost (serving.pxd). `need` is how many blocks a
-    request holds at most.
+    `limits` and `cost` are dicts of the fields of BatchLimits and StepCost (serving.pxd). `need` is the maximum number
+    of blocks that a request holds.
     """
 
     def __init__(self, engines, router, arrival, tokens, output, need, limits, cost, prefetches=True):
@@ -43,7 +43,7 @@ class Serving:
 
     @property
     def outcomes(self):
-        """The result of each request: its instance, its times and its cached tokens, an array each."""
+        """Results by name: arrays with one value per request."""
         return {
             "instance": np.asarray(self.instance),
             "started": np.asarray(self.started),
@@ -54,19 +54,19 @@ class Serving:
 
     @property
     def busy(self):
-        """Seconds that each instance computed."""
+        """Seconds of computing of each instance."""
         return [cython.cast(Instance, one).busy for one in self.instances]
 
     def advance(self, rows):
-        """Let so many more requests arrive; returns how many have."""
+        """Let the next `rows` requests arrive; returns the number of requests that have arrived."""
         one: Instance
         chosen: cython.int
         stop: cython.Py_ssize_t = min(self.row + rows, self.tokens.shape[0])
         while self.row < stop:
             for one in self.instances:
                 one.run(self.arrival[self.row])
-            if self.need[self.row] <= self.limits.blocks:  # else it is rejected: no instance holds it
-                self._tell()
+            if self.need[self.row] <= self.limits.blocks:  # else it is rejected: it does not fit any instance
+                self._update_router()
                 chosen = self.router.send(self.row)
                 self.instance[self.row] = chosen
                 one = self.instances[chosen]
@@ -75,30 +75,30 @@ class Serving:
         return self.row
 
     def close(self):
-        """Serve all that wait, then recount each cache."""
+        """Run all instances until no request is left, then self-check each cache."""
         one: Instance
         for one in self.instances:
             one.run(NEVER)
         for engine in self.engines:
             engine.close()
 
-    def _tell(self):
-        """Tell the router how busy each instance is."""
+    def _update_router(self):
+        """Update the router's counts of each instance."""
         i: cython.int
         one: Instance
         router: Router = self.router
         for i in range(router.count):
             one = self.instances[i]
             router.load[i], router.waiting[i] = one.load, one.prefill
-            router.blocks[i], router.here[i] = one.reserved, one.waiting()
+            router.blocks[i], router.active[i] = one.reserved, one.active()
 
 
 class Instance:
-    """One instance: who waits, whose prompt is computed, who decodes, and what time it is there.
+    """One instance: its waiting, prefilling and decoding requests, and its clock.
 
-    `queue` holds rows, the first to come at `head`; `decoding` is a heap of (step after which it ends, row); `context`
-    counts cached tokens of those that decode, `reserved` the blocks that live requests may come to hold, `prefill` the
-    tokens of prompts that are not computed yet, `load` all tokens of those that have not ended.
+    `queue` holds the waiting rows, the oldest at `head`. `decoding` is a heap of (step after which it ends, row).
+    `context` counts the cached tokens of decoding requests, `reserved` the blocks that live requests can come to hold,
+    `prefill` the prompt tokens still to compute, and `load` all tokens of requests that have not ended.
     """
 
     def __init__(self, engine, serving):
@@ -108,22 +108,22 @@ class Instance:
         self.now = self.busy = 0
         self.steps = self.batch = self.context = self.reserved = self.prefill = self.load = 0
 
-    def waiting(self):
-        """Requests that are here and have not ended."""
+    def active(self):
+        """Number of requests that have arrived and not ended."""
         return len(self.queue) - self.head + len(self.prefilling) + self.batch
 
     def take(self, row):
-        """A request arrives."""
+        """Add a request to the queue."""
         s: Serving = self.serving
-        if self.waiting() == 0:
+        if self.active() == 0:
             self.now = max(self.now, s.arrival[row])
         self.queue.append(row)
         self.prefill += s.tokens[row]
         self.load += s.tokens[row] + s.output[row]
 
     def run(self, until):
-        """Take all steps that begin before a time."""
-        while self.now < until and self.waiting() > 0:
+        """Run all steps that begin before `until`."""
+        while self.now < until and self.active() > 0:
             self._admit()
             if self.prefilling:
                 self._mixed(until)
@@ -131,7 +131,7 @@ class Instance:
                 self._decode(until)
 
     def _admit(self):
-        """Admit those that wait, in order, while there is room for all that they may come to hold."""
+        """Admit waiting requests in order, while there is room for all blocks that they can come to hold."""
         s: Serving = self.serving
         row: cython.Py_ssize_t
         while self.head < len(self.queue) and len(self.prefilling) + self.batch < s.limits.requests:
@@ -147,7 +147,7 @@ class Instance:
             hit_tokens: cython.longlong = self.engine.hit[row] * s.limits.block_size
             s.cached[row] = max(0, min(hit_tokens, s.tokens[row] - 1))  # the last token is always computed
             if self.engine.lower_tier_hits(row):
-                self._bring_up(row)
+                self._fetch_or_recompute(row)
             s.done[row] = s.cached[row]
             self.prefill -= s.cached[row]
             self.prefilling.append(row)
@@ -155,24 +155,24 @@ class Instance:
             del self.queue[: self.head]
             self.head = 0
 
-    def _bring_up(self, row):
-        """Fetch what hit in lower tiers, or compute it again where that is sooner; a prompt waits for what is fetched.
+    def _fetch_or_recompute(self, row):
+        """Fetch the hits of lower tiers, or recompute them if that is faster. A prompt waits for its transfer.
 
-        With prefetching, the transfer began when the request arrived.
+        With prefetching, the transfer starts when the request arrives.
         """
         s: Serving = self.serving
         upper: cython.double = max(0, s.cached[row] - self.engine.lower_tier_hits(row) * s.limits.block_size)
-        whole: cython.double = s.cached[row]
+        all_hits: cython.double = s.cached[row]
         fetch: cython.double = self.engine.fetch_seconds(row)
         begins: cython.double = s.arrival[row] if s.prefetches else self.now
         left: cython.double = max(0.0, begins + fetch - self.now)
-        if left > s.cost.token_s * (whole - upper) + s.cost.pair_s * (whole * whole - upper * upper):
+        if left > s.cost.token_s * (all_hits - upper) + s.cost.pair_s * (all_hits * all_hits - upper * upper):
             s.cached[row] = cython.cast(cython.longlong, upper)
         else:
             s.ready[row] = self.now + left
 
     def _mixed(self, until):
-        """One step: a token of each that decodes, and chunks of prompts as far as the step's tokens go."""
+        """One step: a token of each decoding request, and chunks of prompts up to the step's token limit."""
         s: Serving = self.serving
         row: cython.Py_ssize_t
         chunk: cython.longlong
@@ -180,7 +180,7 @@ class Instance:
         tokens: cython.longlong = self.batch
         cached: cython.longlong = self.context
         pairs: cython.double = 0
-        there: cython.double
+        start: cython.double
         soonest: cython.double = NEVER
         chunks: list = []
         for item in self.prefilling:
@@ -191,13 +191,13 @@ class Instance:
                 soonest = min(soonest, s.ready[row])
                 continue
             chunk = min(max(s.tokens[row] - s.done[row], 1), budget)
-            there = s.done[row]
-            pairs += (there + chunk) * (there + chunk) - there * there
+            start = s.done[row]
+            pairs += (start + chunk) * (start + chunk) - start * start
             cached += s.done[row]
             tokens += chunk
             budget -= chunk
             chunks.append((row, chunk))
-        if not chunks and not self.batch:  # all wait for what is fetched
+        if not chunks and not self.batch:  # all prompts wait for their transfers
             self.now = min(soonest, until)
             return
         self._pass(self._time(tokens, pairs, cached))
@@ -208,20 +208,19 @@ class Instance:
             self.prefill -= chunk if s.tokens[row] else 0
             if s.done[row] >= s.tokens[row]:
                 self._first(row)
-        left: list = []
+        prefilling: list = []
         for item in self.prefilling:
             row = item
             if s.first[row] != s.first[row]:  # NaN: no token yet
-                left.append(row)
-        self.prefilling = left
+                prefilling.append(row)
+        self.prefilling = prefilling
 
     def _decode(self, until):
-        """Steps that only decode, up to the first end or the last that begins before a time."""
-        most: cython.longlong = self.decoding[0][0] - self.steps
+        """Decode-only steps, up to the first end of a request or the last step that begins before `until`."""
         low: cython.longlong = 1
-        high: cython.longlong = most
+        high: cython.longlong = self.decoding[0][0] - self.steps
         middle: cython.longlong
-        while low < high:  # the fewest steps after which the time has come
+        while low < high:  # bisect for the fewest steps that reach `until`
             middle = (low + high) // 2
             if self.now + self._times(middle) >= until:
                 high = middle
@@ -231,7 +230,7 @@ class Instance:
         self._token(low)
 
     def _token(self, steps):
-        """So many tokens of each request that decodes; those whose last one it was end."""
+        """Give `steps` tokens to each decoding request; requests with their last token end."""
         s: Serving = self.serving
         row: cython.Py_ssize_t
         self.steps += steps
@@ -243,7 +242,7 @@ class Instance:
             self._end(row)
 
     def _first(self, row):
-        """The prompt is there, and with it the first token."""
+        """A prompt is complete and gives the first token; the request starts to decode."""
         s: Serving = self.serving
         s.first[row] = self.now
         if s.output[row] <= 1:
@@ -265,24 +264,24 @@ class Instance:
         self.busy += seconds
 
     def _time(self, tokens, pairs, cached):
-        """Seconds of a step: what it computes or what it reads, whichever takes longer."""
+        """Seconds of a step: the longer of compute and memory time, plus the overhead."""
         cost: StepCost = self.serving.cost
         computing: cython.double = cost.token_s * tokens + cost.pair_s * pairs
         return max(computing, cost.step_s + cost.read_s * cached) + cost.overhead_s
 
     def _times(self, steps):
-        """Seconds of so many steps that only decode: each reads as many tokens more as requests decode."""
+        """Seconds of `steps` decode-only steps. Each step reads one more token per decoding request than the last."""
         cost: StepCost = self.serving.cost
         batch: cython.double = self.batch
         context: cython.double = self.context
         compute: cython.double = cost.token_s * batch
-        bound: cython.double = 0  # steps until reading takes longer than computing
+        bound: cython.double = 0  # steps until memory time exceeds compute time
         if cost.read_s > 0:
             bound = min(max((compute - cost.step_s) / cost.read_s - context, 0.0) / batch, 1e15)
         elif compute > cost.step_s:
             bound = 1e15
         before: cython.longlong = min(steps, cython.cast(cython.longlong, bound) + (bound > 0))
         after: cython.double = steps - before
-        sum_of: cython.double = after * before + after * (after - 1) / 2  # of the numbers of the steps after
+        sum_of: cython.double = after * before + after * (after - 1) / 2  # sum of the step numbers after `before`
         read: cython.double = after * (cost.step_s + cost.read_s * context) + cost.read_s * batch * sum_of
         return before * compute + read + steps * cost.overhead_s
