@@ -8,7 +8,7 @@ import numpy as np
 
 from kvtrace.cache.core.pool import Pool
 from kvtrace.cache.core.python_policy import PythonPolicy
-from kvtrace.cache.demand import jobs
+from kvtrace.cache.demand import block_demand
 from kvtrace.cache.policies import POLICIES, make
 from kvtrace.cache.policies.base import Context
 from kvtrace.trace.columns import Columns
@@ -67,13 +67,13 @@ def cases(trace):
         for capacity in CAPACITIES:
             for pool in ["flat"] if row.bound else ["flat", "leaf-first"]:
                 spec = SPECS.get(name, name)
-                asked = jobs(trace)
-                context = Context(asked.blocks, capacity, trace, asked)
+                demand = block_demand(trace)
+                context = Context(demand.blocks, capacity, trace, demand)
                 order = PythonPolicy(context, twin(spec, context))
                 # an order that puts parents after children by itself runs in a flat pool
                 flat = pool == "flat" or make(spec, context).keeps_parents
-                engine = Pool(context, asked, order, total=not row.bound, leaf_first=not flat)
-                engine.advance(len(asked))
+                engine = Pool(context, demand, order, total=not row.bound, leaf_first=not flat)
+                engine.advance(len(demand))
                 engine.close()
                 yield {"policy": spec, "capacity": capacity, "pool": pool, "hit_blocks": engine.hits.tolist()}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvtrace.cache.core.pool import Pool
 from kvtrace.cache.core.python_policy import PythonPolicy
-from kvtrace.cache.demand import jobs
+from kvtrace.cache.demand import block_demand
 from kvtrace.cache.policies import POLICIES, make
 from kvtrace.cache.policies.base import Context
 from tests.cache.test_policies_classic import singles
@@ -31,14 +31,14 @@ def twin(spec, context):
     return PythonPolicy(context, cls(context, row.parameter(text)) if text else cls(context))
 
 
-def both(spec, trace, mode="block", *, schedule=("c1",), total=True, leaf_first=False, capacity):
+def both(spec, trace, mode="block", *, schedule=("serial",), total=True, leaf_first=False, capacity):
     """Hits of each request, residents and evictions: compiled, and by the plain twin."""
-    asked = jobs(trace, mode)
+    demand = block_demand(trace, mode)
     for order in (make, twin):
-        context = Context(asked.blocks, capacity, trace, asked)
+        context = Context(demand.blocks, capacity, trace, demand)
         policy = order(spec, context)
         flat = make(spec, context).keeps_parents  # its order alone lets no block outlive its parent
-        pool = Pool(context, asked, policy, total=total, leaf_first=leaf_first and not flat)
+        pool = Pool(context, demand, policy, total=total, leaf_first=leaf_first and not flat)
         pool.schedule(*schedule)
         pool.advance(len(trace))
         pool.close()
@@ -75,5 +75,5 @@ def test_it_does_so_for_conversations(spec):
 
     trace = drawn(5, rows=300)
     for leaf_first in (False, True):
-        fast, plain = both(spec, trace, capacity=70, leaf_first=leaf_first, schedule=("window", 3))
+        fast, plain = both(spec, trace, capacity=70, leaf_first=leaf_first, schedule=("concurrency", 3))
         assert fast == plain

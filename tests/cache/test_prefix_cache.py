@@ -1,4 +1,4 @@
-"""The live prefix cache: beside the founding document's design on random workloads, and drawn by hand."""
+"""The live prefix cache: compared with the design of Lin's report on random workloads, and with cases drawn by hand."""
 
 import array
 import gc
@@ -615,7 +615,7 @@ def test_tokens_of_another_type_are_refused(tokens):
         ({"blocks": 0}, "blocks must be from 1 to"), ({"blocks": 1.5}, "blocks must be a whole number, not float"),
         ({"block_size": 0}, "block_size must be from 1"), ({"idle": -1}, "idle must be from 0"),
         ({"hashing": "flat"}, "hashing must be hierarchical or direct, not 'flat'"),
-        ({"policy": "best"}, "no policy 'best'"),
+        ({"policy": "best"}, "'best' is not a policy"),
         ({"policy": "unlimited"}, "unlimited is a bound"), ({"policy": dict}, "class with the verbs insert, use"),
         ({"salt": "text"}, "salt must be bytes, not str"), ({"on_read": 1}, "on_read must be callable, not int"),
     ],

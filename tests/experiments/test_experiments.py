@@ -324,7 +324,7 @@ def test_the_report_s_figures_stand_beside_ours(results):
         (lambda: hit_rate([0.5, 2], mix=replace(SHORT, requests=2)), "probability 2 is not between 0 and 1"),
         (lambda: hit_rate(seeds=0), "seeds is 0; it must be at least 1"),
         (lambda: identical_prompt(0, requests=2), "prompt_length is 0; it must be at least 1"),
-        (lambda: eviction(["newest"], mix=SHORT), "there is no policy 'newest'"),
+        (lambda: eviction(["newest"], mix=SHORT), "'newest' is not a policy"),
         (lambda: eviction([]), "nothing to compare"),
         (lambda: figures.write_figure(None, "figure.gif"), "figure.gif: a figure is a .png, .svg, .pdf file"),
     ],
@@ -371,7 +371,7 @@ def test_a_command_prints_its_result_as_json():
     [
         (["nope"], "No such command 'nope'."),
         (["hit-rate", "--output-length", "x"], "'x' is not a range of lengths. Example: 16:128."),
-        (["eviction", "--policies", "newest"], "there is no policy 'newest'"),
+        (["eviction", "--policies", "newest"], "'newest' is not a policy"),
     ],
 )
 def test_errors_of_a_command_are_one_line_and_status_2(arguments, message):

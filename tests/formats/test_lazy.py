@@ -117,7 +117,7 @@ SPECS = ["ttl:3ms" if name == "ttl" else name for name in POLICIES if name != "p
 def test_every_simulation_is_the_same(tmp_path_factory, trace, references, policy, mode, more):
     stream = streamed(tmp_path_factory, trace, references, ids=True)
     capacity = int((-(-(trace.input_length + trace.output_length) // trace.block_size)).max()) + 1 + more
-    for options in ({}, {"schedule": "window:2"}, {"schedule": "timed:1"}, {"pool": "leaf-first"}):
+    for options in ({}, {"schedule": "concurrency:2"}, {"schedule": "open-loop:1"}, {"pool": "leaf-first"}):
         if mode != "block" or options == {}:
             mine, theirs = (simulate(one, capacity, policy, mode=mode, **options) for one in (stream, trace))
             assert mine.hit_blocks.tolist() == theirs.hit_blocks.tolist() and mine.evictions == theirs.evictions

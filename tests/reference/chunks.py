@@ -79,19 +79,19 @@ class Store:
             self.touch(chunks)
 
 
-def serve(paths, arrival, capacity, policy="lru", watermark=False, kind="c1", window=1, end=()):
+def serve(paths, arrival, capacity, policy="lru", watermark=False, kind="serial", concurrency=1, end=()):
     """(hit chunks of each request, evicted chunks) of the paths in a store, with a schedule."""
     store, live, hits = Store(capacity, policy, watermark), [], []
     for row, path in enumerate(paths):
-        if kind == "window" and len(live) >= window:
+        if kind == "concurrency" and len(live) >= concurrency:
             store.end(paths[live.pop(0)])
-        if kind == "timed":
+        if kind == "open-loop":
             for other in sorted(live, key=lambda other: (end[other], other)):
                 if end[other] <= arrival[row]:
                     live.remove(other)
                     store.end(paths[other])
         hits.append(store.serve(path, arrival[row]))
         live.append(row)
-        if kind == "c1":
+        if kind == "serial":
             store.end(paths[live.pop()])
     return hits, store.evicted

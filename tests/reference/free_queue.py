@@ -78,9 +78,9 @@ class FreeQueue:
         self.queue = first + self.queue + [physical for physical in freed if physical not in first]
 
 
-def serve(requests, capacity, grows=False, window=1, arrival=None, end=None, **switches):
+def serve(requests, capacity, grows=False, concurrency=1, arrival=None, end=None, **options):
     """(hits of each request, evicted blocks, requests freed early). With `end`, request r ends at end[r]."""
-    cache, live, hits, early = FreeQueue(capacity, **switches), [], [], 0
+    cache, live, hits, early = FreeQueue(capacity, **options), [], [], 0
 
     def finish(row):
         live.remove(row)
@@ -88,7 +88,7 @@ def serve(requests, capacity, grows=False, window=1, arrival=None, end=None, **s
 
     for row, request in enumerate(requests):
         if end is None:
-            while len(live) >= window:
+            while len(live) >= concurrency:
                 finish(live[0])
         else:
             for ended in sorted(live, key=lambda row: (end[row], row)):

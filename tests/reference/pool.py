@@ -1,4 +1,4 @@
-"""The cache of Lin's report in plain Python: a set of resident blocks, pins, and a policy with the five verbs.
+"""The reference engine in plain Python: a set of resident blocks, pins, and a policy with the five verbs.
 
 The definition of a simulation for all modes, schedules, countings and pools. Twin: src/kvtrace/cache/core/pool.py.
 """
@@ -88,19 +88,19 @@ class Pool:
             self.policy.release(self.parent[block])
 
 
-def simulate(asked, cache, kind="c1", window=1, ends=None, context=None):
-    """(hit blocks of each request, early frees): the jobs of a trace through a cache, by a schedule."""
+def simulate(demand, cache, kind="serial", concurrency=1, ends=None, context=None):
+    """(hit blocks of each request, early frees): the block demand of a trace through a cache, by a schedule."""
     live, hits, early = [], [], 0
 
     def path(row):
-        return [int(block) for block in asked.ids[asked.start[row] : asked.start[row] + asked.full[row]]]
+        return [int(block) for block in demand.ids[demand.start[row] : demand.start[row] + demand.full[row]]]
 
     def grown(row):
-        return list(range(asked.fresh[row], asked.fresh[row] + asked.grown[row])) if asked.grows else []
+        return list(range(demand.fresh[row], demand.fresh[row] + demand.grown[row])) if demand.grows else []
 
     def end(row):
         live.remove(row)
-        cache.finish(path(row) + grown(row), int(asked.grown_tail[row] if asked.grows else asked.tail[row]))
+        cache.finish(path(row) + grown(row), int(demand.grown_tail[row] if demand.grows else demand.tail[row]))
 
     def until_it_fits(row, attempt):
         nonlocal early
@@ -111,24 +111,24 @@ def simulate(asked, cache, kind="c1", window=1, ends=None, context=None):
                 end(min(other for other in live if other != row))
                 early += 1
 
-    for row in range(len(asked)):
+    for row in range(len(demand)):
         if context is not None:
-            context.request, context.now = row, float(asked.arrival[row])
-        if kind == "window":
-            while len(live) >= window:
+            context.request, context.now = row, float(demand.arrival[row])
+        if kind == "concurrency":
+            while len(live) >= concurrency:
                 end(min(live))
-        if kind == "timed":
+        if kind == "open-loop":
             for other in sorted(live, key=lambda other: (ends[other], other)):
-                if ends[other] <= asked.arrival[row]:
+                if ends[other] <= demand.arrival[row]:
                     end(other)
-        hit = until_it_fits(row, lambda row=row: cache.admit(path(row), int(asked.tail[row])))
-        hits.append(min(hit, int(asked.limit[row])))
+        hit = until_it_fits(row, lambda row=row: cache.admit(path(row), int(demand.tail[row])))
+        hits.append(min(hit, int(demand.limit[row])))
         live.append(row)
-        if asked.grows:
-            tails = int(asked.tail[row]), int(asked.grown_tail[row])
+        if demand.grows:
+            tails = int(demand.tail[row]), int(demand.grown_tail[row])
             until_it_fits(row, lambda row=row, tails=tails: cache.grow(grown(row), *tails))
-        if kind == "c1":
+        if kind == "serial":
             end(row)
-    for other in sorted(live, key=lambda other: (ends[other], other) if kind == "timed" else other):
+    for other in sorted(live, key=lambda other: (ends[other], other) if kind == "open-loop" else other):
         end(other)
     return hits, early

@@ -148,7 +148,7 @@ class Radix:
         self.free += request.grown_tail if grown else request.tail
 
 
-def serve(requests, capacity, policy="lru", grows=False, window=1, arrival=None, end=None):
+def serve(requests, capacity, policy="lru", grows=False, concurrency=1, arrival=None, end=None):
     """(hits of each request, evicted blocks, requests freed early). With `end`, request r ends at end[r]."""
     cache, live, hits, early = Radix(capacity, policy), [], [], 0
 
@@ -158,7 +158,7 @@ def serve(requests, capacity, policy="lru", grows=False, window=1, arrival=None,
 
     for row, request in enumerate(requests):
         if end is None:
-            while len(live) >= window:
+            while len(live) >= concurrency:
                 finish(live[0])
         else:
             for ended in sorted(live, key=lambda row: (end[row], row)):

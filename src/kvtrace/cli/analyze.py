@@ -27,7 +27,7 @@ def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, mod
     from .._base.lists import quantiles as parse_quantiles
     from ..analysis.block_sizes import block_size_table, by_block_size
     from ..analysis.summary import analyze, basics
-    from ..serving.kv_bytes import chosen
+    from ..serving.hardware.kv_bytes import chosen
 
     extra_quantiles, fold_factors = parse_quantiles(quantiles), parse_factors(factors)
     kv_bytes = chosen(model_config, kv_bytes_per_token)

@@ -28,7 +28,7 @@ def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, model_
     from ..analysis.capacities import parse_capacities
     from ..analysis.curves import hit_curve
     from ..report import curve_tables
-    from ..serving.kv_bytes import chosen
+    from ..serving.hardware.kv_bytes import chosen
 
     if as_json and as_csv:
         raise UsageError("--json and --csv cannot be combined. Use one of them.")

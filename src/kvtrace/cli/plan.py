@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..serving.routers import PLANNED, check_router
 from .output import console, print_json, print_tables
 
 
@@ -14,7 +15,7 @@ from .output import console, print_json, print_tables
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="GPUs per instance, which work as one.")
 @click.option("--ttft", default="2s", metavar="TIME", help="Target: the largest time to first token.")
 @click.option("--quantile", default=0.9, type=click.FloatRange(0.01, 0.999), metavar="Q", help="Target: the share of the requests that must meet --ttft.")
-@click.option("--router", "routers", default="round-robin,sticky,least-loaded,kv-aware,lmetric", metavar="R,...", help="Routers to try; docs/serving/instances.md describes them.")
+@click.option("--router", "routers", default=",".join(PLANNED), metavar="R,...", help="Routers to try; docs/serving/instances.md describes them.")
 @click.option("--tiers", metavar="NAME=SIZE@RATE,...", help="Tiers of an instance below its GPUs, fastest first. Example: dram=512GiB@25GB,ssd=4TB@3GB.")
 @click.option("--write-through", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: only blocks evicted from them]")
 @click.option("--input-price", default=3.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million input tokens.")
@@ -33,7 +34,6 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     from .._base.units import milliseconds
     from ..formats import trace_files as formats
     from ..report import planning
-    from ..serving.core import router as routing
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
     from ..serving.planning import PlanTarget, parse_tier, plan
     from ..serving.simulation import BatchLimits
@@ -45,7 +45,7 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
         limits=BatchLimits(step_tokens, max_requests), routers=names(routers),
     )  # fmt: skip
     for router in target.routers:
-        routing.check(router)
+        check_router(router)
     loaded = formats.read(trace, block_size=block_size)
     screen = console()
     on_part = None if quiet else lambda part: screen.print(f"[dim]{planning.PROGRESS[part]} ...[/dim]", highlight=False)

@@ -32,7 +32,7 @@ def report_command(trace, other, output, png, title, model_config, kv_bytes_per_
     from ..report import html_page as page
     from ..report import interactive, paper
     from ..serving.hardware import roofline_of
-    from ..serving.kv_bytes import chosen
+    from ..serving.hardware.kv_bytes import chosen
     from ..serving.planning import PlanTarget, plan
 
     interactive.script()  # fails early if plotly is not installed

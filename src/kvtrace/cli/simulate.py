@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 
 import click
 
+from ..serving.routers import ROUTERS
 from .large import MEMORY
 from .output import console, print_json, print_tables
 
@@ -43,7 +44,7 @@ def _engines():
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set. auto: ten from the longest request to the working set.")
 @click.option("--engine", "engine_names", default="reference", metavar="E,...", cls=RowsOption, rows=_engines, help="Engine whose cache is simulated: {rows}.")
 @click.option("--mode", default="block", metavar="M", help="block: each id is a full block. token: true lengths. grow: outputs are cached too.")
-@click.option("--schedule", default="c1", metavar="S", help="Active requests: c1 is one at a time, window:N is N at a time, timed:MS takes MS per output token.")
+@click.option("--schedule", default="serial", metavar="S", help="Active requests: serial is one at a time, concurrency:N is N at a time, open-loop:MS takes MS per output token.")
 @click.option("--capacity-counts", default="total", metavar="WHAT", help="Blocks that count: total is active and idle blocks, idle is idle blocks only. (reference)")
 @click.option("--pool", default="flat", metavar="WHICH", help="Blocks that can be evicted: flat is any idle block, leaf-first is idle blocks without a resident child. (reference)")
 @click.option("--free-order", default="prepend", metavar="HOW", help="Position of freed unhashed blocks in the free queue: prepend, or append as before May 2026. (vllm)")
@@ -51,7 +52,7 @@ def _engines():
 @click.option("--tiers", metavar="NAME=C,...", help="Tiers, in place of --capacity. Example: hbm=5000,dram=50000.")
 @click.option("--inclusive", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: exclusive]")
 @click.option("--instances", type=click.IntRange(1), metavar="N", help="Number of instances behind a router, each with its own cache.")
-@click.option("--router", "routers", metavar="R,...", help="With --instances: round-robin, sticky, overlap, least-loaded, kv-aware, lmetric.  [default: round-robin]")
+@click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
 @click.option("--gpu", "gpu_name", metavar="G", help="With --model-config: simulate serving in time on h100, h200, a100, or a JSON file; prints TTFT and TPOT.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
 @click.option("--warm-up", default="0", metavar="N", help="Exclude the first requests (1000), share (10%) or time (10m) from the counts.")
@@ -78,7 +79,7 @@ def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes
     from ..report import simulation as simulation_report
     from ..report.progress import RequestProgress
     from ..serving.hardware import roofline_of
-    from ..serving.kv_bytes import chosen
+    from ..serving.hardware.kv_bytes import chosen
 
     if as_json and as_csv:
         raise UsageError("--json and --csv cannot be combined. Use one of them.")
@@ -123,16 +124,16 @@ def _load(trace, block_size, chain, memory, quiet, options):
     return LazyTrace(dataset, ids=True)
 
 
-def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, **switches):
+def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, **engine_options):
     """The memory that the simulations need. It depends on the number of capacities, not on their values."""
     from .._base.lists import names
+    from ..cache.engines import non_default
     from ..cache.many_settings import optimum_of, settings_of
     from ..cache.schedules import parse_schedule
-    from ..cache.simulation import switched
     from ..formats.memory_needs import simulating
 
     count = 10 if capacity == "auto" else len(names(capacity))
-    common = {"mode": mode, "schedule": parse_schedule(schedule), "switches": switched(switches)}
+    common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options)}
     settings = settings_of(range(1, count + 1), names(policies), names(engine_names), **common)
     bounds = [] if no_gap or tiers else [optimum_of(one) for one in settings]
     beyond = "--tiers" if tiers else "--instances" if instances else "--gpu" if roofline else "--over-time" if over_time else None
@@ -163,16 +164,16 @@ def _user_policies():
         sys.path.remove("")
 
 
-def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, workers, instances, routers, roofline, **switches):
+def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, workers, instances, routers, roofline, **engine_options):
     """Run the simulations; return them and the offline optimum at each capacity."""
     from functools import partial
 
     from .._base.errors import UsageError
     from .._base.lists import names
     from ..analysis.capacities import parse_capacities
-    from ..cache.many_settings import optimum_of, settings_of, sweep
+    from ..cache.engines import non_default
+    from ..cache.many_settings import optimum_of, settings_of, simulate_settings
     from ..cache.schedules import parse_schedule
-    from ..cache.simulation import switched
     from ..cache.tiered import parse_tiers, simulate_tiers
     from ..serving.instances import simulate_instances
     from ..serving.planning import step_cost
@@ -181,7 +182,7 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, mode, 
     common = {
         "mode": mode,
         "schedule": parse_schedule(schedule),
-        "switches": switched(switches),
+        "engine_options": non_default(engine_options),
     }
     policy_names, engines = names(policies), names(engine_names)
     if (routers and not instances) or (tiers and (instances or roofline)):
@@ -206,14 +207,14 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, mode, 
     bounds = [] if no_gap else list(dict.fromkeys(optimum_of(one) for one in settings))
     all_settings = list(dict.fromkeys(settings + bounds))
     bar.expect(len(trace) * len(all_settings))
-    done = dict(zip(all_settings, sweep(trace, all_settings, threads=workers, on_progress=bar.update), strict=True))
+    done = dict(zip(all_settings, simulate_settings(trace, all_settings, threads=workers, on_progress=bar.update), strict=True))
     return [done[one] for one in settings], [done[one] for one in bounds]
 
 
 def _auto_capacities(trace, mode, points=10):
     """Capacities from the longest request to the working set."""
     from ..analysis.capacities import log_spaced
-    from ..cache.demand import jobs
+    from ..cache.demand import block_demand
 
-    longest = int(jobs(trace, mode).most.max(initial=1))
+    longest = int(block_demand(trace, mode).max_blocks.max(initial=1))
     return log_spaced(longest, max(trace.working_set, longest), points)

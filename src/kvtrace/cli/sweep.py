@@ -16,7 +16,7 @@ from .output import console, print_json, print_tables
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities, as in simulate. auto: ten for each trace, from its longest request to its working set.")
 @click.option("--engine", "engines", default="reference", metavar="E,...", help="Engines, as in simulate.")
 @click.option("--mode", "modes", default="block", metavar="M,...", help="block, token, grow.")
-@click.option("--schedule", "schedules", default="c1", metavar="S,...", help="c1, window:N, timed:MS.")
+@click.option("--schedule", "schedules", default="serial", metavar="S,...", help="serial, concurrency:N, open-loop:MS.")
 @click.option("--block-size", "block_sizes", default="1x", metavar="B,...", help="Block sizes: factors as in 2x, or tokens (a multiple of the block size of the trace).")
 @click.option("--seed", "seeds", default="0", metavar="S,...", help="If a TRACE is a fitted model: seeds of its samples; 0:5 is 0,1,2,3,4.")
 @click.option("--requests", type=click.IntRange(1), metavar="N", help="Requests per sample of a model.  [default: as many as the model was fitted to]")
@@ -67,14 +67,14 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
 def _grid(traces, *, policies, engines, modes, schedules, block_sizes, seeds, model_config, kv_bytes_per_token, **others):
     """The grid of the options."""
     from .._base.lists import names
-    from ..cache.simulation import switched
+    from ..cache.engines import DEFAULTS, non_default
     from ..cache.sweeps import Grid
-    from ..serving.kv_bytes import chosen
+    from ..serving.hardware.kv_bytes import chosen
 
-    switches = switched({name: others.pop(name) for name in ("capacity_counts", "pool", "free_order", "watermark")})
+    engine_options = non_default({name: others.pop(name) for name in DEFAULTS})
     lists = {"policies": policies, "engines": engines, "modes": modes, "schedules": schedules, "block_sizes": block_sizes}
     return Grid(
-        tuple(traces), **{name: tuple(names(text)) for name, text in lists.items()}, seeds=_seeds(seeds), switches=switches,
+        tuple(traces), **{name: tuple(names(text)) for name, text in lists.items()}, seeds=_seeds(seeds), engine_options=engine_options,
         kv_bytes_per_token=chosen(model_config, kv_bytes_per_token), **others,
     )  # fmt: skip
 

@@ -50,9 +50,9 @@ def simulating(
     settings = list(settings)
     states = sorted((_state(parts, setting) for setting in settings), reverse=True)
     at_once = states[: threads or os.cpu_count() or 1]
-    asks = 1 + len({setting.asks for setting in settings})
+    demands = 1 + len({setting.demand_options for setting in settings})
     unknown = next(filter(None, map(_unknown, settings)), None)
-    each = _columns(parts) + 40 + 75 * asks + 24 * len(settings)
+    each = _columns(parts) + 40 + 75 * demands + 24 * len(settings)
     each += (40 * (5 + len(settings))) if per_request else 0
     return Need({
         "for the program and a piece": PROGRAM + PIECE,
@@ -66,7 +66,7 @@ def simulating(
 def _state(parts, setting) -> int:
     """Bytes of a pool's state for blocks: those of its policy's row, or a bound for heaps and leaf-first pools."""
     block_bytes = setting.row and setting.row.block_bytes
-    if block_bytes and dict(setting.switches).get("pool", "flat") == "flat":
+    if block_bytes and dict(setting.engine_options).get("pool", "flat") == "flat":
         queues = min(48 * parts.distinct, 6 * parts.blocks)  # a log takes up to 8 times what is in line, or all uses
         return block_bytes * parts.distinct + queues
     return 64 * parts.distinct + 16 * parts.blocks  # heaps of blocks, or a look ahead

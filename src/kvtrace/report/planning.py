@@ -44,7 +44,7 @@ def tables(plan: Plan) -> list[TextTable]:
 def _setting(part: PlanSetting) -> TextTable:
     table = _table("Workload and hardware", ["", ""], part.assumes)
     table.add_row("requests", f"{part.requests:,} in blocks of {part.block_size:,} tokens")
-    table.add_row("instance", f"{part.gpus_an_instance} x {part.gpu}, {part.usd_an_instance_hour:.2f} USD per hour")
+    table.add_row("instance", f"{part.gpus_per_instance} x {part.gpu}, {part.usd_per_instance_hour:.2f} USD per hour")
     kv = f"{part.capacity_blocks:,} blocks, {part.kv_bytes_per_token:,} bytes per token"
     table.add_row("KV cache", f"{part.capacity_gib:,.1f} GiB: {kv}")
     return table
@@ -71,7 +71,7 @@ def _tiers(part: TiersPlan) -> TextTable:
     names = ["tier", "blocks", "hit blocks", "share of blocks", "fetch time per block", "fetching pays"]
     table = _table("Tiers below the GPUs", names, part.assumes)
     for row in part.rows:
-        fetch_time = "" if row.fetch_s_a_block is None else f"{1000 * row.fetch_s_a_block:.2f} ms"
+        fetch_time = "" if row.fetch_seconds_per_block is None else f"{1000 * row.fetch_seconds_per_block:.2f} ms"
         pays = "" if row.fetch_pays is None else "yes" if row.fetch_pays else "no"
         table.add_row(row.name, f"{row.capacity:,}", f"{row.hit_blocks:,}", f"{row.share:.4f}", fetch_time, pays)
     table.add_row("break-even bandwidth", "", "", "", f"{part.break_even_bandwidth / 1e9:,.1f} GB/s", "")

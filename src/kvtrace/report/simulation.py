@@ -9,7 +9,8 @@ from typing import Any, BinaryIO
 
 from rich.table import Table
 
-from ..cache.simulation import DEFAULTS, SCHEMA, Simulation
+from ..cache.engines import DEFAULTS
+from ..cache.simulation import SCHEMA, Simulation
 from ..trace.trace import Trace
 from .curve_tables import GIB, RATES
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from ..cache.simulation import DEFAULTS
+from ..cache.engines import DEFAULTS
 from ..cache.sweeps.cells import SETTINGS
 from ..cache.sweeps.table import SweepTable
 from .curve_tables import RATES

@@ -1,7 +1,7 @@
-"""A trace over many instances of a serving engine, each with a cache of its own, behind a router.
+"""A trace over several instances of a serving engine, each with its own cache, behind a router.
 
-What one instance has cached the others have not, so a router decides what can hit. docs/serving/instances.md says what
-each router does, and what pure overlap does where all prompts begin with the same block.
+An instance hits only blocks that it has cached itself, so the router decides what can hit. docs/serving/instances.md
+explains the routers, and why pure overlap fails if all prompts begin with the same block.
 """
 
 from __future__ import annotations
@@ -14,24 +14,15 @@ from typing import TypedDict
 import numpy as np
 
 from .._base.errors import UsageError
-from ..cache.demand import Jobs, jobs
+from ..cache.demand import BlockDemand, block_demand
 from ..cache.simulation import CHUNK, Setting, Simulation, SimulationDict, build
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
-from .core import router as routers
-
-ROUTERS = {
-    "round-robin": "in turns",
-    "sticky": "by session, or by the second block of the prompt, where no sessions are known",
-    "overlap": "to the instance where most blocks hit; of equal ones to the first",
-    "least-loaded": "to the instance with the fewest live tokens; of equal ones to the one sent fewest requests",
-    "kv-aware": "least blocks to compute and live blocks together, as Dynamo's router does with a weight of 1",
-    "lmetric": "least tokens to compute x (live requests + 1): LMetric (arXiv 2603.15202)",
-}
+from .routers import check_router
 
 
 class InstanceLoad(TypedDict):
-    """What one instance served."""
+    """The requests that one instance served."""
 
     instance: int
     requests: int
@@ -52,26 +43,28 @@ class FleetDict(SimulationDict):
 
 @dataclass(frozen=True, eq=False)
 class FleetSimulation(Simulation):
-    """What the caches of many instances did with a trace."""
+    """The result of the caches of several instances on a trace."""
 
     router: str = "round-robin"
-    instance: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # request -> the instance it went to
+    instance: np.ndarray = field(
+        default_factory=lambda: np.empty(0, np.int32)
+    )  # request -> the instance that served it
     instances: int = 1
 
     @property
     def loads(self) -> list[InstanceLoad]:
-        """Each instance's requests, blocks and tokens of prompts, and its hit blocks, after the warm-up."""
-        found: list[InstanceLoad] = []
+        """The requests, prompt blocks, prompt tokens and hit blocks of each instance, after the warm-up."""
+        loads: list[InstanceLoad] = []
         for number in range(self.instances):
             rows = np.flatnonzero(self.instance == number)
             hits = count_hits(self.trace, self.hit_blocks, rows[rows >= self.warm_up])
-            found.append({"instance": number, "requests": hits.requests, "blocks": hits.blocks, "tokens": hits.tokens,
+            loads.append({"instance": number, "requests": hits.requests, "blocks": hits.blocks, "tokens": hits.tokens,
                           "hit_blocks": hits.hit_blocks, "block_hit_rate": hits.block_hit_rate})  # fmt: skip
-        return found
+        return loads
 
     @property
     def imbalance(self) -> float:
-        """Tokens of the busiest instance / their mean: 1 where all have the same, the number of instances at worst."""
+        """Tokens of the busiest instance / mean tokens: 1 at best, the number of instances at worst."""
         tokens = [load["tokens"] for load in self.loads]
         return max(tokens) * len(tokens) / sum(tokens) if sum(tokens) else 1.0
 
@@ -89,7 +82,7 @@ def simulate_instances(
     router: str = "round-robin",
     *,
     setting: Setting,
-    asked: Jobs | None = None,
+    demand: BlockDemand | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> FleetSimulation:
     """Run a trace over several instances behind a router, each with a cache of its own, and count the hits.
@@ -99,14 +92,14 @@ def simulate_instances(
         instances: The number of instances.
         router: A router of docs/serving/instances.md.
         setting: The cache of each instance.
-        asked: What each request demands of the cache, where that is known already.
+        demand: The block demand of the trace, if it is already known.
         on_progress: Receives the number of requests served since its last call.
 
     Returns:
         The hit blocks and the instance of each request, and the load of each instance.
 
     Raises:
-        UsageError: The router is unknown, or the schedule is not c1 or timed.
+        UsageError: The router is unknown, or the schedule is `concurrency:N`.
 
     >>> from kvtrace.trace.building import toy
     >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2))
@@ -115,15 +108,17 @@ def simulate_instances(
     """
     from .core.fleet import Fleet
 
-    routers.check(router)
+    check_router(router)
     if instances < 1:
-        raise UsageError(f"{instances} instances serve nobody. Try 1 or more.")
-    if setting.schedule.kind == "window" or setting.bound:
-        raise UsageError("instances are served one request at a time or timed, by an order that an engine can have.")
-    asked = asked or jobs(trace, *setting.asks)
-    engines = [build(setting, asked) for _ in range(instances)]
-    run = Fleet(engines, routed(trace, router, engines), trace.input_length + trace.output_length)
-    while run.done < len(asked):
+        raise UsageError("--instances must be at least 1.")
+    if setting.schedule.kind == "concurrency":
+        raise UsageError("--instances supports --schedule serial and open-loop:MS, not concurrency:N.")
+    if setting.bound:
+        raise UsageError(f"--instances does not support the upper bound {setting.policy}. Try another --policy.")
+    demand = demand or block_demand(trace, *setting.demand_options)
+    engines = [build(setting, demand) for _ in range(instances)]
+    run = Fleet(engines, make_router(trace, router, engines), trace.input_length + trace.output_length)
+    while run.done < len(demand):
         before = run.done
         run.advance(CHUNK)
         if on_progress:
@@ -136,15 +131,17 @@ def simulate_instances(
     )  # fmt: skip
 
 
-def routed(trace: Trace, router: str, engines: list):
-    """The router of that name over a trace and the engines that it may ask."""
-    return routers.Router(engines, router, _keys(trace), trace.input_length, trace.block_size)
+def make_router(trace: Trace, name: str, engines: list):
+    """The compiled router of a name, for a trace and the engines of its instances."""
+    from .core.router import Router
+
+    return Router(engines, name, _keys(trace), trace.input_length, trace.block_size)
 
 
 def _keys(trace: Trace) -> np.ndarray:
-    """What a sticky router goes by: a hash of the session, else of the second block (the only one where there is one).
+    """The key of each request for the sticky router: a hash of its session, or of its second block (or only block).
 
-    The hash is SHA-256 of the number's digits, of which the last 32 bits are taken: the same everywhere.
+    The hash is the last 32 bits of SHA-256 over the digits of the number: the same on every machine.
     """
     blocks = trace.prompt_blocks
     key = np.arange(len(trace), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a plan says: a dataclass a part, whose fields are the keys of its JSON (docs/serving/plan.md)."""
+"""The result of a plan: one dataclass per part; its fields are the keys of the JSON (docs/serving/plan.md)."""
 
 from __future__ import annotations
 
@@ -7,24 +7,31 @@ from typing import Any
 
 from .simulation import Quantiles
 
-SCHEMA = 1  # version of the keys
-WHERE_KNOWN = {"gap_to_belady", "fetch_s_a_block", "bandwidth", "fetch_pays", "loop", "sensitivity"}  # else no key
+SCHEMA = 2  # version of the keys
+WHERE_KNOWN = {
+    "gap_to_belady",
+    "fetch_seconds_per_block",
+    "bandwidth",
+    "fetch_pays",
+    "loop",
+    "sensitivity",
+}  # no key if None
 
 
 @dataclass(frozen=True)
 class PlanSetting:
-    """What is planned for: the trace, the model, and the GPUs of an instance."""
+    """The trace, the model, and the GPUs of an instance."""
 
     requests: int
     block_size: int  # tokens
     model: str
     gpu: str
-    gpus_an_instance: int
+    gpus_per_instance: int
     kv_bytes_per_token: int
     weight_bytes: int
     capacity_blocks: int  # of KV cache in an instance's GPUs
     capacity_gib: float
-    usd_an_instance_hour: float
+    usd_per_instance_hour: float
     assumes: list[str]
 
 
@@ -66,7 +73,7 @@ class TierPlan:
     capacity: int  # blocks
     hit_blocks: int
     share: float  # of all references to blocks
-    fetch_s_a_block: float | None = None
+    fetch_seconds_per_block: float | None = None
     bandwidth: float | None = None  # bytes a second
     fetch_pays: bool | None = None  # whether fetching a block takes less time than computing it
 
@@ -90,7 +97,7 @@ class TimeTarget:
 
 @dataclass(frozen=True)
 class UnmetTarget:
-    """A router behind which no number of instances meets the target."""
+    """A router with which no number of instances meets the target."""
 
     router: str
     instances: None = None
@@ -110,7 +117,7 @@ class RouterPlan:
     imbalance: float
     utilisation: float
     usd: float
-    usd_a_million_requests: float
+    usd_per_million_requests: float
     saved_compute_s: float  # by hits
     saved_usd: float
 

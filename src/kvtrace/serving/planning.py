@@ -1,7 +1,7 @@
-"""The capacity planner: how much memory buys how many hits, on which tier, over how many instances, and what it saves.
+"""The capacity planner: hits by memory, tier and number of instances, and the savings.
 
-Each part is a function here, a key of the result, and states what it assumes. Hits of one pass are exact; times are
-those of the event-driven simulation (simulation.py) with the roofline of hardware/roofline.py.
+Each part is a function of this file and a key of the result, and states its assumptions. Hits of one pass are exact;
+times come from the event-driven simulation (simulation.py) with the roofline of hardware/roofline.py.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from .plan_result import (
     TimeTarget,
     UnmetTarget,
 )
+from .routers import PLANNED
 from .simulation import BatchLimits, ServingRun, StepCost, Tier, simulate_serving
 
 Part = TypeVar("Part")
@@ -49,8 +50,7 @@ Part = TypeVar("Part")
 GIB = 1 << 30
 SHARES = (0.90, 0.95, 0.99)  # of the possible hits
 POINTS = 12
-ROUTERS = ("round-robin", "sticky", "least-loaded", "kv-aware", "lmetric")
-MOST = 512  # instances that are tried
+MAX_INSTANCES = 512
 TTLS = {"5m": 300, "1h": 3600}
 CHANGES = {"compute share": "compute_share", "bandwidth share": "bandwidth_share"}
 
@@ -65,20 +65,20 @@ class LowerTier:
 
     name: str
     size: int  # bytes
-    bandwidth: float  # bytes a second to the GPUs
+    bandwidth: float  # bytes per second to the GPUs
 
 
 @dataclass(frozen=True)
 class PlanTarget:
-    """What is planned for: a target, the tiers below the GPUs, and the prices."""
+    """The input of a plan: a target, the tiers below the GPUs, and the prices."""
 
-    ttft_s: float = 2.0  # at most, for `quantile` of the requests
+    ttft_s: float = 2.0  # upper limit for `quantile` of the requests
     quantile: float = 0.9
     tiers: Sequence[LowerTier] = ()  # of an instance, the fastest first
-    write_through: bool = False  # a tier holds all that is above it; else what is evicted from there
+    write_through: bool = False  # a tier also holds the blocks above it; otherwise only evicted ones
     prices: Prices = field(default_factory=Prices)
     limits: BatchLimits = field(default_factory=BatchLimits)
-    routers: Sequence[str] = ROUTERS
+    routers: Sequence[str] = PLANNED
 
 
 def plan(
@@ -96,7 +96,7 @@ def plan(
         on_part: Receives the name of each part before it is computed.
 
     Returns:
-        A result for each part, with what it assumes; docs/serving/plan.md explains them.
+        A result for each part, with its assumptions; docs/serving/plan.md explains them.
 
     Raises:
         UsageError: The weights or the longest request do not fit into the GPUs.
@@ -115,7 +115,7 @@ def plan(
     blocks = roofline.kv_capacity_tokens // trace.block_size
     if blocks < int(trace.prompt_blocks.max(initial=1)):
         raise UsageError(
-            f"{roofline.gpus} x {roofline.gpu.name} hold {blocks:,} blocks of KV, and the longest request needs "
+            f"{roofline.gpus} x {roofline.gpu.name} hold {blocks:,} blocks of KV, but the longest request needs "
             f"{int(trace.prompt_blocks.max()):,}. Try more --gpus."
         )
 
@@ -145,13 +145,13 @@ def _setting(trace: Trace, roofline: Roofline, blocks: int) -> PlanSetting:
     gpu, model = roofline.gpu, roofline.model
     return PlanSetting(
         requests=len(trace), block_size=trace.block_size, model=model.name, gpu=gpu.name,
-        gpus_an_instance=roofline.gpus, kv_bytes_per_token=model.kv_bytes_per_token, weight_bytes=model.weight_bytes,
+        gpus_per_instance=roofline.gpus, kv_bytes_per_token=model.kv_bytes_per_token, weight_bytes=model.weight_bytes,
         capacity_blocks=blocks, capacity_gib=blocks * trace.block_size * model.kv_bytes_per_token / GIB,
-        usd_an_instance_hour=roofline.gpus * gpu.price_per_hour,
+        usd_per_instance_hour=roofline.gpus * gpu.price_per_hour,
         assumes=[
             f"{roofline.compute_share:.0%} of peak arithmetic and {roofline.bandwidth_share:.0%} of peak bandwidth",
             f"{roofline.reserve_share:.0%} of the GPUs' memory for activations and the engine",
-            "GPUs of an instance work as one, without a cost of communication",
+            "the GPUs of an instance work as one, without communication cost",
         ],
     )  # fmt: skip
 
@@ -160,7 +160,7 @@ def _setting(trace: Trace, roofline: Roofline, blocks: int) -> PlanSetting:
 
 
 def memory(trace: Trace, curve: HitCurve, roofline: Roofline) -> MemoryPlan:
-    """The hit rate against GiB, its knee, the gaps to belady and to unlimited, and the least for most of the hits."""
+    """Hit rate against GiB: the knee, the gaps to belady and unlimited, the least memory for a share of the hits."""
     block_bytes = trace.block_size * roofline.model.kv_bytes_per_token
     capacities = curve.capacities(POINTS)
     possible = count_hits(trace, unlimited_hits(trace))
@@ -178,7 +178,7 @@ def memory(trace: Trace, curve: HitCurve, roofline: Roofline) -> MemoryPlan:
     return MemoryPlan(
         unlimited_block_hit_rate=possible.block_hit_rate, points=points, knee=points[knee],
         least={share: LeastMemory(size, size * block_bytes / GIB) for share, size in least.items()},
-        assumes=["one cache, LRU, one request at a time: hits of one pass, exact"],
+        assumes=["one cache, LRU, serial schedule: exact hits of one pass"],
     )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def _knee(capacities, rates) -> int:
 
 
 def _least(curve: HitCurve, hit_blocks: float, capacities) -> int:
-    """The smallest capacity with so many hits: hits never fall as it grows."""
+    """The smallest capacity with at least `hit_blocks` hits, which never fall as it grows."""
     low, high = 1, capacities[-1]
     while low < high:
         middle = (low + high) // 2
@@ -204,62 +204,62 @@ def _least(curve: HitCurve, hit_blocks: float, capacities) -> int:
 
 
 def step_cost(roofline: Roofline) -> StepCost:
-    """What a step takes, as the simulation wants it."""
+    """The step cost of the simulation, by the roofline."""
     return StepCost(
-        roofline.seconds_a_token, roofline.seconds_a_pair, roofline.seconds_a_step, roofline.seconds_a_cached_token,
-        roofline.step_overhead_s,
+        roofline.seconds_per_token, roofline.seconds_per_pair, roofline.seconds_per_step,
+        roofline.seconds_per_cached_token, roofline.step_overhead_s,
     )  # fmt: skip
 
 
 def parse_tier(text: str) -> LowerTier:
-    """A tier as in `dram=512GiB@25GB`: its name, size, and bytes a second; UsageError where it is none."""
-    found = re.fullmatch(r"(\w{1,20})=([^@]+)@([^@]+)", text)
-    if not found or found[1] == "hbm":
-        raise UsageError(f"{text!r} is no tier. Try dram=512GiB@25GB: a name other than hbm, a size, bytes a second.")
-    return LowerTier(found[1], parse_memory(found[2]), parse_memory(found[3]))
+    """Parse a tier such as `dram=512GiB@25GB`: name, size, bytes per second; UsageError if it is not one."""
+    match = re.fullmatch(r"(\w{1,20})=([^@]+)@([^@]+)", text)
+    if not match or match[1] == "hbm":
+        raise UsageError(f"{text!r} is not a tier. Try dram=512GiB@25GB: a name (not hbm), size, bytes per second.")
+    return LowerTier(match[1], parse_memory(match[2]), parse_memory(match[3]))
 
 
 def lower_tiers(roofline: Roofline, target: PlanTarget, block_size: int, blocks: int) -> list[Tier]:
-    """The tiers below, as the simulation wants them.
+    """The lower tiers in blocks, for the simulation.
 
-    Written through, a tier holds what is above it as well: with LRU it adds what it has beyond that.
+    A tier with write-through also holds the blocks above it; with LRU it adds only the capacity beyond them.
     """
     block_bytes = block_size * roofline.model.kv_bytes_per_token
-    found, above = [], blocks
+    lower, above = [], blocks
     for tier in target.tiers:
         own = int(tier.size // block_bytes) - (above if target.write_through else 0)
         if own < 1:
-            raise UsageError(f"tier {tier.name} holds no block beyond those above it. Try a larger one.")
-        found.append(Tier(tier.name, own, block_bytes / tier.bandwidth))
+            raise UsageError(f"Tier {tier.name} has no room beyond the tiers above it. Give it a larger size.")
+        lower.append(Tier(tier.name, own, block_bytes / tier.bandwidth))
         above += own
-    return found
+    return lower
 
 
 def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> TiersPlan | None:
-    """What tiers below would add to one instance: hits that come from each, and where fetching them pays."""
+    """The gain of lower tiers in one instance: the hits of each tier, and whether fetching pays."""
     if not target.tiers:
         return None
     below = lower_tiers(roofline, target, trace.block_size, blocks)
     done = simulate_tiers(trace, {"hbm": blocks} | {tier.name: tier.capacity for tier in below})
-    assert done.found is not None
-    hits, references = done.found.sum(axis=1).tolist(), max(1, len(trace.hash_ids))
+    assert done.tier_hits is not None
+    hits, references = done.tier_hits.sum(axis=1).tolist(), max(1, len(trace.hash_ids))
     rows = [TierPlan("hbm", blocks, hits[0], hits[0] / references)]
-    for tier, stated, found in zip(below, target.tiers, hits[1:], strict=True):
+    for tier, given, tier_hits in zip(below, target.tiers, hits[1:], strict=True):
         rows.append(TierPlan(
-            tier.name, tier.capacity, found, found / references, fetch_s_a_block=tier.block_s,
-            bandwidth=stated.bandwidth, fetch_pays=bool(roofline.fetch_pays(trace.block_size, stated.bandwidth)),
+            tier.name, tier.capacity, tier_hits, tier_hits / references, fetch_seconds_per_block=tier.fetch_seconds,
+            bandwidth=given.bandwidth, fetch_pays=bool(roofline.fetch_pays(trace.block_size, given.bandwidth)),
         ))  # fmt: skip
-    how = "exclusive: what is evicted goes down"
+    how = "exclusive: evicted blocks go to the next tier"
     if target.write_through:
-        how = "written through: a tier holds what is above it, too"
+        how = "write-through: a tier also holds the blocks of the tiers above it"
     return TiersPlan(
         rows, float(roofline.break_even_bandwidth(trace.block_size)),
-        assumes=[f"{how}, and comes up when it is wanted", "each transfer has its link to itself"],
+        assumes=[f"{how}, and return when a request uses them", "each transfer has its own link"],
     )  # fmt: skip
 
 
 def served(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, count: int, router: str) -> ServingRun:
-    """The trace on so many instances."""
+    """Serve the trace on `count` instances."""
     return simulate_serving(
         trace, step_cost(roofline), setting=Setting(blocks, mode="token"), instances=count, router=router,
         limits=target.limits, tiers=lower_tiers(roofline, target, trace.block_size, blocks),
@@ -267,7 +267,7 @@ def served(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, co
 
 
 def instances(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> InstancesPlan:
-    """The fewest instances that meet the target behind each router, and the best of these."""
+    """The smallest number of instances that meets the target behind each router, and the best router."""
     routers: list[RouterPlan | UnmetTarget] = []
     for router in target.routers:
         count = _needed(trace, roofline, target, router)
@@ -280,17 +280,17 @@ def instances(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int)
     return InstancesPlan(
         target=TimeTarget(target.ttft_s, target.quantile), routers=routers,
         best=min(meeting, key=lambda row: (row.instances, row.ttft_s), default=None),
-        assumes=["the trace's own arrivals", "blocks of outputs are reserved nowhere: mode token",
-                 f"{target.limits.step_tokens:,} tokens a step, {target.limits.requests:,} requests at once",
-                 "the fewest are found by halving, and waver by one or two near the target"],
+        assumes=["the trace's own arrivals", "no blocks are reserved for outputs (mode token)",
+                 f"{target.limits.step_tokens:,} tokens per step, {target.limits.requests:,} requests at once",
+                 "bisection finds the smallest number; near the target it is accurate to one or two instances"],
     )  # fmt: skip
 
 
 def _fewest(ttft: Callable[[int], float], target: PlanTarget) -> int | None:
-    """The smallest number of instances that meets the target, doubling and then halving; None where MOST do not."""
+    """The smallest number of instances that meets the target, found by bisection; None above MAX_INSTANCES."""
     high = 1
     while ttft(high) > target.ttft_s:
-        if high >= MOST:
+        if high >= MAX_INSTANCES:
             return None
         high *= 2
     low = high // 2 + 1
@@ -318,13 +318,13 @@ def _router_plan(router: str, done: ServingRun, roofline: Roofline, target: Plan
         router=router, instances=done.instances, ttft_s=_ttft(done, target), ttft=figures["ttft_s"],
         tpot=figures["tpot_s"], requests_per_s=figures["requests_per_s"], block_hit_rate=figures["block_hit_rate"],
         imbalance=figures["imbalance"], utilisation=float(np.mean(figures["utilisation"])),
-        usd=usd, usd_a_million_requests=usd * 1e6 / len(done.trace),
+        usd=usd, usd_per_million_requests=usd * 1e6 / len(done.trace),
         saved_compute_s=saved_s, saved_usd=float(roofline.usd(saved_s)),
     )  # fmt: skip
 
 
 def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best: RouterPlan) -> LoopPlan:
-    """How far the quick look is from the truth: hits of one pass, one request at a time, and those of the events."""
+    """The error of the quick estimate: hits of one pass with the serial schedule, and hits of the events."""
     from .instances import simulate_instances
 
     setting = Setting(blocks, mode="token")
@@ -334,12 +334,12 @@ def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best
     return LoopPlan(
         instances=best.instances, router=best.router, one_pass_block_hit_rate=one_pass, events_block_hit_rate=events,
         difference=events - one_pass,
-        assumes=["the same caches and router, without lower tiers; only who is live when differs"],
+        assumes=["the same caches and router, without lower tiers; only the times at which requests are active differ"],
     )  # fmt: skip
 
 
 def sensitivity(trace: Trace, roofline: Roofline, target: PlanTarget, router: str) -> list[Sensitivity]:
-    """The fewest instances behind the best router, where an assumption is a fifth lower or higher."""
+    """The smallest number of instances behind the best router if an assumption is 20 % lower or higher."""
     rows = []
     for what, name in CHANGES.items():
         for factor in (0.8, 1.2):
@@ -357,7 +357,7 @@ def _needed(trace, roofline, target, router) -> int | None:
 
 
 def replace_times(trace: Trace, factor: float) -> Trace:
-    """The trace with arrivals so many times as far apart."""
+    """The trace with the time between arrivals multiplied by `factor`."""
     from ..trace.columns import replace_columns
 
     columns = replace_columns(trace, timestamp=trace.timestamp * factor)
@@ -368,16 +368,16 @@ def replace_times(trace: Trace, factor: float) -> Trace:
 
 
 def block_sizes(trace: Trace) -> BlockSizesPlan:
-    """What larger blocks would leave of the possible hits, folded exactly."""
+    """The possible hits with larger blocks, folded exactly."""
     rows = [
         BlockSizePlan(one.block_size, one.blocks, one.hits.block_hit_rate, one.hits.token_hit_rate)
         for one in by_block_size(trace, [1, 2, 4, 8])
     ]
-    return BlockSizesPlan(rows, assumes=["unlimited memory", "smaller blocks than the trace's can't be told from it"])
+    return BlockSizesPlan(rows, assumes=["unlimited memory", "the trace does not show the hits of smaller blocks"])
 
 
 def prices(trace: Trace, target: PlanTarget) -> PricesPlan:
-    """What a provider's prompt cache would cost and save, by the time that prefixes live after their last use."""
+    """The cost and savings of a provider's prompt cache, by the time to live of prefixes after their last use."""
     price = target.prices
     plain = float(price.cost(0, trace.input_length, trace.output_length, ttl="none").sum())
     rows = [PricePlan("none", token_hit_rate=0.0, usd=plain, saved=0.0)]
@@ -388,9 +388,9 @@ def prices(trace: Trace, target: PlanTarget) -> PricesPlan:
         rows.append(PricePlan(ttl, done.hits.token_hit_rate, usd, plain - usd))
     return PricesPlan(
         rows, best=min((row.usd, row.ttl) for row in rows)[1],
-        assumes=[f"{price.input_per_token * 1e6:g} USD a million input tokens, "
-                 f"{price.output_per_token * 1e6:g} a million output tokens",
+        assumes=[f"{price.input_per_token * 1e6:g} USD per million input tokens, "
+                 f"{price.output_per_token * 1e6:g} per million output tokens",
                  f"a cached read costs {price.cached_read:g} of an input token, a write {price.write_5m:g} (5m) or "
                  f"{price.write_1h:g} (1h)",
-                 "no limit of capacity; every prompt token that is no hit is written"],
+                 "unlimited capacity; every prompt token that does not hit is written"],
     )  # fmt: skip

@@ -5,9 +5,11 @@ from .depth import depths
 
 class Belady:
     def __init__(self, context):
-        self.context, self.depth = context, depths(context.jobs)
-        jobs = context.jobs
-        self.paths = [set(jobs.ids[start:][:full].tolist()) for start, full in zip(jobs.start, jobs.full, strict=True)]
+        self.context, self.depth = context, depths(context.demand)
+        demand = context.demand
+        self.paths = [
+            set(demand.ids[start:][:full].tolist()) for start, full in zip(demand.start, demand.full, strict=True)
+        ]
         self.evictable = []  # in order of release
         self.last = {}  # block -> the last request that used it
 

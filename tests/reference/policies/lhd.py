@@ -9,7 +9,7 @@ MULTIPLIER, INCREMENT = 6364136223846793005, 1442695040888963407  # of Knuth's M
 
 class LHD:
     def __init__(self, context, candidates=64):
-        self.depth, self.candidates = depths(context.jobs), candidates
+        self.depth, self.candidates = depths(context.demand), candidates
         classes = range(DEPTHS * USES)
         self.hits = [[0.0] * AGES for _ in classes]
         self.evictions = [[0.0] * AGES for _ in classes]

@@ -5,7 +5,7 @@ from .depth import depths
 
 class PGDSF:
     def __init__(self, context, even_tokens=30_000):
-        self.context, self.depth, self.even = context, depths(context.jobs), even_tokens
+        self.context, self.depth, self.even = context, depths(context.demand), even_tokens
         self.frequency, self.keys, self.evictable = {}, {}, set()
         self.clock = 0
 

@@ -5,7 +5,7 @@ from .depth import depths
 
 class Priority:
     def __init__(self, context, duration_ms=float("inf")):
-        self.context, self.duration_ms, self.depth = context, duration_ms, depths(context.jobs)
+        self.context, self.duration_ms, self.depth = context, duration_ms, depths(context.demand)
         self.priority = [35 if value is None or value != value else value for value in context.trace.extra["priority"]]
         self.used = {}  # block -> the last request that used it, and its time
         self.evictable = set()

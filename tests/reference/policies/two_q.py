@@ -7,7 +7,7 @@ class TwoQ:
     """A1in (arrivals), A1out (ghosts) and Am (main)."""
 
     def __init__(self, context, arrivals_share=0.25):
-        self.context, self.depth = context, depths(context.jobs)
+        self.context, self.depth = context, depths(context.demand)
         self.arrivals, self.ghosts = [], []  # the oldest first
         self.main = {}  # resident block -> its last use
         self.idle = set()

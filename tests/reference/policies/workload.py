@@ -8,7 +8,7 @@ from .depth import depths
 
 class Workload:
     def __init__(self, context, life_ms=600_000.0):
-        self.context, self.life_ms, self.depth = context, life_ms, depths(context.jobs)
+        self.context, self.life_ms, self.depth = context, life_ms, depths(context.demand)
         self.category = categories(context.trace)
         self.history = {}  # block -> the requests that used it
         self.evictable = set()
@@ -24,7 +24,7 @@ class Workload:
         self.evictable.add(block)
 
     def chance(self, category, since_ms):
-        arrival = self.context.jobs.arrival
+        arrival = self.context.demand.arrival
         uses, gaps = 0, []
         for requests in self.history.values():
             uses += sum(self.category[request] == category for request in requests)
@@ -42,7 +42,7 @@ class Workload:
             firsts.setdefault(self.category[self.history[block][-1]], block)
 
         def key(category):
-            since_ms = self.context.now - self.context.jobs.arrival[self.history[firsts[category]][-1]]
+            since_ms = self.context.now - self.context.demand.arrival[self.history[firsts[category]][-1]]
             return self.chance(category, since_ms), -self.depth[firsts[category]], category
 
         return firsts[min(firsts, key=key)] if firsts else None

@@ -24,8 +24,8 @@ class Chunks(Engine):
     A path's chunks are its complete groups of blocks. Raises UsageError if the capacity is less than one chunk.
     """
 
-    def __init__(self, context: Context, jobs, policy: Policy, factor=1, watermark=False):
-        Engine.__init__(self, context, jobs)
+    def __init__(self, context: Context, demand, policy: Policy, factor=1, watermark=False):
+        Engine.__init__(self, context, demand)
         self.policy, self.needs_lock = policy, policy.needs_lock
         self.factor, self.capacity, self.watermark = factor, context.capacity // factor, watermark
         if self.capacity < 1:

@@ -9,7 +9,7 @@ cdef enum:
 
 cdef class Engine:
     cdef readonly Context context
-    cdef readonly object jobs
+    cdef readonly object demand
     cdef const int[::1] ids
     cdef const long long[::1] start
     cdef const int[::1] full

@@ -10,32 +10,33 @@ from cython.cimports.kvtrace.cache.policies.base import Context
 
 from kvtrace._base.errors import KvtraceError, UsageError
 
-KINDS = {"c1": SERIAL, "window": CONCURRENCY, "timed": OPEN_LOOP}
+KINDS = {"serial": SERIAL, "concurrency": CONCURRENCY, "open-loop": OPEN_LOOP}
 
 
 class Engine:
-    """A prefix cache that a trace's requests run through, by a schedule; what they ask for is in `jobs`."""
+    """A prefix cache that a trace's requests run through, by a schedule; `demand` is their BlockDemand."""
 
-    def __init__(self, context: Context, jobs):
-        rows = len(jobs.full)
-        self.context, self.jobs = context, jobs
-        self.ids, self.start, self.full = jobs.ids, jobs.start, jobs.full
-        self.tail, self.limit, self.arrival = jobs.tail, jobs.limit, jobs.arrival
-        self.grown, self.grown_tail, self.fresh, self.grows = jobs.grown, jobs.grown_tail, jobs.fresh, jobs.grows
+    def __init__(self, context: Context, demand):
+        rows = len(demand.full)
+        self.context, self.demand = context, demand
+        self.ids, self.start, self.full = demand.ids, demand.start, demand.full
+        self.tail, self.limit, self.arrival = demand.tail, demand.limit, demand.arrival
+        self.grown, self.grown_tail, self.fresh = demand.grown, demand.grown_tail, demand.fresh
+        self.grows = demand.grows
         self.needs_lock = False
         self.evictions = self.early_frees = self.row = self.live = self.oldest = self.ended = 0
         self.admitted = np.zeros(rows, dtype=np.int8)  # row -> 1 while it is live
         self.hit = np.full(rows, 0, dtype=np.int32)  # row -> hit blocks; np.full maps the memory now, not in the run
-        self.schedule("c1")
+        self.schedule("serial")
 
     @property
     def hits(self):
         """Hit blocks of each request so far."""
         return np.asarray(self.hit)
 
-    def schedule(self, kind, window=1, end=None):
-        """Say who is live when: "c1", "window" with so many live at once, or "timed" with each request's end in ms."""
-        self.kind, self.concurrency = KINDS[kind], window
+    def schedule(self, kind, concurrency=1, end=None):
+        """Set the schedule: "serial", "concurrency" (active requests) or "open-loop" (the end of each request, ms)."""
+        self.kind, self.concurrency = KINDS[kind], concurrency
         self.end = np.zeros(0) if end is None else np.ascontiguousarray(end, dtype=np.float64)
         self.by_end = np.argsort(np.asarray(self.end), kind="stable")  # rows by end, then row
 

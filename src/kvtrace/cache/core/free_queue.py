@@ -18,9 +18,9 @@ class FreeQueue(Engine):
     With `newest_copy`, only the last registered copy is found; otherwise the first copy that is still cached.
     """
 
-    def __init__(self, context: Context, jobs, unhashed_first=True, newest_copy=False):
-        Engine.__init__(self, context, jobs)
-        blocks: cython.int = min(context.capacity, int(jobs.most.sum()))  # more are never taken
+    def __init__(self, context: Context, demand, unhashed_first=True, newest_copy=False):
+        Engine.__init__(self, context, demand)
+        blocks: cython.int = min(context.capacity, int(demand.max_blocks.sum()))  # more are never taken
         self.capacity = self.free = blocks
         self.unhashed_first, self.newest_copy = unhashed_first, newest_copy
         self.next = np.arange(1, blocks + 2, dtype=np.int32)
@@ -30,8 +30,8 @@ class FreeQueue(Engine):
         self.holds = np.full(blocks, NOTHING, dtype=np.int32)
         self.copy = np.full(context.blocks, NOTHING, dtype=np.int32)
         self.later, self.earlier = np.empty((2, blocks), dtype=np.int32)
-        self.held = np.empty(int(jobs.most.sum()), dtype=np.int32)
-        self.begin = np.empty(len(jobs.full), dtype=np.int64)
+        self.held = np.empty(int(demand.max_blocks.sum()), dtype=np.int32)
+        self.begin = np.empty(len(demand.full), dtype=np.int64)
         self.top = 0
 
     def self_check(self):

@@ -17,16 +17,16 @@ class Pool(Engine):
     """A cache of `context.capacity` blocks: residency, pins and counts. The policy orders the idle blocks.
 
     With `total` the capacity bounds live and idle blocks together, else only idle blocks. With `leaf_first` only
-    blocks without a resident child are evictable; `jobs.parent` says whose child a block is.
+    blocks without a resident child are evictable; `demand.parent` says whose child a block is.
     """
 
-    def __init__(self, context: Context, jobs, policy: Policy, total=True, leaf_first=False):
-        Engine.__init__(self, context, jobs)
+    def __init__(self, context: Context, demand, policy: Policy, total=True, leaf_first=False):
+        Engine.__init__(self, context, demand)
         self.policy, self.needs_lock = policy, policy.needs_lock
         self.capacity, self.total, self.parents_last = context.capacity, total, leaf_first
         self.leaf_first = leaf_first and not policy.keeps_parents
         self.pins = np.full(context.blocks, ABSENT, dtype=np.int32)  # block -> number of live requests that hold it
-        self.parent = jobs.parent if leaf_first else np.empty(0, dtype=np.int32)
+        self.parent = demand.parent if leaf_first else np.empty(0, dtype=np.int32)
         # block -> number of its resident children
         self.children = np.zeros(context.blocks if self.leaf_first else 0, dtype=np.int32)
         self.resident = self.idle = self.unhashed = 0

@@ -91,11 +91,11 @@ class Radix(Engine):
     that name, and can be None for the others. Raises UsageError for a policy that SGLang does not have.
     """
 
-    def __init__(self, context: Context, jobs, policy="lru", priority=None):
-        Engine.__init__(self, context, jobs)
+    def __init__(self, context: Context, demand, policy="lru", priority=None):
+        Engine.__init__(self, context, demand)
         if policy not in ORDERS:
             raise UsageError(f"SGLang has no eviction policy {policy!r}. Try {', '.join(ORDERS)}.")
-        rows, capacity = len(jobs.full), context.capacity
+        rows, capacity = len(demand.full), context.capacity
         # a request adds at most four nodes: two splits, the rest of its prompt, and its output
         nodes = 1 + min(capacity, context.blocks, 4 * rows)
         self.run, self.used, self.created, self.rank = np.zeros((4, nodes), dtype=np.int64)

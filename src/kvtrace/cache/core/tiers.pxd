@@ -20,6 +20,6 @@ cdef class Tiers(Pool):
     cdef int count
     cdef signed char[::1] below  # block -> the lower tier that holds it, from 1; 0 = none
     cdef long long last_tier_evictions
-    cdef const double[::1] block_s  # lower tier, from 0 -> seconds to fetch a block
+    cdef const double[::1] block_seconds  # lower tier, from 0 -> seconds to fetch a block
 
     cdef int _take(self, int block, Py_ssize_t row, bint is_hit) except -1 nogil

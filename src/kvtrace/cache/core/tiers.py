@@ -21,22 +21,22 @@ class Tier:
 class Tiers(Pool):
     """A pool, and lower tiers for the blocks that it evicts."""
 
-    def __init__(self, context: Context, jobs, policy: Policy, lower):
-        Pool.__init__(self, context, jobs, policy)
-        self.tiers = [Tier(order, len(jobs)) for order in lower]
+    def __init__(self, context: Context, demand, policy: Policy, lower):
+        Pool.__init__(self, context, demand, policy)
+        self.tiers = [Tier(order, len(demand)) for order in lower]
         self.one_block_path = False  # each request looks in the lower tiers too
         self.needs_lock = True  # the tiers are Python objects in a list
         self.count = len(lower)
         self.below = np.zeros(context.blocks, dtype=np.int8)
         self.last_tier_evictions = 0
-        self.block_s = np.zeros(len(lower))
+        self.block_seconds = np.zeros(len(lower))
 
-    def fetching(self, block_s):
+    def set_fetch_seconds(self, block_seconds):
         """Set the seconds to fetch a block from each tier below the first."""
-        self.block_s = np.ascontiguousarray(block_s, dtype=np.float64)
+        self.block_seconds = np.ascontiguousarray(block_seconds, dtype=np.float64)
 
     @property
-    def found(self):
+    def tier_hits(self):
         """Hit blocks of each request in each tier below the first: an array of shape (tiers, requests)."""
         return np.array([np.asarray(cython.cast(Tier, tier).hits) for tier in self.tiers])
 
@@ -83,7 +83,7 @@ class Tiers(Pool):
         seconds: cython.double = 0
         with cython.gil:
             for k in range(self.count):
-                seconds += cython.cast(Tier, self.tiers[k]).hits[row] * self.block_s[k]
+                seconds += cython.cast(Tier, self.tiers[k]).hits[row] * self.block_seconds[k]
         return seconds
 
     def admit(self, row):

@@ -93,7 +93,7 @@ def make(spec: str, context):
         return _shipped(name, colon, text, context)
     if colon:
         return _users(name, text, context)
-    raise UsageError(f"there is no policy {spec!r}. Try {', '.join(POLICIES)}, or a class as module:Class.")
+    raise UsageError(f"{spec!r} is not a policy. Try {', '.join(POLICIES)}, or a class as module:Class.")
 
 
 def _shipped(name, colon, text, context):
@@ -101,14 +101,14 @@ def _shipped(name, colon, text, context):
     cls = getattr(import_module(f".{row.module}", __name__), row.cls)
     if not colon:
         if row.required:
-            raise UsageError(f"policy {name} needs its parameter. Try {row.example}.")
+            raise UsageError(f"Policy {name} needs a parameter. Try {row.example}.")
         return cls(context)
     if row.parameter is None:
-        raise UsageError(f"policy {name} takes no parameter. Leave out {text!r}.")
+        raise UsageError(f"Policy {name} has no parameter. Leave out {text!r}.")
     try:
         value = row.parameter(text)
     except (ValueError, UsageError):
-        raise UsageError(f"policy {name} does not take {text!r}. Try {row.example}.") from None
+        raise UsageError(f"{text!r} is not a valid parameter of policy {name}. Try {row.example}.") from None
     return cls(context, value)
 
 
@@ -121,11 +121,11 @@ def _users(module, name, context):
         if not f"{module}.".startswith(f"{error.name}."):  # the module exists, and one of its own imports is missing
             raise
         raise UsageError(
-            f"there is no policy and no Python module {module!r}. Try it from the module's folder."
+            f"{module!r} is neither a policy nor a Python module. Run the command in the module's folder."
         ) from None
     if cls is None:
-        raise UsageError(f"module {module!r} has no {name!r}. Name a class with the verbs {', '.join(VERBS)}.")
+        raise UsageError(f"Module {module!r} has no class {name!r}. A policy class has the verbs {', '.join(VERBS)}.")
     missing = [verb for verb in VERBS if not callable(getattr(cls, verb, None))]
     if missing:
-        raise UsageError(f"policy {module}:{name} lacks {', '.join(missing)}. A policy has {', '.join(VERBS)}.")
+        raise UsageError(f"Policy {module}:{name} lacks {', '.join(missing)}. A policy needs {', '.join(VERBS)}.")
     return PythonPolicy(context, cls(context))

@@ -6,7 +6,7 @@ cdef class Context:
     cdef readonly Py_ssize_t blocks
     cdef readonly long long capacity
     cdef readonly object trace
-    cdef readonly object jobs
+    cdef readonly object demand
     cdef public Py_ssize_t request
     cdef public double now
 

@@ -8,15 +8,15 @@ class Context:
     """What a policy can read: the number of blocks, the capacity, the trace, the current request and time.
 
     `request` is the current row and `now` its arrival in milliseconds; the engine updates both. `trace` and
-    `jobs` (what each request asks for, see cache/jobs.py) are None in a live cache.
+    `demand` (the BlockDemand of cache/demand.py) are None in a live cache.
 
     >>> Context(blocks=4, capacity=2).request
     -1
     """
 
-    def __init__(self, blocks, capacity, trace=None, jobs=None):
+    def __init__(self, blocks, capacity, trace=None, demand=None):
         self.blocks, self.capacity = blocks, capacity
-        self.trace, self.jobs = trace, jobs
+        self.trace, self.demand = trace, demand
         self.request, self.now = -1, 0.0
 
 

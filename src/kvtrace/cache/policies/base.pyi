@@ -8,10 +8,10 @@ class Context:
     blocks: int
     capacity: int
     trace: Trace | None
-    jobs: Any
+    demand: Any
     request: int
     now: float  # ms
-    def __init__(self, blocks: int, capacity: int, trace: Trace | None = None, jobs: Any = None) -> None: ...
+    def __init__(self, blocks: int, capacity: int, trace: Trace | None = None, demand: Any = None) -> None: ...
 
 class Policy:
     context: Context

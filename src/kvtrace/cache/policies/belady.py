@@ -27,10 +27,10 @@ class Belady(Policy):
         # a parent's next use is no later than its child's; if both are equal, the parent joined the queue later
         self.keeps_parents = True
         self.depth = depths(context)
-        jobs, rows = context.jobs, len(context.jobs.full)
-        self.start = np.array(jobs.start, dtype=np.int64)
-        self.ids = context.blocks - int(jobs.grown.sum())
-        self.next_use = next_uses(jobs.ids, jobs.start, jobs.full, context.blocks)
+        demand, rows = context.demand, len(context.demand.full)
+        self.start = np.array(demand.start, dtype=np.int64)
+        self.ids = context.blocks - int(demand.grown.sum())
+        self.next_use = next_uses(demand.ids, demand.start, demand.full, context.blocks)
         self.due = np.full(context.blocks, NONE, dtype=np.int32)
         self.oldest, self.newest = np.full(rows + 1, NONE, dtype=np.int32), np.full(rows + 1, NONE, dtype=np.int32)
         self.after, self.before = (np.full(context.blocks, NONE, dtype=np.int32) for _ in range(2))

@@ -48,7 +48,7 @@ class Workload(Policy):
         self.category = categories(context.trace)
         self.categories = max(self.category, default=0) + 1
         self.heaps = Heaps(context.blocks, self.categories)
-        self.arrival = np.array(context.jobs.arrival, dtype=np.float64)
+        self.arrival = np.array(context.demand.arrival, dtype=np.float64)
         self.last = np.full(context.blocks, NONE, dtype=np.int32)
         self.stamp = np.zeros(context.blocks, dtype=np.int64)
         self.uses, self.reused = np.zeros(self.categories), np.zeros(self.categories)

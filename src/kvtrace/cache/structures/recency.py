@@ -29,13 +29,13 @@ class Recency:
 
 def depths(context: Context):
     """int32: block -> number of blocks before it. Raises UsageError without a trace."""
-    jobs = context.jobs
-    if jobs is None:
+    demand = context.demand
+    if demand is None:
         raise UsageError("this policy needs a trace, and a live cache has none. Try lru, lfu, slru or ttl:60s.")
     depth = np.zeros(context.blocks, dtype=np.int32)
-    path = np.diff(np.append(jobs.start, len(jobs.ids)))
-    depth[jobs.ids] = np.arange(len(jobs.ids)) - np.repeat(jobs.start, path)
-    rows = np.repeat(np.arange(len(jobs.full)), jobs.grown)  # grown block -> its request
+    path = np.diff(np.append(demand.start, len(demand.ids)))
+    depth[demand.ids] = np.arange(len(demand.ids)) - np.repeat(demand.start, path)
+    rows = np.repeat(np.arange(len(demand.full)), demand.grown)  # grown block -> its request
     fresh = np.arange(context.blocks - len(rows), context.blocks)
-    depth[fresh] = jobs.full[rows] + fresh - jobs.fresh[rows]  # outputs continue their prompts
+    depth[fresh] = demand.full[rows] + fresh - demand.fresh[rows]  # outputs continue their prompts
     return depth

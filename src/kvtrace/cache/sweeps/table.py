@@ -1,4 +1,4 @@
-"""The table of a sweep: a row a cell, as CSV, JSON, JSON lines or Parquet by the file's name."""
+"""The table of a sweep, one row per cell, as CSV, JSON, JSON lines or Parquet, by the name of the file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from ..._base.errors import UsageError
 from ..._base.files import SUFFIXES, is_std, write_atomically
 from ...formats import trace_files as formats
-from .cells import COLUMNS, SETTINGS, SWITCHES, Row
+from .cells import COLUMNS, ENGINE_OPTIONS, SETTINGS, Row
 
-SCHEMA = 1  # version of the keys of to_dict
+SCHEMA = 2  # version of the keys and values of to_dict
 FORMS = (".csv", ".json", ".jsonl", ".parquet")
-TEXTS = {*SETTINGS, *SWITCHES, "error"} - {"block_size", "capacity", "seed"}
+TEXTS = {*SETTINGS, *ENGINE_OPTIONS, "error"} - {"block_size", "capacity", "seed"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class SweepTable:
 
     @property
     def failed(self) -> list[Row]:
-        """The rows of cells that could not be run."""
+        """The rows of the cells that failed."""
         return [row for row in self.rows if row["error"]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -35,11 +35,11 @@ class SweepTable:
         return {"schema": SCHEMA, "results": self.rows}
 
     def write(self, path: str | Path) -> None:
-        """Write it whole or not at all: .csv, .json, .jsonl or .parquet, and .gz or .zst after that; `-` is CSV.
+        """Write the whole table or nothing: .csv, .json, .jsonl or .parquet, also with .gz or .zst; `-`: CSV to stdout.
 
         >>> SweepTable([]).write("table.txt")
         Traceback (most recent call last):
-        kvtrace._base.errors.UsageError: table.txt: its name says no form of table. Try .csv, .json, .jsonl or .parquet.
+        kvtrace._base.errors.UsageError: table.txt: unknown file type. Try .csv, .json, .jsonl or .parquet.
         """
         form = check_output(path)
         with write_atomically(path) as stream:
@@ -47,14 +47,16 @@ class SweepTable:
 
 
 def check_output(path: str | Path) -> str:
-    """The form that a name asks for; UsageError or KvtraceError, before any work is done, if it can't be written."""
+    """The file type of a name; UsageError or KvtraceError if it cannot be written, before the sweep runs."""
     if is_std(path):
         return ".csv"
     bare = Path(path)
     form = (bare.with_suffix("") if bare.suffix in SUFFIXES else bare).suffix
     if form not in FORMS:
-        raise UsageError(f"{path}: its name says no form of table. Try .csv, .json, .jsonl or .parquet.")
-    formats.check_output(path, "parquet" if form == ".parquet" else "mooncake")  # that there is pyarrow, and a folder
+        raise UsageError(f"{path}: unknown file type. Try .csv, .json, .jsonl or .parquet.")
+    formats.check_output(
+        path, "parquet" if form == ".parquet" else "mooncake"
+    )  # raises if pyarrow or the folder is missing
     return form
 
 

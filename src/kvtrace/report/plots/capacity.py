@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...cache.many_settings import settings_of, sweep
+from ...cache.many_settings import settings_of, simulate_settings
 from .plot import Axis, Panel, Plot, Series, Study, log_ticks, short
 
 POINTS = 200  # capacities of the drawn curve
@@ -22,7 +22,7 @@ def plot(study: Study) -> Plot:
     capacity = np.array(curve.capacities(POINTS))
     hits = curve.hits(capacity)
     unlimited = curve.at(curve.working_set)
-    optimum = sweep(study.trace, settings_of(curve.capacities(OPTIMA), ["belady"]))
+    optimum = simulate_settings(study.trace, settings_of(curve.capacities(OPTIMA), ["belady"]))
     series = [
         Series("block hit rate, LRU", capacity, np.array([counts.block_hit_rate for counts in hits]), 0),
         Series("token hit rate, LRU", capacity, np.array([counts.token_hit_rate for counts in hits]), 1),

@@ -10,7 +10,7 @@ from cython.cimports.kvtrace.serving.core.router import Router
 
 
 class Fleet:
-    """Engines over the same jobs, and the engine of each request; requests end by the first engine's schedule."""
+    """Engines over the same block demand, and the engine of each request; the first engine's schedule ends requests."""
 
     def __init__(self, engines, router, held):
         self.engines, self.router = engines, router

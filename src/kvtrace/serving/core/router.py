@@ -7,8 +7,6 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import Engine
 
-from kvtrace._base.errors import UsageError
-
 KINDS = {"round-robin": TURNS, "sticky": KEYED, "overlap": OVERLAP, "least-loaded": LOADED, "kv-aware": AWARE,
          "lmetric": METRIC}  # fmt: skip
 
@@ -66,9 +64,3 @@ class Router:
         if self.kind == AWARE:
             return max(0.0, (self.waiting[i] + self.tokens[row]) / size - hit) + self.blocks[i]
         return cython.cast(cython.double, max(0, self.tokens[row] - hit * self.size)) * (self.active[i] + 1)
-
-
-def check(router):
-    """Raise UsageError if no router has this name."""
-    if router not in KINDS:
-        raise UsageError(f"{router!r} is not a router. Try {', '.join(KINDS)}.")

@@ -42,7 +42,7 @@ class Serving:
         self.row = 0
 
     @property
-    def found(self):
+    def outcomes(self):
         """Results by name: arrays with one value per request."""
         return {
             "instance": np.asarray(self.instance),
