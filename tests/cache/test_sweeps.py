@@ -338,7 +338,7 @@ def test_a_column_that_a_policy_misses_is_for_the_real_trace_to_tell(folder):
         ({"block_sizes": ("0x",)}, "no block size"),
         ({"seeds": (1, 2)}, "--seed is for samples"),
         ({"requests": 10}, "--requests is for samples"),
-        ({"warm_up": "some"}, "no part of a trace"),
+        ({"warm_up": "some"}, "not a part of a trace"),
         ({"policies": ()}, "no policies"),
         ({"traces": ("-",)}, "must be a file"),
     ],
