@@ -339,7 +339,7 @@ def test_a_column_that_a_policy_misses_is_for_the_real_trace_to_tell(folder):
         ({"block_sizes": ("0x",)}, "'0x' is not a block size"),
         ({"seeds": (1, 2)}, "--seed needs a fitted model"),
         ({"requests": 10}, "--requests needs a fitted model"),
-        ({"warm_up": "some"}, "no part of a trace"),
+        ({"warm_up": "some"}, "not a part of a trace"),
         ({"policies": ()}, "one or more policies"),
         ({"traces": ("-",)}, "not a file or folder"),
     ],

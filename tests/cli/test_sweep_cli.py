@@ -132,7 +132,7 @@ def test_spans_of_seeds(folder, capsys):
         (["one.jsonl", "--ray-address", "auto"], 2, "is for --runner ray"),
         (["model.json", "--seed", "1:x"], 2, "is not a seed"),
         (["model.json", "--seed", "3:3"], 2, "has no seeds"),
-        (["one.jsonl", "--policy", ","], 2, "names nothing"),
+        (["one.jsonl", "--policy", ","], 2, "is not a list of names"),
         (["missing.jsonl"], 3, "no such file"),
         (["orders_that_die.py"], 3, "kvtrace: orders_that_die.py:2: is not JSON"),
         (["unknown.jsonl"], 3, "Try --trace-block-size"),

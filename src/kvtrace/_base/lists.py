@@ -14,7 +14,7 @@ def quantiles(text: str | None) -> list[float]:
     """
     found = [_number(part, float) for part in _parts(text)]
     if not all(value is not None and 0 <= value <= 1 for value in found):
-        raise UsageError(f"{text!r} holds something else than quantiles. Try 0.9,0.99.")
+        raise UsageError(f"{text!r} is not a list of quantiles. Example: 0.5,0.9,0.99.")
     return list(dict.fromkeys(found))
 
 
@@ -26,7 +26,7 @@ def factors(text: str | None) -> list[int]:
     """
     found = [_number(part, int) for part in _parts(text)]
     if not all(value is not None and value >= 1 for value in found):
-        raise UsageError(f"{text!r} holds something else than factors to fold by. Try 1,2,4.")
+        raise UsageError(f"{text!r} is not a list of whole factors of at least 1. Example: 1,2,4.")
     return list(dict.fromkeys(found))
 
 
@@ -49,7 +49,7 @@ def names(text: str) -> list[str]:
     """
     found = [part.strip() for part in text.split(",") if part.strip()]
     if not found:
-        raise UsageError(f"{text!r} names nothing. Try lru,fifo.")
+        raise UsageError(f"{text!r} is not a list of names. Example: lru,fifo.")
     return list(dict.fromkeys(found))
 
 
@@ -66,5 +66,5 @@ def leading_rows(text: str, timestamp) -> int:
     if share is not None and 0 <= share <= 100:
         return round(len(timestamp) * share / 100)
     if text.endswith("%") or not text[:1].isdecimal():
-        raise UsageError(f"{text!r} is no part of a trace. Try 1000 (requests), 10% or 10m.")
+        raise UsageError(f"{text!r} is not a part of a trace. Examples: 1000 (requests), 10%, 10m.")
     return int(timestamp.searchsorted(milliseconds(text)))
