@@ -129,7 +129,7 @@ def test_spans_of_seeds(folder, capsys):
         (["one.jsonl", "--json", "-o", "-"], 2, "both write to stdout"),
         (["one.jsonl", "--resume"], 2, "--resume needs -o FILE"),
         (["one.jsonl", "--resume", "-o", "-"], 2, "--resume needs -o FILE"),
-        (["one.jsonl", "--ray-address", "auto"], 2, "is for --runner ray"),
+        (["one.jsonl", "--ray-address", "auto"], 2, "needs --runner ray"),
         (["model.json", "--seed", "1:x"], 2, "is not a seed"),
         (["model.json", "--seed", "3:3"], 2, "has no seeds"),
         (["one.jsonl", "--policy", ","], 2, "is not a list of names"),
