@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kvtrace.formats import trace_files as formats
+from kvtrace.formats import reading
 from kvtrace.formats.dataset import DatasetWriter
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
@@ -49,7 +49,7 @@ def copies(once: Trace, count: int) -> Iterator[Columns]:
 
 def whole() -> Trace:
     """The conversation trace of Mooncake."""
-    return formats.read(CONVERSATION)
+    return reading.read(CONVERSATION)
 
 
 def made_up(requests: int = 10_000) -> Trace:

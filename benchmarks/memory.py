@@ -27,7 +27,7 @@ def claims(folder: str, megabytes: float) -> list[Claim]:
 def peak(log: str, block_size: int) -> dict[str, int]:
     """The largest resident memory of any process (bytes), and what the result itself has to keep."""
     from kvtrace.ingest.pipeline import anonymize_rows
-    from kvtrace.trace.figures import figures as figures_of
+    from kvtrace.trace.trace_figures import figures as figures_of
 
     rows = anonymize_rows(log, tokenizer="deepseek-r1" if block_size == 512 else None, block_size=block_size)
     figures = figures_of(rows.trace())

@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 
 import kvtrace
-from kvtrace.formats.trace_files import read_columns
+from kvtrace.formats.reading import read_columns
 from kvtrace.trace.columns import Columns
 
 

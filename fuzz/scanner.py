@@ -15,7 +15,7 @@ from types import ModuleType
 import atheris
 from atheris.instrument_bytecode import patch_code
 
-with atheris.instrument_imports(include=["kvtrace.formats.trace_files"], enable_loader_override=False):
+with atheris.instrument_imports(include=["kvtrace.formats.reading"], enable_loader_override=False):
     from kvtrace.formats import jsonl_read
 
 from fuzz.engine import fuzz

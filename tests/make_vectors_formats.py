@@ -9,7 +9,8 @@ from pathlib import Path
 
 import kvtrace
 from kvtrace._base.errors import KvtraceError
-from kvtrace.formats import trace_files as formats
+from kvtrace.formats import parquet
+from kvtrace.formats.sidecar import describe
 
 VECTORS = Path(__file__).parent / "vectors/formats.json"
 PROMPTS = [([0, 1, 2], 10, 3), ([0, 1, 3], 9, 0), ([4], 2, 1)]  # ids, tokens and output tokens at block size 4
@@ -62,9 +63,7 @@ def smallest_files():
         path = Path(folder) / "t"
         path.write_text(texts["mooncake"])
         trace, stream = kvtrace.read(path, block_size=4), io.BytesIO()
-    formats.parquet.write(
-        stream, trace, description=formats.describe(trace, block_size=4, tail="kept", format="parquet")
-    )
+    parquet.write(stream, trace, description=describe(trace, block_size=4, tail="kept", format="parquet"))
     return texts | {"parquet": base64.b64encode(stream.getvalue()).decode()}
 
 

@@ -38,10 +38,10 @@ from .cache.tiered import TieredSimulation as TieredSimulation
 from .cache.tiered import simulate_tiers as simulate_tiers
 from .formats.dataset import Dataset as Dataset
 from .formats.dataset import open_dataset as open_dataset
-from .formats.trace_files import read as read
-from .formats.trace_files import write as write
+from .formats.reading import read as read
 from .formats.violations import Violation as Violation
 from .formats.violations import check as check
+from .formats.writing import write as write
 from .ingest.keys import Key as Key
 from .ingest.keys import load_key as load_key
 from .ingest.pipeline import anonymize as anonymize
@@ -61,7 +61,7 @@ from .privacy.profiles import Profile as Profile
 from .privacy.profiles import profile as profile
 from .privacy.release_tasks import release_dataset as release_dataset
 from .privacy.releases import Released as Released
-from .privacy.releases import Step as Step
+from .privacy.releases import StepHits as StepHits
 from .privacy.releases import release as release
 from .serving.hardware.gpus import Gpu as Gpu
 from .serving.hardware.gpus import gpu as gpu

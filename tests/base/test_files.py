@@ -13,9 +13,11 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvtrace._base import files
+from kvtrace._base import input_files
 from kvtrace._base.errors import InputError, KvtraceError
-from kvtrace._base.files import is_regular, open_read, size_of, write_atomically, write_together
+from kvtrace._base.files import is_regular
+from kvtrace._base.input_files import open_read, size_of
+from kvtrace._base.output_files import write_atomically, write_together
 
 TEXT = b"".join(b"%d bottles of beer\n" % n for n in range(20_000))
 PACKED = {"a.gz": gzip.compress(TEXT), "a.zst": zstandard.ZstdCompressor(write_checksum=True).compress(TEXT)}
@@ -105,7 +107,7 @@ def test_a_padded_gzip_file_is_read(tmp_path):
 def test_a_packed_file_that_was_cut_short_is_refused(tmp_path, name, lost):
     path = tmp_path / name
     path.write_bytes(PACKED[name][:-lost])
-    with pytest.raises(InputError, match=f"{name}: its (gzip|zstd) data ends early; the file was cut short"):
+    with pytest.raises(InputError, match=f"{name}: the (gzip|zstd) data ends early; the file is truncated"):
         content(path)
 
 
@@ -120,14 +122,14 @@ def test_a_damaged_packed_file_is_refused(tmp_path, name):
 def test_a_name_that_promises_what_the_file_is_not_is_refused(tmp_path):
     path = tmp_path / "a.gz"
     path.write_bytes(b"plain")
-    with pytest.raises(InputError, match=r"a\.gz: is not gzip data, whatever its name says\.$"):
+    with pytest.raises(InputError, match=r"a\.gz: the file is not gzip data, although its name says so\."):
         open_read(path)
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"gone: no such file\.$"):
         open_read(tmp_path / "gone")
-    with pytest.raises(InputError, match=r"is a folder, not a file\.$"):
+    with pytest.raises(InputError, match=r"this is a folder, not a file\.$"):
         open_read(tmp_path)
 
     def denied(*_):
@@ -262,7 +264,7 @@ def test_files_get_the_usual_mode(tmp_path):
 
 
 def test_a_small_chunk_of_a_large_packed_file_unpacks_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "CHUNK", 7)
+    monkeypatch.setattr(input_files, "CHUNK", 7)
     for name in PACKED:
         (tmp_path / name).write_bytes(PACKED[name] * 2)
         assert content(tmp_path / name) == TEXT * 2

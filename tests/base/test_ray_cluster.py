@@ -93,7 +93,7 @@ def test_where_nobody_answers_it_says_so_at_once(address, monkeypatch):
         raise ConnectionRefusedError
 
     monkeypatch.setattr("socket.create_connection", refused)
-    with pytest.raises(UsageError, match="nobody answers at"):
+    with pytest.raises(UsageError, match="Cannot reach a Ray cluster at"):
         ray_cluster.connect(address)
 
 

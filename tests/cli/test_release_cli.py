@@ -5,7 +5,7 @@ import json
 import pytest
 
 import kvtrace
-from kvtrace._base.files import open_read
+from kvtrace._base.input_files import open_read
 from kvtrace.cli import run
 
 
@@ -36,7 +36,7 @@ def test_a_release_is_coarser_audited_and_has_a_card(house, capsys):
     status, trace = released()
     shown = capsys.readouterr().err
     assert status == 0 and trace.tail == "unique" and (trace.timestamp % 1000 == 0).all()
-    for word in ("profile standard", "as it was", "tails unique", "k-sharing", "audit", "PASS", "0 FAIL", ".card.md"):
+    for word in ("profile standard", "original", "tails unique", "k-sharing", "audit", "PASS", "0 FAIL", ".card.md"):
         assert word in shown
     assert trace.meta["profile"] == "standard" and trace.meta["release"]["k_counted"] == "sessions"
     assert "not" in (house / "public.jsonl.card.md").read_text()
@@ -104,14 +104,14 @@ def test_a_release_that_is_an_earlier_one_again_is_refused_and_nothing_is_writte
     ("options", "status", "said"),
     [
         (["--users", "none.txt"], 3, "none.txt: no such file"),
-        (["--users", "short.txt"], 3, "short.txt: has 1 lines; the trace has 60 rows"),
-        (["--isolate-tenants"], 2, "Try --users FILE"),
-        (["--round-input", "3"], 2, "divides the block size of 4"),
-        (["--round-input", "pow2"], 2, "rounding of input"),
+        (["--users", "short.txt"], 3, "short.txt: the file has 1 lines, but the trace has 60 rows"),
+        (["--isolate-tenants"], 2, "needs --users FILE"),
+        (["--round-input", "3"], 2, "divide the block size of 4"),
+        (["--round-input", "pow2"], 2, "round_input must be"),
         (["--time-step", "5"], 2, "not a duration"),
-        (["--profile", "loose"], 2, "profile is 'loose'"),
-        (["--sample-sessions", "0"], 2, "share of sessions is 0"),
-        (["--sample-sessions", "0.000001"], 2, "holds none"),
+        (["--profile", "loose"], 2, "'loose' is not a release profile"),
+        (["--sample-sessions", "0"], 2, "--sample-sessions must be above 0"),
+        (["--sample-sessions", "0.000001"], 2, "contains none"),
         (["--against", "none.jsonl"], 3, "none.jsonl: no such file"),
     ],
 )

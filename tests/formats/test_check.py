@@ -71,22 +71,20 @@ def test_times_begin_at_0_and_never_fall(folder):
     path = put("0", "0", "1", timestamp=[5, 3, 4])
     assert said(path, block_size=4) == [
         "t.jsonl:1: the first timestamp is not 0.",
-        "t.jsonl:2: the timestamp is less than the row's before.",
+        "t.jsonl:2: the timestamp is less than in the row before.",
     ]
 
 
 def test_block_counts_fit_the_lengths(folder):
     path = put("0 1", "0 1 2", "3 4", input_length=[8, 8, 13])
     assert said(path, block_size=4) == [
-        "t.jsonl:2: 3 hash_ids for 8 tokens; at block size 4 that prompt has 2.",
-        "t.jsonl:3: 2 hash_ids for 13 tokens; at block size 4 that prompt has 4.",
+        "t.jsonl:2: 3 hash_ids for 8 tokens; at block size 4 there should be 2.",
+        "t.jsonl:3: 2 hash_ids for 13 tokens; at block size 4 there should be 4.",
     ]
 
 
 def test_a_block_size_that_nothing_tells_is_a_violation(folder):
-    assert said(put("0")) == [
-        "t.jsonl: any block size from 4 up would fit its prompts. Try --block-size 4 or 8 or 16 or 32."
-    ]
+    assert said(put("0")) == ["t.jsonl: all block sizes from 4 fit its prompts. Try --block-size 4 or 8 or 16 or 32."]
     assert found(put("0 1 2", "0 1", input_length=[9, 90])) == [(2, "block counts")]
 
 
@@ -127,9 +125,9 @@ def test_parents_exist_and_names_are_borne_once(folder):
     lines = [json.dumps({"chat_id": chat, "parent_chat_id": parent} | row) for chat, parent in names]
     Path("t.jsonl").write_text("\n".join(lines))
     assert said(block_size=16) == [
-        "t.jsonl:1: its parent is not in the file.",
-        "t.jsonl:2: its parent is not an earlier row.",
-        "t.jsonl:4: its chat_id is that of an earlier row.",
+        "t.jsonl:1: the parent is not in the file.",
+        "t.jsonl:2: the parent is not an earlier row.",
+        "t.jsonl:4: an earlier row has the same chat_id.",
     ]
 
 
@@ -144,9 +142,10 @@ def test_broken_rows_are_violations_and_the_others_are_checked(folder):
     text = Path("t.jsonl").read_text().splitlines()
     Path("t.jsonl").write_text("\n".join([text[0], "", "{", text[1], "[]", text[2]]))
     assert said(block_size=4) == [
-        "t.jsonl:3: is not JSON, from character 2 on. A trace holds an object a line: try jq -c '.[]' or jq -c .",
-        "t.jsonl:5: is not a JSON object. A trace holds one a line.",
-        "t.jsonl:6: the timestamp is less than the row's before.",
+        "t.jsonl:3: the row is not JSON from character 2. A trace has one object on each line. "
+        "Try jq -c '.[]' or jq -c .",
+        "t.jsonl:5: the row is not a JSON object. A trace has one object on each line.",
+        "t.jsonl:6: the timestamp is less than in the row before.",
     ]
 
 
@@ -158,11 +157,11 @@ def test_every_broken_file_has_a_violation(folder, name):
 
 def test_many_violations_of_a_kind_are_counted(folder):
     path = put(*["0 1"] * 40, block_size=3)
-    lines = said(path, block_size=2, most=5)
+    lines = said(path, block_size=2, max_of_kind=5)
     assert len(lines) == 6 and lines[5] == "t.jsonl: ... and 35 more: block counts."
     Path("t.jsonl").write_text("x\n" * 30)
-    assert said()[19:] == ["t.jsonl:20: is not JSON, from character 1 on.", "t.jsonl: ... and 10 more: rows.",
-                           "t.jsonl: holds no requests."]  # fmt: skip
+    assert said()[19:] == ["t.jsonl:20: the row is not JSON from character 1.", "t.jsonl: ... and 10 more: rows.",
+                           "t.jsonl: the file has no requests."]  # fmt: skip
 
 
 def test_a_file_that_cannot_be_read_is_an_error(folder):
@@ -179,8 +178,8 @@ def test_the_sidecar_says_block_size_tail_and_first_id(folder):
     assert found() == [(1, "tails"), (2, "tails")]
     Path("t.jsonl").write_text(text * 2)
     assert said()[0] == (
-        "t.jsonl: the sidecar describes 2 requests, the file has 4: it belongs to another file. "
-        "Remove it or pass --block-size."
+        "t.jsonl: the sidecar describes 2 requests, but the file has 4: it belongs to another file. "
+        "Delete it or pass --block-size."
     )
 
 
@@ -193,7 +192,7 @@ def test_rows_kept_in_input_order_are_reported(folder):
 def test_parquet_rows_are_counted_from_1(folder):
     columns = replace_columns(toy("0 1", "0 2"), timestamp=np.array([0.0, -1.0]))
     kvtrace.write(columns, "t.parquet", block_size=1)
-    assert said("t.parquet") == ["t.parquet:2: the timestamp is less than the row's before."]
+    assert said("t.parquet") == ["t.parquet:2: the timestamp is less than in the row before."]
 
 
 # -- the law: the rules find exactly what a plain walk finds ---------------------------------------------------------

@@ -16,8 +16,7 @@ import kvtrace
 from kvtrace import InputError, Trace, UsageError
 from kvtrace._base.errors import KvtraceError, StoppedError
 from kvtrace.formats import dataset as parts
-from kvtrace.formats import parquet
-from kvtrace.formats import trace_files as formats
+from kvtrace.formats import parquet, reading, writing
 from kvtrace.formats.dataset import MANIFEST, DatasetWriter, open_dataset, rows_of
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
@@ -58,8 +57,8 @@ def test_what_is_written_in_any_pieces_is_the_same_files_and_comes_back(tmp_path
     folder = tmp_path_factory.mktemp("parts")
     once, pieces = write(trace, folder / "once.dataset"), write(trace, folder / "pieces.dataset", cuts)
     assert contents(once) == contents(pieces)
-    assert formats.read(once) == trace == open_dataset(once).trace()
-    assert formats.read(once).meta == trace.meta
+    assert reading.read(once) == trace == open_dataset(once).trace()
+    assert reading.read(once).meta == trace.meta
 
 
 @given(traces(), st.integers(1, 40))
@@ -89,8 +88,8 @@ def test_extra_columns_of_any_kind_come_back(folder):
     columns = replace_columns(toy("0", "0 1", "2", "0 1 3"))
     mixed = np.array(["a", 7, None, 1.5], dtype=object)
     columns.extra = {"type": np.array(["x", None, "y", "x"], dtype=object), "n": np.arange(4), "mixed": mixed}
-    formats.write(columns, "t.dataset", block_size=1)
-    assert {name: values.tolist() for name, values in formats.read("t.dataset").extra.items()} == {
+    writing.write(columns, "t.dataset", block_size=1)
+    assert {name: values.tolist() for name, values in reading.read("t.dataset").extra.items()} == {
         name: values.tolist() for name, values in columns.extra.items()
     }
 
@@ -99,7 +98,7 @@ def test_parents_are_rows_of_the_whole_trace(folder):
     columns = replace_columns(toy("0", "1", "2", "0 3", "1 4"), parent=np.array([-1, -1, -1, 0, 1]))
     with DatasetWriter("t.dataset", block_size=1, tail="kept", rows=2) as writer:
         writer.add(columns)
-    assert formats.read("t.dataset").parent.tolist() == [-1, -1, -1, 0, 1]
+    assert reading.read("t.dataset").parent.tolist() == [-1, -1, -1, 0, 1]
 
 
 def test_ids_are_delta_encoded_and_packed(day):
@@ -110,26 +109,26 @@ def test_ids_are_delta_encoded_and_packed(day):
 
 def test_the_meta_of_a_trace_stays_beside_the_list_of_parts(folder):
     trace = toy("0 1")
-    formats.write(trace, "t.dataset", meta={"log": "chat", "parts": "mine"})
-    assert formats.read("t.dataset").meta == {"log": "chat"}
+    writing.write(trace, "t.dataset", meta={"log": "chat", "parts": "mine"})
+    assert reading.read("t.dataset").meta == {"log": "chat"}
 
 
 def test_the_name_tells_that_a_folder_is_wanted(folder):
-    assert formats.write(toy("0 1"), "a/") == ["a/"] and formats.write(toy("0 1"), "b.dataset") == ["b.dataset"]
-    assert formats.write(toy("0 1"), "c", format="dataset") == ["c"]
-    assert formats.read("a") == formats.read("a/") == formats.read("b.dataset") == formats.read("c") == toy("0 1")
+    assert writing.write(toy("0 1"), "a/") == ["a/"] and writing.write(toy("0 1"), "b.dataset") == ["b.dataset"]
+    assert writing.write(toy("0 1"), "c", format="dataset") == ["c"]
+    assert reading.read("a") == reading.read("a/") == reading.read("b.dataset") == reading.read("c") == toy("0 1")
     assert sorted(os.listdir()) == ["a", "b.dataset", "c"]
 
 
 def test_a_part_by_itself_is_a_trace_file(day):
-    assert formats.read(f"{day}/part-00001.parquet").hash_ids.tolist() == [0, 1, 2]
+    assert reading.read(f"{day}/part-00001.parquet").hash_ids.tolist() == [0, 1, 2]
 
 
 def test_a_trace_that_came_in_chunks_is_the_one_written_whole(folder):
     trace = toy("0 1", "0 2", "3")
     chunks = [rows_of(trace, 0, 2), rows_of(trace, 2, 3)]
-    formats.write_chunks(chunks, "chunks.dataset", block_size=1, tail="kept", format="dataset")
-    formats.write(trace, "whole.dataset")
+    writing.write_chunks(chunks, "chunks.dataset", block_size=1, tail="kept", format="dataset")
+    writing.write(trace, "whole.dataset")
     assert contents("chunks.dataset") == contents("whole.dataset")
 
 
@@ -147,8 +146,8 @@ def test_a_run_that_fails_leaves_what_was_there(day):
 def test_parts_of_ours_and_empty_folders_are_replaced(day):
     os.mkdir("empty.dataset")
     for name in (day, "empty.dataset"):
-        formats.write(toy("0 1"), name)
-        assert formats.read(name) == toy("0 1")
+        writing.write(toy("0 1"), name)
+        assert reading.read(name) == toy("0 1")
     assert sorted(os.listdir()) == ["day.dataset", "empty.dataset"]
 
 
@@ -168,7 +167,7 @@ def test_what_is_not_ours_is_never_replaced(day, kind):
         path = "nowhere/t.dataset"
     before = {str(p): p.read_bytes() for p in Path(".").rglob("*") if p.is_file()}
     with pytest.raises(UsageError):
-        formats.check_output(path)
+        writing.check_output(path)
     with pytest.raises(UsageError):
         DatasetWriter(path, block_size=1, tail="kept")
     assert {str(p): p.read_bytes() for p in Path(".").rglob("*") if p.is_file()} == before
@@ -180,7 +179,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing(folder, monkeypatch):
 
     monkeypatch.setattr(parquet, "write", full)
     with pytest.raises(KvtraceError, match="full"):
-        formats.write(toy("0 1"), "t.dataset")
+        writing.write(toy("0 1"), "t.dataset")
     assert os.listdir() == []
 
 
@@ -188,9 +187,9 @@ def test_a_full_disk_is_told_with_the_name_of_the_folder(folder, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("kvtrace._base.files.os.replace", full)
+    monkeypatch.setattr("kvtrace._base.output_files.os.replace", full)
     with pytest.raises(StoppedError, match=r"^t\.dataset/part-00000\.parquet: cannot be written \(No space"):
-        formats.write(toy("0 1"), "t.dataset")
+        writing.write(toy("0 1"), "t.dataset")
     assert os.listdir() == []
 
 
@@ -205,15 +204,15 @@ def test_a_run_that_is_stopped_between_two_names_puts_the_old_one_back(day, monk
 
     monkeypatch.setattr("kvtrace.formats.dataset.os.rename", stopped)
     with pytest.raises(KeyboardInterrupt):
-        formats.write(toy("0 1"), day)
+        writing.write(toy("0 1"), day)
     assert len(calls) == 3 and contents(day) == before and os.listdir() == ["day.dataset"]
 
 
 def test_what_parts_cannot_do_is_told(folder):
-    with pytest.raises(UsageError, match="numbers its ids from 0"):
-        formats.write(toy("0"), "t.dataset", first_id=1)
-    with pytest.raises(UsageError, match="no place for a folder"):
-        formats.check_output("-", "dataset")
+    with pytest.raises(UsageError, match="its ids count from 0"):
+        writing.write(toy("0"), "t.dataset", first_id=1)
+    with pytest.raises(UsageError, match="cannot be written to stdout"):
+        writing.check_output("-", "dataset")
     assert os.listdir() == []
 
 
@@ -231,30 +230,31 @@ def part(file="part-00000.parquet", requests=3, blocks=5):
 
 REST = part("part-00001.parquet", 1, 3)
 DAMAGE = {
-    "no JSON": (lambda day: Path(day, MANIFEST).write_text("{SECRET"), "is not JSON"),
-    "no object": (lambda day: Path(day, MANIFEST).write_text("[]"), "is not a JSON object"),
+    "no JSON": (lambda day: Path(day, MANIFEST).write_text("{SECRET"), "the file is not JSON"),
+    "no object": (lambda day: Path(day, MANIFEST).write_text("[]"), "the file is not a JSON object"),
     "another file": (lambda day: Path(day, MANIFEST).write_text('{"block_size": 1}'), "is not the manifest"),
-    "newer": (lambda day: change(day, kvtrace={"version": "9", "format_version": 2}), "Try a newer kvtrace"),
+    "newer": (lambda day: change(day, kvtrace={"version": "9", "format_version": 2}), "Update kvtrace"),
     "no block size": (lambda day: change(day, block_size=None), "block_size or tail is missing"),
     "no list": (lambda day: change(day, parts="SECRET"), "parts is not a list"),
-    "another name": (lambda day: change(day, parts=[part("../SECRET"), REST]), "does not have the name"),
+    "another name": (lambda day: change(day, parts=[part("../SECRET"), REST]), "is not named part-00000"),
     "a count that is none": (lambda day: change(day, parts=[part(requests="SECRET"), REST]), "not a whole number"),
-    "counts that differ": (lambda day: change(day, requests=5), "do not hold as many requests"),
-    "more distinct blocks": (lambda day: change(day, distinct_blocks=10**15), "more distinct blocks than references"),
-    "no parts": (lambda day: change(day, parts=[]), "do not hold as many requests"),
-    "a part missing": (lambda day: Path(day, "part-00001.parquet").unlink(), "part-00001.parquet: no such file"),
+    "counts that differ": (lambda day: change(day, requests=5), "but its parts have"),
+    "more distinct blocks": (lambda day: change(day, distinct_blocks=10**15), "distinct_blocks is larger than"),
+    "no parts": (lambda day: change(day, parts=[]), "but its parts have"),
+    "a part missing": (lambda day: Path(day, "part-00001.parquet").unlink(), "part-00001.parquet: the file is missing"),
     "a part cut short": (
         lambda day: os.truncate(f"{day}/part-00001.parquet", 99), "part-00001.parquet: cannot be read as Parquet",
     ),
     "fewer rows": (
         lambda day: change(day, parts=[part(requests=4), part("part-00001.parquet", 0, 3)]),
-        "part-00000.parquet: holds more or fewer",
+        "part-00000.parquet: its requests or blocks differ",
     ),
     "more rows": (
         lambda day: change(day, parts=[part(requests=2), part("part-00001.parquet", 2, 3)]),
-        "part-00000.parquet: holds more or fewer",
+        "part-00000.parquet: its requests or blocks differ",
     ),
-    "more blocks": (lambda day: change(day, parts=[part(blocks=4), part("part-00001.parquet", 1, 4)]), "more or fewer"),
+    "more blocks": (lambda day: change(day, parts=[part(blocks=4), part("part-00001.parquet", 1, 4)]),
+                    "requests or blocks differ"),
 }  # fmt: skip
 
 
@@ -263,7 +263,7 @@ def test_damage_is_one_clear_line_without_content(day, kind):
     damage, said = DAMAGE[kind]
     damage(day)
     with pytest.raises(InputError) as error:
-        formats.read(day)
+        reading.read(day)
     assert said in str(error.value) and day in str(error.value) and len(str(error.value).splitlines()) == 1
     assert "SECRET" not in str(error.value) and error.value.status == 3
     assert error.value.__context__ is None or error.value.__suppress_context__
@@ -272,23 +272,23 @@ def test_damage_is_one_clear_line_without_content(day, kind):
 def test_a_folder_of_something_else_is_no_trace(folder):
     os.mkdir("notes")
     os.mkdir("t.dataset")
-    with pytest.raises(InputError, match=r"notes: is a folder, not a file\."):
-        formats.read("notes")
+    with pytest.raises(InputError, match=r"notes: this is a folder, not a file\."):
+        reading.read("notes")
     with pytest.raises(InputError, match=r"t.dataset/manifest.json: cannot be read"):
-        formats.read("t.dataset")
+        reading.read("t.dataset")
 
 
 def test_an_empty_trace_has_no_parts(folder):
-    formats.write(Trace([], [], [], [], [0], block_size=1), "t.dataset")
+    writing.write(Trace([], [], [], [], [0], block_size=1), "t.dataset")
     assert os.listdir("t.dataset") == [MANIFEST] and len(open_dataset("t.dataset").trace()) == 0
-    with pytest.raises(InputError, match="holds no requests"):
-        formats.read("t.dataset")
+    with pytest.raises(InputError, match="the file has no requests"):
+        reading.read("t.dataset")
 
 
 def test_the_public_conversation_trace_comes_back_from_parts(folder, shared):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
     write(trace, "t.dataset", range(0, len(trace), 777), rows=5000)
-    assert formats.read("t.dataset") == trace and len(os.listdir("t.dataset")) == 4
+    assert reading.read("t.dataset") == trace and len(os.listdir("t.dataset")) == 4
     assert sum(path.stat().st_size for path in Path("t.dataset").iterdir()) < 1_000_000
 
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace import Columns, InputError, Trace, UsageError
 from kvtrace._base.errors import KvtraceError, RowError
-from kvtrace.formats import bailian, block_size, scalars, sidecar
-from kvtrace.formats import trace_files as formats
-from kvtrace.formats.trace_files import read_columns, sidecar_path
+from kvtrace.formats import bailian, block_size, format_table, scalars, sidecar
+from kvtrace.formats.read_result import ReadResult
+from kvtrace.formats.reading import read_columns
+from kvtrace.formats.sidecar import sidecar_path
 from kvtrace.trace.building import concat, toy
 from kvtrace.trace.columns import TAILS
 from kvtrace.trace.invariants import expected_blocks
@@ -62,7 +63,7 @@ def test_vectors_are_as_the_reference_gives_them():
     assert not texts
 
 
-@pytest.mark.parametrize("name", formats.FORMATS)
+@pytest.mark.parametrize("name", format_table.FORMATS)
 def test_the_smallest_file_of_each_format_is_the_same_trace(folder, name):
     #  0 1 2(tail)   0 1 3(tail)   4(tail)
     text = VECTORS["smallest"][name]
@@ -163,7 +164,7 @@ def test_bailian_reads_back_what_it_wrote(tmp_path_factory, trace, tail):
 def test_all_roads_give_the_same_mooncake_bytes(tmp_path_factory, trace):
     place = tmp_path_factory.mktemp("f")
     kvtrace.write(trace, place / "t.jsonl")
-    for name, format in itertools.product(["a.gz", "b.zst", "c"], formats.FORMATS):
+    for name, format in itertools.product(["a.gz", "b.zst", "c"], format_table.FORMATS):
         kvtrace.write(trace, place / name, format=format)
         kvtrace.write(kvtrace.read(place / name), place / "again.jsonl")
         assert format == "bailian" or (place / "again.jsonl").read_bytes() == (place / "t.jsonl").read_bytes()
@@ -226,13 +227,13 @@ def test_plain_columns_are_written_as_they_are(folder):
     assert [json.loads(line)["hash_ids"] for line in open_lines("t.jsonl")] == [[1, 2], [1, 3]]
     trace = kvtrace.read("t.jsonl")
     assert trace.fixes.rows_moved == 1 and trace.tail == "unique" and trace.meta == {"profile": "exact"}
-    with pytest.raises(UsageError, match="plain columns don't know their block size"):
+    with pytest.raises(UsageError, match="plain columns need a block size"):
         kvtrace.write(columns, "u.jsonl")
 
 
 def test_stdout_has_no_sidecar_and_a_pipe_reads_it(folder, monkeypatch):
     trace = toy("0 1", "0 2", block_size=4)
-    for format in formats.FORMATS:
+    for format in format_table.FORMATS:
         out = io.BytesIO()
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out))
         assert kvtrace.write(trace, "-", format=format) == ["stdout"]
@@ -269,8 +270,12 @@ def test_what_json_does_not_know_is_refused_and_no_file_appears(folder, columns)
 def test_arguments_that_do_not_fit_are_told_before_any_work(folder):
     trace = toy("0 1")
     for path, options, said in [
-        ("t.jsonl", {"format": "csv"}, "format is 'csv'; it is one of mooncake, bailian, parquet, parts"),
-        ("t.jsonl", {"block_size": 7}, "block_size is 7, but the trace's is 1"),
+        (
+            "t.jsonl",
+            {"format": "csv"},
+            "'csv' is not a trace format. Choose one of mooncake, bailian, parquet, dataset",
+        ),
+        ("t.jsonl", {"block_size": 7}, "block_size is 7, but the trace has 1"),
         ("t.jsonl", {"tail": "dropped"}, "tail is 'dropped', but the trace's is 'kept'"),
         ("t.jsonl", {"first_id": 2**63}, "takes an id past 64 bits"),
         ("t.jsonl", {"meta": {"from": Path("x")}}, "meta holds a value that JSON does not know"),
@@ -471,13 +476,13 @@ def test_parquet_that_is_no_trace_is_one_line(folder):
 
     sound = {"timestamp": [0], "input_length": [4], "output_length": [1], "hash_ids": [[0]]}
     for changed, said in [
-        ({"hash_ids": None}, "column hash_ids is missing"),
-        ({"hash_ids": ["0"]}, "column hash_ids does not hold a list in every row"),
-        ({"hash_ids": [["0"]]}, "column hash_ids does not hold lists of whole numbers"),
-        ({"hash_ids": pa.array([None], pa.list_(pa.int64()))}, "column hash_ids does not hold a list in every row"),
-        ({"input_length": ["4"]}, "column input_length does not hold a number in every row"),
-        ({"timestamp": pa.array([None], pa.int64())}, "column timestamp does not hold a number in every row"),
-        ({"input_length": [4.5]}, "column input_length holds a fraction"),
+        ({"hash_ids": None}, "the column hash_ids is missing"),
+        ({"hash_ids": ["0"]}, "the column hash_ids does not have a list in every row"),
+        ({"hash_ids": [["0"]]}, "the column hash_ids does not have lists of integers"),
+        ({"hash_ids": pa.array([None], pa.list_(pa.int64()))}, "the column hash_ids does not have a list in every row"),
+        ({"input_length": ["4"]}, "the column input_length does not have a number in every row"),
+        ({"timestamp": pa.array([None], pa.int64())}, "the column timestamp does not have a number in every row"),
+        ({"input_length": [4.5]}, "the column input_length has a fraction"),
     ]:
         columns = {name: values for name, values in (sound | changed).items() if values is not None}
         pq.write_table(pa.table(columns), "t.parquet")
@@ -517,19 +522,19 @@ def test_the_sidecar_of_another_file_is_refused_unless_the_block_size_is_given(f
     kvtrace.write(toy("0 1", "0 2", block_size=7), "t.jsonl")
     put(rows((0, 12, [0, 1, 2])))
     with pytest.raises(
-        InputError, match=r"the sidecar describes 2 requests, the file has 1: it belongs to another file"
+        InputError, match=r"the sidecar describes 2 requests, but the file has 1: it belongs to another file"
     ):
         kvtrace.read("t.jsonl")
     assert kvtrace.read("t.jsonl", block_size=4).block_size == 4
     put(rows((0, 12, [0, 1, 2]), (1, 8, [0, 1])))
-    with pytest.raises(InputError, match="the sidecar describes 4 blocks, the file has 5"):
+    with pytest.raises(InputError, match="the sidecar describes 4 blocks, but the file has 5"):
         kvtrace.read("t.jsonl")
 
 
 def test_what_is_given_may_not_contradict_the_sidecar(folder):
     kvtrace.write(toy("0 1", "0 2", block_size=7), "t.jsonl")
     assert kvtrace.read("t.jsonl", block_size=7, tail="kept").block_size == 7
-    with pytest.raises(UsageError, match=r"the sidecar says 7, not --block-size 14\. Leave the option out"):
+    with pytest.raises(UsageError, match=r"the sidecar says 7, not --block-size 14\. Omit the option"):
         kvtrace.read("t.jsonl", block_size=14)
     with pytest.raises(UsageError, match="the sidecar says kept, not --tail dropped"):
         kvtrace.read("t.jsonl", tail="dropped")
@@ -538,12 +543,12 @@ def test_what_is_given_may_not_contradict_the_sidecar(folder):
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("{", "is not JSON"),
-        ("[]", "is not a JSON object"),
+        ("{", "the file is not JSON"),
+        ("[]", "the file is not a JSON object"),
         ('{"block_size": "7"}', "block_size is not a whole number"),
-        ('{"block_size": 0}', "block_size is 0"),
+        ('{"block_size": 0}', "block_size must be at least 1"),
         ('{"requests": true}', "requests is not a whole number"),
-        ('{"tail": "long"}', "tail is none of kept, unique, dropped"),
+        ('{"tail": "long"}', "tail must be one of kept, unique, dropped"),
     ],
 )
 def test_a_broken_sidecar_is_one_line(folder, text, said):
@@ -572,7 +577,7 @@ def settled(lengths, blocks, **given):
     columns = Columns(
         np.zeros(len(lengths)), lengths, np.ones(len(lengths)), np.zeros(sum(blocks)), np.cumsum([0, *blocks])
     )
-    return block_size.settle(formats.Found(columns, "trace.jsonl", "mooncake"), **given)
+    return block_size.settle(ReadResult(columns, "trace.jsonl", "mooncake"), **given)
 
 
 def test_one_size_that_fits_is_found():
@@ -590,11 +595,9 @@ def test_a_size_that_both_rules_fit_has_no_tails():
 
 
 def test_several_sizes_are_refused():
-    with pytest.raises(
-        InputError, match=r"^trace\.jsonl: any block size from 9 up would fit its prompts\. Try --block"
-    ):
+    with pytest.raises(InputError, match=r"^trace\.jsonl: all block sizes from 9 fit its prompts\. Try --block"):
         settled([9], [1])
-    with pytest.raises(InputError, match=r"block sizes from 5 to 6 would fit its prompts\. Try --block-size\.$"):
+    with pytest.raises(InputError, match=r"block sizes from 5 to 6 fit its prompts\. Try --block-size\.$"):
         settled([14, 20], [3, 4], tail="kept")
 
 
@@ -603,7 +606,7 @@ def test_a_wrong_size_names_the_first_row_that_breaks_it_and_one_that_fits():
     with pytest.raises(RowError) as error:
         settled(lengths[16:], blocks[16:], block_size=16)
     assert str(error.value) == (
-        "trace.jsonl:1: 14 hash_ids for 6,955 tokens; at block size 16 that prompt has 435. Try --block-size 512."
+        "trace.jsonl:1: 14 hash_ids for 6,955 tokens; at block size 16 there should be 435. Try --block-size 512."
     )
     with pytest.raises(
         RowError, match=r"^trace\.jsonl:17: 40 hash_ids for 6,955 tokens; at block size 512, which fits"
@@ -613,7 +616,7 @@ def test_a_wrong_size_names_the_first_row_that_breaks_it_and_one_that_fits():
 
 def test_rows_of_no_tokens_fit_any_size():
     assert settled([0, 10, 9], [0, 5, 5]) == (2, "kept")
-    with pytest.raises(InputError, match="any block size from 1 up"):
+    with pytest.raises(InputError, match="all block sizes from 1"):
         settled([0], [0])
 
 
@@ -637,7 +640,7 @@ def test_sizes_that_fit_equal_a_plain_search(prompts, rule):
 @settings(deadline=None)
 @given(traces())
 def test_an_inferred_size_is_the_trace_s_or_one_that_fits_as_well(trace):
-    found = formats.Found(trace, "t", "mooncake")
+    found = ReadResult(trace, "t", "mooncake")
     try:
         size, tail = block_size.settle(found)
     except RowError:
@@ -649,7 +652,7 @@ def test_an_inferred_size_is_the_trace_s_or_one_that_fits_as_well(trace):
 
 def test_a_given_size_that_is_none_is_refused(folder):
     for wrong in (0, -4, 1.5, True, "16"):
-        with pytest.raises(UsageError, match="block size is"):
+        with pytest.raises(UsageError, match="block size must be"):
             kvtrace.read(put(rows((0, 4, [0]))), block_size=wrong)
 
 
@@ -664,7 +667,7 @@ def test_reading_from_stdin_uses_no_sidecar(folder, monkeypatch):
 
 def test_an_error_on_stdin_says_so(monkeypatch):
     stdin(monkeypatch, b"nonsense\n")
-    with pytest.raises(RowError, match="^stdin:1: is not JSON"):
+    with pytest.raises(RowError, match="^stdin:1: the row is not JSON"):
         kvtrace.read("-")
 
 

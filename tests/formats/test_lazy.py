@@ -26,7 +26,7 @@ from kvtrace.analysis.weighted_quantiles import distribution_of_sorted
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
 from kvtrace.cli import run
-from kvtrace.formats import trace_files as formats
+from kvtrace.formats import reading, writing
 from kvtrace.formats.dataset import DatasetWriter, open_dataset, rows_of
 from kvtrace.formats.dataset_conversion import STREAMED, convert_dataset
 from kvtrace.formats.lazy import LazyTrace
@@ -138,11 +138,11 @@ def test_every_engine_does_the_same(tmp_path_factory, trace, references, engine)
 def test_every_conversion_is_the_same(tmp_path_factory, trace, limit, ratio, format):
     folder = tmp_path_factory.mktemp("converted")
     stream, names = streamed(tmp_path_factory, trace), [str(folder / name) for name in ("a.out", "b.out")]
-    _, count = convert_dataset(stream.parts, names[0], limit, ratio, format=format, extra=True)
+    _, count = convert_dataset(stream.dataset, names[0], limit, ratio, format=format, extra=True)
     expected = speed_up(first_requests(trace, limit), ratio)
-    formats.write(expected, names[1], format=format, extra=True)
+    writing.write(expected, names[1], format=format, extra=True)
     assert count == len(expected)
-    mine, theirs = (formats.read(name, block_size=trace.block_size) for name in names)
+    mine, theirs = (reading.read(name, block_size=trace.block_size) for name in names)
     assert mine == theirs and mine.meta["converted"] == (
         ({"speed_up": ratio} if ratio != 1 else {}) | ({"part": True} if limit < len(trace) else {})
     )
@@ -214,11 +214,11 @@ def test_reuse_times_and_distances_are_those_of_the_plain_lists(trace):
 # -- what is no trace as it stands ---------------------------------------------------------------------------------
 
 WRONG = {
-    "times fall": (dict(timestamp=[0, 2, 1]), "row 2: the timestamp falls"),
-    "times begin later": (dict(timestamp=[1, 2, 3]), "do not count from the first request"),
-    "ids not numbered": (dict(hash_ids=[0, 1, 0, 3, 2]), "row 1: ids are not 0, 1, 2"),
+    "times fall": (dict(timestamp=[0, 2, 1]), "row 2: the timestamp is less than"),
+    "times begin later": (dict(timestamp=[1, 2, 3]), "do not start at 0"),
+    "ids not numbered": (dict(hash_ids=[0, 1, 0, 3, 2]), "row 1: ids do not count 0, 1, 2"),
     "ids that the manifest lacks": (dict(hash_ids=[0, 1, 0, 2, 1]), None),
-    "a parent that comes later": (dict(parent=[-1, 2, -1]), "row 1: its parent comes later"),
+    "a parent that comes later": (dict(parent=[-1, 2, -1]), "row 1: the parent is not an earlier row"),
     "lengths that do not fit": (dict(input_length=[2, 2, 5]), "row 2: 1 hash_ids for 5 tokens"),
 }
 
@@ -233,7 +233,7 @@ def test_what_a_stream_cannot_mend_is_told(folder, kind):
     if said is None:  # block 1 follows no block here, so these ids are no forest, which is told where it matters
         stream = LazyTrace(open_dataset("t.dataset"))
         assert not stream.is_chained
-        with pytest.raises(InputError, match="Try trace.chained"):
+        with pytest.raises(InputError, match="Use trace.chained"):
             analyze(stream)
         return
     with pytest.raises(InputError, match=said) as error:
@@ -276,7 +276,7 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_print_the_same_of_a_folder_and_of_a_file(folder, capsys, command):
     large("t.dataset")
-    formats.write(formats.read("t.dataset"), "t.parquet")
+    writing.write(reading.read("t.dataset"), "t.parquet")
     name, *options = command.split()
     assert run([name, "t.parquet", *options]) == 0
     file = capsys.readouterr().out
@@ -293,7 +293,7 @@ def test_commands_print_the_same_of_a_folder_and_of_a_file(folder, capsys, comma
 @pytest.mark.parametrize("output", ["{}.jsonl.gz", "{}.parquet"])
 def test_conversions_of_a_folder_and_of_a_file_are_the_same_bytes(folder, options, output):
     large("t.dataset")
-    formats.write(formats.read("t.dataset"), "t.parquet")
+    writing.write(reading.read("t.dataset"), "t.parquet")
     for source in ("dataset", "parquet"):
         assert run(["convert", f"t.{source}", "-o", output.format(source), "-q", *options.split()]) == 0
     one, other = (Path(output.format(source)) for source in ("dataset", "parquet"))
@@ -303,16 +303,16 @@ def test_conversions_of_a_folder_and_of_a_file_are_the_same_bytes(folder, option
 
 def test_a_folder_becomes_another_folder_and_itself(folder):
     large("t.dataset")
-    trace = formats.read("t.dataset")
+    trace = reading.read("t.dataset")
     for output in ("u/", "t.dataset"):
         assert run(["convert", "t.dataset", "-o", output, "-q", "--limit", "500"]) == 0
-        assert formats.read(output) == first_requests(trace, 500)
+        assert reading.read(output) == first_requests(trace, 500)
 
 
 def test_each_request_is_written_from_a_stream(folder):
     large("t.dataset")
     assert run(["simulate", "t.dataset", "--capacity", "5000", "--per-request", "hits.csv", "--no-gap", "-q"]) == 0
-    expected = simulate(formats.read("t.dataset"), 5000).hit_blocks
+    expected = simulate(reading.read("t.dataset"), 5000).hit_blocks
     lines = Path("hits.csv").read_text().splitlines()
     assert [int(row["hit_blocks"]) for row in csv.DictReader(lines)] == expected.tolist()
 
@@ -320,24 +320,24 @@ def test_each_request_is_written_from_a_stream(folder):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("analyze t.dataset --memory 150MB", "Try a machine with more memory"),
+        ("analyze t.dataset --memory 150MB", "Use a machine with more memory"),
         ("curve t.dataset --memory 150MB", "Try --sample 0.01"),
         ("simulate t.dataset --memory 150MB", "--no-gap"),
         ("convert t.dataset -o u/ --memory 150MB", "--memory is 150 MB, but this needs at most"),
         ("convert t.dataset -o u/ --fold 2 --memory 100MB", "which this conversion needs"),
-        ("analyze t.dataset --fold 2 --memory 100MB", "Try it without --fold"),
-        ("simulate t.dataset --engine vllm --memory 9GB", "engine vllm takes is not known"),
-        ("simulate t.dataset --mode grow --memory 9GB", "mode grow takes is not known"),
-        ("simulate t.dataset --tiers a=5000 --memory 9GB", "--tiers takes is not known"),
-        ("simulate t.dataset --over-time 1s --memory 9GB", "--over-time takes is not known"),
-        ("analyze t.dataset --memory much", "is no size of memory"),
-        ("analyze t.parquet --memory 9GB", "is read whole"),
-        ("analyze t.dataset --block-size 16", "the manifest says 512"),
+        ("analyze t.dataset --fold 2 --memory 100MB", "Omit --fold"),
+        ("simulate t.dataset --engine vllm --memory 9GB", "not supported with engine vllm"),
+        ("simulate t.dataset --mode grow --memory 9GB", "not supported with mode grow"),
+        ("simulate t.dataset --tiers a=5000 --memory 9GB", "not supported with --tiers"),
+        ("simulate t.dataset --over-time 1s --memory 9GB", "not supported with --over-time"),
+        ("analyze t.dataset --memory much", "is not a memory size"),
+        ("analyze t.parquet --memory 9GB", "is a single file"),
+        ("analyze t.dataset --block-size 16", "the block size in the manifest is 512"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_before_any_row_is_read(folder, capsys, monkeypatch, command, said):
     large("t.dataset")
-    formats.write(toy("0 1"), "t.parquet")
+    writing.write(toy("0 1"), "t.parquet")
     monkeypatch.setattr("kvtrace.formats.dataset.Dataset.chunks", None)
     assert run(command.split()) == 2
     assert said in capsys.readouterr().err and not Path("u").exists()
@@ -346,7 +346,7 @@ def test_what_cannot_be_kept_is_refused_before_any_row_is_read(folder, capsys, m
 def test_sizes_of_memory_are_read():
     assert parse_memory("2GB") == 2 * 10**9 and parse_memory("1GiB") == 2**30 and parse_memory("0.5 mb") == 500_000
     for text in ("", "2", "2 blocks", "GB", "-1GB", "1e3GB"):
-        with pytest.raises(UsageError, match="no size of memory"):
+        with pytest.raises(UsageError, match="not a memory size"):
             parse_memory(text)
     Need({"here": 5}).require(5)
     with pytest.raises(UsageError, match="1 MB here"):

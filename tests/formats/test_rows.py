@@ -287,7 +287,7 @@ def test_what_is_wrong_with_the_stream_is_told_after_what_is_wrong_before(thread
                 raise InputError("cut short")
             return size
 
-    with mock.patch.object(jsonl_read, "PIECE", 200), pytest.raises(RowError, match="^f:21: is not JSON"):
+    with mock.patch.object(jsonl_read, "PIECE", 200), pytest.raises(RowError, match="^f:21: the row is not JSON"):
         jsonl_read.read_rows(io.BufferedReader(Failing(), 100), "f", threads=threads)
 
 

@@ -87,7 +87,7 @@ def test_tails_that_are_left_out_get_ids_of_their_own():
     columns = Columns([0, 1, 2], [10, 8, 3], [1, 1, 1], [0, 1, 0, 1], [0, 2, 4, 4])
     adapted, losses = portable.adapt(Trace.from_columns(columns, block_size=4, tail="dropped"))
     assert adapted.hash_ids.tolist() == [0, 1, 2, 0, 1, 3] and adapted.tail == "unique"
-    assert losses == ["2 tails that the trace leaves out got ids of their own."]
+    assert losses == ["2 dropped tail blocks got new ids."]
 
 
 def test_an_id_of_two_sizes_becomes_two_ids():
@@ -95,7 +95,7 @@ def test_an_id_of_two_sizes_becomes_two_ids():
     columns = Columns([0, 1, 2, 3], [8, 6, 6, 7], [1] * 4, [0, 1] * 4, [0, 2, 4, 6, 8])
     adapted, losses = portable.adapt(Trace.from_columns(columns, block_size=4))
     assert adapted.hash_ids.tolist() == [0, 1, 0, 2, 0, 2, 0, 3]
-    assert losses == ["3 tails had ids of blocks of another size and got new ones."]
+    assert losses == ["3 tail blocks had ids of blocks of another size and got new ones."]
 
 
 def test_what_is_lost_is_counted_and_said():
@@ -106,7 +106,7 @@ def test_what_is_lost_is_counted_and_said():
     assert portable.adapt(Trace.from_columns(columns, block_size=1))[1] == [
         "2 output_lengths were raised from 0 to 1.",
         "2 times were rounded to whole milliseconds.",
-        "2 sessions were left out: rows stand by themselves.",
+        "2 sessions were left out: rows are independent.",
         "1 extra column was left out.",
     ]
 

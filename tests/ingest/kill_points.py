@@ -87,19 +87,20 @@ def child(last, report, arguments):
     import fcntl
 
     from kvtrace import cli
-    from kvtrace._base import files
+    from kvtrace._base import output_files
     from kvtrace.ingest import checkpoint as checkpoint
     from kvtrace.ingest.logs import sources
     from kvtrace.privacy import publishing as publish
 
     anonymize = import_module("kvtrace.ingest.pipeline")  # the package's attribute of that name is the function
-    sources.PIECE_BYTES, files.BUFFER, checkpoint.SYNC = PIECE_BYTES, BUFFER, SYNC
+    sources.PIECE_BYTES, output_files.BUFFER, checkpoint.SYNC = PIECE_BYTES, BUFFER, SYNC
     anonymize.SMALL = 0  # workers for a small log too
     events = Events(int(last), report)
     events.in_halves(os, "pwrite", 1)
-    events.in_halves(files._Sink, "write", 1)
+    events.in_halves(output_files._Sink, "write", 1)
     for owner, name in (
-        (os, "fsync"), (os, "replace"), (os, "unlink"), (os, "ftruncate"), (fcntl, "flock"), (files.Output, "finish"),
+        (os, "fsync"), (os, "replace"), (os, "unlink"), (os, "ftruncate"), (fcntl, "flock"),
+        (output_files.Output, "finish"),
         (anonymize.Collector, "add"), (anonymize.Collector, "finish"), (anonymize, "release"), (publish, "audit"),
         (publish, "card"), (checkpoint.Checkpoint, "begin"),
     ):  # fmt: skip

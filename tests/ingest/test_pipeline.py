@@ -12,7 +12,7 @@ from kvtrace._base.errors import InputError, RowError, UsageError
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import sources
 from kvtrace.ingest.pipeline import anonymize_rows
-from kvtrace.trace.figures import figures
+from kvtrace.trace.trace_figures import figures
 
 # the example that the block-hash form was published with: five requests, and what becomes of them
 PUBLISHED_LOG = [

@@ -20,7 +20,7 @@ from kvtrace.ingest.pipeline_tasks import anonymize_dataset
 from kvtrace.privacy.numbering.local_runner import LocalRunner
 from kvtrace.privacy.numbering.store import Store
 from kvtrace.privacy.numbering.task_plan import shard_of
-from kvtrace.trace.figures import figures
+from kvtrace.trace.trace_figures import figures
 
 KEY = Key(bytes(range(16)))
 OPTIONS = {"key": KEY, "tokenizer": None, "block_size": 4}

@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as arrays
 
 import kvtrace
 from kvtrace._base.errors import InputError, KvtraceError, RowError, StoppedError, UsageError
-from kvtrace._base.files import Output, outputs_together, remove_stale
+from kvtrace._base.output_files import Output, outputs_together, remove_stale
 from kvtrace.cli import run
 from kvtrace.ingest.batch_codec import packed, unpacked
 from kvtrace.ingest.checkpoint import CONTINUES, Checkpoint

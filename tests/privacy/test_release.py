@@ -161,7 +161,7 @@ def test_a_sample_holds_whole_sessions_and_numbers_without_gaps(both, share, see
     try:
         done = release(trace, PROFILES["standard"], users=users, session_share=share, rng=rng)
     except UsageError as error:
-        assert "holds none" in str(error)
+        assert "contains none" in str(error)
         return
     assert done.sampled and len(done.trace) <= len(trace)
     if trace.session is not None and (trace.session >= 0).any():
@@ -245,7 +245,7 @@ def test_strict_leaves_out_the_blocks_of_outputs_and_says_so():
 def test_blocks_hashed_without_their_prefix_are_chained_first():
     trace = toy("0 1 2", "3 1 2")
     done = release(trace, PROFILES["standard"], users=np.array([0, 1]))
-    assert done.trace.is_chained and [step.name for step in done.steps][:2] == ["as it was", "chained"]
+    assert done.trace.is_chained and [step.step.value for step in done.steps][:2] == ["original", "chained"]
 
 
 # -- what a profile says, and what is wrong with one -------------------------------------------------------------------
@@ -261,13 +261,13 @@ def test_a_sidecar_declares_the_profile_that_made_the_trace():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"name": "loose"}, "profile is 'loose'"),
-        ({"tail": "cut"}, "tail is 'cut'"),
-        ({"k": 0}, "k is 0"),
-        ({"k_counts": "rows"}, "k counts 'rows'"),
-        ({"time_step_ms": -1}, "time step"),
-        ({"round_input": "pow2"}, "rounding of input"),
-        ({"round_output": 0}, "rounding of output"),
+        ({"name": "loose"}, "'loose' is not a release profile"),
+        ({"tail": "cut"}, "'cut' is not a valid tail"),
+        ({"k": 0}, "k must be"),
+        ({"k_counts": "rows"}, "'rows' is not valid for k_counts"),
+        ({"time_step_ms": -1}, "time_step_ms must be"),
+        ({"round_input": "pow2"}, "round_input must be"),
+        ({"round_output": 0}, "round_output must be"),
     ],
 )
 def test_a_wrong_setting_is_told(settings, said):
@@ -276,7 +276,7 @@ def test_a_wrong_setting_is_told(settings, said):
 
 
 def test_input_lengths_are_rounded_within_a_block_only():
-    with pytest.raises(UsageError, match="divides the block size of 4"):
+    with pytest.raises(UsageError, match="divide the block size of 4"):
         rounded(toy("0", block_size=4), 3, "exact")
 
 

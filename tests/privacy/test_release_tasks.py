@@ -14,8 +14,8 @@ from kvtrace.privacy.profiles import profile
 from kvtrace.privacy.release_tasks import release_dataset
 from kvtrace.privacy.releases import release
 from kvtrace.trace.building import TraceBuilder
-from kvtrace.trace.figures import figures
 from kvtrace.trace.trace import Trace
+from kvtrace.trace.trace_figures import figures
 from tests.ingest.test_pipeline_tasks import Here
 from tests.strategies import traces
 
@@ -102,7 +102,7 @@ def test_a_sample_holds_the_same_sessions(tmp_path_factory, both, partitions, se
             in_tasks(parts, path, chosen, **options)
         return
     if done.contributors.kind == "inferred":  # none of the users was drawn
-        with pytest.raises(UsageError, match="neither users nor sessions"):
+        with pytest.raises(UsageError, match="needs users or sessions"):
             in_tasks(parts, path, chosen, **options)
         return
     assert same(in_tasks(parts, path, chosen, **options), done)
@@ -110,9 +110,9 @@ def test_a_sample_holds_the_same_sessions(tmp_path_factory, both, partitions, se
 
 def test_what_takes_all_blocks_in_one_place_is_refused(tmp_path):
     parts = folder_of(kvtrace.toy("0 1", "0 2", "3"), tmp_path / "t.dataset")
-    with pytest.raises(UsageError, match="neither users nor sessions"):
+    with pytest.raises(UsageError, match="needs users or sessions"):
         in_tasks(parts, tmp_path, profile("standard"))
-    with pytest.raises(UsageError, match="can't be inferred"):
+    with pytest.raises(UsageError, match="cannot be inferred"):
         in_tasks(parts, tmp_path, profile("standard", k=1), share=0.5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.dataset"]
 

@@ -42,13 +42,13 @@ def refused(*args, tail="kept", **named):
 def test_offsets_rise_to_the_number_of_references():
     bad = columns([[0, 1]])
     bad.offsets = np.array([0, 3])
-    with pytest.raises(kvtrace.InputError, match="offsets do not rise from 0 to 2"):
+    with pytest.raises(kvtrace.InputError, match="offsets do not ascend from 0 to 2"):
         Trace(**vars(bad), block_size=4)
 
 
 def test_a_kept_tail_counts_as_a_block():
     assert made([[0, 1]], lengths=[5]).full_blocks.tolist() == [1]
-    assert "2 hash_ids for 9 tokens; at block size 4 that prompt has 3" in refused([[0, 1]], lengths=[9])
+    assert "2 hash_ids for 9 tokens; at block size 4 there should be 3" in refused([[0, 1]], lengths=[9])
 
 
 def test_a_dropped_tail_does_not():
@@ -62,14 +62,14 @@ def test_a_unique_tail_is_shared_by_nobody():
 
 
 def test_times_begin_at_zero_and_never_fall():
-    assert "row 2: the timestamp falls" in refused([[0], [1], [2]], times=[0, 5, 4])
-    assert "times begin at 7 ms" in refused([[0]], times=[7])
+    assert "row 2: the timestamp is less than" in refused([[0], [1], [2]], times=[0, 5, 4])
+    assert "times start at 7 ms" in refused([[0]], times=[7])
     assert "not finite" in refused([[0], [1]], times=[0, np.inf])
 
 
 def test_ids_are_numbered_by_first_appearance():
-    assert "row 1: ids are not 0, 1, 2" in refused([[0], [2]])
-    assert "row 0: ids are not 0, 1, 2" in refused([[1]])
+    assert "row 1: ids do not count 0, 1, 2" in refused([[0], [2]])
+    assert "row 0: ids do not count 0, 1, 2" in refused([[1]])
 
 
 def test_an_id_after_two_others_loads_but_is_not_chained():
@@ -85,11 +85,11 @@ def test_lengths_are_not_negative():
 
 
 def test_a_parent_is_an_earlier_row():
-    assert "row 0: its parent is not an earlier row" in refused([[0], [1]], parent=[1, -1])
+    assert "row 0: the parent is not an earlier row" in refused([[0], [1]], parent=[1, -1])
 
 
 def test_a_column_has_one_value_a_request():
-    assert "session has 1 values for 2 requests" in refused([[0], [1]], session=[0])
+    assert "session has 1 values, but there are 2 requests" in refused([[0], [1]], session=[0])
     assert "extra column 'type' has 1 values" in refused([[0], [1]], extra={"type": np.array(["a"])})
 
 
@@ -132,7 +132,7 @@ def test_rows_are_sorted_by_time_and_equal_times_keep_their_order():
     normalised, fixes = normalise(columns([[0], [1], [2]], times=[5, 3, 3]))
     assert normalised.timestamp.tolist() == [0, 0, 2] and normalised.hash_ids.tolist() == [0, 1, 2]
     assert (fixes.rows_moved, fixes.first_timestamp) == (2, 3.0)
-    assert "2 rows were out of time order" in str(fixes)
+    assert "2 rows were sorted by time" in str(fixes)
 
 
 def test_ids_of_any_size_are_renumbered():
@@ -233,7 +233,7 @@ def test_a_column_that_one_trace_lacks_is_filled():
 
 
 def test_nothing_to_concatenate():
-    with pytest.raises(kvtrace.UsageError, match="no trace"):
+    with pytest.raises(kvtrace.UsageError, match="at least one trace"):
         concat([])
 
 

@@ -1,47 +1,47 @@
-"""What can go wrong, and the exit status each kind ends with.
+"""The kinds of errors, and their exit statuses.
 
-Every message is one line: where, what was found, what to try. None ever holds content of a log: a prompt, an
-output, a key or a value taken from them.
+Every message is one line: where, what is wrong, what to do. No message contains content of a log: a prompt, an output,
+a key or any of their values.
 """
 
 from typing import Self
 
 
 class KvtraceError(Exception):
-    """Something went wrong inside or around kvtrace; the message is one clear line."""
+    """An error in kvtrace or its environment; the message is one line."""
 
     status = 1
 
 
 class UsageError(KvtraceError):
-    """The arguments do not fit together, or name something that does not exist."""
+    """The arguments are not valid, or contradict each other."""
 
     status = 2
 
 
 class InputError(KvtraceError):
-    """A file holds something that kvtrace cannot take."""
+    """A file is not valid."""
 
     status = 3
 
 
 class AuditError(KvtraceError):
-    """A trace shows more than its profile allows; nothing was written."""
+    """A trace reveals more than its profile allows; nothing was written."""
 
     status = 4
 
 
 class StoppedError(KvtraceError):
-    """The run ended early through no fault of its input, and can be run again."""
+    """The run stopped early for an outside reason, and can be run again."""
 
     status = 5
 
 
 class RowError(InputError):
-    """One row of a file is bad; `reason` says why without showing what the row holds.
+    """One row of a file is not valid; `reason` explains it without the row's content.
 
-    A reader raises it with the reason alone (and `field`, the JSON path, where it knows one); whoever knows file,
-    line and byte offset adds them with `at`.
+    A reader raises it with the reason (and `field`, the JSON path, if known); the caller adds file, line and byte
+    offset with `at`.
     """
 
     def __init__(self, reason: str, *, field: str | None = None, hint: str | None = None) -> None:
@@ -68,12 +68,12 @@ class RowError(InputError):
 
 
 class LeftOut(RowError):
-    """A row that is no request with blocks, though nothing is wrong with it; it is left out and counted."""
+    """A valid row that is not a request with blocks; it is left out and counted."""
 
 
 class EmptyPrompt(LeftOut):
-    """A request whose prompt is empty."""
+    """A request with an empty prompt."""
 
 
 class NotARequest(LeftOut):
-    """A row that tells something else: another event, a span of another kind; `reason` says what."""
+    """A row that is not a request, such as another event or span; `reason` says which."""

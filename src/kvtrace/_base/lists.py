@@ -1,4 +1,4 @@
-"""Lists and amounts as people write them on a command line: quantiles, factors, names, the first part of a trace."""
+"""Parse lists and amounts on a command line: quantiles, factors, names, the start of a trace."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from .units import milliseconds
 
 
 def quantiles(text: str | None) -> list[float]:
-    """The quantiles of a comma-separated list, each from 0 to 1; UsageError where one is not.
+    """The quantiles of a comma-separated list, each from 0 to 1; UsageError if one is not valid.
 
     >>> quantiles("0.9, 0.99")
     [0.9, 0.99]
     """
-    found = [_number(part, float) for part in _parts(text)]
-    if not all(value is not None and 0 <= value <= 1 for value in found):
+    values = [_number(word, float) for word in _words(text)]
+    if not all(value is not None and 0 <= value <= 1 for value in values):
         raise UsageError(f"{text!r} is not a list of quantiles. Example: 0.5,0.9,0.99.")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(values))
 
 
 def factors(text: str | None) -> list[int]:
-    """The factors of a comma-separated list, whole and at least 1; UsageError where one is not.
+    """The factors of a comma-separated list, integers of at least 1; UsageError if one is not valid.
 
     >>> factors("1,2,4")
     [1, 2, 4]
     """
-    found = [_number(part, int) for part in _parts(text)]
-    if not all(value is not None and value >= 1 for value in found):
-        raise UsageError(f"{text!r} is not a list of whole factors of at least 1. Example: 1,2,4.")
-    return list(dict.fromkeys(found))
+    values = [_number(word, int) for word in _words(text)]
+    if not all(value is not None and value >= 1 for value in values):
+        raise UsageError(f"{text!r} is not a list of fold factors. Example: 1,2,4.")
+    return list(dict.fromkeys(values))
 
 
-def _parts(text):
+def _words(text):
     return [] if text is None else text.split(",")
 
 
@@ -42,19 +42,19 @@ def _number(text, kind):
 
 
 def names(text: str) -> list[str]:
-    """The names of a comma-separated list, each once; UsageError where there is none.
+    """The names of a comma-separated list, each once; UsageError if there is none.
 
     >>> names("lru, fifo,lru")
     ['lru', 'fifo']
     """
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    if not found:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
         raise UsageError(f"{text!r} is not a list of names. Example: lru,fifo.")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(words))
 
 
 def leading_rows(text: str, timestamp) -> int:
-    """How many of the first requests a text leaves out: so many (1000), a share (10%) or a time (10m).
+    """The number of leading requests in an amount: a number (1000), a share (10%) or a time (10m).
 
     >>> import numpy as np
     >>> [leading_rows(text, np.arange(4) * 1000.0) for text in ("3", "50%", "1s")]

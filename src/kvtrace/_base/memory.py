@@ -1,4 +1,4 @@
-"""Memory: how much something needs, term by term, and how freed memory goes back to the system."""
+"""Memory bounds, term by term, and the return of freed memory to the system."""
 
 from __future__ import annotations
 
@@ -11,54 +11,56 @@ from .units import BYTES
 MB = 10**6
 MMAP_THRESHOLD = -3  # of mallopt
 PROGRAM = 100 * MB  # Python and its libraries
-PIECE = 100 * MB  # a piece of the trace, unpacked, and what is made of it
+PIECE = 100 * MB  # a decompressed piece of the trace, and arrays derived from it
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes of each thing that is kept; `beyond` names what no bound is known for."""
+    """A memory bound: bytes for each purpose; `beyond` names a part without a known bound."""
 
     terms: dict[str, int]
-    remedy: str = "Try a machine with more memory"
+    remedy: str = "Use a machine with more memory"
     beyond: str | None = None
 
     @property
     def total(self) -> int:
-        """All of it, in bytes."""
+        """The sum in bytes."""
         return sum(self.terms.values())
 
     def __str__(self) -> str:
-        parts = ", ".join(f"{_mb(size)} {what}" for what, size in self.terms.items() if size >= MB / 2)
+        terms = ", ".join(f"{_mb(size)} {purpose}" for purpose, size in self.terms.items() if size >= MB / 2)
         if self.beyond:
-            return f"needs {_mb(self.total)}: {parts}; and what {self.beyond} takes, which is not known before"
-        return f"needs at most {_mb(self.total)}: {parts}"
+            return f"needs {_mb(self.total)}: {terms}; and an unknown amount for {self.beyond}"
+        return f"needs at most {_mb(self.total)}: {terms}"
 
-    def require(self, most: int | None) -> None:
-        """UsageError where that is more than `most` bytes, or nobody knows."""
-        if most is None:
+    def require(self, max_bytes: int | None) -> None:
+        """UsageError if the bound exceeds `max_bytes` (None = no limit), or is not known."""
+        if max_bytes is None:
             return
         if self.beyond:
-            raise UsageError(f"what {self.beyond} takes is not known before, so --memory can't be kept. Leave it out.")
-        if self.total > most:
-            raise UsageError(f"--memory is {_mb(most)}, but this {self}. {self.remedy}.")
+            raise UsageError(
+                f"--memory is not supported with {self.beyond}: its memory use is not known in advance. Omit --memory."
+            )
+        if self.total > max_bytes:
+            raise UsageError(f"--memory is {_mb(max_bytes)}, but this {self}. {self.remedy}.")
 
 
 def parse_memory(text: str) -> int:
-    """Bytes, as in 2GB, 800MB or 1.5GiB; UsageError where they are none.
+    """A size such as 2GB, 800MB or 1.5GiB in bytes; UsageError if it is not valid.
 
     >>> parse_memory("800MB"), parse_memory("1.5 GiB")
     (800000000, 1610612736)
     """
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([a-zA-Z]+)\s*", text)
-    if not found or found[2].lower() not in BYTES:
-        raise UsageError(f"{text!r} is no size of memory. Try 2GB, 800MB or 1.5GiB.")
-    return int(float(found[1]) * BYTES[found[2].lower()])
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([a-zA-Z]+)\s*", text)
+    if not match or match[2].lower() not in BYTES:
+        raise UsageError(f"{text!r} is not a memory size. Examples: 2GB, 800MB, 1.5GiB.")
+    return int(float(match[1]) * BYTES[match[2].lower()])
 
 
 def keep_little() -> None:
-    """Let freed arrays of this process go back to the system at once, where its C library can: bounds count on it.
+    """Make glibc return freed arrays to the system at once; the bounds rely on it.
 
-    glibc otherwise keeps freed arrays of up to 32 MB for later, so that the process grows with what it has let go.
+    By default glibc caches freed arrays of up to 32 MB, so the process keeps growing.
     """
     libc = _libc()
     if libc is not None:
@@ -66,7 +68,7 @@ def keep_little() -> None:
 
 
 def give_back() -> None:
-    """Give the system what the C library has kept of freed memory until now."""
+    """Make glibc return the freed memory that it caches now."""
     libc = _libc()
     if libc is not None:
         libc.malloc_trim(0)

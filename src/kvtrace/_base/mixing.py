@@ -1,4 +1,4 @@
-"""SplitMix64 (Steele et al., 2014): numbers whose bits are spread, the same everywhere."""
+"""SplitMix64 (Steele et al., 2014): deterministic mixing of the bits of numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def split_mix(values: np.ndarray) -> np.ndarray:
-    """SplitMix64 (Steele et al., 2014): each value as the seed of a generator, and the first number it gives.
+    """The first number of a SplitMix64 generator seeded with each value.
 
     >>> split_mix(np.array([0]))
     array([16294208416658607535], dtype=uint64)
@@ -15,7 +15,7 @@ def split_mix(values: np.ndarray) -> np.ndarray:
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Each number (uint64) with its bits spread over the word; no two numbers become one.
+    """Each number (uint64) with its bits mixed over the word; different numbers stay different.
 
     >>> int(mix(np.array([1], dtype=np.uint64))[0]) >> 32 > 0
     True

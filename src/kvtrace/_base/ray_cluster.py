@@ -1,4 +1,4 @@
-"""Ray, for whoever has more machines: a connection that stays quiet, and tasks whose results come in order."""
+"""Ray, for several machines: a quiet connection, and tasks with ordered results."""
 
 from __future__ import annotations
 
@@ -17,39 +17,41 @@ from typing import Any
 from .errors import StoppedError, UsageError
 from .workers import guarded
 
-PATIENCE = 10  # seconds for somebody at an address to answer
+TIMEOUT_S = 10  # for a cluster to accept a connection
 
 
 def connect(address: str | None = None) -> ModuleType:
-    """The module ray, connected to a cluster at an address (`auto`, `host:6379`), or to one of this machine alone.
+    """The module ray, connected to the cluster at an address (`auto`, `host:6379`), or to a new local cluster.
 
-    A connection that is there already is used as it is. UsageError where Ray is missing or nobody answers. Workers'
-    output stays on their machines, nothing is logged here, no dashboard begins, and no usage statistics are sent.
+    An existing connection is reused. UsageError if Ray is missing or the cluster cannot be reached. Workers' output
+    stays on their machines; Ray logs nothing here, starts no dashboard and sends no usage statistics.
     """
     ray = _ray()
     if ray.is_initialized():
         return ray
-    if address is not None and not _answers(address):
-        raise UsageError(f"nobody answers at {address}. Try the host:port that `ray start --head` names, or auto.")
+    if address is not None and not _is_reachable(address):
+        raise UsageError(
+            f"Cannot reach a Ray cluster at {address}. Use the host:port that `ray start --head` prints, or auto."
+        )
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     if address is None:
-        address, options["include_dashboard"] = "local", False  # in spite of RAY_ADDRESS
+        address, options["include_dashboard"] = "local", False  # overrides RAY_ADDRESS
     fault: str | None = None
     with _our_signals():
         try:
             ray.init(address=address, **options)
-        except Exception as error:  # of many kinds, by how far the connection came
+        except Exception as error:  # the type depends on the stage of the connection
             fault = type(error).__name__
     if fault is not None:
-        where = "Ray does not start here" if address == "local" else f"no Ray cluster is at {address}"
-        hint = "Try the same versions of Ray and Python as there, and RAY_AUTH_MODE=token if it asks for a token."
-        raise UsageError(f"{where} ({fault}). {hint if address != 'local' else 'Try --runner local.'}")
+        where = "Ray cannot start here" if address == "local" else f"Cannot connect to a Ray cluster at {address}"
+        hint = "Use the cluster's versions of Ray and Python, and RAY_AUTH_MODE=token if it requires a token."
+        raise UsageError(f"{where} ({fault}). {hint if address != 'local' else 'Use --runner local.'}")
     return ray
 
 
 @contextmanager
 def connected(address: str | None = None) -> Iterator[ModuleType]:
-    """As `connect`; what was begun here ends with the block."""
+    """As `connect`; a connection made here is closed when the block ends."""
     ray = _ray()
     ours = not ray.is_initialized()
     try:
@@ -61,17 +63,17 @@ def connected(address: str | None = None) -> Iterator[ModuleType]:
 
 
 def ordered(function: Callable, tasks: Iterable, *, in_flight: int, retries: int) -> Generator:
-    """function(task) for each task, in order, computed by the cluster that `connect` gave; a task takes one CPU.
+    """function(task) for each task, in order, computed by the connected cluster; each task uses one CPU.
 
-    `function` is sent once, tasks one by one, at most `in_flight` ahead of the results. A task whose worker or machine
-    is lost is tried so many times again; then it is a StoppedError. What the function raises is told as by
-    `ordered_map`: a KvtraceError as it is, anything else by its place alone, since its message could hold content.
+    `function` is sent once. At most `in_flight` tasks are pending. A task is retried `retries` times if its worker or
+    machine is lost, and then raises a StoppedError. Exceptions of the function are raised as by `ordered_map`: a
+    KvtraceError unchanged, any other by its place only, because its message could contain content.
     """
     import ray
 
     call = ray.remote(num_cpus=1, max_retries=retries)(guarded)
     waiting: deque = deque()
-    # Ray is called aside: what a signal raises in the main thread would get lost in Ray's compiled part
+    # call Ray in another thread: in the main thread, exceptions from signal handlers would be lost in its compiled code
     with ThreadPoolExecutor(1) as aside:
         shared = aside.submit(ray.put, function).result()
         try:
@@ -88,43 +90,44 @@ def ordered(function: Callable, tasks: Iterable, *, in_flight: int, retries: int
 
 
 def _ray() -> ModuleType:
-    """The module, told before it looks: send no statistics, and print no lines about workers on our stdout."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # a cluster that runs already has its own say
+    """The module, with settings made before its import: no statistics, no worker output on our stdout."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # an existing cluster has its own setting
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")  # log_to_driver=False lets some through
     try:
         import ray
     except ImportError:
-        raise UsageError("Ray is not installed here. Try pip install 'kvtrace[ray]'.") from None
+        raise UsageError("Ray is not installed. Try `pip install 'kvtrace[ray]'`.") from None
     return ray
 
 
-def _answers(address: str) -> bool:
-    """Whether somebody listens at host:port. Asked first, since Ray itself would try for minutes."""
+def _is_reachable(address: str) -> bool:
+    """Whether host:port accepts connections. Checked first, because Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not (colon and port.isdecimal()):
         return address == "auto" or address.startswith("ray://")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE):
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=TIMEOUT_S):
             return True
     except (OSError, OverflowError):
         return False
 
 
 def _result(ray, reference):
-    """What a task gave, waited for in Python: so a signal is heard at once."""
+    """The result of a task, awaited in Python so that signals are handled at once."""
     fault: str | None = None
     try:
         return reference.future().result()
     except ray.exceptions.RayError as error:
-        fault = type(error).__name__.partition("(")[0]  # its message may hold what the task was about
+        fault = type(error).__name__.partition("(")[0]  # its message may contain the task's data
     raise StoppedError(
-        f"Ray lost a task for good ({fault}). Its machines need this version of kvtrace, and memory for a task a CPU."
+        f"Ray lost a task permanently ({fault}). Its machines need this version of kvtrace, and memory for one task "
+        "on each CPU."
     )
 
 
 @contextmanager
 def _our_signals():
-    """Ray takes SIGTERM for its own when it begins, and forgets it when it ends; what the process did is put back."""
+    """Restore the process's signal handlers: Ray replaces SIGTERM when it starts, and drops it when it ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -133,7 +136,7 @@ def _our_signals():
     try:
         yield
     except SystemExit:
-        stopped = True  # Ray's way
+        stopped = True  # raised by Ray's handler
     finally:
         for number, handler in before.items():
             if handler is not None:

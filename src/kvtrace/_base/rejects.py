@@ -1,4 +1,4 @@
-"""The rejects file: where each bad row is and why it was not taken, one JSON object a line, never what it holds."""
+"""The rejects file: the place of each bad row and the reason, one JSON object a line; never its content."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .errors import RowError
-from .files import write_atomically
+from .output_files import write_atomically
 
 
 class RejectsFile:
-    """Gathers rejects in a temporary file, which gets its name when the run ends, well or not."""
+    """Collects rejects in a temporary file, which gets its name when the run ends, also after a failure."""
 
     def __init__(self, path: str | Path | None):
         self._output: AbstractContextManager[BinaryIO] | None = None if path is None else write_atomically(path)
@@ -24,11 +24,11 @@ class RejectsFile:
         return self
 
     def add(self, error: RowError) -> None:
-        """Note one bad row."""
+        """Add one bad row."""
         if self._stream is not None:
             row = {name: getattr(error, name) for name in ("path", "line", "offset", "length", "field", "reason")}
             self._stream.write(json.dumps(row).encode() + b"\n")
 
     def __exit__(self, *_):
         if self._output is not None:
-            self._output.__exit__(None, None, None)  # a run that failed has rejects all the same: they may say why
+            self._output.__exit__(None, None, None)  # also after a failure: the rejects may explain it

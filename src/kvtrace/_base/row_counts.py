@@ -1,4 +1,4 @@
-"""What happened to the rows of a log, in numbers."""
+"""Counts of the rows of a log: taken, filtered, rejected."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any
 
 @dataclass
 class Counts:
-    """What happened to the rows of a log: rows = requests + filtered + rejected.
+    """Counts of the rows of a log: rows = requests + filtered + rejected.
 
-    A row that holds several requests, a whole conversation say, counts as so many.
+    A row with several requests, such as a whole conversation, counts once for each.
     """
 
     rows: int = 0
     requests: int = 0
-    filtered: int = 0  # left out: empty prompts, and rows that are no requests
+    filtered: int = 0  # left out: empty prompts, and rows that are not requests
     rejected: int = 0
-    others: int = 0  # of those filtered, the ones that are no requests
-    lengths_only: int = 0  # requests of which the log holds lengths only: what they share is not known
-    unsampled: int = 0  # requests that a sample of the sessions left out, after all were read
-    cut: int = 0  # requests whose text the logger cut, taken because --allow-truncated said so
-    with_logged_tokens: int = 0  # requests whose log says how many tokens the prompt has
-    equal_to_logged: int = 0  # ... and where our count is the same
-    logged_difference: int = 0  # sum of |ours - logged| over them
-    without_output_blocks: int = 0  # with --outputs: the log has no text, or counts other tokens than it has
-    reasons: Counter = field(default_factory=Counter)  # why rows were rejected
+    others: int = 0  # filtered rows that are not requests
+    lengths_only: int = 0  # requests with lengths only: their shared prefixes are unknown
+    unsampled: int = 0  # requests that are not in the sample of sessions
+    cut: int = 0  # requests with truncated text, taken because of --allow-truncated
+    with_logged_tokens: int = 0  # requests with a logged number of prompt tokens
+    equal_to_logged: int = 0  # ... equal to our count
+    logged_difference: int = 0  # sum of |our count - logged|
+    without_output_blocks: int = 0  # with --outputs: the log has no text, or a number of tokens that does not fit it
+    reasons: Counter = field(default_factory=Counter)  # reason -> rejected rows
 
     @property
     def unknown(self) -> dict[str, str]:
-        """What a sidecar says of what the log does not show."""
+        """The sidecar's entry for facts that the log does not contain."""
         if not self.lengths_only:
             return {}
-        return {"prefixes": "unknown: the log holds lengths only, so no block is shared"}
+        return {"prefixes": "unknown: the log has lengths only, so no block is shared"}
 
     def to_dict(self) -> dict[str, Any]:
         """The counts by name."""

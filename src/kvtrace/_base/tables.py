@@ -1,6 +1,6 @@
-"""A table of text: what a result has to show, before anything decides how it looks.
+"""Tables of text, independent of their display.
 
-A rich console prints one as it is (`__rich__`); a notebook shows several as preformatted HTML.
+A rich console prints them (`__rich__`); a notebook shows them as preformatted HTML.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass
 class Column:
-    """One column: its heading, and how its cells stand."""
+    """One column: its heading and alignment."""
 
     name: str
     right: bool = False  # aligned to the right, as numbers are
@@ -44,7 +44,7 @@ class TextTable:
         self.rows.append(cells)
 
     def __rich__(self) -> Any:
-        """The table as rich draws it."""
+        """The table for a rich console."""
         from rich.table import Table
         from rich.text import Text
 
@@ -67,7 +67,9 @@ def html(tables: Iterable[TextTable]) -> str:
 
     from rich.console import Console
 
-    console = Console(file=io.StringIO(), record=True, width=160, force_jupyter=False)  # it would show twice
+    console = Console(
+        file=io.StringIO(), record=True, width=160, force_jupyter=False
+    )  # otherwise a notebook shows it twice
     for table in tables:
         console.print(table, "")
     lines = console.export_html(inline_styles=True, code_format="{code}").splitlines()
@@ -75,7 +77,7 @@ def html(tables: Iterable[TextTable]) -> str:
 
 
 def printable(name: str) -> str:
-    """A name out of a trace, without the characters that a terminal would obey.
+    """A name from a trace, without terminal control characters.
 
     >>> printable("a\\x1b[2Jb")
     'a?[2Jb'
@@ -84,7 +86,7 @@ def printable(name: str) -> str:
 
 
 def number(value: float | None) -> str:
-    """A figure with a readable number of digits: 12,035.1, 0.3843; - for None.
+    """A figure with a readable number of digits: 12,035.1 or 0.3843; - for None.
 
     >>> number(12035.14), number(0.38432), number(7), number(None)
     ('12,035.1', '0.3843', '7', '-')

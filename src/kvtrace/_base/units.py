@@ -17,7 +17,7 @@ def milliseconds(text: str) -> float:
     >>> milliseconds("1.5h"), milliseconds("250ms")
     (5400000.0, 250.0)
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
-    if not found:
-        raise UsageError(f"{text!r} is not a duration. Try 30s, 10m, 1.5h or 250ms.")
-    return float(found[1]) * MS[found[2]]
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
+    if not match:
+        raise UsageError(f"{text!r} is not a duration. Examples: 30s, 10m, 1.5h, 250ms.")
+    return float(match[1]) * MS[match[2]]

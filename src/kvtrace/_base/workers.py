@@ -1,4 +1,4 @@
-"""A function mapped over items by several processes, its results in the items' order."""
+"""Map a function over items in several processes, with results in the order of the items."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .errors import KvtraceError, StoppedError
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def ordered_map(function: Callable, items: Iterable, workers: int) -> Generator:
-    """function(item) for each item, in order, computed by so many processes (or here, when it is one).
+    """function(item) for each item, in order, computed by `workers` processes (or in this one if it is 1).
 
-    Forked workers share what the function holds already; elsewhere it is pickled once for each worker. At most a few
-    items a worker are under way, so that memory stays bounded. A function that raises anything but a KvtraceError ends
-    the run with the place of the fault and no more: its message could hold content. A worker that the system kills, for
-    want of memory say, is a StoppedError.
+    Forked workers share the function's data; on other systems it is pickled once for each worker. Each worker has only
+    a few pending items, which bounds the memory. If the function raises anything but a KvtraceError, the run ends with
+    the place of the error only, because its message could contain content. If the system kills a worker, for example
+    when memory runs out, the error is a StoppedError.
     """
     if workers <= 1:
         for item in items:
@@ -46,16 +46,16 @@ def ordered_map(function: Callable, items: Iterable, workers: int) -> Generator:
                 yield waiting.popleft().result().value()
         except BrokenProcessPool:
             raise StoppedError(
-                "a worker process was killed, perhaps for want of memory; nothing was written. Try fewer --workers."
+                "a worker process was killed, perhaps because memory ran out; nothing was written. Use fewer --workers."
             ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 def retrying_map(function: Callable, items: Iterable, workers: int, attempts: int = 3) -> Generator:
-    """The same for a function that may be called again: what a worker that died was doing is done anew.
+    """As `ordered_map`, for a function that may run again: the items of a killed worker are repeated.
 
-    Items that were under way so many times when a worker died are a StoppedError.
+    StoppedError if workers are killed `attempts` times on the same items.
     """
     left = deque(items)
     tried = 0
@@ -68,27 +68,27 @@ def retrying_map(function: Callable, items: Iterable, workers: int, attempts: in
                 while left:
                     while len(waiting) < min(2 * workers, len(left)):
                         waiting.append(pool.submit(_run, left[len(waiting)]))
-                    given = waiting[0].result()
+                    result = waiting[0].result()
                     waiting.popleft()
                     left.popleft()
                     tried = 0
-                    yield given.value()
+                    yield result.value()
             except BrokenProcessPool:
                 tried += 1
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
         if tried >= attempts:
             raise StoppedError(
-                f"a worker process was killed {tried} times over the same task, perhaps for want of memory; nothing "
-                "was written. Try fewer --workers or more --partitions."
+                f"a worker process was killed {tried} times on the same task, perhaps because memory ran out; nothing "
+                "was written. Use fewer --workers or more --partitions."
             )
 
 
 @dataclass
 class _Result:
-    """What a call gave, or where it failed, in a form that can cross processes and holds no content."""
+    """The result of a call, or the place of its failure; it can be pickled, and contains no content."""
 
-    given: Any = None
+    returned: Any = None
     error: KvtraceError | None = None
     fault: str | None = None
 
@@ -96,24 +96,24 @@ class _Result:
         if self.error is not None:
             raise self.error
         if self.fault is not None:
-            raise KvtraceError(f"internal error: {self.fault}. Please report it; the message holds no content.")
-        return self.given
+            raise KvtraceError(f"internal error: {self.fault}. Please report it; the message contains no content.")
+        return self.returned
 
 
 def guarded(function, item) -> _Result:
-    """What function(item) gave or where it failed, whatever it raised, in a form that can cross processes."""
+    """The result of function(item), or the place of its failure for any exception."""
     try:
         return _Result(function(item))
     except KvtraceError as error:
         return _Result(error=error.with_traceback(None))
     except MemoryError:
-        return _Result(error=StoppedError("out of memory; no output file was written. Try fewer --workers."))
+        return _Result(error=StoppedError("out of memory; no output file was written. Use fewer --workers."))
     except Exception as error:
         return _Result(fault=place_of(error))
 
 
 def place_of(error: BaseException) -> str:
-    """Where an unexpected exception came from, in words that hold no content: type, file and line."""
+    """The place of an unexpected exception without content: type, file and line."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -123,7 +123,7 @@ def place_of(error: BaseException) -> str:
 
 
 def _context():
-    """Fork where it is safe: workers then start in a millisecond and share what the parent has loaded."""
+    """Fork on Linux: workers start in a millisecond and share the parent's memory."""
     return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 
 
@@ -133,8 +133,8 @@ _function: Any = None  # this worker's function
 def _start(function, parent):
     global _function
     for stop in (number for number in signal.Signals if number.name in ("SIGINT", "SIGHUP")):
-        signal.signal(stop, signal.SIG_IGN)  # the parent decides when to stop
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the parent's way to end, which a fork passes on
+        signal.signal(stop, signal.SIG_IGN)  # the parent handles these
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the handler inherited from the parent
     _die_with(parent)
     _function = function
 
@@ -144,11 +144,11 @@ def _run(item) -> _Result:
 
 
 def _die_with(parent):
-    """Ask Linux to end this process when its parent ends, however that happens."""
+    """Make Linux kill this process when its parent ends."""
     if sys.platform != "linux":
         return
     import ctypes
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # the parent has already ended
         os._exit(1)

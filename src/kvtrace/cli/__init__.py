@@ -120,7 +120,7 @@ def _forget_stdout() -> None:
 
 
 def _fail_system(error: OSError) -> int:
-    from .._base.files import FULL
+    from .._base.output_files import FULL
     from .._base.workers import place_of
 
     message = f"{error.strerror or 'system error'} ({place_of(error)}); no output file was written."

@@ -45,16 +45,16 @@ def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, mod
 
 def _load(trace, basic, factors, block_size, chain, memory, quiet):
     """Load the trace. A data set is streamed, unless an option needs the whole trace in memory."""
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import analyzing, whole
-    from .large import opened, say
+    from .large import opened, require_memory
 
     dataset, max_bytes = opened(trace, memory, block_size)
     if dataset is None or chain or factors:
         if dataset is not None:
-            say(whole(dataset, "--chain" if chain else "--fold"), max_bytes, quiet)
-        loaded = formats.read(trace, block_size=block_size, extra="ignore" if basic else "keep")
+            require_memory(whole(dataset, "--chain" if chain else "--fold"), max_bytes, quiet)
+        loaded = reading.read(trace, block_size=block_size, extra="ignore" if basic else "keep")
         return loaded.chained() if chain else loaded
-    say(analyzing(dataset), max_bytes, quiet)
+    require_memory(analyzing(dataset), max_bytes, quiet)
     return LazyTrace(dataset, extra=() if basic else ("type",))

@@ -161,7 +161,7 @@ def anonymize(
         preload.begin(options["tokenizer"])
     from .._base.errors import UsageError
     from .._base.rejects import RejectsFile
-    from ..formats import trace_files as formats
+    from ..formats import writing
     from ..ingest.keys import load_key
     from ..ingest.logs.fieldmap import parse_map
     from ..report import summary
@@ -169,9 +169,9 @@ def anonymize(
 
     if on_error == "stop" and (rejects is not None or max_errors is not None):
         raise UsageError("--rejects and --max-errors require --on-error skip.")
-    formats.check_output(output, to)
+    writing.check_output(output, to)
     if rejects is not None:
-        formats.check_output(rejects)
+        writing.check_output(rejects)
     if runner is None and (ray_address, partitions, memory, work_dir) != (None,) * 4:
         raise UsageError("--ray-address, --partitions, --memory and --work-dir require --runner.")
     if runner is not None and resume:
@@ -210,7 +210,7 @@ def _in_one_process(inputs, output, to, checkpoint, *, first_id, against=None, *
     """Anonymise in this process and its workers. Returns figures, counts, release and written files."""
     from ..ingest.pipeline import anonymize_rows
     from ..privacy.publishing import publish
-    from ..trace.figures import figures
+    from ..trace.trace_figures import figures
 
     rows = anonymize_rows(inputs, checkpoint=checkpoint, **options)
     trace_figures, released = figures(rows.trace()), rows.released
@@ -225,14 +225,14 @@ def _in_tasks(
     inputs, output, to, runner, ray_address, work_dir, memory, *, quiet, first_id, against=None, workers=None, **options
 ):
     """Anonymise in tasks over files. Returns figures, counts, release and written files."""
-    from .._base.files import temporary_name
     from .._base.memory import keep_little, parse_memory
+    from .._base.output_files import temporary_name
     from ..ingest.pipeline_tasks import anonymize_dataset
     from ..privacy.numbering.bound import blocks_within, require_folder, running
     from ..privacy.numbering.local_runner import LocalRunner
     from ..privacy.numbering.ray_runner import on_ray
     from ..privacy.publishing import publish_chunks
-    from .large import say
+    from .large import require_memory
 
     keep_little()
     memory_bytes = None if memory is None else parse_memory(memory)
@@ -240,7 +240,7 @@ def _in_tasks(
     work = work_dir or temporary_name(os.path.realpath(output))
     with contextlib.nullcontext(LocalRunner(workers)) if runner == "local" else on_ray(ray_address, workers) as tasks:
         blocks = blocks_within(memory_bytes, tasks.workers)
-        say(running(tasks.workers, blocks), memory_bytes, quiet)
+        require_memory(running(tasks.workers, blocks), memory_bytes, quiet)
         with anonymize_dataset(inputs, runner=tasks, work=work, task_blocks=blocks, **options) as done:
             made = done.made
             written = publish_chunks(
@@ -264,15 +264,16 @@ def _print_summary(screen, trace_figures, counts, account, written):
 def _checkpoint(inputs, output, rejects, key_file, resume):
     """The checkpoint of the run; None if the run cannot be resumed. UsageError if it cannot but --resume is given."""
     from .._base.errors import UsageError
-    from ..formats import trace_files as formats
+    from ..formats import writing
+    from ..formats.sidecar import sidecar_path
     from ..ingest.checkpoint import Checkpoint, path_beside, why_not_resumable
 
     reason = why_not_resumable(inputs, output, key_file)
     if reason is None:
         files = (
             output,
-            formats.sidecar_path(output),
-            formats.card_path(output),
+            sidecar_path(output),
+            writing.card_path(output),
             *([] if rejects is None else [rejects]),
         )
         return Checkpoint(path_beside(output), resume=resume, outputs=files)

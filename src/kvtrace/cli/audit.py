@@ -1,4 +1,4 @@
-"""`kvtrace audit`: what a trace shows, before others may see it."""
+"""`kvtrace audit`: what a trace reveals, before it is published."""
 
 from __future__ import annotations
 
@@ -12,57 +12,59 @@ from .output import print_json, print_tables
 
 @click.command()
 @click.argument("trace", metavar="TRACE")
-@click.option("--against", metavar="PREVIOUS", help="An earlier release, to look for rows that are in both.")
-@click.option("--users", metavar="FILE", help="One user a line for each row, to count who shares a block; never written.")
+@click.option("--against", metavar="PREVIOUS", help="Earlier release: look for requests that are in both.")
+@click.option("--users", metavar="FILE", help="File with one user a line for each row, to count contributors; never written.")
 @click.option("--profile", metavar="NAME", help="Grade against exact, standard or strict.  [default: as declared, else standard]")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
-@click.option("--format", "given", metavar="NAME", help="mooncake, bailian, parquet or parts.  [default: by the content]")
+@click.option("--format", "format_name", metavar="NAME", help="mooncake, bailian, parquet or dataset.  [default: by the content]")
 @click.option("--card", "card_file", metavar="FILE", help="Also write a data card: Markdown to publish beside the trace.")
 @MEMORY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/privacy/audit.md lists its keys.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
-def audit(trace, against, users, profile, block_size, given, card_file, memory, as_json, quiet):
-    """Audit a trace, a file or a folder of parts: fifteen checks, PASS, WARN or FAIL; exit status 4 if one fails."""
+def audit(trace, against, users, profile, block_size, format_name, card_file, memory, as_json, quiet):
+    """Audit a trace file or data set: each check gives PASS, WARN or FAIL; exit status 4 if one fails."""
     from .._base.errors import UsageError
     from .._base.files import name_of
-    from ..privacy.checks import audit as audited
-    from ..privacy.checks import auditing
+    from ..privacy.checks import audit as run_checks
+    from ..privacy.checks import audit_memory
     from ..report.audit_table import table
-    from .large import opened, say
+    from .large import opened, require_memory
 
     if as_json and quiet:
-        raise UsageError("--json and --quiet exclude each other. Give one of them.")
+        raise UsageError("--json and --quiet exclude each other. Pass only one of them.")
     if card_file is not None and (trace == "-" or card_file == "-"):
-        raise UsageError("a data card needs files: the trace is read twice, and stdout has the findings.")
-    options = {"block_size": block_size, "format": given}
-    parts, most = opened(trace, memory, block_size)
-    if parts is not None:
-        say(auditing(parts, profile=profile, users=users is not None, against=against), most, quiet)
-    found = audited(trace, against=against, users=users, profile=profile, memory=most, **options)
+        raise UsageError("--card needs files, not - : the trace is read twice, and the findings go to stdout.")
+    options = {"block_size": block_size, "format": format_name}
+    dataset, max_bytes = opened(trace, memory, block_size)
+    if dataset is not None:
+        need = audit_memory(dataset, profile=profile, users=users is not None, against=against)
+        require_memory(need, max_bytes, quiet)
+    result = run_checks(trace, against=against, users=users, profile=profile, memory=max_bytes, **options)
     if card_file is not None:
-        _write_card(found, trace, parts, card_file, options)
+        _write_card(result, trace, dataset, card_file, options)
     if as_json:
-        print_json(found.to_dict())
+        print_json(result.to_dict())
     else:
         if not quiet:
-            print_tables([table(found, os.path.basename(name_of(trace).rstrip("/")))])
-        click.echo(found.verdict)
-    return found.status
+            print_tables([table(result, os.path.basename(name_of(trace).rstrip("/")))])
+        click.echo(result.verdict)
+    return result.status
 
 
-def _write_card(found, path, parts, card_file, options):
+def _write_card(result, path, dataset, card_file, options):
     import orjson
 
-    from .._base.files import write_atomically
-    from ..formats import trace_files as formats
+    from .._base.output_files import write_atomically
+    from ..formats import reading
     from ..formats.dataset import MANIFEST
+    from ..formats.sidecar import sidecar_path
     from ..privacy.data_card import card
 
-    beside = formats.sidecar_path(path) if parts is None else os.path.join(path, MANIFEST)
-    read = formats.read(path, extra="ignore", **options) if parts is None else None  # a manifest has the figures
-    made = read.meta if read is not None else {}
-    if os.path.exists(beside):  # beyond what a trace keeps of it: which version wrote it
-        with open(beside, "rb") as file:
-            made = orjson.loads(file.read())
+    sidecar = sidecar_path(path) if dataset is None else os.path.join(path, MANIFEST)
+    trace = reading.read(path, extra="ignore", **options) if dataset is None else None  # a manifest has the figures
+    meta = trace.meta if trace is not None else {}
+    if os.path.exists(sidecar):  # it also has the version of kvtrace that wrote it
+        with open(sidecar, "rb") as file:
+            meta = orjson.loads(file.read())
     with write_atomically(card_file) as stream:
-        stream.write(card(found, read, made).encode())
+        stream.write(card(result, trace, meta).encode())

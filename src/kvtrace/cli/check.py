@@ -8,15 +8,15 @@ import click
 @click.command()
 @click.argument("trace", metavar="TRACE")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
-@click.option("--most", default=20, metavar="N", help="Violations of a kind to list.")
+@click.option("--max", "max_of_kind", default=20, metavar="N", help="List at most N violations of each kind.")
 @click.option("-q", "--quiet", is_flag=True, help="Print violations only.")
-def check(trace, block_size, most, quiet):
-    """Check the invariants of any trace file: one line a violation, exit status 3 if there is one."""
+def check(trace, block_size, max_of_kind, quiet):
+    """Check the invariants of any trace file: one line for each violation; exit status 3 if there is any."""
     from ..formats.violations import check as violations_of
 
-    violations = violations_of(trace, block_size=block_size, max_per_rule=most)
+    violations = violations_of(trace, block_size=block_size, max_per_rule=max_of_kind)
     for violation in violations:
         click.echo(str(violation))
     if not violations and not quiet:
-        click.echo(f"{trace}: a trace that holds every invariant.")
+        click.echo(f"{trace}: OK: all invariants hold.")
     return 3 if violations else 0

@@ -26,14 +26,14 @@ def compare_command(a, b, as_json, as_csv, block_size, chain):
     from .._base.errors import UsageError
     from .._base.files import name_of
     from ..analysis.comparison import compare
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..report.comparison import as_csv as comparison_csv
 
     if as_json and as_csv:
         raise UsageError("--json and --csv cannot be combined. Use one of them.")
     if a == b == "-":
         raise UsageError("both traces are stdin. Use a file for one of them.")
-    traces = [formats.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
+    traces = [reading.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
     first, second = (trace.chained() if chain else trace for trace in traces)
     names = os.path.basename(name_of(a)), os.path.basename(name_of(b))
     names = names if names[0] != names[1] else (name_of(a), name_of(b))  # two files of the same name

@@ -50,16 +50,16 @@ def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, model_
 
 def _load(trace, sample, block_size, chain, memory, quiet):
     """Load the trace (a data set is streamed), and return the largest number of references in a sample."""
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import curving, sampled, whole
-    from .large import opened, say
+    from .large import opened, require_memory
 
     dataset, max_bytes = opened(trace, memory, block_size)
     if dataset is None or chain:
         if dataset is not None:
-            say(whole(dataset, "--chain"), max_bytes, quiet)
-        loaded = formats.read(trace, block_size=block_size, extra="ignore")
+            require_memory(whole(dataset, "--chain"), max_bytes, quiet)
+        loaded = reading.read(trace, block_size=block_size, extra="ignore")
         return (loaded.chained() if chain else loaded), None
-    say(curving(dataset, sample), max_bytes, quiet)
+    require_memory(curving(dataset, sample), max_bytes, quiet)
     return LazyTrace(dataset, extra=()), sampled(dataset, sample) if sample and max_bytes is not None else None

@@ -25,10 +25,10 @@ def commands() -> None:
 def analyze_command(input_file, block_size):
     """Print the statistics of datagen; `kvtrace analyze` prints more."""
     from ..analysis.summary import basics
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from .output import print_tables
 
-    print_tables([datagen_table(basics(formats.read(input_file, block_size=block_size, extra="ignore")))])
+    print_tables([datagen_table(basics(reading.read(input_file, block_size=block_size, extra="ignore")))])
 
 
 @commands.command("synthesize")
@@ -53,7 +53,7 @@ def analyze_command(input_file, block_size):
 @click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
 def synthesize_command(input_file, num_requests, block_size, output_file, seed, method, chain, **knobs):
     """Synthesize a trace of any size from another trace; `kvtrace synthesize` has more options."""
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..synthesis.fitting import fit
     from ..synthesis.knobs import Knobs
     from ..synthesis.sampling import write_sample
@@ -61,7 +61,7 @@ def synthesize_command(input_file, num_requests, block_size, output_file, seed, 
     from .output import console
 
     settings = Knobs(**knobs)  # validate before reading a long trace
-    trace = formats.read(input_file, block_size=block_size, extra="ignore")
+    trace = reading.read(input_file, block_size=block_size, extra="ignore")
     model = (fit_tree if method == "tree" else fit)(trace.chained() if chain else trace)
     output_file = output_file or auto_name(input_file, num_requests, seed, method, settings)
     # a longer trace at the same rate, as in datagen

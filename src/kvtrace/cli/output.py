@@ -6,7 +6,7 @@ import click
 
 
 def console():
-    """Where progress and summaries go: stderr, so that a trace can go to stdout."""
+    """The console for progress and summaries: stderr, so that a trace can go to stdout."""
     from rich.console import Console
 
     console = Console(stderr=True, soft_wrap=True)
@@ -23,13 +23,13 @@ def print_json(values) -> None:
 
 
 def print_tables(tables) -> None:
-    """Print tables on stdout, apart by empty lines: in colour on a terminal, plain and never wrapped in a pipe."""
+    """Print tables on stdout, separated by empty lines: in colour on a terminal, plain and not wrapped in a pipe."""
     from rich.console import Console
 
     console = Console(soft_wrap=True)
     if not console.is_terminal:
         console.width = 240  # a pipe has no width to wrap at
-    with console.capture() as kept:
+    with console.capture() as captured:
         for number, table in enumerate(tables):
             console.print(*([""] if number else []), table, sep="\n")
-    click.echo("".join(f"{line.rstrip()}\n" for line in kept.get().splitlines()), nl=False)
+    click.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)

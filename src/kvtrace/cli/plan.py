@@ -32,7 +32,7 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     """
     from .._base.lists import names
     from .._base.units import milliseconds
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..report import planning
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
     from ..serving.planning import PlanTarget, parse_tier, plan
@@ -46,7 +46,7 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     )  # fmt: skip
     for router in target.routers:
         check_router(router)
-    loaded = formats.read(trace, block_size=block_size)
+    loaded = reading.read(trace, block_size=block_size)
     screen = console()
     on_part = None if quiet else lambda part: screen.print(f"[dim]{planning.PROGRESS[part]} ...[/dim]", highlight=False)
     result = plan(loaded, roofline, target, on_part=on_part)

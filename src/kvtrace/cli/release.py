@@ -1,4 +1,4 @@
-"""`kvtrace release`: a trace as a release profile lets others see it."""
+"""`kvtrace release`: coarsen a trace by a release profile, audit it, and write it."""
 
 from __future__ import annotations
 
@@ -14,89 +14,90 @@ from .release_options import chosen_profile, release_options
 @click.option("--format", "to", metavar="NAME", help="mooncake, bailian or parquet.  [default: by the file's name, else mooncake]")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block of TRACE.  [default: the sidecar's, else inferred]")
 @release_options
-@click.option("--users", metavar="FILE", help="Who sent each request: one line for each row of TRACE, empty where it is not known.")
-@click.option("--isolate-tenants", is_flag=True, help="With --users: let them share no block at all.")
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="What the sample is drawn with.  [default: fresh randomness]")
-@click.option("--against", metavar="TRACE", help="An earlier release, which must not be found again in this one.")
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Of a folder of parts: processes.  [default: one a core]")
-@click.option("--memory", metavar="SIZE", help="Of a folder of parts: what may be taken, as in 2GB; FILE is a folder of parts, too.")
-@click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="The first id that is written.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.option("--users", metavar="FILE", help="File with one user a line for each row of TRACE; an empty line is an unknown user.")
+@click.option("--isolate-tenants", is_flag=True, help="With --users: let users share no block at all.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the sample.  [default: random]")
+@click.option("--against", metavar="TRACE", help="Earlier release: fail if the same requests are in both.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Worker processes, for a data set.  [default: one for each core]")
+@click.option("--memory", metavar="SIZE", help="Memory limit for a data set, such as 2GB; FILE must be a data set, too.")
+@click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def release(trace, output, to, block_size, sample_sessions, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
-    """Coarsen a trace so that others may see it, audit it, and write it with its data card; TRACE - is stdin.
+    """Coarsen a trace for publication, audit it, and write it with its data card; TRACE - is stdin.
 
-    Users are counted, never written. The steps and what each costs in hits are printed, and stand in the sidecar.
+    Users are counted, never written. The cost of each step in hits is printed and stored in the sidecar.
     """
     from .._base.errors import UsageError
-    from ..formats import dataset as parts
-    from ..formats import trace_files as formats
-    from ..report import release_costs as said
+    from ..formats import dataset as datasets
+    from ..formats import writing
+    from ..report import release_costs
 
     profile = chosen_profile(options)
-    formats.check_output(output, to)
+    writing.check_output(output, to)
     common = {"users": users, "share": sample_sessions, "isolate": isolate_tenants, "seed": seed}
-    writing = {"format": to, "first_id": first_id, "against": against}
-    if parts.is_dataset(trace):
-        done, found, size, written = _in_tasks(trace, output, profile, block_size, workers, memory, quiet, writing, **common)
+    write_options = {"format": to, "first_id": first_id, "against": against}
+    if datasets.is_dataset(trace):
+        account, figures, size, written = _release_dataset(trace, output, profile, block_size, workers, memory, quiet, write_options, **common)
     else:
         if workers is not None or memory is not None:
-            raise UsageError(f"--workers and --memory go with a folder of parts; {trace} is read whole.")
-        done, found, size, written = _in_one(trace, output, profile, block_size, writing, **common)
+            raise UsageError(f"--workers and --memory need a data set, but {trace} is a single file.")
+        account, figures, size, written = _release_file(trace, output, profile, block_size, write_options, **common)
     if not quiet:
         screen = console()
-        screen.print(said.costs(done))
-        for line in said.closing(done, found, size, written):
+        screen.print(release_costs.costs(account))
+        for line in release_costs.closing(account, figures, size, written):
             screen.print(line, highlight=False, markup=False)
 
 
-def _in_tasks(trace, output, profile, block_size, workers, memory, quiet, writing, *, users, share, isolate, seed):
-    """Release a folder of parts in a stream; what was done, its figures, and what was written."""
+def _release_dataset(trace, output, profile, block_size, workers, memory, quiet, write_options, *, users, share, isolate, seed):
+    """Release a data set in tasks; returns the account, the figures, the block size and the written files."""
     import os
 
     import numpy as np
 
     from .._base.errors import UsageError
-    from .._base.files import temporary_name
+    from .._base.output_files import temporary_name
     from ..privacy.numbering.bound import blocks_within, require_folder, running
     from ..privacy.numbering.local_runner import LocalRunner
     from ..privacy.publishing import publish_chunks
     from ..privacy.release_tasks import release_dataset
     from ..privacy.users import numbered
-    from .large import opened, say
+    from .large import opened, require_memory
 
     if isolate:
-        raise UsageError("--isolate-tenants takes all blocks in one place. Convert the folder to one file, and release that.")
-    found, most = opened(trace, memory, block_size)
-    require_folder(most, output)
+        raise UsageError("--isolate-tenants does not work on a data set. Convert it to one file and release that.")
+    dataset, max_bytes = opened(trace, memory, block_size)
+    require_folder(max_bytes, output)
     runner = LocalRunner(workers)
-    blocks = blocks_within(most, runner.workers)
-    say(running(runner.workers, blocks), most, quiet)
-    holding = None if users is None else numbered(users, len(found))
+    blocks = blocks_within(max_bytes, runner.workers)
+    require_memory(running(runner.workers, blocks), max_bytes, quiet)
+    user_numbers = None if users is None else numbered(users, len(dataset))
     work, rng = temporary_name(os.path.realpath(output)), np.random.default_rng(seed)
-    options = {"users": holding, "session_share": share, "rng": rng, "task_blocks": blocks}
-    with release_dataset(found, profile, runner=runner, work=work, **options) as made:
+    options = {"users": user_numbers, "session_share": share, "rng": rng, "task_blocks": blocks}
+    with release_dataset(dataset, profile, runner=runner, work=work, **options) as released:
         written = publish_chunks(
-            made.columns(), output, meta=made.meta | {"figures": made.figures}, block_size=found.block_size,
-            tail=made.plan.tail, contributors=made.contributors(), memory=most, **writing,
+            released.columns(), output, meta=released.meta | {"figures": released.figures},
+            block_size=dataset.block_size, tail=released.plan.tail, contributors=released.contributors(),
+            memory=max_bytes, **write_options,
         )  # fmt: skip
-        return made.account, made.figures, made.plan.block_size, written
+        return released.account, released.figures, released.plan.block_size, written
 
 
-def _in_one(trace, output, profile, block_size, writing, *, users, share, isolate, seed):
-    """Release a trace that is read whole; what was done, its figures, and what was written."""
+def _release_file(trace, output, profile, block_size, write_options, *, users, share, isolate, seed):
+    """Release a trace file in memory; returns the account, the figures, the block size and the written files."""
     import numpy as np
 
     from ..privacy.publishing import publish
-    from ..privacy.releases import release as released
+    from ..privacy.releases import release as released_trace
     from ..privacy.users import read_with_users
     from ..trace.conversion import STALE
-    from ..trace.figures import figures
+    from ..trace.trace_figures import figures
 
-    whole, holding = read_with_users(trace, users, block_size=block_size)
+    whole, user_numbers = read_with_users(trace, users, block_size=block_size)
     rng = np.random.default_rng(seed)
-    done = released(whole, profile, users=holding, session_share=share, isolate=isolate, rng=rng)
-    made = {key: value for key, value in whole.meta.items() if key not in STALE}
-    found = figures(done.trace)
-    meta = made | done.meta | {"figures": found}
-    written = publish(done.trace, output, meta=meta, contributors=done.contributors, **writing)
-    return done, found, whole.block_size, written
+    released = released_trace(whole, profile, users=user_numbers, session_share=share, isolate=isolate, rng=rng)
+    meta = {key: value for key, value in whole.meta.items() if key not in STALE}
+    trace_figures = figures(released.trace)
+    meta = meta | released.meta | {"figures": trace_figures}
+    written = publish(released.trace, output, meta=meta, contributors=released.contributors, **write_options)
+    return released, trace_figures, whole.block_size, written

@@ -25,10 +25,11 @@ from .output import console
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def report_command(trace, other, output, png, title, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, ttft, quiet):
     """Write an HTML page of plots and tables, which needs no network. With TRACE2, compare the two traces."""
-    from .._base.files import name_of, write_atomically
+    from .._base.files import name_of
+    from .._base.output_files import write_atomically
     from .._base.tables import printable
     from .._base.units import milliseconds
-    from ..formats import trace_files as formats
+    from ..formats import reading, writing
     from ..report import html_page as page
     from ..report import interactive, paper
     from ..serving.hardware import roofline_of
@@ -36,7 +37,7 @@ def report_command(trace, other, output, png, title, model_config, kv_bytes_per_
     from ..serving.planning import PlanTarget, plan
 
     interactive.script()  # fails early if plotly is not installed
-    formats.check_output(output)
+    writing.check_output(output)
     paths = [path for path in (trace, other) if path is not None]
     _require_new_file(output, paths)
     roofline = roofline_of(model_config, gpu_name, gpus)
@@ -44,7 +45,7 @@ def report_command(trace, other, output, png, title, model_config, kv_bytes_per_
     names = [os.path.basename(name_of(path)) for path in paths]
     names = names if len(set(names)) == len(paths) else paths  # two files of the same name
     for path, name in zip(paths, names, strict=True):
-        loaded = formats.read(path, block_size=block_size)
+        loaded = reading.read(path, block_size=block_size)
         studies.append(page.Study(loaded.chained() if chain else loaded, printable(name), kv_bytes))
     plots = page.draw(*studies)
     result = plan(studies[0].trace, roofline, PlanTarget(ttft_s=milliseconds(ttft) / 1000)) if roofline else None

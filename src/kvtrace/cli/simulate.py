@@ -73,8 +73,8 @@ def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes
     from dataclasses import replace
 
     from .._base.errors import UsageError
-    from .._base.files import write_atomically
     from .._base.lists import leading_rows
+    from .._base.output_files import write_atomically
     from .._base.units import milliseconds
     from ..report import simulation as simulation_report
     from ..report.progress import RequestProgress
@@ -109,18 +109,18 @@ def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes
 
 def _load(trace, block_size, chain, memory, quiet, options):
     """Load the trace. Of a data set, only the columns of a simulation, with 32-bit ids."""
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import whole
-    from .large import opened, say
+    from .large import opened, require_memory
 
     dataset, max_bytes = opened(trace, memory, block_size)
     if dataset is None or chain:
         if dataset is not None:
-            say(whole(dataset, "--chain"), max_bytes, quiet)
-        loaded = formats.read(trace, block_size=block_size)
+            require_memory(whole(dataset, "--chain"), max_bytes, quiet)
+        loaded = reading.read(trace, block_size=block_size)
         return loaded.chained() if chain else loaded
-    say(_memory_need(dataset, **options), max_bytes, quiet)
+    require_memory(_memory_need(dataset, **options), max_bytes, quiet)
     return LazyTrace(dataset, ids=True)
 
 

@@ -54,7 +54,7 @@ def synthesize_command(trace, n, output, method, scale, seed, save_model, extra,
 def _model(path, method, block_size, chain):
     """Load the model in a file, or fit a model to the trace in it."""
     from .._base.errors import UsageError
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..synthesis.fitting import fit
     from ..synthesis.model import Model
     from ..synthesis.tree import fit_tree
@@ -63,6 +63,6 @@ def _model(path, method, block_size, chain):
         if method != "attach" or chain or block_size:
             raise UsageError(f"{path} is a saved model. --method, --chain and --block-size apply to traces only.")
         return Model.load(path)
-    trace = formats.read(path, block_size=block_size)
+    trace = reading.read(path, block_size=block_size)
     trace = trace.chained() if chain else trace
     return (fit if method == "attach" else fit_tree)(trace)

@@ -46,13 +46,13 @@ def texts(trace, output, tokenizer, to, separator, words, model, block_size, see
 
     Every prompt is tokenised again and compared with the trace. The summary counts the exact ones.
     """
-    from ..formats import trace_files as formats
+    from ..formats import reading
     from ..report.progress import Steps
     from ..text import prompts, tokenizers
 
     loaded = tokenizers.load(tokenizer)
     vocabulary = None if words is None else _words(words)
-    source = formats.read(trace, block_size=block_size)
+    source = reading.read(trace, block_size=block_size)
     done = 0
     with Steps(console(), quiet) as bar:
 
@@ -78,7 +78,7 @@ def texts(trace, output, tokenizer, to, separator, words, model, block_size, see
 
 def _words(path):
     from .._base.errors import InputError
-    from .._base.files import open_read
+    from .._base.input_files import open_read
 
     with open_read(path) as stream:
         try:

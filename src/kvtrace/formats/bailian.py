@@ -1,7 +1,7 @@
 """Qwen-Bailian's JSON Lines: Mooncake's keys, times in seconds, and `chat_id`, `parent_chat_id`, `type`, `turn`.
 
-https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon. A chat_id names a request, a parent_chat_id the request
-before it in the conversation, -1 at its beginning; so a session is the root of a chain of parents.
+https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon. A chat_id names a request; parent_chat_id names the
+previous request of the conversation, -1 for the first. A session is the root of a chain of parents.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import numpy as np
 from ..trace.columns import Columns
 from .jsonl_read import OnError, Rows
 from .jsonl_write import lists, require_writable, scalars, seconds, whole, write_rows
-from .read_result import Found
+from .read_result import ReadResult
 
-MARKS = ("chat_id", "parent_chat_id")  # keys that tell the format, read even when extra keys are not
+MARKS = ("chat_id", "parent_chat_id")  # keys that identify the format; always read
 
 
-def found(rows: Rows, path: str, on_error: OnError | None = None) -> Found:
-    """What rows of JSON say, read as Qwen-Bailian's: times in ms, parents as rows, sessions as roots."""
+def result_of(rows: Rows, path: str, on_error: OnError | None = None) -> ReadResult:
+    """JSON rows as Qwen-Bailian's columns: times in ms, parents as rows, sessions as roots."""
     columns = Columns(
         milliseconds(rows.timestamp), rows.input_length, rows.output_length, rows.hash_ids, rows.offsets,
         extra={name: values for name, values in rows.others.items() if name not in MARKS},
         output_ids=rows.output_ids, output_offsets=rows.output_offsets,
     )  # fmt: skip
-    there = Found(columns, path, "bailian", lines=rows.lines, nested=rows.nested)
-    chat, parent_chat = (_numbers(rows.others.get(name), name, there, on_error) for name in MARKS)
-    columns.parent, there.lost_parents, there.repeated = link(chat, parent_chat)
+    result = ReadResult(columns, path, "bailian", lines=rows.lines, nested=rows.nested)
+    chat, parent_chat = (_numbers(rows.others.get(name), name, result, on_error) for name in MARKS)
+    columns.parent, result.lost_parents, result.repeated = link(chat, parent_chat)
     columns.session = roots(columns.parent, columns.timestamp)
-    return there
+    return result
 
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
-    """Write all keys of the format: a request's name is its row; `type` and `turn` are made up where there are none."""
+    """Write all keys of the format: the row is the request's name; missing `type` and `turn` get defaults."""
     require_writable(columns, first_id)
     parent = parents(columns)
     fields = {
@@ -58,18 +58,18 @@ def milliseconds(timestamp_s: np.ndarray) -> np.ndarray:
     >>> milliseconds(np.array([61.114, 0.0005]))
     array([6.1114e+04, 5.0000e-01])
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # an absurd time becomes infinite, and is told as that
+    with np.errstate(over="ignore", invalid="ignore"):  # a huge time becomes infinite, which the caller reports
         timestamp = timestamp_s * 1000
-        for decimals in (6, 3, 0):  # the fewest at which it still reads as the same seconds
+        for decimals in (6, 3, 0):  # the fewest decimals that still give the same seconds
             rounded = np.round(timestamp, decimals)
             timestamp = np.where(rounded / 1000 == timestamp_s, rounded, timestamp)
     return timestamp
 
 
 def link(chat: np.ndarray, parent_chat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The row of each request's parent, -1 for none; rows whose parent no row is; rows whose name an earlier one has.
+    """The row of each request's parent (-1 = none), the rows with a missing parent, and the rows with a repeated name.
 
-    Where a name is borne twice, the nearest row before the child is meant, or else the first one.
+    A repeated name refers to the nearest row before the child, or else to the first one.
 
     >>> link(np.array([7, 8, 9]), np.array([-1, 7, 5]))
     (array([-1,  0, -1]), array([2]), array([], dtype=int64))
@@ -78,13 +78,13 @@ def link(chat: np.ndarray, parent_chat: np.ndarray) -> tuple[np.ndarray, np.ndar
     order = np.argsort(chat, kind="stable")  # by name, then by row
     names = chat[order]
     repeated = np.sort(order[1:][names[1:] == names[:-1]])
-    first = np.searchsorted(names, parent_chat)  # in `order`: the first bearer of the parent's name, if there is one
+    first = np.searchsorted(names, parent_chat)  # place in `order` of the first row with the parent's name, if any
     known = (parent_chat != -1) & (first < rows)
     known[known] = names[first[known]] == parent_chat[known]
     parent = np.full(rows, -1, dtype=np.int64)
     parent[known] = order[first[known]]
     if repeated.size:
-        # `first` also numbers names: (name, row) pairs as one number each, so that one search finds the row before
+        # `first` also numbers the names; one number for each (name, row) pair makes one search find the previous row
         pairs = np.searchsorted(names, names) * rows + order
         before = np.searchsorted(pairs, first[known] * rows + np.flatnonzero(known)) - 1
         near = (before >= 0) & (names[before] == parent_chat[known])
@@ -93,7 +93,7 @@ def link(chat: np.ndarray, parent_chat: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def roots(parent: np.ndarray, timestamp: np.ndarray) -> np.ndarray:
-    """The row that each request's chain of parents begins with; a parent that comes later in time is none.
+    """The first row of each request's chain of parents; a parent that is later in time is ignored.
 
     >>> roots(np.array([-1, 0, 1, -1]), np.arange(4.0))
     array([0, 0, 0, 3])
@@ -102,20 +102,20 @@ def roots(parent: np.ndarray, timestamp: np.ndarray) -> np.ndarray:
     place = np.empty_like(rows)
     place[np.argsort(timestamp, kind="stable")] = rows
     root = np.where((parent >= 0) & (place[parent] < place), parent, rows)
-    while not np.array_equal(root, further := root[root]):  # doubles its reach each time
+    while not np.array_equal(root, further := root[root]):  # doubles its reach in each round
         root = further
     return root
 
 
 def turns(parent: np.ndarray) -> np.ndarray:
-    """How many requests the chain of parents has, the request itself included.
+    """The length of each request's chain of parents, including the request.
 
     >>> turns(np.array([-1, 0, 1, -1]))
     array([1, 2, 3, 1])
     """
     turn = np.ones(len(parent), dtype=np.int64)
     above = parent.copy()
-    for _ in range(len(parent).bit_length()):  # doubles its reach each time; columns nobody verified may hold a circle
+    for _ in range(len(parent).bit_length()):  # doubles its reach in each round; unverified columns may have a cycle
         inside = above >= 0
         turn[inside] += turn[above[inside]]
         above[inside] = above[above[inside]]
@@ -123,7 +123,7 @@ def turns(parent: np.ndarray) -> np.ndarray:
 
 
 def parents(columns: Columns) -> np.ndarray:
-    """The parent column, or else the previous row of the same session."""
+    """The parent column, else the previous row of the same session."""
     if columns.parent is not None or columns.session is None:
         return np.full(len(columns), -1) if columns.parent is None else columns.parent
     order = np.argsort(columns.session, kind="stable")
@@ -134,16 +134,16 @@ def parents(columns: Columns) -> np.ndarray:
     return parent
 
 
-def _numbers(values, name, there: Found, on_error) -> np.ndarray:
-    """A column of whole numbers; rows without one are bad, and get numbers that nothing else has."""
-    rows = len(there.columns)
+def _numbers(values, name, result: ReadResult, on_error) -> np.ndarray:
+    """A column of integers; rows without one are errors, and get unique numbers."""
+    rows = len(result.columns)
     if values is None:
         values = np.full(rows, None, dtype=object)
     if values.dtype == np.int64:
         return values
     bad = np.array([not _is_whole(value) for value in values.tolist()], dtype=bool)
     for row in np.flatnonzero(bad).tolist():
-        error = there.error(row, f"{name} is missing or not a whole number.")
+        error = result.error(row, f"{name} is missing or not a whole number.")
         if on_error is None:
             raise error
         on_error(error)
@@ -157,7 +157,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _filled(columns, name, default) -> np.ndarray:
-    """An extra column, made up where it or a value of it is missing."""
+    """An extra column, with defaults for missing values."""
     values = columns.extra.get(name)
     if values is None:
         return default()

@@ -1,7 +1,7 @@
-"""The block size of a trace that does not say it: the size at which every prompt has the blocks it has.
+"""Infer the block size of a trace: the size that gives every prompt its number of blocks.
 
-A prompt of L tokens has ceil(L / B) blocks where tails are kept and floor(L / B) where they are dropped, so each row
-leaves an interval of sizes, and a trace the intersection of its rows' intervals.
+A prompt of L tokens has ceil(L / B) blocks if tails are kept and floor(L / B) if they are dropped. Each row therefore
+allows an interval of sizes, and a trace the intersection of the intervals of its rows.
 """
 
 from __future__ import annotations
@@ -13,52 +13,52 @@ import numpy as np
 from .._base.errors import InputError, RowError, UsageError
 from ..trace.columns import TAILS
 from ..trace.invariants import expected_blocks
-from .read_result import Found
+from .read_result import ReadResult
 
 ANY = 1 << 62  # no upper end
-MOST = 1 << 24  # no engine has larger blocks
+MAX_TOKENS = 1 << 24  # larger than the blocks of any engine
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Block sizes that fit: from `low` to `high`, none if high is less; `rows` is how many rows they fit."""
+    """The block sizes from `low` to `high` that fit the first `rows` rows; none if high < low."""
 
     low: int
     high: int
     rows: int
 
-    def first(self, most: int) -> list[int]:
-        """The smallest of them."""
-        return list(range(self.low, self.high + 1)[:most])
+    def first(self, count: int) -> list[int]:
+        """The smallest of them, at most `count`."""
+        return list(range(self.low, self.high + 1)[:count])
 
     def powers(self) -> list[int]:
         """The powers of two among them."""
-        return [1 << k for k in range(MOST.bit_length()) if self.low <= 1 << k <= self.high]
+        return [1 << k for k in range(MAX_TOKENS.bit_length()) if self.low <= 1 << k <= self.high]
 
 
-def settle(found: Found, block_size: int | None = None, tail: str | None = None) -> tuple[int, str]:
-    """The block size and the tail rule of what was found; what is given must fit, what is not is inferred.
+def settle(result: ReadResult, block_size: int | None = None, tail: str | None = None) -> tuple[int, str]:
+    """The block size and tail of a file; given values must fit, missing ones are inferred.
 
-    RowError names the first row that nothing fits; InputError says which sizes fit when there are several.
+    RowError names the first row that does not fit; InputError lists the sizes if several fit.
     """
     if tail not in (None, *TAILS):
-        raise UsageError(f"tail is {tail!r}; it is one of {', '.join(TAILS)}.")
+        raise UsageError(f"{tail!r} is not a valid tail. Choose one of {', '.join(TAILS)}.")
     if block_size is not None and (type(block_size) is not int or block_size < 1):
-        raise UsageError(f"block size is {block_size!r}; it is a whole number of tokens, 1 or more.")
-    lengths, blocks = found.columns.input_length, np.diff(found.columns.offsets)
+        raise UsageError(f"the block size must be a whole number of tokens, at least 1, not {block_size!r}.")
+    lengths, blocks = result.columns.input_length, np.diff(result.columns.offsets)
     if (negative := np.flatnonzero(lengths < 0)).size:
-        raise found.error(negative[0], "input_length is negative.")
+        raise result.error(negative[0], "input_length is negative.")
     rules = [tail] if tail else ["kept", "dropped"]
     if block_size is None:
-        return _infer(found, lengths, blocks, rules)
+        return _infer(result, lengths, blocks, rules)
     for rule in rules:
         if np.array_equal(expected_blocks(lengths, block_size, rule), blocks):
             return block_size, rule
-    raise _misfit(found, lengths, blocks, block_size, rules)
+    raise _misfit(result, lengths, blocks, block_size, rules)
 
 
 def fitting(lengths: np.ndarray, blocks: np.ndarray, tail: str) -> Sizes:
-    """The block sizes at which every prompt has its blocks, or those of the longest run of rows from the first on.
+    """The block sizes that fit all rows, or else those that fit the longest run of rows from the first.
 
     >>> fitting(np.array([7000, 2200]), np.array([14, 5]), "kept")
     Sizes(low=500, high=538, rows=2)
@@ -72,7 +72,7 @@ def fitting(lengths: np.ndarray, blocks: np.ndarray, tail: str) -> Sizes:
 
 
 def _intervals(lengths, blocks, tail):
-    """The smallest and the largest block size of each row; the largest is less where none fits."""
+    """The smallest and the largest block size of each row; largest < smallest if none fits."""
     low, high = np.ones_like(lengths), np.full_like(lengths, ANY)
     if tail == "dropped":
         some = blocks > 0
@@ -86,49 +86,49 @@ def _intervals(lengths, blocks, tail):
     return low, high
 
 
-def _infer(found, lengths, blocks, rules) -> tuple[int, str]:
+def _infer(result, lengths, blocks, rules) -> tuple[int, str]:
     fits = {rule: fitting(lengths, blocks, rule) for rule in rules}
     whole = {rule: sizes for rule, sizes in fits.items() if sizes.rows == len(lengths)}
     if not whole:
-        raise _nothing_fits(found, lengths, blocks, fits)
+        raise _nothing_fits(result, lengths, blocks, fits)
     every: dict[int, str] = {}
     usual: dict[int, str] = {}
-    for rule in reversed(whole):  # kept has the last word: where both rules fit a size, no prompt has a tail
-        every |= dict.fromkeys(whole[rule].first(2), rule)  # two are enough to tell one from several
+    for rule in reversed(whole):  # kept wins: if both rules fit a size, no prompt has a tail
+        every |= dict.fromkeys(whole[rule].first(2), rule)  # two suffice to distinguish one from several
         usual |= dict.fromkeys(whole[rule].powers(), rule)
     for candidates in (every, usual):
         if len(candidates) == 1:
             return next(iter(candidates.items()))
-    likely = next(iter(whole.values()))  # tails kept, if they can be
-    raise InputError(f"{found.path}: {_said(likely)} would fit its prompts. {_try(likely.powers())}")
+    likely = next(iter(whole.values()))  # kept tails, if they fit
+    raise InputError(f"{result.path}: {_interval(likely)} fit its prompts. {_try(likely.powers())}")
 
 
-def _misfit(found, lengths, blocks, block_size, rules) -> RowError:
-    """The first row that breaks a given block size, and what would fit."""
+def _misfit(result, lengths, blocks, block_size, rules) -> RowError:
+    """The error for the first row that does not fit a given block size, with the sizes that would."""
     wrong = {rule: expected_blocks(lengths, block_size, rule) for rule in rules}
     rule = max(rules, key=lambda rule: int(np.argmax(wrong[rule] != blocks)))
     row = int(np.argmax(wrong[rule] != blocks))
     whole = [sizes for rule in rules if (sizes := fitting(lengths, blocks, rule)).rows == len(lengths)]
     better = [size for sizes in whole for size in sizes.powers()] or [sizes.low for sizes in whole]
-    return found.error(
+    return result.error(
         row,
-        f"{_ids(blocks[row])} for {lengths[row]:,} tokens; at block size {block_size} that prompt has "
+        f"{_ids(blocks[row])} for {lengths[row]:,} tokens; at block size {block_size} there should be "
         f"{wrong[rule][row]:,}.",
         _try(better) if better else None,
     )
 
 
-def _nothing_fits(found, lengths, blocks, fits) -> RowError:
-    """The first row that leaves no block size, under the rule that lasts longest."""
+def _nothing_fits(result, lengths, blocks, fits) -> RowError:
+    """The error for the first row that excludes all block sizes, under the tail rule that fits the most rows."""
     rule, sizes = max(fits.items(), key=lambda item: item[1].rows)
     row = sizes.rows
     if not row:
-        return found.error(row, f"{_ids(blocks[row])} for {lengths[row]:,} tokens; no block size gives that.")
+        return result.error(row, f"{_ids(blocks[row])} for {lengths[row]:,} tokens; no block size fits.")
     size = (sizes.powers() or [sizes.low])[0]
-    return found.error(
+    return result.error(
         row,
-        f"{_ids(blocks[row])} for {lengths[row]:,} tokens; at block size {size}, which fits all rows before, that "
-        f"prompt has {int(expected_blocks(lengths[row], size, rule)):,}.",
+        f"{_ids(blocks[row])} for {lengths[row]:,} tokens; at block size {size}, which fits all earlier rows, there "
+        f"should be {int(expected_blocks(lengths[row], size, rule)):,}.",
     )
 
 
@@ -136,9 +136,9 @@ def _ids(count) -> str:
     return f"{count:,} hash_id{'' if count == 1 else 's'}"
 
 
-def _said(sizes: Sizes) -> str:
+def _interval(sizes: Sizes) -> str:
     if sizes.high == ANY:
-        return f"any block size from {sizes.low:,} up"
+        return f"all block sizes from {sizes.low:,}"
     return f"block sizes from {sizes.low:,} to {sizes.high:,}"
 
 

@@ -1,7 +1,7 @@
-"""A folder of Parquet parts and a manifest: a trace that need not fit into memory, to be written and read in pieces.
+"""Data sets: a folder of Parquet parts and a manifest, for a trace that need not fit into memory.
 
-A part holds a set number of requests, so that the files depend on the trace alone and not on how it came. The manifest
-is the sidecar of them all: it says what rows can't, and how many requests and blocks each part holds.
+Each part has a fixed number of requests, so the files depend only on the trace and not on how it was passed in. The
+manifest is the sidecar of all parts, and lists the requests and blocks of each.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ import numpy as np
 import orjson
 
 from .._base.errors import InputError, KvtraceError, UsageError
-from .._base.files import is_std, keep_names, temporary_name, unwritable, write_atomically
+from .._base.files import is_std
+from .._base.output_files import keep_names, temporary_name, unwritable, write_atomically
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
 from ..trace.trace import Trace
 from . import parquet
-from .read_result import Found
+from .read_result import ReadResult
 from .sidecar import FORMAT_VERSION, Counts, Sidecar, describe, dump, load
 
-ROWS = 65_536  # of a part, so that files depend on the trace alone
-REFERENCES = 1 << 20  # of a chunk, about
+ROWS = 65_536  # requests in a part
+REFERENCES = 1 << 20  # approximate block references in a chunk
 MANIFEST = "manifest.json"
-CARD = "card.md"  # the data card, where there is one
+CARD = "card.md"  # the data card, if there is one
 NAME = "part-{:05}.parquet"
-OURS = re.compile(r"part-\d{5,}\.parquet")
-REMEDY = "Write the folder anew with `kvtrace convert`."
+PART_NAME = re.compile(r"part-\d{5,}\.parquet")
+REMEDY = "Write the data set again with `kvtrace convert`."
 
 
 class DatasetWriter:
-    """Writes a trace that comes in pieces as a folder of parts, which appears whole or not at all.
+    """Writes a trace in chunks as a data set, which appears complete or not at all.
 
-    UsageError, before any work, where the folder holds anything but parts of ours; those are replaced.
+    It replaces an existing data set. UsageError, before any work, if the folder has other files.
 
     >>> import tempfile
     >>> from kvtrace.trace.building import toy
@@ -63,9 +64,9 @@ class DatasetWriter:
         parquet.require()
         self.name = str(folder)
         self._final = os.path.realpath(folder)
-        self._said = {"block_size": block_size, "tail": tail}
+        self._settings = {"block_size": block_size, "tail": tail}
         self._meta = {key: value for key, value in (meta or {}).items() if key != "parts"}
-        self._rows, self._held, self._rest = rows, 0, TraceBuilder()
+        self._rows, self._pending_rows, self._pending = rows, 0, TraceBuilder()
         self._inspect = inspect
         self._parts: list[dict[str, Any]] = []
         self._counts = Counts()
@@ -83,38 +84,38 @@ class DatasetWriter:
             if kind is None:
                 self._finish()
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)  # gone already where all went well
+            shutil.rmtree(self._folder, ignore_errors=True)  # already renamed on success
 
     def add(self, columns: Columns) -> None:
-        """The next rows of the trace, any number: ids numbered by first appearance over all rows, parents too."""
+        """Add the next rows, any number of them; ids and parents are those of the whole trace."""
         start = 0
         while start < len(columns):
-            stop = min(len(columns), start + self._rows - self._held)
-            self._rest.add(rows_of(columns, start, stop))
-            self._held += stop - start
-            if self._held == self._rows:
+            stop = min(len(columns), start + self._rows - self._pending_rows)
+            self._pending.add(rows_of(columns, start, stop))
+            self._pending_rows += stop - start
+            if self._pending_rows == self._rows:
                 self._write_part()
             start = stop
 
     def _write_part(self):
-        columns, self._rest, self._held = self._rest.columns(), TraceBuilder(), 0
+        columns, self._pending, self._pending_rows = self._pending.columns(), TraceBuilder(), 0
         name = NAME.format(len(self._parts))
         with self._file(name) as stream:
-            parquet.write(stream, columns, description=self._said)
+            parquet.write(stream, columns, description=self._settings)
         self._parts.append({"file": name, "requests": len(columns), "blocks": len(columns.hash_ids)})
         self._counts.add(columns)
 
     def _finish(self):
-        if self._held:
+        if self._pending_rows:
             self._write_part()
-        said = describe(None, **self._said, format="dataset", meta=self._meta, counts=vars(self._counts))
+        description = describe(None, **self._settings, format="dataset", meta=self._meta, counts=vars(self._counts))
         with self._file(MANIFEST) as stream:
-            stream.write(dump(said | {"parts": self._parts}))
-        if self._inspect is not None:  # it sees the folder before it has its name, and may raise
-            card = self._inspect(self._folder, description=said)
+            stream.write(dump(description | {"parts": self._parts}))
+        if self._inspect is not None:  # checks the folder before it gets its name, and may raise
+            card = self._inspect(self._folder, description=description)
             with self._file(CARD) as stream:
                 stream.write(card.encode())
-        check_place(self.name)  # nobody has put anything there meanwhile
+        check_place(self.name)  # again: another program may have written there
         old = temporary_name(self._final)
         try:
             if os.path.isdir(self._final):
@@ -131,7 +132,7 @@ class DatasetWriter:
 
     @contextmanager
     def _file(self, name):
-        """A file of the folder that is not there yet; what goes wrong is told with the folder's own name."""
+        """A file in the temporary folder; errors name the final folder."""
         failed = None
         try:
             with write_atomically(os.path.join(self._folder, name)) as stream:
@@ -143,7 +144,7 @@ class DatasetWriter:
 
 
 class Dataset:
-    """A folder of parts that is open to be read: what its manifest says, and the rows in pieces or at once."""
+    """An open data set: the values of its manifest, and its rows in chunks or at once."""
 
     path: str
     requests: int
@@ -152,32 +153,32 @@ class Dataset:
     output_blocks: int
     block_size: int  # tokens a block
     tail: str  # "kept", "unique" or "dropped"
-    meta: dict[str, Any]  # what the manifest says of its making
+    meta: dict[str, Any]  # how it was made
     sidecar: Sidecar
 
-    def __init__(self, path: str | Path, said: dict[str, Any], parts: list[tuple[str, int, int]]):
+    def __init__(self, path: str | Path, manifest: dict[str, Any], parts: list[tuple[str, int, int]]):
         self.path, self._parts = str(path), parts
-        self.requests, self.blocks = said["requests"], said["blocks"]
-        self.distinct, self.output_blocks = said["distinct_blocks"], said["output_blocks"]
-        self.block_size, self.tail, self.meta = said["block_size"], said["tail"], said["meta"]
-        self.sidecar = said["sidecar"]
+        self.requests, self.blocks = manifest["requests"], manifest["blocks"]
+        self.distinct, self.output_blocks = manifest["distinct_blocks"], manifest["output_blocks"]
+        self.block_size, self.tail, self.meta = manifest["block_size"], manifest["tail"], manifest["meta"]
+        self.sidecar = manifest["sidecar"]
 
     def __len__(self) -> int:
         return self.requests
 
     def chunks(self, references: int = REFERENCES, *, extra: str = "keep") -> Iterator[Columns]:
-        """Rows in order, about so many block references at a time, ids and parents as in the whole trace.
+        """The rows in order, in chunks of about `references` block references; ids and parents are those of the whole.
 
-        InputError where a part is missing, damaged, or not as the manifest says.
+        InputError if a part is missing, damaged, or differs from the manifest.
         """
-        held, some = TraceBuilder(), 0
+        builder, pending = TraceBuilder(), 0
         for columns in self._batches(max(1, references // 4), extra):
-            held.add(columns)
-            some += len(columns.hash_ids) + (0 if columns.output_ids is None else len(columns.output_ids))
-            if some >= references:
-                yield held.columns()
-                held, some = TraceBuilder(), 0
-        if len(rest := held.columns()):
+            builder.add(columns)
+            pending += len(columns.hash_ids) + (0 if columns.output_ids is None else len(columns.output_ids))
+            if pending >= references:
+                yield builder.columns()
+                builder, pending = TraceBuilder(), 0
+        if len(rest := builder.columns()):
             yield rest
         parquet.forget()
 
@@ -189,19 +190,19 @@ class Dataset:
         return whole.columns()
 
     def trace(self) -> Trace:
-        """All of it in memory."""
+        """The whole trace in memory."""
         return Trace.from_columns(self.columns(), block_size=self.block_size, tail=self.tail, meta=self.meta)
 
     def names(self) -> list[str]:
-        """The columns of the first part, extra ones as `extra.name`."""
+        """The names of the columns, from the first part; extra columns as `extra.name`."""
         return parquet.names(os.path.join(self.path, self._parts[0][0])) if self._parts else []
 
     def _batches(self, references, extra) -> Iterator[Columns]:
-        """Row groups of all parts, or parts of them, each part counted."""
+        """The rows of all parts in batches; each part must have the counts in the manifest."""
         for file, requests, blocks in self._parts:
             path, rows = os.path.join(self.path, file), max(1, requests * references // max(references, blocks))
             if not os.path.isfile(path):
-                raise InputError(f"{path}: no such file, but {MANIFEST} lists it. {REMEDY}")
+                raise InputError(f"{path}: the file is missing, but {MANIFEST} lists it. {REMEDY}")
             left = [requests, blocks]
             for columns in parquet.batches(path, rows, extra=extra):
                 left = [left[0] - len(columns), left[1] - len(columns.hash_ids)]
@@ -209,7 +210,7 @@ class Dataset:
                     break
                 yield columns
             if any(left):
-                raise InputError(f"{path}: holds more or fewer requests or blocks than {MANIFEST} says. {REMEDY}")
+                raise InputError(f"{path}: its requests or blocks differ from the counts in {MANIFEST}. {REMEDY}")
 
 
 def open_dataset(path: str | Path) -> Dataset:
@@ -235,28 +236,28 @@ def open_dataset(path: str | Path) -> Dataset:
     except OSError as error:
         raise InputError(f"{name}: cannot be read ({error.strerror}). {REMEDY}") from None
     sidecar = load(text, name, remedy=REMEDY)
-    said = orjson.loads(text)
-    about = said.get("kvtrace")
+    manifest = orjson.loads(text)
+    about = manifest.get("kvtrace")
     version = about.get("format_version") if isinstance(about, dict) else None
-    if type(version) is not int or said.get("format") != "dataset":
-        raise InputError(f"{name}: is not the manifest of a folder of parts. {REMEDY}")
+    if type(version) is not int or manifest.get("format") != "dataset":
+        raise InputError(f"{name}: this is not the manifest of a data set. {REMEDY}")
     if version > FORMAT_VERSION:
-        raise InputError(f"{name}: is of format version {version}, newer than {FORMAT_VERSION}. Try a newer kvtrace.")
+        raise InputError(f"{name}: format version {version} is newer than {FORMAT_VERSION}. Update kvtrace.")
     if sidecar.block_size is None or sidecar.tail is None or sidecar.first_id:
         raise InputError(f"{name}: block_size or tail is missing, or first_id is not 0. {REMEDY}")
-    counts = {key: _count(said, key, name) for key in ("requests", "blocks", "distinct_blocks")}
-    counts["output_blocks"] = _count(said, "output_blocks", name) if "output_blocks" in said else 0
-    parts = _listed(said.get("parts"), name)
-    held = {"requests": sum(part[1] for part in parts), "blocks": sum(part[2] for part in parts)}
-    for key, count in held.items():
+    counts = {key: _count(manifest, key, name) for key in ("requests", "blocks", "distinct_blocks")}
+    counts["output_blocks"] = _count(manifest, "output_blocks", name) if "output_blocks" in manifest else 0
+    parts = _parts(manifest.get("parts"), name)
+    sums = {"requests": sum(part[1] for part in parts), "blocks": sum(part[2] for part in parts)}
+    for key, count in sums.items():
         if count != counts[key]:
-            raise InputError(f"{name}: its parts do not hold as many {key} as it says. {REMEDY}")
+            raise InputError(f"{name}: {key} is {counts[key]:,}, but its parts have {count:,}. {REMEDY}")
     if counts["distinct_blocks"] > counts["blocks"] + counts["output_blocks"]:
-        raise InputError(f"{name}: there are more distinct blocks than references to blocks. {REMEDY}")
+        raise InputError(f"{name}: distinct_blocks is larger than blocks and output_blocks together. {REMEDY}")
     meta = {key: value for key, value in sidecar.meta.items() if key != "parts"}
     sidecar.meta = meta
-    own = {"block_size": sidecar.block_size, "tail": sidecar.tail, "meta": meta, "sidecar": sidecar}
-    return Dataset(path, counts | own, parts)
+    settings = {"block_size": sidecar.block_size, "tail": sidecar.tail, "meta": meta, "sidecar": sidecar}
+    return Dataset(path, counts | settings, parts)
 
 
 def is_dataset(path: str | Path) -> bool:
@@ -265,7 +266,7 @@ def is_dataset(path: str | Path) -> bool:
 
 
 def has_dataset_name(path: str | Path) -> bool:
-    """Whether a path's name says that it is, or will be, a folder of parts.
+    """Whether a path has the name of a data set: FOLDER/ or FOLDER.dataset.
 
     >>> has_dataset_name("day/"), has_dataset_name("day.dataset"), has_dataset_name("day.parquet")
     (True, True, False)
@@ -273,10 +274,10 @@ def has_dataset_name(path: str | Path) -> bool:
     return str(path).endswith(("/", os.sep, ".dataset"))
 
 
-def read(path: str | Path, *, extra: str = "keep") -> Found:
-    """What a folder of parts says, all of it."""
-    opened = open_dataset(path)
-    return Found(opened.columns(extra=extra), opened.path, "dataset", sidecar=opened.sidecar)
+def read(path: str | Path, *, extra: str = "keep") -> ReadResult:
+    """Read a whole data set."""
+    dataset = open_dataset(path)
+    return ReadResult(dataset.columns(extra=extra), dataset.path, "dataset", sidecar=dataset.sidecar)
 
 
 def write(
@@ -296,22 +297,22 @@ def write(
 
 
 def check_place(path: str | Path) -> None:
-    """UsageError or KvtraceError where no folder of parts can be made there, or what is there may not be replaced."""
-    beside = os.path.dirname(os.path.realpath(path))
+    """UsageError or KvtraceError if a data set cannot be written there, or would replace other files."""
+    parent = os.path.dirname(os.path.realpath(path))
     if is_std(path):
-        raise UsageError("stdout is no place for a folder of parts. Name a folder.")
-    if not os.path.isdir(beside):
-        raise UsageError(f"{path}: there is no folder {os.path.dirname(str(path).rstrip('/')) or beside}.")
+        raise UsageError("a data set cannot be written to stdout. Name a folder.")
+    if not os.path.isdir(parent):
+        raise UsageError(f"{path}: the folder {os.path.dirname(str(path).rstrip('/')) or parent} does not exist.")
     if os.path.exists(path) and not os.path.isdir(path):
-        raise UsageError(f"{path}: is a file; parts go into a folder. Try another name.")
-    if os.path.isdir(path) and not _is_ours(path):
-        raise UsageError(f"{path}: is a folder that holds more than parts of ours. Try another name.")
-    if not os.access(beside, os.W_OK | os.X_OK):
-        raise KvtraceError(f"{path}: no folder can be made there.")
+        raise UsageError(f"{path}: this is a file, but a data set is a folder. Use another name.")
+    if os.path.isdir(path) and not _is_replaceable(path):
+        raise UsageError(f"{path}: the folder has files that are not parts of a data set. Use another name.")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise KvtraceError(f"{path}: the folder around it is not writable.")
 
 
 def rows_of(columns: Columns, start: int, stop: int) -> Columns:
-    """Some rows that follow each other; ids and parents stay what they are.
+    """Some consecutive rows; ids and parents stay unchanged.
 
     >>> from kvtrace.trace.building import toy
     >>> rows_of(toy("0 1", "0 2", "3"), 1, 3).hash_ids
@@ -334,31 +335,31 @@ def rows_of(columns: Columns, start: int, stop: int) -> Columns:
 # -- helpers -----------------------------------------------------------------------------------------------------
 
 
-def _is_ours(path) -> bool:
-    """Whether a folder is empty, or a manifest of ours, parts and a data card are all that it holds."""
+def _is_replaceable(path) -> bool:
+    """Whether a folder is empty, or has only a valid manifest, its parts and a data card."""
     try:
         names = set(os.listdir(path))
         return not names or (
-            all(name in (MANIFEST, CARD) or OURS.fullmatch(name) for name in names) and bool(open_dataset(path))
+            all(name in (MANIFEST, CARD) or PART_NAME.fullmatch(name) for name in names) and bool(open_dataset(path))
         )
     except (OSError, InputError):
         return False
 
 
-def _count(said, key, path) -> int:
-    value = said.get(key)
+def _count(manifest, key, path) -> int:
+    value = manifest.get(key)
     if type(value) is not int or value < 0:
-        raise InputError(f"{path}: {key} is not a whole number. {REMEDY}")
+        raise InputError(f"{path}: {key} is not a whole number of at least 0. {REMEDY}")
     return value
 
 
-def _listed(parts, path) -> list[tuple[str, int, int]]:
-    """(file, requests, blocks) of each part that a manifest lists."""
+def _parts(parts, path) -> list[tuple[str, int, int]]:
+    """(file, requests, blocks) of each part in a manifest."""
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise InputError(f"{path}: parts is not a list of objects. {REMEDY}")
     for number, part in enumerate(parts):
-        if part.get("file") != NAME.format(number):  # and nothing outside of the folder
-            raise InputError(f"{path}: part {number:,} does not have the name of one. {REMEDY}")
+        if part.get("file") != NAME.format(number):  # also rejects paths outside the folder
+            raise InputError(f"{path}: the file of part {number:,} is not named {NAME.format(number)}. {REMEDY}")
     return [(part["file"], _count(part, "requests", path), _count(part, "blocks", path)) for part in parts]
 
 

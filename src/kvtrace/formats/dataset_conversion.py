@@ -1,4 +1,4 @@
-"""`convert` for a data set: the steps that look at one row at a time, from a folder into a file, in little memory."""
+"""`convert` for a data set: the steps that need one row at a time, streamed into a file or another data set."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..trace.columns import Columns, replace_columns
 from ..trace.conversion import checked_ratio, convert, meta_of
 from .dataset import Dataset, rows_of
 from .lazy import LazyTrace
-from .trace_files import write_chunks
+from .writing import write_chunks
 
-STREAMED = ("mooncake", "dataset")  # formats that are written row by row
-ROW_BY_ROW = ("limit", "ratio")  # steps that look at one row at a time
+STREAMED = ("mooncake", "dataset")  # formats that can be written row by row
+ROW_BY_ROW = ("limit", "ratio")  # steps that need one row at a time
 
 
 def streams(format: Any, **steps) -> bool:
-    """Whether steps of `convert` other than those that were left as they are can be taken row by row.
+    """Whether a conversion can be streamed: row-by-row steps into a streamed format.
 
     >>> streams("mooncake", limit=10, ratio=2.0, factor=1), streams("parquet"), streams("dataset", factor=2)
     (True, False, False)
@@ -28,31 +28,31 @@ def streams(format: Any, **steps) -> bool:
 
 
 def convert_dataset(
-    parts: Dataset, path, limit: int | None = None, ratio: float = 1.0, *, format: str, first_id: int = 0, extra=False
+    dataset: Dataset, path, limit: int | None = None, ratio: float = 1.0, *, format: str, first_id: int = 0, extra=False
 ) -> tuple[list[str], int]:
-    """Write a folder of parts as another or as JSON Lines, as `convert` and `formats.write` would; (files, requests).
+    """Write a data set as another one or as JSON Lines, like `convert` and `write`; returns (files, requests).
 
-    The folder is read twice: first to verify it.
+    The data set is read twice: first to verify it, then to write it.
     """
-    whole = LazyTrace(parts, extra=())
+    whole = LazyTrace(dataset, extra=())
     count = len(whole) if limit is None else min(limit, len(whole))
     if not count:
-        raise InputError(f"{parts.path}: holds no requests.")
+        raise InputError(f"{dataset.path}: the data set has no requests.")
     meta = meta_of(whole, whole, ratio=checked_ratio(ratio), requests=count)
     del whole
-    columns = _row_by_row(parts, count, ratio)
+    columns = _row_by_row(dataset, count, ratio)
     names = write_chunks(
-        columns, path, block_size=parts.block_size, tail=parts.tail, format=format, first_id=first_id, extra=extra,
+        columns, path, block_size=dataset.block_size, tail=dataset.tail, format=format, first_id=first_id, extra=extra,
         meta=meta,
     )  # fmt: skip
     return names, count
 
 
-def _row_by_row(parts, limit, ratio) -> Iterator[Columns]:
-    """The first rows of a folder of parts, faster."""
-    for columns in parts.chunks(1 << 18):
-        some = columns if len(columns) <= limit else rows_of(columns, 0, limit)
-        yield some if ratio == 1 else replace_columns(some, timestamp=some.timestamp / ratio)
-        limit -= len(some)
+def _row_by_row(dataset, limit, ratio) -> Iterator[Columns]:
+    """The first rows of a data set, sped up."""
+    for columns in dataset.chunks(1 << 18):
+        rows = columns if len(columns) <= limit else rows_of(columns, 0, limit)
+        yield rows if ratio == 1 else replace_columns(rows, timestamp=rows.timestamp / ratio)
+        limit -= len(rows)
         if not limit:
             return

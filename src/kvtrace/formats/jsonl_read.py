@@ -1,6 +1,6 @@
-"""JSON Lines to columns: pieces of whole lines, each scanned by a thread, put together in order.
+"""Read JSON Lines into columns: threads scan pieces of whole lines, which are joined in order.
 
-The kernel `rows` scans; a line that it can't take is decoded here with orjson, and the scan goes on after it.
+The kernel `rows` scans lines. A line that it cannot scan is decoded here with orjson.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from .._base.errors import InputError, RowError
-from .._base.files import size_of
+from .._base.input_files import size_of
 from .._native.rows import PAD, Scanner
 from . import scalars
 
@@ -27,12 +27,12 @@ KNOWN = (*NEEDED, "output_hash_ids")
 BOM = b"\xef\xbb\xbf"
 
 OnError = Callable[[RowError], None]
-Take = Callable[..., None]  # (hash_ids, offsets, output_ids, output_offsets) of some rows; buffers that are used again
+Take = Callable[..., None]  # (hash_ids, offsets, output_ids, output_offsets) of some rows; the buffers are reused
 
 
 @dataclass
 class Rows:
-    """What JSON rows hold: the keys of every trace as columns, and other keys by name."""
+    """The content of JSON rows: the keys of every trace as columns, other keys by name."""
 
     timestamp: np.ndarray  # as written, float64
     input_length: np.ndarray
@@ -42,8 +42,8 @@ class Rows:
     output_ids: np.ndarray | None
     output_offsets: np.ndarray | None
     lines: np.ndarray | None  # row -> line from 1; None where row r is on line r + 1
-    others: dict[str, np.ndarray]  # name -> column, None where a row has none
-    nested: dict[str, int]  # name -> rows where it holds a list or an object, which are left out
+    others: dict[str, np.ndarray]  # name -> column, None for rows without a value
+    nested: dict[str, int]  # name -> rows with a list or an object, which are not read
 
 
 def read_rows(
@@ -55,10 +55,15 @@ def read_rows(
     threads: int | None = None,
     take: Take | None = None,
 ) -> Rows:
-    """All rows of a stream of JSON lines; other keys are kept if `keep` names them, all if it is None.
+    """Read all rows of a stream of JSON Lines.
 
-    A bad row goes to `on_error` and is left out; without one, it ends the reading as a RowError. `take` is given the
-    block ids piece by piece, in the order of the rows, and then the columns hold none.
+    Args:
+        stream: the lines.
+        path: the name of the file in messages.
+        keep: the other keys to read; None = all.
+        on_error: gets the errors of bad rows, which are left out; without it, the first one is raised.
+        threads: scanner threads; by default one for each core.
+        take: gets the block ids piece by piece, in order; the columns then have none.
     """
     table = _Table(path, on_error, size_of(stream), take)
     _read_into(table, _Lines(stream, path), lambda: _Piece(keep, on_error is not None), threads)
@@ -66,7 +71,7 @@ def read_rows(
 
 
 def each_piece(stream: io.BufferedReader, path: str, take: Take, *, threads: int | None = None) -> None:
-    """Give `take` the block ids of all rows that can be read, piece by piece, and keep nothing."""
+    """Pass the block ids of all readable rows to `take`, piece by piece."""
     _read_into(_Ids(take), _Lines(stream, path), lambda: _Piece((), True), threads)
 
 
@@ -74,7 +79,7 @@ def _read_into(table: _Table | _Ids, lines: _Lines, new_piece: Callable[[], _Pie
     piece = new_piece()
     if lines.fill(piece):
         table.add(piece.scan())
-        if not lines.ended:  # a larger file, for which threads pay
+        if not lines.ended:  # a larger file, worth several threads
             _scan(lines, table, threads or _cores(), new_piece)
 
 
@@ -85,7 +90,7 @@ def _cores() -> int:
 
 
 def _scan(lines: _Lines, table: _Table | _Ids, threads: int, new_piece: Callable[[], _Piece]) -> None:
-    """Scan the rest of the lines; each thread takes the next piece, and adds what it found when its turn has come."""
+    """Scan the remaining lines; each thread takes the next piece, and adds its columns when its turn comes."""
     taking, turns = Lock(), _Turns(lines.taken)
 
     def work():
@@ -116,13 +121,13 @@ def _scan(lines: _Lines, table: _Table | _Ids, threads: int, new_piece: Callable
 
 
 class _Turns:
-    """Numbered steps of several threads, one at a time and in order, until one fails."""
+    """Lets several threads take numbered steps one at a time, in order, until one fails."""
 
     def __init__(self, first: int):
         self._changed, self._next, self._stopped = Condition(), first, False
 
     def come(self, number: int) -> bool:
-        """Wait for a step's turn; False if there will be none."""
+        """Wait for a step's turn; False if another thread failed."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._next == number)
             return not self._stopped
@@ -143,14 +148,14 @@ class _Lines:
 
     def __init__(self, stream, path):
         self._stream, self._path = stream, path
-        self._rest = b""  # the beginning of a line that the last piece could not hold to its end
+        self._rest = b""  # the start of a line that the last piece cut off
         self._offset = 0
-        self.taken, self.ended = 0, False  # pieces filled; whether the stream has come to its end
+        self.taken, self.ended = 0, False  # pieces filled; whether the stream is at its end
 
     def fill(self, piece: _Piece) -> bool:
         """Put the next lines into a piece; False at the end of the stream.
 
-        A stream that can't be read further fails in the piece's turn, so that what is wrong before is told before.
+        A read error is raised in the piece's turn, so that earlier errors are reported first.
         """
         if self.ended:
             return False
@@ -186,7 +191,7 @@ class _Lines:
         return end > 0
 
     def _read(self, into) -> int:
-        """Fill the view from the stream; fewer bytes than it holds only at the end."""
+        """Fill the view from the stream; returns fewer bytes only at the end."""
         have = 0
         while have < len(into) and (more := self._stream.readinto(into[have:])):
             have += more
@@ -195,7 +200,7 @@ class _Lines:
 
 
 class _Piece:
-    """Some lines, and what a scan finds in them."""
+    """Some lines, and their columns after a scan."""
 
     def __init__(self, keep, tolerant):
         self._keep, self._tolerant = keep, tolerant
@@ -206,7 +211,7 @@ class _Piece:
         self.need(PIECE)
 
     def need(self, room: int):
-        """Make the buffer hold so many bytes, and a newline; what it holds stays."""
+        """Grow the buffer to `room` bytes and a newline; its content stays."""
         if room > self.room:
             self.room, self.buffer = room, self.buffer[: self.room] + bytearray(room - self.room + 1 + PAD)
             self.scanner.reserve(room + 1)
@@ -234,7 +239,7 @@ class _Piece:
         return self
 
     def _decode(self, line: bytes):
-        """Take a row that the scanner can't."""
+        """Decode a row that the scanner cannot scan."""
         row = decode_row(line)
         numbers = [whole(row[name], name) for name in ("input_length", "output_length")]
         outputs = id_list(row["output_hash_ids"], "output_hash_ids") if "output_hash_ids" in row else None
@@ -257,7 +262,7 @@ class _Piece:
 
 
 class _Ids:
-    """Hands on the block ids of scanned pieces."""
+    """Passes on the block ids of scanned pieces."""
 
     def __init__(self, take: Take):
         self._take = take
@@ -271,7 +276,7 @@ class _Ids:
 
 
 class _Table:
-    """Puts scanned pieces together."""
+    """Joins scanned pieces."""
 
     def __init__(self, path, on_error, size, take=None):
         self._path, self._on_error, self._size = path, on_error, size
@@ -279,13 +284,13 @@ class _Table:
         self._columns = {name: _Growing(np.int64) for name in (*NEEDED, "output_ids")}
         self._columns["timestamp"] = _Growing(np.float64)
         self._blocks, self._output_blocks = _Growing(np.int64), _Growing(np.int64)
-        self._lines: list[tuple[int, np.ndarray]] = []  # rows before, and the lines of rows that a gap has moved
+        self._lines: list[tuple[int, np.ndarray]] = []  # rows before, and the lines of rows after a gap
         self._others: dict[str, list[scalars.Chunk]] = {}
         self._nested: dict[str, int] = {}
         self._rows, self._line, self._any_outputs = 0, 0, False
 
     def add(self, piece: _Piece):
-        """Append what a piece holds; the first bad row is raised, or all are handed on."""
+        """Append a piece; its first bad row is raised, or all are passed to on_error."""
         if piece.failure:
             raise piece.failure
         scanner = piece.scanner
@@ -294,7 +299,9 @@ class _Table:
             if self._on_error is None:
                 raise error
             self._on_error(error)
-        growth = self._size / (piece.offset + piece.stop) if self._size else 1.0  # this far, to all of the file
+        growth = (
+            self._size / (piece.offset + piece.stop) if self._size else 1.0
+        )  # ratio of the whole file to the part read so far
         if self._ids is not None:
             self._ids.add(piece)
         for name, column in self._columns.items():
@@ -316,7 +323,7 @@ class _Table:
             self._lines.append((self._rows, lines + self._line + 1))
 
     def rows(self) -> Rows:
-        """Everything so far."""
+        """All rows so far."""
         column = {name: growing.done() for name, growing in self._columns.items()}
         return Rows(
             **{name: column[name] for name in NEEDED}, offsets=_offsets(self._blocks.done()),
@@ -337,13 +344,13 @@ class _Table:
 
 
 class _Growing:
-    """An array that grows at its end; what is set aside costs nothing while it is untouched."""
+    """An array that grows at its end; untouched capacity needs no memory."""
 
     def __init__(self, dtype):
         self._array, self._length = np.empty(1 << 12, dtype=dtype), 0
 
     def extend(self, values, growth: float):
-        """Append values; the array is expected to get `growth` times as long as it then is."""
+        """Append values; the array is expected to become `growth` times as long as it is then."""
         length = self._length + len(values)
         if length > len(self._array):
             room = max(int(length * growth * 1.05), len(self._array) * 3 // 2, length)
@@ -367,16 +374,16 @@ def _offsets(blocks):
 
 
 def decode_row(line: bytes) -> dict[str, Any]:
-    """The row on a line; RowError if it is none."""
+    """The row on a line; RowError if it is not valid."""
     place = 0
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         place = error.pos + 1
-    if place:  # raised out here, so that orjson's error, which holds the line, does not hang on ours
+    if place:  # raised outside the handler: orjson's error contains the line and must not be its context
         raise _not_json(line, place)
     if not isinstance(row, dict):
-        raise RowError("is not a JSON object.", hint="A trace holds one a line.")
+        raise RowError("the row is not a JSON object.", hint="A trace has one object on each line.")
     for name in NEEDED:
         if name not in row:
             raise RowError(f"{name} is missing.")
@@ -388,10 +395,10 @@ def _not_json(line, place) -> RowError:
         line.decode()
     except UnicodeDecodeError as error:
         utf16 = line[:2] in (b"\xff\xfe", b"\xfe\xff")
-        hint = "It looks like UTF-16: try iconv -f UTF-16 -t UTF-8." if utf16 else None
-        return RowError(f"is not UTF-8 at byte {error.start + 1:,}.", hint=hint)
-    hint = "A trace holds an object a line: try jq -c '.[]' or jq -c ." if line.strip() in (b"[", b"{") else None
-    return RowError(f"is not JSON, from character {place:,} on.", hint=hint)
+        hint = "It looks like UTF-16. Try iconv -f UTF-16 -t UTF-8." if utf16 else None
+        return RowError(f"the row is not UTF-8 at byte {error.start + 1:,}.", hint=hint)
+    hint = "A trace has one object on each line. Try jq -c '.[]' or jq -c ." if line.strip() in (b"[", b"{") else None
+    return RowError(f"the row is not JSON from character {place:,}.", hint=hint)
 
 
 def time_of(value) -> float:
@@ -402,7 +409,7 @@ def time_of(value) -> float:
 
 
 def whole(value, name: str) -> int:
-    """A whole number of 64 bits, signed; `1e3` is one, 1.5 is none."""
+    """A signed 64-bit integer; `1e3` is valid, 1.5 is not."""
     number = _integer(value)
     if number is None or not -(2**63) <= number < 2**63:
         raise RowError(f"{name} is not a whole number of 64 bits.")
@@ -410,17 +417,17 @@ def whole(value, name: str) -> int:
 
 
 def id_list(values, name: str) -> np.ndarray:
-    """A list of 64-bit ids, signed or not; those of 2^63 and more keep their bits."""
+    """A list of signed or unsigned 64-bit ids; those from 2^63 keep their bits."""
     if type(values) is not list:
         raise RowError(f"{name} is not a list.")
     numbers = [_integer(value) for value in values]
     if any(number is None for number in numbers):
-        raise RowError(f"{name} holds something else than whole numbers of 64 bits.")
+        raise RowError(f"{name} has a value that is not a whole number of 64 bits.")
     return np.array([number - 2**64 if number >= 2**63 else number for number in numbers], dtype=np.int64)  # type: ignore[operator]
 
 
 def _integer(value) -> int | None:
-    """The whole number that a JSON number is, None if it is none or passes what orjson tells exactly."""
+    """The integer value of a JSON number; None if it is not an integer, or too large for orjson to read exactly."""
     if type(value) is int:
         return value
     if type(value) is float and value.is_integer() and abs(value) <= 2**53:

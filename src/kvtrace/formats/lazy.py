@@ -1,7 +1,7 @@
-"""A trace whose block ids stay on disk: every other column is in memory, and ids come piece by piece.
+"""A trace whose block ids stay on disk: all other columns are in memory, and ids are read piece by piece.
 
-It is made of a folder of parts in one pass that verifies the invariants, and is then a Trace to all that looks at
-requests. What walks blocks goes through `Trace.pieces`.
+It reads a data set once and verifies the invariants. Functions that need only requests use it like any Trace;
+functions that need blocks use `Trace.pieces`.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from ..trace.normalise import Fixes, by_first_appearance
 from ..trace.trace import Trace
 from .dataset import Dataset
 
-REFERENCES = 1 << 18  # of a piece: few enough that what is made of them stays small
-REMEDY = "In a stream nothing is normalised. Try kvtrace.read and kvtrace.write, which normalise what can be."
+REFERENCES = 1 << 18  # block references in a piece, to bound what is derived from it
+REMEDY = "A data set is not normalised when it is streamed. Normalise it with kvtrace.read and kvtrace.write."
 
 
 class LazyTrace(Trace):
-    """A folder of parts as a Trace without `hash_ids`; with `ids`, these are there too, as int32.
+    """A data set as a Trace without `hash_ids`, or with them as int32 if `ids` is set.
 
-    `extra` names the extra columns that are kept, None = all. InputError where the rows are no trace as they stand:
-    nothing is normalised in a stream.
+    `extra` names the extra columns to read, None = all. InputError if the rows break an invariant: a stream is not
+    normalised.
     """
 
     def __init__(
-        self, parts: Dataset, *, ids: bool = False, extra: tuple[str, ...] | None = None, references=REFERENCES
+        self, dataset: Dataset, *, ids: bool = False, extra: tuple[str, ...] | None = None, references=REFERENCES
     ):
-        self.parts, self.block_size, self.tail = parts, parts.block_size, parts.tail
-        self.meta, self.fixes, self._references = parts.meta, Fixes(), references
+        self.dataset, self.block_size, self.tail = dataset, dataset.block_size, dataset.tail
+        self.meta, self.fixes, self._references = dataset.meta, Fixes(), references
         problem = None
         try:
             self._read(ids, extra)
         except InputError as error:
             problem = str(error)
-        if problem:  # raised out here, so that nothing hangs on it
-            raise InputError(problem if problem.startswith(parts.path) else f"{parts.path}: {problem} {REMEDY}")
+        if problem:  # raised outside the handler, to free the first error's frames
+            raise InputError(problem if problem.startswith(dataset.path) else f"{dataset.path}: {problem} {REMEDY}")
 
     @property
     def working_set(self) -> int:
@@ -53,41 +53,41 @@ class LazyTrace(Trace):
         return self._first_blocks
 
     def pieces(self) -> Iterator[tuple[slice, Columns]]:
-        """The rows once more, piece by piece."""
+        """Read the rows again, piece by piece."""
         start = 0
-        for columns in self.parts.chunks(self._references, extra="ignore"):
+        for columns in self.dataset.chunks(self._references, extra="ignore"):
             yield slice(start, start + len(columns)), columns
             start += len(columns)
 
     def _read(self, ids, extra):
-        walk, rest, firsts, row = _Walk(self.parts), TraceBuilder(), [np.empty(0, np.int32)], 0
-        self._allot(len(self.parts), ids)
-        same: dict[str, str] = {}  # one object a distinct text
-        for columns in self.parts.chunks(self._references, extra="ignore" if extra == () else "keep"):
+        walk, rest, firsts, row = _Walk(self.dataset), TraceBuilder(), [np.empty(0, np.int32)], 0
+        self._allot(len(self.dataset), ids)
+        same: dict[str, str] = {}  # one object for each distinct string
+        for columns in self.dataset.chunks(self._references, extra="ignore" if extra == () else "keep"):
             walk.verify(columns, row)
             firsts.append(columns.hash_ids[columns.offsets[:-1][np.diff(columns.offsets) > 0]].astype(np.int32))
             self._put(columns, row, ids)
             if extra != ():
                 rest.add(_extra_alone(columns, extra, same))
             row += len(columns)
-        if walk.distinct != self.parts.distinct:
-            raise InputError(f"there are {walk.distinct:,} distinct blocks, not {self.parts.distinct:,} as was said.")
+        if walk.distinct != self.dataset.distinct:
+            raise InputError(f"distinct_blocks is {self.dataset.distinct:,}, but the parts have {walk.distinct:,}.")
         self.distinct, self.is_chained, self._working_set = walk.distinct, walk.is_chained, walk.working_set
         del walk
         self._first_blocks, self.extra = np.concatenate(firsts), rest.columns().extra
         self._verify()
 
     def _allot(self, rows, ids):
-        """Room for the columns of so many rows, taken as it is filled."""
+        """Allocate the columns."""
         self.timestamp = np.empty(rows)
         self.input_length, self.output_length = (np.empty(rows, dtype=np.int64) for _ in range(2))
         self.offsets = np.zeros(rows + 1, dtype=np.int64)
         self.session = self.parent = self.output_offsets = None
         if ids:
-            self.hash_ids = np.empty(self.parts.blocks, dtype=np.int32)
+            self.hash_ids = np.empty(self.dataset.blocks, dtype=np.int32)
 
     def _put(self, columns, row, ids):
-        """The next rows, the first of which is `row`."""
+        """Store the next rows, the first of which is `row`."""
         rows, ends = slice(row, row + len(columns)), slice(row + 1, row + len(columns) + 1)
         for name in ("timestamp", "input_length", "output_length"):
             getattr(self, name)[rows] = getattr(columns, name)
@@ -114,35 +114,37 @@ class LazyTrace(Trace):
         if self.output_offsets is not None:
             verify_outputs(self)
         if rows and (not np.isfinite(self.timestamp).all() or self.timestamp[0] != 0):
-            raise InputError("times are not finite, or do not count from the first request.")
+            raise InputError("times are not finite, or do not start at 0.")
         if (falls := np.flatnonzero(np.diff(self.timestamp) < 0)).size:
-            raise InputError(f"row {falls[0] + 1}: the timestamp falls; rows of a trace are in time order.")
+            raise InputError(f"row {falls[0] + 1}: the timestamp is less than in the row before.")
         if self.parent is not None and (self.parent >= np.arange(rows)).any():
-            raise InputError(f"row {np.flatnonzero(self.parent >= np.arange(rows))[0]}: its parent comes later.")
+            raise InputError(
+                f"row {np.flatnonzero(self.parent >= np.arange(rows))[0]}: the parent is not an earlier row."
+            )
         if self.session is not None:
             self.session = by_first_appearance(self.session)
 
 
 class _Walk:
-    """A walk over all rows that sees whether ids are numbered by first appearance and form a forest."""
+    """A pass over all rows that verifies that ids count by first appearance and form a forest."""
 
-    def __init__(self, parts):
+    def __init__(self, dataset):
         from .._native import forest
 
-        self._forest, self._block_size = forest, parts.block_size
-        self._parent = np.full(parts.distinct, forest.UNSEEN, dtype=np.int64)
-        self._in_prompts = np.zeros(parts.distinct if parts.output_blocks else 0, dtype=bool)
-        self._has_outputs = bool(parts.output_blocks)
+        self._forest, self._block_size = forest, dataset.block_size
+        self._parent = np.full(dataset.distinct, forest.UNSEEN, dtype=np.int64)
+        self._in_prompts = np.zeros(dataset.distinct if dataset.output_blocks else 0, dtype=bool)
+        self._has_outputs = bool(dataset.output_blocks)
         self.distinct, self.is_chained = 0, True
 
     def verify(self, columns: Columns, row: int) -> None:
-        """The next rows, the first of which is `row`; InputError where their ids are not numbered."""
+        """Verify the next rows, the first of which is `row`; InputError if ids do not count by first appearance."""
         self.distinct, gap, fork = self._forest.verify_on(
             columns.hash_ids, columns.offsets, columns.input_length // self._block_size,
             columns.output_ids, columns.output_offsets, self._parent, self.distinct,
         )  # fmt: skip
         if gap >= 0:
-            raise InputError(f"row {row + gap}: ids are not 0, 1, 2, ... by first appearance.")
+            raise InputError(f"row {row + gap}: ids do not count 0, 1, 2, ... by first appearance.")
         self.is_chained = self.is_chained and fork < 0
         if self._has_outputs:
             self._in_prompts[columns.hash_ids] = True
@@ -153,7 +155,7 @@ class _Walk:
 
 
 def _extra_alone(columns, extra, same) -> Columns:
-    """The extra columns of a piece, and equal texts as one object."""
+    """The extra columns of a piece, with equal strings as one object."""
     kept = {name: _shared(values, same) for name, values in columns.extra.items() if extra is None or name in extra}
     nothing = np.empty(0, dtype=np.int64)
     times, lengths = columns.timestamp, columns.input_length  # for their length

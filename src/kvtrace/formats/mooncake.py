@@ -1,7 +1,7 @@
 """Mooncake's JSON Lines: `timestamp` in ms, `input_length`, `output_length`, `hash_ids`.
 
-The format of the FAST'25 paper's traces, https://github.com/kvcache-ai/Mooncake. Further keys that we read and, when
-asked to, write: `output_hash_ids`, `session_id`, and the extra columns.
+The format of the FAST'25 paper's traces, https://github.com/kvcache-ai/Mooncake. kvtrace also reads, and optionally
+writes, `output_hash_ids`, `session_id` and extra columns.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from ..trace.columns import Columns
 from . import scalars
 from .jsonl_read import Rows
 from .jsonl_write import lists, milliseconds, require_writable, whole, write_rows
-from .read_result import Found
+from .read_result import ReadResult
 
-KEPT = ("session_id",)  # what is read even when extra keys are not
+KEPT = ("session_id",)  # always read
 
 
-def found(rows: Rows, path: str, on_error=None) -> Found:
-    """What rows of JSON say, read as Mooncake's."""
+def result_of(rows: Rows, path: str, on_error=None) -> ReadResult:
+    """JSON rows as Mooncake's columns."""
     others = dict(rows.others)
     session = scalars.labels(others.pop("session_id")) if "session_id" in others else None
     columns = Columns(
         rows.timestamp, rows.input_length, rows.output_length, rows.hash_ids, rows.offsets,
         session=session, extra=others, output_ids=rows.output_ids, output_offsets=rows.output_offsets,
     )  # fmt: skip
-    return Found(columns, path, "mooncake", lines=rows.lines, nested=rows.nested)
+    return ReadResult(columns, path, "mooncake", lines=rows.lines, nested=rows.nested)
 
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
-    """Write the four keys, output blocks if the columns have them, and sessions and extra columns if asked to."""
+    """Write the four keys, output blocks if there are any, and with `extra` sessions and extra columns."""
     require_writable(columns, first_id)
     fields = {
         "timestamp": milliseconds(columns.timestamp),
@@ -47,6 +47,6 @@ def _extra(columns) -> dict[str, Any]:
     more = dict(columns.extra)
     if columns.session is not None:
         if "session_id" in more:
-            raise UsageError("extra column 'session_id' has the name of the sessions' key.")
+            raise UsageError("the extra column 'session_id' conflicts with the trace's sessions. Rename it.")
         more["session_id"] = scalars.without(columns.session, -1)
     return more

@@ -1,6 +1,6 @@
-"""A trace as one Parquet table: the columns under their own names, lists of ids, extra columns in a struct of theirs.
+"""A trace as one Parquet table: columns under their own names, lists of ids, extra columns in a struct.
 
-Ids are delta-encoded, since most of a prompt's ids follow each other; what a sidecar says is in the schema's metadata.
+Ids are delta-encoded, because most ids in a prompt are consecutive. The schema's metadata contains the sidecar.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from .._base.errors import InputError, KvtraceError, UsageError
 from .._base.files import is_std, name_of
 from ..trace.columns import Columns
 from . import scalars, sidecar
-from .read_result import Found
+from .read_result import ReadResult
 
 MAGIC = b"PAR1"
 KEY = b"kvtrace"  # of the schema's metadata
-REFERENCES = 1 << 22  # of one row group, about
+REFERENCES = 1 << 22  # approximate block references in a row group
 NEEDED = ("timestamp", "input_length", "output_length", "hash_ids")
 OTHERS = ("session", "parent", "output_hash_ids", "extra")
 
 
-def read(stream, path: str | Path, *, extra: str = "keep") -> Found:
-    """What a Parquet file says; `stream` is at its beginning. Needs pyarrow."""
+def read(stream, path: str | Path, *, extra: str = "keep") -> ReadResult:
+    """Read a Parquet file; `stream` is at its beginning. Needs pyarrow."""
     pa, name = _pyarrow(), name_of(path)
     fault = None
     try:
         table = pa.parquet.ParquetFile(io.BytesIO(stream.read()) if _is_packed(path) else str(path)).read()
-        said = (table.schema.metadata or {}).get(KEY)
+        description = (table.schema.metadata or {}).get(KEY)
         columns = _columns(table, name, extra)
     except (pa.ArrowException, OSError) as error:
         fault = type(error).__name__
-    if fault:  # raised out here, so that Arrow's error, which may quote values, does not hang on ours
+    if fault:  # raised outside the handler: Arrow's error may quote values and must not be its context
         raise InputError(f"{name}: cannot be read as Parquet ({fault}).")
-    return Found(columns, name, "parquet", sidecar=said and _described(said, name))
+    return ReadResult(columns, name, "parquet", sidecar=description and _sidecar(description, name))
 
 
 def batches(path: str, rows: int, *, extra: str = "keep") -> Iterator[Columns]:
-    """The rows of a Parquet file of ours, so many or fewer at a time, in the memory of one row group and one batch."""
+    """The rows of a Parquet trace, at most `rows` at a time; memory holds one row group and one batch."""
     pa = _pyarrow()
     fault, known = None, (*NEEDED, *OTHERS) if extra == "keep" else (*NEEDED, *OTHERS[:-1])
     try:
         with pa.parquet.ParquetFile(path) as file:
-            wanted = [name for name in known if name in file.schema_arrow.names]
-            for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
+            present = [name for name in known if name in file.schema_arrow.names]
+            for batch in file.iter_batches(batch_size=rows, columns=present, use_threads=False):
                 yield _columns(pa.Table.from_batches([batch]), path, extra)
     except (pa.ArrowException, OSError) as error:
         fault = type(error).__name__
-    if fault:  # raised out here, as above
+    if fault:  # raised outside the handler, as above
         raise InputError(f"{path}: cannot be read as Parquet ({fault}).")
 
 
 def names(path: str) -> list[str]:
-    """The columns of a Parquet file of ours, extra ones as `extra.name`; none where it can't be read."""
+    """The columns of a Parquet trace, extra ones as `extra.name`; empty if it cannot be read."""
     pa = _pyarrow()
     with suppress(pa.ArrowException, OSError):
         schema = pa.parquet.read_schema(path)
@@ -68,16 +68,16 @@ def names(path: str) -> list[str]:
 
 
 def forget() -> None:
-    """Give back the memory that pyarrow keeps for later."""
+    """Release the memory that pyarrow caches."""
     _pyarrow().default_memory_pool().release_unused()
 
 
-def _described(said, name):
-    return sidecar.load(said, f"{name} (its metadata)", remedy="Try to write it anew with whatever wrote it.")
+def _sidecar(description, name):
+    return sidecar.load(description, f"{name} (its metadata)", remedy="Write the file again.")
 
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = True, description=None) -> None:
-    """Write all columns, whether `extra` says so or not; the description goes into the schema's metadata."""
+    """Write all columns, whatever `extra` is, and the description in the schema's metadata."""
     pa = _pyarrow()
     arrays = _arrays(pa, columns, first_id)
     metadata = {KEY: sidecar.dump(description or {})}
@@ -93,13 +93,13 @@ def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = True, de
             | {name: "DELTA_BINARY_PACKED" for name in plain if name != "timestamp"},
         )  # fmt: skip
     except KvtraceError:
-        raise  # of the stream: a full disk
+        raise  # from the stream, such as a full disk
     except pa.ArrowException as error:
         raise KvtraceError(f"the columns cannot be written as Parquet ({type(error).__name__}).") from None
 
 
 def require() -> None:
-    """UsageError if Parquet can't be read or written here."""
+    """UsageError if pyarrow is not installed."""
     _pyarrow()
 
 
@@ -113,7 +113,7 @@ def _pyarrow():
 
 
 def _is_packed(path) -> bool:
-    """Whether only the stream can be read, not the file: Parquet is read from its end."""
+    """Whether the file is compressed or a pipe, so that it must be read whole: Parquet is read from its end."""
     if is_std(path) or not Path(path).is_file():
         return True
     with open(path, "rb") as file:
@@ -150,7 +150,7 @@ def _list_array(pa, ids, offsets):
 
 
 def _scalar_array(pa, values):
-    """An Arrow array of a column, and whether its values had to be written as JSON, being of several kinds."""
+    """An Arrow array of a column, and whether its values are of several types and therefore written as JSON."""
     if values.dtype != object:
         return pa.array(values), False
     kinds = {type(value) for value in values.tolist()} - {type(None)}
@@ -163,9 +163,9 @@ def _scalar_array(pa, values):
 def _columns(table, name, extra) -> Columns:
     missing = [key for key in NEEDED if key not in table.column_names]
     if missing:
-        raise InputError(f"{name}: column {missing[0]} is missing.")
+        raise InputError(f"{name}: the column {missing[0]} is missing.")
     if twice := [key for key in (*NEEDED, *OTHERS) if table.column_names.count(key) > 1]:
-        raise InputError(f"{name}: column {twice[0]} is there twice.")
+        raise InputError(f"{name}: the column {twice[0]} appears twice.")
     numbers = {key: _numbers(table, key, name) for key in ("input_length", "output_length")}
     timestamp = _numbers(table, "timestamp", name)
     hash_ids, offsets = _lists(table, "hash_ids", name)
@@ -183,12 +183,12 @@ def _columns(table, name, extra) -> Columns:
 def _numbers(table, key, name) -> np.ndarray:
     values = table.column(key).to_numpy()
     if values.dtype.kind not in "iuf" or table.column(key).null_count:
-        raise InputError(f"{name}: column {key} does not hold a number in every row.")
+        raise InputError(f"{name}: the column {key} does not have a number in every row.")
     if key != "timestamp" and values.dtype.kind == "f":
         if not (np.abs(values) <= 2**53).all():  # NaN is not
-            raise InputError(f"{name}: column {key} holds a number that is no whole one of 64 bits.")
+            raise InputError(f"{name}: the column {key} has a number that is not a 64-bit integer.")
         if not (values == np.floor(values)).all():
-            raise InputError(f"{name}: column {key} holds a fraction.")
+            raise InputError(f"{name}: the column {key} has a fraction.")
     return values
 
 
@@ -196,37 +196,39 @@ def _lists(table, key, name) -> tuple[np.ndarray, np.ndarray]:
     pa = _pyarrow()
     column = table.column(key)
     if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)) or column.null_count:
-        raise InputError(f"{name}: column {key} does not hold a list in every row.")
-    parts = column.chunks
-    ids = [part.flatten() for part in parts]
-    if not pa.types.is_integer(column.type.value_type) or any(part.null_count for part in ids):
-        raise InputError(f"{name}: column {key} does not hold lists of whole numbers.")
-    blocks = np.concatenate([part.value_lengths().to_numpy() for part in parts] or [np.empty(0, np.int64)])
+        raise InputError(f"{name}: the column {key} does not have a list in every row.")
+    chunks = column.chunks
+    ids = [chunk.flatten() for chunk in chunks]
+    if not pa.types.is_integer(column.type.value_type) or any(chunk.null_count for chunk in ids):
+        raise InputError(f"{name}: the column {key} does not have lists of integers.")
+    blocks = np.concatenate([chunk.value_lengths().to_numpy() for chunk in chunks] or [np.empty(0, np.int64)])
     offsets = np.concatenate([[0], np.cumsum(blocks, dtype=np.int64)])
-    found = [part.to_numpy() for part in ids]
-    return (found[0] if len(found) == 1 else np.concatenate(found or [np.empty(0, np.int64)])), offsets
+    arrays = [chunk.to_numpy() for chunk in ids]
+    return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays or [np.empty(0, np.int64)])), offsets
 
 
 def _extra(table, name) -> dict[str, np.ndarray]:
     if not _pyarrow().types.is_struct(table.column("extra").type):
-        raise InputError(f"{name}: column extra is not a struct of columns.")
+        raise InputError(f"{name}: the column extra is not a struct of columns.")
     struct = table.column("extra").combine_chunks()
-    found = {}
+    columns = {}
     for place, field in enumerate(struct.type):
         values = struct.field(place)
         if (field.metadata or {}).get(KEY) == b"json":
-            found[field.name] = _from_json(values.to_pylist(), name)
+            columns[field.name] = _from_json(values.to_pylist(), name)
         elif values.type == _pyarrow().string():
-            found[field.name] = np.array(values.to_pylist(), dtype=object)
+            columns[field.name] = np.array(values.to_pylist(), dtype=object)
         else:
-            found[field.name] = values.to_numpy(zero_copy_only=False)
-    return {field: scalars.narrow(values) if values.dtype == object else values for field, values in found.items()}
+            columns[field.name] = values.to_numpy(zero_copy_only=False)
+    return {field: scalars.narrow(values) if values.dtype == object else values for field, values in columns.items()}
 
 
 def _from_json(texts, name) -> np.ndarray:
     values = []
     with suppress(orjson.JSONDecodeError):
         values = [None if text is None else orjson.loads(text) for text in texts]
-    if len(values) < len(texts):  # raised out here, so that orjson's error, which holds the text, does not hang on ours
-        raise InputError(f"{name}: column extra holds text that is not the JSON it should be.")
+    if len(values) < len(
+        texts
+    ):  # raised outside the handler: orjson's error contains the text and must not be its context
+        raise InputError(f"{name}: the column extra has text that is not valid JSON.")
     return np.fromiter(values, dtype=object, count=len(values))

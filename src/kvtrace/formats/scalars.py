@@ -1,4 +1,4 @@
-"""Columns of JSON scalars: what the keys hold that a format does not know."""
+"""Columns of JSON scalars, for keys that are not part of a format."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Chunk = tuple[np.ndarray, Any]  # rows, and their values: int64, or a list of sc
 
 
 def decode(values) -> Any:
-    """What the row scanner noted: int64 as it is, the bytes of a JSON array as a list."""
+    """The row scanner's values: int64 unchanged, the bytes of a JSON array as a list."""
     return values if isinstance(values, np.ndarray) else orjson.loads(values)
 
 
 def column(rows: int, chunks: list[Chunk]) -> np.ndarray:
-    """One column of the chunks: int64, float64, bool, or objects, None where a row has no value.
+    """The chunks as one column of int64, float64, bool or objects; None for rows without a value.
 
     >>> column(3, [(np.array([0, 2]), np.array([5, 6])), (np.array([1]), [7])])
     array([5, 7, 6])
@@ -28,16 +28,16 @@ def column(rows: int, chunks: list[Chunk]) -> np.ndarray:
         for at, values in chunks:
             whole[at] = values
         return whole
-    found = np.full(rows, None, dtype=object)
-    same: dict[str, str] = {}  # one object a distinct string
+    column = np.full(rows, None, dtype=object)
+    strings: dict[str, str] = {}  # one object for each distinct string
     for at, values in chunks:
         values = values.tolist() if isinstance(values, np.ndarray) else values
-        found[at] = _objects([same.setdefault(v, v) if type(v) is str else v for v in values])
-    return narrow(found)
+        column[at] = _objects([strings.setdefault(v, v) if type(v) is str else v for v in values])
+    return narrow(column)
 
 
 def narrow(values: np.ndarray) -> np.ndarray:
-    """A column of objects in the plainest type that holds all of them."""
+    """A column of objects as the simplest type that fits all values."""
     kinds = set(map(type, values.tolist()))
     if kinds == {bool}:
         return values.astype(bool)
@@ -64,9 +64,9 @@ def without(values: np.ndarray, missing: int) -> np.ndarray:
     >>> without(np.array([3, -1]), -1)
     array([3, None], dtype=object)
     """
-    found = values.astype(object)
-    found[values == missing] = None
-    return found
+    column = values.astype(object)
+    column[values == missing] = None
+    return column
 
 
 def _objects(values: list) -> np.ndarray:

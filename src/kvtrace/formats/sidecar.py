@@ -1,7 +1,7 @@
-"""`<trace>.meta.json`: what a trace's rows cannot say of themselves, beside the trace.
+"""The sidecar `<trace>.meta.json`: values that a trace's rows cannot express.
 
-It holds kvtrace's version and the format's, `block_size`, `tail`, the counts that tell whether the two files belong
-together, `first_id`, `format`, and whatever else the maker of the trace wanted known.
+It contains the versions of kvtrace and of the format, `block_size`, `tail`, counts that show whether the two files
+belong together, `first_id`, `format`, and any other values of the trace's maker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OWN = ("kvtrace", "block_size", "tail", "requests", "blocks", "output_blocks", "
 
 @dataclass
 class Sidecar:
-    """What a sidecar says; None where it does not."""
+    """The values of a sidecar; None for missing ones."""
 
     path: str
     block_size: int | None = None
@@ -36,25 +36,25 @@ class Sidecar:
     requests: int | None = None
     blocks: int | None = None
     first_id: int = 0
-    meta: dict[str, Any] = field(default_factory=dict)  # all that is not of OWN
+    meta: dict[str, Any] = field(default_factory=dict)  # all keys except OWN
 
     def describes(self, columns: Columns) -> bool:
-        """Whether its counts are those of the columns."""
+        """Whether its counts fit the columns."""
         return self.requests in (None, len(columns)) and self.blocks in (None, len(columns.hash_ids))
 
     def mismatch(self, columns: Columns) -> str:
-        """What to say when they are not."""
-        found, said, what = len(columns), self.requests, "requests"
-        if said in (None, found):
-            found, said, what = len(columns.hash_ids), self.blocks, "blocks"
+        """The message if its counts do not fit the columns."""
+        count, stated, unit = len(columns), self.requests, "requests"
+        if stated in (None, count):
+            count, stated, unit = len(columns.hash_ids), self.blocks, "blocks"
         return (
-            f"{self.path}: the sidecar describes {said:,} {what}, the file has {found:,}: it belongs to another file. "
-            "Remove it or pass --block-size."
+            f"{self.path}: the sidecar describes {stated:,} {unit}, but the file has {count:,}: it belongs to another "
+            "file. Delete it or pass --block-size."
         )
 
 
 def sidecar_path(path: str | Path) -> str:
-    """Where the sidecar of a trace file is.
+    """The path of a trace file's sidecar.
 
     >>> sidecar_path("day.jsonl.gz")
     'day.jsonl.gz.meta.json'
@@ -65,7 +65,7 @@ def sidecar_path(path: str | Path) -> str:
 def describe(
     columns: Columns | None, *, block_size, tail, first_id=0, format="mooncake", meta=None, counts=None
 ) -> dict[str, Any]:
-    """What a sidecar holds, in the order of its keys; `counts` where the columns are no longer there to be counted."""
+    """The values of a sidecar, in order; pass `counts` if the columns are not in memory."""
     own = {
         "kvtrace": {"version": __version__, "format_version": FORMAT_VERSION},
         "block_size": block_size,
@@ -74,8 +74,8 @@ def describe(
         "first_id": first_id,
         "format": format,
     }
-    given = {key: value for key, value in (meta or {}).items() if key not in OWN}
-    return {key: value for key, value in own.items() if value is not None} | given
+    others = {key: value for key, value in (meta or {}).items() if key not in OWN}
+    return {key: value for key, value in own.items() if value is not None} | others
 
 
 def _counts(columns: Columns) -> dict[str, int | None]:
@@ -89,7 +89,7 @@ def _counts(columns: Columns) -> dict[str, int | None]:
 
 @dataclass
 class Counts:
-    """What a sidecar counts, of rows that come in chunks and whose ids are numbered by first appearance."""
+    """The counts of a sidecar, for rows in chunks whose ids count by first appearance."""
 
     requests: int = 0
     blocks: int = 0
@@ -97,7 +97,7 @@ class Counts:
     distinct_blocks: int = 0
 
     def add(self, columns: Columns) -> None:
-        """The next rows."""
+        """Add the next rows."""
         self.requests, self.blocks = self.requests + len(columns), self.blocks + len(columns.hash_ids)
         greatest = int(columns.hash_ids.max(initial=-1))
         if columns.output_ids is not None:
@@ -107,15 +107,15 @@ class Counts:
 
 
 def dump(description: dict[str, Any]) -> bytes:
-    """A sidecar's text; UsageError if `meta` holds what JSON does not know."""
+    """The text of a sidecar; UsageError if `meta` has values that JSON cannot express."""
     try:
         return orjson.dumps(description, option=OPTIONS)
     except TypeError:
-        raise UsageError("meta holds a value that JSON does not know.") from None
+        raise UsageError("meta has a value that JSON cannot express. Use numbers, strings, lists and dicts.") from None
 
 
 def read_sidecar(path: str | Path) -> Sidecar | None:
-    """The sidecar of a trace file, None if it has none; InputError if it cannot be understood."""
+    """The sidecar of a trace file, None if there is none; InputError if it is not valid."""
     if not is_regular(path):
         return None
     beside = sidecar_path(path)
@@ -128,43 +128,43 @@ def read_sidecar(path: str | Path) -> Sidecar | None:
     return load(text, beside)
 
 
-def load(text: bytes, path: str, *, remedy: str = "Remove it, and pass --block-size if need be.") -> Sidecar:
-    """What the text of a sidecar says; `remedy` is what to try where it says nothing."""
-    said: Any = UNREAD
+def load(text: bytes, path: str, *, remedy: str = "Delete it, and pass --block-size if needed.") -> Sidecar:
+    """Parse the text of a sidecar; `remedy` ends the message if it is not valid."""
+    values: Any = UNREAD
     with suppress(orjson.JSONDecodeError):
-        said = orjson.loads(text)
-    if said is UNREAD:  # raised out here, so that orjson's error, which holds the text, does not hang on ours
-        raise InputError(f"{path}: is not JSON. {remedy}")
-    if not isinstance(said, dict):
-        raise InputError(f"{path}: is not a JSON object. {remedy}")
-    if said.get("tail") not in (None, *TAILS):
-        raise InputError(f"{path}: tail is none of {', '.join(TAILS)}.")
-    numbers = {key: _number(said, key, path) for key in ("block_size", "requests", "blocks", "first_id")}
+        values = orjson.loads(text)
+    if values is UNREAD:  # raised outside the handler: orjson's error contains the text and must not be its context
+        raise InputError(f"{path}: the file is not JSON. {remedy}")
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: the file is not a JSON object. {remedy}")
+    if values.get("tail") not in (None, *TAILS):
+        raise InputError(f"{path}: tail must be one of {', '.join(TAILS)}.")
+    numbers = {key: _number(values, key, path) for key in ("block_size", "requests", "blocks", "first_id")}
     if numbers["block_size"] == 0:
-        raise InputError(f"{path}: block_size is 0; it is a whole number of tokens, 1 or more.")
+        raise InputError(f"{path}: block_size must be at least 1, not 0.")
     return Sidecar(
-        path, numbers["block_size"], said.get("tail"), numbers["requests"], numbers["blocks"], numbers["first_id"] or 0,
-        {key: value for key, value in said.items() if key not in OWN},
+        path, numbers["block_size"], values.get("tail"), numbers["requests"], numbers["blocks"],
+        numbers["first_id"] or 0, {key: value for key, value in values.items() if key not in OWN},
     )  # fmt: skip
 
 
-def _number(said, key, path) -> int | None:
-    value = said.get(key)
+def _number(values, key, path) -> int | None:
+    value = values.get(key)
     if value is not None and (type(value) is not int or value < 0):
-        raise InputError(f"{path}: {key} is not a whole number.")
+        raise InputError(f"{path}: {key} is not a whole number of at least 0.")
     return value
 
 
 def _distinct(columns: Columns) -> int:
     if isinstance(columns, Trace):
         return columns.distinct
-    parts = [columns.hash_ids] + ([] if columns.output_ids is None else [columns.output_ids])
-    references, parts = sum(map(len, parts)), [part for part in parts if len(part)]
-    if parts and all(part.min() >= 0 and part.max() < 4 * references + 1024 for part in parts):
-        seen = np.zeros(max(int(part.max()) for part in parts) + 1, dtype=bool)  # id -> is it there
-        for part in parts:
-            seen[part] = True
+    arrays = [columns.hash_ids] + ([] if columns.output_ids is None else [columns.output_ids])
+    references, arrays = sum(map(len, arrays)), [array for array in arrays if len(array)]
+    if arrays and all(array.min() >= 0 and array.max() < 4 * references + 1024 for array in arrays):
+        seen = np.zeros(max(int(array.max()) for array in arrays) + 1, dtype=bool)  # id -> whether it appears
+        for array in arrays:
+            seen[array] = True
         return int(np.count_nonzero(seen))
     from .._native import ids
 
-    return ids.renumber(np.concatenate(parts))[1] if parts else 0
+    return ids.renumber(np.concatenate(arrays))[1] if arrays else 0

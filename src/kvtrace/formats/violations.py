@@ -1,8 +1,7 @@
-"""The invariants of any trace file, looked for in the file as it stands: nothing is normalised first.
+"""Check the invariants of a trace file without normalising it.
 
-Block counts fit the lengths, times begin at 0 and never fall, ids are numbered by first appearance, each id follows the
-same id wherever it appears and names a block of one size; parents exist. (Offsets, the first invariant of a Trace, are
-not in a file's rows.)
+Block counts fit the lengths; times start at 0 and never decrease; ids count by first appearance; each id always follows
+the same id and has one block size; parents exist. (A file's rows have no offsets, the first invariant of a Trace.)
 """
 
 from __future__ import annotations
@@ -20,12 +19,14 @@ from .._base.files import name_of
 from .._native import ids
 from ..trace.columns import Columns
 from ..trace.invariants import expected_blocks
-from .trace_files import Found, read_columns, settle
+from .block_size import settle
+from .read_result import ReadResult
+from .reading import read_columns
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One line of a trace file that breaks a rule; `line` is None where the file as a whole does."""
+    """A violation of a rule on one line of a trace file; `line` is None for the whole file."""
 
     path: str
     line: int | None  # from 1; in a Parquet file, the row from 1
@@ -68,85 +69,85 @@ def check(
     ...     [violation.rule for violation in check(file.name, block_size=2)]
     ['times']
     """
-    broken = _Broken(max_per_rule)
-    found = read_columns(path, format=format, threads=threads, on_error=broken.add)
+    unreadable = _UnreadableRows(max_per_rule)
+    result = read_columns(path, format=format, threads=threads, on_error=unreadable.add)
     listed = _List(name_of(path), max_per_rule)
-    listed.add_rows("rows", broken.rows, broken.count, lambda error: (error.line, _without_place(error)))
-    if not len(found.columns):
-        listed.add("rows", "holds no requests.")
+    listed.add_rows("rows", unreadable.rows, unreadable.count, lambda error: (error.line, _without_place(error)))
+    if not len(result.columns):
+        listed.add("rows", "the file has no requests.")
         return listed.violations
-    block_size, tail = _sizes(listed, found, block_size, tail)
-    for rule, rows, message in _findings(found, block_size, tail):
-        listed.add_rows(rule, rows[:max_per_rule], len(rows), partial(_told, found, message))
+    block_size, tail = _sizes(listed, result, block_size, tail)
+    for rule, rows, message in _findings(result, block_size, tail):
+        listed.add_rows(rule, rows[:max_per_rule], len(rows), partial(_located, result, message))
     return listed.violations
 
 
-def _told(found: Found, message: str | Callable[[int], str], row: int) -> tuple[int, str]:
-    """Where a row stands, and what is said of it."""
-    return found.line(row), message if isinstance(message, str) else message(row)
+def _located(result: ReadResult, message: str | Callable[[int], str], row: int) -> tuple[int, str]:
+    """The line of a row, and its message."""
+    return result.line(row), message if isinstance(message, str) else message(row)
 
 
-class _Broken:
-    """The first rows that could not be read, and the number of all."""
+class _UnreadableRows:
+    """The first unreadable rows, and the number of all."""
 
-    def __init__(self, most: int):
+    def __init__(self, max_of_kind: int):
         self.rows: list[RowError] = []
-        self.count, self._most = 0, most
+        self.count, self._max = 0, max_of_kind
 
     def add(self, error: RowError) -> None:
         self.count += 1
-        if len(self.rows) < self._most:
+        if len(self.rows) < self._max:
             self.rows.append(error)
 
 
 class _List:
-    """Violations, of each rule not more than `most`."""
+    """Violations, at most `max_of_kind` for each rule."""
 
-    def __init__(self, path: str, most: int):
+    def __init__(self, path: str, max_of_kind: int):
         self.violations: list[Violation] = []
-        self._path, self._most = path, most
+        self._path, self._max = path, max_of_kind
 
     def add(self, rule: str, message: str, line: int | None = None) -> None:
         violation = Violation(self._path, line, rule, message)
-        if not any(same.line == line and same.message == message for same in self.violations[-self._most :]):
+        if not any(same.line == line and same.message == message for same in self.violations[-self._max :]):
             self.violations.append(violation)
 
-    def add_rows(self, rule: str, first, count: int, say: Callable[[Any], tuple[int | None, str]]) -> None:
-        """The first rows of `count` that break a rule; `say` gives the line and the message of one."""
-        for row in first[: self._most]:
-            line, message = say(row)
+    def add_rows(self, rule: str, first, count: int, describe: Callable[[Any], tuple[int | None, str]]) -> None:
+        """Add the first of `count` rows that break a rule; `describe` gives the line and the message of one."""
+        for row in first[: self._max]:
+            line, message = describe(row)
             self.add(rule, message, line)
-        if count > self._most:
-            self.add(rule, f"... and {count - self._most:,} more: {rule}.")
+        if count > self._max:
+            self.add(rule, f"... and {count - self._max:,} more: {rule}.")
 
 
 def _without_place(error: RowError) -> str:
     return str(RowError(error.reason, field=error.field, hint=error.hint))
 
 
-def _sizes(listed: _List, found: Found, block_size, tail) -> tuple[int | None, str]:
-    """Block size and tail as given, as the sidecar says or as the prompts imply; None, and a violation, if unknown."""
-    said = found.sidecar
-    if said is not None and not said.describes(found.columns):
+def _sizes(listed: _List, result: ReadResult, block_size, tail) -> tuple[int | None, str]:
+    """Block size and tail from the caller, the sidecar or the prompts; None, and a violation, if unknown."""
+    sidecar = result.sidecar
+    if sidecar is not None and not sidecar.describes(result.columns):
         if block_size is None:
-            listed.add("sidecar", said.mismatch(found.columns).removeprefix(f"{said.path}: "))
-        said = None
-    if said is not None:
-        block_size, tail = block_size or said.block_size, tail or said.tail
+            listed.add("sidecar", sidecar.mismatch(result.columns).removeprefix(f"{sidecar.path}: "))
+        sidecar = None
+    if sidecar is not None:
+        block_size, tail = block_size or sidecar.block_size, tail or sidecar.tail
     if block_size is not None:
-        return block_size, tail or _likely_tail(found, block_size)
+        return block_size, tail or _likely_tail(result, block_size)
     try:
-        return settle(found, None, tail)
+        return settle(result, None, tail)
     except RowError as error:
         listed.add("block counts", _without_place(error), error.line)
     except InputError as error:
-        listed.add("block counts", str(error).removeprefix(f"{found.path}: "))
+        listed.add("block counts", str(error).removeprefix(f"{result.path}: "))
     return None, tail or "kept"
 
 
-def _likely_tail(found, block_size) -> str:
-    """The rule that more rows follow."""
-    lengths, blocks = found.columns.input_length, np.diff(found.columns.offsets)
+def _likely_tail(result, block_size) -> str:
+    """The tail rule that fits more rows."""
+    lengths, blocks = result.columns.input_length, np.diff(result.columns.offsets)
     fits = {rule: (expected_blocks(lengths, block_size, rule) == blocks).sum() for rule in ("kept", "dropped")}
     return max(fits, key=fits.__getitem__)
 
@@ -154,18 +155,18 @@ def _likely_tail(found, block_size) -> str:
 # -- the rules ---------------------------------------------------------------------------------------------------
 
 
-class _Finding(NamedTuple):
-    """A rule, the rows that break it, and what to say of each: the same of all, or a function of the row."""
+class _BrokenRule(NamedTuple):
+    """A rule, the rows that break it, and the message for all of them or a function of the row."""
 
     rule: str
     rows: np.ndarray
     message: str | Callable[[int], str]
 
 
-def _findings(found: Found, block_size: int | None, tail: str) -> Iterator[_Finding]:
-    columns = found.columns
-    yield _Finding("input_length", np.flatnonzero(columns.input_length < 0), "input_length is negative.")
-    yield _Finding("output_length", np.flatnonzero(columns.output_length < 0), "output_length is negative.")
+def _findings(result: ReadResult, block_size: int | None, tail: str) -> Iterator[_BrokenRule]:
+    columns = result.columns
+    yield _BrokenRule("input_length", np.flatnonzero(columns.input_length < 0), "input_length is negative.")
+    yield _BrokenRule("output_length", np.flatnonzero(columns.output_length < 0), "output_length is negative.")
     if block_size is not None:
         yield _block_counts(columns, block_size, tail)
         if columns.output_offsets is not None:
@@ -173,11 +174,11 @@ def _findings(found: Found, block_size: int | None, tail: str) -> Iterator[_Find
     yield from _times(columns.timestamp)
     walk = _Walk(columns, block_size)
     if len(walk.ids):
-        yield _numbering(walk, 0 if found.sidecar is None else found.sidecar.first_id)
+        yield _numbering(walk, 0 if result.sidecar is None else result.sidecar.first_id)
         yield _chains(walk)
         if block_size is not None:
             yield from _block_sizes(walk, columns, block_size, tail)
-    yield from _parents(found)
+    yield from _parents(result)
 
 
 def _block_counts(columns, block_size, tail):
@@ -186,9 +187,9 @@ def _block_counts(columns, block_size, tail):
 
     def message(row):
         ids = f"{blocks[row]:,} hash_id{'' if blocks[row] == 1 else 's'}"
-        return f"{ids} for {lengths[row]:,} tokens; at block size {block_size} that prompt has {expected[row]:,}."
+        return f"{ids} for {lengths[row]:,} tokens; at block size {block_size} there should be {expected[row]:,}."
 
-    return _Finding("block counts", np.flatnonzero((blocks != expected) & (lengths >= 0)), message)
+    return _BrokenRule("block counts", np.flatnonzero((blocks != expected) & (lengths >= 0)), message)
 
 
 def _output_blocks(columns, block_size, tail):
@@ -198,32 +199,36 @@ def _output_blocks(columns, block_size, tail):
     def message(row):
         return (
             f"{blocks[row]:,} output_hash_ids for {columns.output_length[row]:,} tokens after {lengths[row]:,}; at "
-            f"block size {block_size} they have {expected[row]:,}."
+            f"block size {block_size} there should be {expected[row]:,}."
         )
 
-    return _Finding("output blocks", np.flatnonzero((blocks != 0) & (blocks != expected)), message)
+    return _BrokenRule("output blocks", np.flatnonzero((blocks != 0) & (blocks != expected)), message)
 
 
 def _times(time):
-    yield _Finding("times", np.flatnonzero(~np.isfinite(time)), "the timestamp is not finite.")
-    yield _Finding("times", np.flatnonzero(time[:1] != 0), "the first timestamp is not 0.")
-    yield _Finding("times", 1 + np.flatnonzero(time[1:] < time[:-1]), "the timestamp is less than the row's before.")
+    yield _BrokenRule("times", np.flatnonzero(~np.isfinite(time)), "the timestamp is not finite.")
+    yield _BrokenRule("times", np.flatnonzero(time[:1] != 0), "the first timestamp is not 0.")
+    yield _BrokenRule(
+        "times", 1 + np.flatnonzero(time[1:] < time[:-1]), "the timestamp is less than in the row before."
+    )
 
 
-def _parents(found):
-    yield _Finding("parents", found.lost_parents, "its parent is not in the file.")
-    if (parent := found.columns.parent) is not None:
-        yield _Finding("parents", np.flatnonzero(parent >= np.arange(len(parent))), "its parent is not an earlier row.")
-    yield _Finding("chat ids", found.repeated, "its chat_id is that of an earlier row.")
+def _parents(result):
+    yield _BrokenRule("parents", result.lost_parents, "the parent is not in the file.")
+    if (parent := result.columns.parent) is not None:
+        yield _BrokenRule(
+            "parents", np.flatnonzero(parent >= np.arange(len(parent))), "the parent is not an earlier row."
+        )
+    yield _BrokenRule("chat ids", result.repeated, "an earlier row has the same chat_id.")
 
 
 class _Walk:
-    """All block references in the order of numbering: each row's prompt, and then its output."""
+    """All block references in the order of numbering: each row's prompt, then its output."""
 
     def __init__(self, columns: Columns, block_size: int | None):
         prompt, output = np.diff(columns.offsets), np.zeros(len(columns), dtype=np.int64)
         self.ids, self.row = columns.hash_ids, np.repeat(np.arange(len(columns)), prompt)
-        self.place = _counting(prompt)  # of a block in its prompt, or in its prompt and output
+        self.place = _counting(prompt)  # of a block in its prompt, or in prompt and output together
         self.is_output = np.zeros(len(self.ids), dtype=bool)
         if columns.output_ids is not None and columns.output_offsets is not None:
             output = np.diff(columns.output_offsets)
@@ -238,14 +243,14 @@ class _Walk:
         np.cumsum(prompt + output, out=self.starts[1:])
         self.number, self.distinct = ids.renumber(self.ids)
 
-    def rows(self, broken: np.ndarray) -> np.ndarray:
-        """The rows of the references that are marked."""
-        return np.unique(self.row[broken])
+    def rows(self, unreadable: np.ndarray) -> np.ndarray:
+        """The rows of the marked references."""
+        return np.unique(self.row[unreadable])
 
     def at_first(self, values: np.ndarray) -> np.ndarray:
-        """The value that each reference's id has where it appears first."""
+        """For each reference, the value at the first appearance of its id."""
         first = np.empty(self.distinct, dtype=np.int64)
-        first[self.number[::-1]] = values[::-1]  # what is assigned last stays: the first appearance
+        first[self.number[::-1]] = values[::-1]  # reversed, so that the first appearance is written last
         return first[self.number]
 
 
@@ -255,35 +260,37 @@ def _counting(lengths) -> np.ndarray:
 
 
 def _numbering(walk, first_id):
-    """Every id is one that was seen, or the next number."""
+    """Each id appeared before, or is the next number."""
     reached = np.maximum.accumulate(walk.ids)
     before = np.concatenate([[first_id - 1], reached[:-1]])
     gap = (walk.ids > before) & (walk.ids - 1 != before)
-    if not first_id and walk.ids[0] == 1:  # ids from 1 are as good, sidecar or not
+    if not first_id and walk.ids[0] == 1:  # ids may also start at 1
         gap[0], first_id = False, 1
-    message = "ids are not numbered by first appearance: each is one that came before, or the next number."
-    return _Finding("numbering", walk.rows(gap | (walk.ids < first_id)), message)
+    message = "ids are not numbered by first appearance: each must have appeared before or be the next number."
+    return _BrokenRule("numbering", walk.rows(gap | (walk.ids < first_id)), message)
 
 
 def _chains(walk):
-    """The blocks form a forest: a block's parent is the one before it, or the last full one before an output."""
+    """Blocks form a forest: a block's parent is the block before it; that of an output is the last full block."""
     parent = np.concatenate([[-1], walk.number[:-1]])
     parent[walk.starts[:-1][np.diff(walk.starts) > 0]] = -1
     at = np.flatnonzero(walk.is_output[1:] & ~walk.is_output[:-1] & (walk.row[1:] == walk.row[:-1])) + 1
     last_full = np.minimum(walk.starts[walk.row[at]] + walk.place[at], at) - 1
     parent[at] = np.where(walk.place[at] > 0, walk.number[last_full], -1)
-    message = "an id follows another id than where it appears first: the ids do not form a forest."
-    return _Finding("chains", walk.rows(parent != walk.at_first(parent)), message)
+    message = "an id follows another id than at its first appearance: the ids do not form a forest."
+    return _BrokenRule("chains", walk.rows(parent != walk.at_first(parent)), message)
 
 
 def _block_sizes(walk, columns, block_size, tail):
-    """An id names one block, so it has one size; a tail that is unique has an id of its own."""
+    """An id has one block size; a unique tail has its own id."""
     length = columns.input_length[walk.row] + np.where(walk.is_output, columns.output_length[walk.row], 0)
     size = np.minimum(block_size, length - walk.place * block_size)  # 0 or less where the row's block count is wrong
     first = walk.at_first(size)
     differs = (size != first) & (size > 0) & (first > 0)
-    yield _Finding("block sizes", walk.rows(differs), "an id has more or fewer tokens than where it appears first.")
+    yield _BrokenRule(
+        "block sizes", walk.rows(differs), "an id has another number of tokens than at its first appearance."
+    )
     if tail == "unique":
         uses = np.bincount(walk.number, minlength=walk.distinct)
         shared = (size < block_size) & ~walk.is_output & (uses[walk.number] > 1)
-        yield _Finding("tails", walk.rows(shared), "its tail block is shared, in a trace whose tails are unique.")
+        yield _BrokenRule("tails", walk.rows(shared), "its tail block is shared, but tails are unique in this trace.")

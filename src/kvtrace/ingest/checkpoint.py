@@ -24,7 +24,8 @@ from typing import Any, BinaryIO
 
 from .. import __version__
 from .._base.errors import InputError, KvtraceError, UsageError
-from .._base.files import append_whole, is_regular, named_errors, remove_stale, unwritable
+from .._base.files import is_regular
+from .._base.output_files import append_whole, named_errors, remove_stale, unwritable
 from .batch_codec import packed, unpacked
 from .encoding import Batch, Encoder
 from .keys import Key

@@ -11,7 +11,7 @@ import numpy as np
 from .._base.errors import UsageError
 from .._native import ragged
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import offsets_of, told_of
+from ..privacy.numbering.task_plan import offsets_of, sample_times
 from .encoding import Batch, Encoder, Recipe
 from .keys import Key, load_key
 from .logs import sources
@@ -83,7 +83,7 @@ class PartitionEncoder:
             **arrays, type=codes[order], offsets=offsets, digests=digests[place],
         )  # fmt: skip
         return EncodedPartition(
-            summaries, *told_of(arrays["time"], offsets),
+            summaries, *sample_times(arrays["time"], offsets),
             int(arrays["time"][0]) if len(order) else None,
             has_sessions=links["session"] is not None, has_users=links["user"] is not None,
             has_types=any(kind is not None for kind in types), bytes=written,

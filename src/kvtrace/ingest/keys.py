@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from .._base.errors import UsageError
-from .._base.files import unwritable
+from .._base.output_files import unwritable
 from .._native.siphash import siphash128
 
 

@@ -11,7 +11,7 @@ from .._base.errors import RowError, UsageError
 from .._base.row_counts import Counts
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import BLOCKS, Plan, counts_of, cuts
+from ..privacy.numbering.task_plan import BLOCKS, Plan, counted_kind, cuts
 from ..privacy.profiles import Profile
 from .encoding_tasks import EncodedPartition, PartitionEncoder, RemoteEncoder, partitions_of
 from .keys import Key
@@ -178,7 +178,7 @@ def _plan(job: Job, store: Store, encoded: list[EncodedPartition], partitions: i
     tasks = partitions or max(1, -(-blocks // task_blocks))
     users = any(partition.has_users for partition in encoded)
     sessions = any(partition.has_sessions for partition in encoded)
-    counts = counts_of(job.profile, users, sessions, "--map user=PATH or session=PATH")
+    counts = counted_kind(job.profile, users, sessions, "--map user=PATH or session=PATH")
     return Plan(
         store=store, parts=len(encoded), shards=tasks, block_size=job.recipe.block_size,
         tail=job.profile.tail, profile=job.profile, counts=counts,

@@ -1,5 +1,4 @@
-"""The closed lists of what may stand in a released trace beside numbers."""
+"""The extra columns and request types that a released trace may have."""
 
-# what a request may be: any other word in a log becomes `other`, since it could be anything
-TYPES = ("text", "search", "image", "file", "audio", "video", "thinking", "coder", "other")
+TYPES = ("text", "search", "image", "file", "audio", "video", "thinking", "coder", "other")  # others become `other`
 EXTRA = ("type", "turn")  # extra columns that a release keeps

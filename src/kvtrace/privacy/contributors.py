@@ -1,4 +1,4 @@
-"""Who holds a block: the users of a trace, or what stands in for them where a log does not know its users."""
+"""The contributors to blocks: the users of a trace, or their best substitute if the log has no users."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ..trace.trace import Trace
 
 WARNINGS = {
     "users": None,
-    "sessions": "k counts sessions, for the log names no users: a user with several sessions counts several times",
+    "sessions": "k counts sessions because the log has no users: a user with several sessions counts several times",
     "inferred": (
-        "k counts conversations inferred from the blocks, for the log names neither users nor sessions: two users "
-        "whose requests look like one conversation count once, and what only they share is not split"
+        "k counts conversations inferred from the blocks because the log has neither users nor sessions: two users "
+        "whose requests look like one conversation count once, and blocks that only they share are not split"
     ),
     "requests": None,
 }
@@ -21,21 +21,21 @@ WARNINGS = {
 
 @dataclass(frozen=True, eq=False)
 class Contributors:
-    """One contributor of each request, numbered from 0, and what they are: users, sessions, inferred or requests."""
+    """The contributor of each request, numbered from 0, and their kind: users, sessions, inferred or requests."""
 
     contributor: np.ndarray  # request -> contributor, int64
     kind: str
 
     @property
     def warning(self) -> str | None:
-        """What is weaker than with users, in words; None where nothing is."""
+        """How this kind is weaker than users, in words; None if it is not."""
         return WARNINGS[self.kind]
 
 
 def contributors(trace: Trace, users: np.ndarray | None = None, counts: str = "auto") -> Contributors:
     """The contributors that k counts: `users` (request -> user, -1 = unknown) if given, else sessions, else inferred.
 
-    A request of no user counts for its session, and one of no session for itself.
+    A request without a user counts for its session, and one without a session for itself.
 
     >>> from kvtrace.trace.building import toy
     >>> contributors(toy("0 1", "0 1 2", "0 3")).contributor, contributors(toy("0"), np.array([5])).kind
@@ -51,9 +51,9 @@ def contributors(trace: Trace, users: np.ndarray | None = None, counts: str = "a
 
 
 def inferred(trace: Trace) -> np.ndarray:
-    """The conversation of each request as `_kernels.sharing.infer` finds it, from 0 on.
+    """The conversation of each request, inferred by `_native.sharing.infer`, numbered from 0.
 
-    It asks the blocks alone, so that lengths which were rounded change nothing.
+    It reads the blocks only, so rounded lengths do not change it.
     """
     from .._native import sharing
 
@@ -65,12 +65,12 @@ def _sessions(trace):
 
 
 def _numbered(*choices):
-    """The first of the choices that knows each request, numbered anew; a request that none knows is alone."""
-    found, after = np.full(len(choices[0]), -1, dtype=np.int64), 0
+    """For each request the first known value of the choices, in distinct ranges; unknown requests get new numbers."""
+    numbers, next_number = np.full(len(choices[0]), -1, dtype=np.int64), 0
     for values in choices:
-        fresh = (found < 0) & (values >= 0)
-        found[fresh] = values[fresh] + after
-        after = max(after, int(found.max(initial=-1)) + 1)
-    alone = np.flatnonzero(found < 0)
-    found[alone] = after + np.arange(len(alone))
-    return found
+        fresh = (numbers < 0) & (values >= 0)
+        numbers[fresh] = values[fresh] + next_number
+        next_number = max(next_number, int(numbers.max(initial=-1)) + 1)
+    unknown = np.flatnonzero(numbers < 0)
+    numbers[unknown] = next_number + np.arange(len(unknown))
+    return numbers

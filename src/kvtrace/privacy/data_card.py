@@ -1,13 +1,14 @@
-"""The data card: one page of Markdown beside a trace that says what it is, how it was made, and what it shows."""
+"""The data card: one page of Markdown beside a trace: its content, its making, and what it reveals."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..formats.trace_files import card_path as card_path  # it is the card's as well
-from ..trace.figures import figures as figures_of
+from ..formats.writing import card_path as card_path  # re-exported
 from ..trace.trace import Trace
+from ..trace.trace_figures import figures as figures_of
+from .release_steps import label_of
 from .unprotected import unprotected
 
 if TYPE_CHECKING:
@@ -15,30 +16,32 @@ if TYPE_CHECKING:
 
 FIELDS = {
     "timestamp": ("ms", "arrival, counted from the first request"),
-    "input_length": ("tokens", "prompt, chat template included"),
-    "output_length": ("tokens", "what was generated"),
-    "hash_ids": ("ids", "the prompt's blocks; equal ids are equal prefixes, and nothing else can be read from them"),
-    "output_hash_ids": ("ids", "the output's blocks, continuing the prompt's; only where the trace has them"),
-    "session_id": ("number", "conversation; only where the trace has them"),
-    "type, turn": ("word, number", "kind of request and turn of its conversation; only where the trace has them"),
+    "input_length": ("tokens", "the prompt, including the chat template"),
+    "output_length": ("tokens", "the generated output"),
+    "hash_ids": ("ids", "the prompt's blocks; equal ids are equal prefixes, and ids contain nothing else"),
+    "output_hash_ids": ("ids", "the output's blocks, continuing the prompt's; optional"),
+    "session_id": ("number", "conversation; optional"),
+    "type, turn": ("word, number", "kind of request, and its turn in the conversation; optional"),
 }
 COUNTS = ("requests", "sessions", "tokens", "output_tokens", "blocks", "distinct_blocks")
 RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
 
 
 def card(audit: Audit, trace: Trace | Mapping[str, Any] | None = None, meta: Mapping[str, Any] | None = None) -> str:
-    """The card's text: Markdown, with TODO where only the publisher knows what to say.
+    """The card's text in Markdown, with TODO for facts that only the publisher knows.
 
-    `meta` is what the sidecar says. `trace` is the trace itself, or its figures as a sidecar holds them (requests,
-    tokens, blocks, hits, ...); without it, those of the sidecar are taken. No value of a row stands in the card.
+    Args:
+        audit: the audit of the trace.
+        trace: the trace, or its figures (requests, tokens, blocks, hits, ...). By default those of the sidecar.
+        meta: the sidecar's values. No value of a row appears in the card.
     """
     meta = meta or {}
     figures = _figures(trace) if isinstance(trace, Trace) else {**meta, **_object(meta, "figures"), **(trace or {})}
-    parts = [
+    sections = [
         ("", _opening(figures)),
         ("Licence and citation", _to_fill_in()),
         ("Fields", _fields(meta)),
-        ("How it was made", _made(figures, meta)),
+        ("How it was made", _making(figures, meta)),
         (f"Release profile: {audit.profile.name}", _profile(audit, meta)),
         ("Figures", _figures_table(figures, meta)),
         ("Audit", _audit(audit)),
@@ -46,7 +49,7 @@ def card(audit: Audit, trace: Trace | Mapping[str, Any] | None = None, meta: Map
         ("How to read it", READ_FOLDER if meta.get("format") == "dataset" else READ),
     ]
     title = "# TODO: title\n\n"
-    return title + "\n\n".join(f"## {head}\n\n{text}" if head else text for head, text in parts) + "\n"
+    return title + "\n\n".join(f"## {head}\n\n{text}" if head else text for head, text in sections) + "\n"
 
 
 READ = """```python
@@ -56,10 +59,10 @@ trace = kvtrace.read("TODO: file name")
 print(trace, kvtrace.basics(trace).hits.block_hit_rate)
 ```
 
-`kvtrace analyze`, `curve` and `simulate` take the file as it is; keep `<file>.meta.json` beside it."""
+`kvtrace analyze`, `curve` and `simulate` read the file directly; keep `<file>.meta.json` beside it."""
 
-READ_FOLDER = """It is a folder of Parquet files, and `manifest.json`, which says what they hold.
-`kvtrace analyze`, `curve` and `simulate` take the folder as it is, in a stream; so does Python:
+READ_FOLDER = """It is a data set: a folder of Parquet files, and a `manifest.json` that describes them.
+`kvtrace analyze`, `curve` and `simulate` read the folder as a stream; so does Python:
 
 ```python
 from kvtrace.formats.dataset import open_dataset
@@ -71,13 +74,13 @@ for columns in open_dataset("TODO: folder name").chunks():
 
 def _opening(figures):
     return (
-        f"TODO: what service this is, in a sentence. {_number(figures, 'requests')} requests to a large language model "
-        f"{_over(figures)}, as a prefix-cache trace: when they came, how long they "
-        "were, and which share the beginning of their prompts. It holds no text."
+        f"TODO: describe the service in a sentence. {_number(figures, 'requests')} requests to a large language model "
+        f"{_period(figures)}, as a prefix-cache trace: arrival times, lengths, and shared prefixes of prompts. It "
+        "contains no text."
     )
 
 
-def _over(figures) -> str:
+def _period(figures) -> str:
     duration = figures.get("duration_ms")
     return f"over {duration / 1000:,.0f} s" if isinstance(duration, (int, float)) else "in the order of their arrival"
 
@@ -89,7 +92,7 @@ def _to_fill_in():
 def _fields(meta):
     name = meta.get("format") or "mooncake"
     lines = [
-        f"One request a row, in the order of arrival ({_code(name)} format).",
+        f"One row for each request, in order of arrival ({_code(name)} format).",
         "",
         "| field | unit | meaning |",
         "|---|---|---|",
@@ -97,7 +100,7 @@ def _fields(meta):
     return "\n".join([*lines, *(f"| `{field}` | {unit} | {meaning} |" for field, (unit, meaning) in FIELDS.items())])
 
 
-def _made(figures, meta):
+def _making(figures, meta):
     tokenizer, template, log = (_object(meta, key) for key in ("tokenizer", "chat_template", "log"))
     made = [
         ("kvtrace", _object(meta, "kvtrace").get("version")),
@@ -117,7 +120,7 @@ def _profile(audit, meta):
     lines += [f"| k counted | {_plain(counted)} |"] if counted else []
     lines += [f"| sampled | {'yes' if release.get('sampled') is True else 'no'} |"]
     if not audit.declared:
-        lines = ["The trace declares no profile of its own; these are the settings it was graded against.", "", *lines]
+        lines = ["The trace declares no profile; the audit graded it against these settings.", "", *lines]
     return "\n".join(lines)
 
 
@@ -125,42 +128,39 @@ def _figures_table(figures, meta):
     rows = [(name.replace("_", " "), _number(figures, name)) for name in COUNTS if figures.get(name)]
     hits = figures.get("hits") if isinstance(figures.get("hits"), Mapping) else {}
     rows += [(f"{rate.replace('_', ' ')}, nothing ever evicted", f"{hits[rate]:.4f}") for rate in RATES if rate in hits]
-    rows += [] if hits else [("hit rates", "not known: what prompts share is not in the log")]
+    rows += [] if hits else [("hit rates", "unknown: the log does not record shared prefixes")]
     lines = ["| figure | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
     costs = _object(meta, "release").get("costs")
     steps = [step for step in costs if _is_step(step)] if isinstance(costs, list) else []
     if len(steps) > 1:
-        lines += ["", "What each step of the release cost in hits:", "", "| step | block hit rate |", "|---|---|"]
-        lines += [f"| {_plain(step['step'])} | {step['block_hit_rate']:.4f} |" for step in steps]
+        lines += ["", "Block hit rate after each step of the release:", "", "| step | block hit rate |", "|---|---|"]
+        lines += [f"| {_plain(label_of(str(step['step'])))} | {step['block_hit_rate']:.4f} |" for step in steps]
     return "\n".join(lines)
 
 
 def _audit(audit):
-    lines = [audit.verdict, "", "| | check | level | finding |", "|---|---|---|---|"]
-    return "\n".join(
-        [*lines, *(f"| {f.number} | {f.name} | {f.level} | {_plain(f.sentence)} |" for f in audit.findings)]
-    )
+    lines = [audit.verdict, "", "| check | level | finding |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {f.name} | {f.level} | {_plain(f.sentence)} |" for f in audit.findings)])
 
 
 def _protection(audit):
-
     if audit.publishable:
         lines = ["Protected:", "", *(f"* {one}" for one in _protected(audit.profile)), ""]
     else:
-        lines = ["Nothing is promised: the audit failed, or the trace declares no profile that coarsens it.", ""]
+        lines = ["Nothing is protected: the audit failed, or the trace declares no profile that coarsens it.", ""]
     return "\n".join([*lines, "Not protected:", "", *(f"* {one}" for one in unprotected(audit.profile))])
 
 
 def _protected(profile):
-    """What a trace of this profile does not show, once its audit has passed."""
-    yield "the text of prompts and outputs, users, keys and names of the log: none is written"
-    yield "block contents: ids are numbers by first appearance, and say nothing of what they stand for"
+    """What a trace of this profile does not reveal, if its audit passed."""
+    yield "text of prompts and outputs, users, keys, and names in the log: a release writes none of them"
+    yield "content of blocks: ids count by first appearance and do not depend on the content"
     if profile.k > 1:
-        yield f"who else sent a text: a block that fewer than {profile.k} contributors share is split, one copy each"
+        yield f"other senders of a text: blocks shared by fewer than {profile.k} contributors are split, one copy each"
     if profile.tail != "kept":
-        yield "the last few tokens of a prompt: no tail block is shared"
+        yield "last few tokens of a prompt: no tail block is shared"
     if profile.time_step_ms > 1:
-        yield f"times finer than {profile.time_step_ms / 1000:g} s, and the calendar"
+        yield f"times finer than {profile.time_step_ms / 1000:g} s, and the date"
 
 
 def _figures(trace: Trace) -> dict[str, Any]:
@@ -168,11 +168,11 @@ def _figures(trace: Trace) -> dict[str, Any]:
 
 
 def _object(meta, key) -> Mapping[str, Any]:
-    return found if isinstance(found := meta.get(key), Mapping) else {}
+    return section if isinstance(section := meta.get(key), Mapping) else {}
 
 
 def _public(described) -> str:
-    """The name and digest of a tokenizer or template; a name that is a path stays out."""
+    """The name and digest of a tokenizer or template, without a name that is a path."""
     from .checks.marks import kinds
 
     name, digest = str(described.get("name") or ""), str(described.get("sha256") or "")
@@ -193,5 +193,5 @@ def _code(value) -> str:
 
 
 def _plain(value) -> str:
-    """Text that stays one cell of a table."""
+    """Text that fits one cell of a table."""
     return " ".join(str(value).split()).replace("|", "/")

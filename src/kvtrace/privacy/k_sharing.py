@@ -1,7 +1,6 @@
-"""k-sharing: a block that fewer than k contributors share is split, so that nobody sees who else sent what they guess.
+"""k-sharing: split each block that fewer than k contributors share, so that a guess does not reveal other senders.
 
-Along a chain the contributors of a block only get fewer, so what is split lies below what is not: every hit stays a
-prefix.
+A block never has more contributors than its parent, so split blocks lie below shared ones and every hit stays a prefix.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from .contributors import Contributors
 
 
 def count_contributors(trace: Trace, contributor: np.ndarray) -> np.ndarray:
-    """Different contributors of each block (block -> contributors, int32), outputs included.
+    """The number of contributors of each block (block -> contributors, int32), including outputs.
 
     >>> from kvtrace.trace.building import toy
     >>> count_contributors(toy("0 1", "0 2", "0 1"), np.array([0, 1, 0]))
@@ -24,11 +23,11 @@ def count_contributors(trace: Trace, contributor: np.ndarray) -> np.ndarray:
     """
     from .._native import sharing
 
-    return sharing.count_contributors(_parts(trace), contributor, trace.distinct)
+    return sharing.count_contributors(_segments(trace), contributor, trace.distinct)
 
 
 def split_below(trace: Trace, contributor: np.ndarray, k: int) -> Trace:
-    """The trace with each block of 2 to k - 1 contributors split into one block a contributor.
+    """The trace with each block of 2 to k - 1 contributors split into one block for each contributor.
 
     >>> from kvtrace.trace.building import toy
     >>> split_below(toy("0 1", "0 1", "0"), np.array([0, 1, 2]), 3).hash_ids
@@ -41,39 +40,40 @@ def split_below(trace: Trace, contributor: np.ndarray, k: int) -> Trace:
     few = (count > 1) & (count < k)
     if not few.any():
         return trace
-    ids = sharing.split(_parts(trace), contributor, few, trace.distinct)
+    ids = sharing.split(_segments(trace), contributor, few, trace.distinct)
     columns = replace_columns(trace, hash_ids=ids[0], output_ids=ids[1] if len(ids) > 1 else None)
     return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
 
 
 def share_by_k(trace: Trace, k: int, find: Callable[[Trace], Contributors]) -> tuple[Trace, Contributors]:
-    """The trace after splitting, and its contributors; `find` says who they are.
+    """The trace after splitting, and its contributors, which `find` determines.
 
-    Where contributors are inferred from the blocks, splitting changes what can be inferred: it is done again until
-    whoever infers them from the result finds no block of 2 to k - 1 contributors.
+    Splitting changes the conversations that can be inferred from the blocks. Inferring and splitting therefore repeat
+    until no block has 2 to k - 1 inferred contributors.
     """
     while True:
-        found = find(trace)
-        after = split_below(trace, found.contributor, k)
-        if after is trace or found.kind != "inferred":
-            return after, found
+        contributors = find(trace)
+        after = split_below(trace, contributors.contributor, k)
+        if after is trace or contributors.kind != "inferred":
+            return after, contributors
         trace = after
 
 
 def exposed(trace: Trace, contributor: np.ndarray, k: int) -> np.ndarray:
-    """Whether each request holds a block that 2 to k - 1 contributors share.
+    """Whether each request has a block that 2 to k - 1 contributors share.
 
     >>> from kvtrace.trace.building import toy
     >>> exposed(toy("0 1", "0 1", "0"), np.array([0, 1, 2]), 3)
     array([ True,  True, False])
     """
     count = count_contributors(trace, contributor)
-    few, found = (count > 1) & (count < k), np.zeros(len(trace), dtype=bool)
-    for ids, offsets in _parts(trace):
-        found[np.repeat(np.arange(len(trace)), np.diff(offsets))[few[ids]]] = True
-    return found
+    few, is_exposed = (count > 1) & (count < k), np.zeros(len(trace), dtype=bool)
+    for ids, offsets in _segments(trace):
+        is_exposed[np.repeat(np.arange(len(trace)), np.diff(offsets))[few[ids]]] = True
+    return is_exposed
 
 
-def _parts(trace):
-    parts = [(trace.hash_ids, trace.offsets)]
-    return parts if trace.output_ids is None else [*parts, (trace.output_ids, trace.output_offsets)]
+def _segments(trace):
+    """(ids, offsets) of the prompts, and of the outputs if they have blocks."""
+    prompts = [(trace.hash_ids, trace.offsets)]
+    return prompts if trace.output_ids is None else [*prompts, (trace.output_ids, trace.output_offsets)]

@@ -1,6 +1,6 @@
-"""Release profiles: how much of a trace is coarsened before somebody else may see it; each is one row of PROFILES.
+"""Release profiles: how much a release coarsens a trace. Each profile is one row of PROFILES.
 
-What each step is for, and what it costs, is in docs/privacy/privacy.md.
+docs/privacy/privacy.md explains the settings and their costs.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class ProfileSettings(TypedDict):
 
 @dataclass(frozen=True)
 class Profile:
-    """The settings of a release; those of a trace that is not coarsened at all, unless given."""
+    """The settings of a release. The defaults coarsen nothing."""
 
     name: str
     tail: str = "kept"  # one of TAILS
-    k: int = 1  # a block of fewer contributors is split, one copy each; 1 = never
-    k_counts: str = "auto"  # who holds a block: users, sessions or requests; auto = the first that the log knows
-    time_step_ms: int = 0  # times are rounded down to such steps; 0 = as they are
-    round_input: str | int = "exact"  # input lengths up to so many tokens, or to `block`
-    round_output: str | int = "exact"  # output lengths up to so many tokens, or to the nearest power of two: `pow2`
-    drop_sessions: bool = False  # neither session nor turn nor parent is written
+    k: int = 1  # split blocks with fewer contributors, one copy each; 1 = never
+    k_counts: str = "auto"  # the contributors: users, sessions or requests; auto = the first that the log knows
+    time_step_ms: int = 0  # round times down to multiples of this; 0 = exact
+    round_input: str | int = "exact"  # round input lengths up to a multiple of this many tokens, or of a `block`
+    round_output: str | int = "exact"  # round output lengths up to a multiple, or to the nearest power of two (`pow2`)
+    drop_sessions: bool = False  # write no session, turn or parent
 
     @property
     def coarsens(self) -> bool:
-        """Whether anything is done to a trace at all."""
+        """Whether any setting changes a trace."""
         return self.settings() != Profile(self.name).settings()
 
     def settings(self) -> ProfileSettings:
@@ -94,7 +94,7 @@ def profile(
     5
     """
     if isinstance(name, str) and name not in PROFILES:
-        raise UsageError(f"profile is {name!r}; it is one of {', '.join(PROFILES)}.")
+        raise UsageError(f"{name!r} is not a release profile. Choose one of {', '.join(PROFILES)}.")
     own = PROFILES[name] if isinstance(name, str) else name
     given: dict[str, Any] = {
         "k": k, "k_counts": k_counts, "tail": tail, "time_step_ms": time_step_ms, "round_input": round_input,
@@ -106,7 +106,7 @@ def profile(
 
 
 def declared(meta: dict[str, Any]) -> Profile | None:
-    """The profile that a sidecar says a trace was released with; None where it says none, or one that is not known.
+    """The profile that a sidecar declares; None if it declares none, or an invalid one.
 
     >>> declared({"profile": "exact"}).k, declared({})
     (1, None)
@@ -115,9 +115,9 @@ def declared(meta: dict[str, Any]) -> Profile | None:
     if name not in PROFILES:
         return None
     known = {field.name for field in fields(Profile)} - {"name"}
-    said = settings.get("settings") if isinstance(settings, dict) else None
-    given = {key: value for key, value in said.items() if key in known} if isinstance(said, dict) else {}
-    chosen = replace(PROFILES[name], **given)
+    values = settings.get("settings") if isinstance(settings, dict) else None
+    changes = {key: value for key, value in values.items() if key in known} if isinstance(values, dict) else {}
+    chosen = replace(PROFILES[name], **changes)
     try:
         _verify(chosen)
     except (UsageError, TypeError):
@@ -127,16 +127,16 @@ def declared(meta: dict[str, Any]) -> Profile | None:
 
 def _verify(chosen: Profile) -> None:
     if chosen.tail not in TAILS:
-        raise UsageError(f"tail is {chosen.tail!r}; it is one of {', '.join(TAILS)}.")
+        raise UsageError(f"{chosen.tail!r} is not a valid tail. Choose one of {', '.join(TAILS)}.")
     if chosen.k_counts not in COUNTED:
-        raise UsageError(f"k counts {chosen.k_counts!r}; it counts one of {', '.join(COUNTED)}.")
-    _verify_number("k", chosen.k, 1)
-    _verify_number("the time step in ms", chosen.time_step_ms, 0)
+        raise UsageError(f"{chosen.k_counts!r} is not valid for k_counts. Choose one of {', '.join(COUNTED)}.")
+    _verify_number("k must be", chosen.k, 1)
+    _verify_number("time_step_ms must be", chosen.time_step_ms, 0)
     for name, value, word in (("input", chosen.round_input, "block"), ("output", chosen.round_output, "pow2")):
         if value not in ("exact", word):
-            _verify_number(f"the rounding of {name} lengths, other than exact and {word},", value, 1)
+            _verify_number(f"round_{name} must be `exact`, `{word}` or", value, 1)
 
 
-def _verify_number(what, value, least):
-    if type(value) is not int or value < least:
-        raise UsageError(f"{what} is {value!r}; it is a whole number, {least} or more.")
+def _verify_number(rule, value, minimum):
+    if type(value) is not int or value < minimum:
+        raise UsageError(f"{rule} a whole number of at least {minimum}, not {value!r}.")

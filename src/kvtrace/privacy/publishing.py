@@ -1,4 +1,4 @@
-"""Writing a released trace: the audit sees it before it has its name, and a data card is written beside it."""
+"""Publish a released trace: audit it under a temporary name, then write it with its sidecar and data card."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import AuditError
-from ..formats import trace_files as formats
+from ..formats import writing
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
 from .checks import Audit, audit
@@ -19,7 +19,7 @@ from .data_card import card
 
 @dataclass(frozen=True)
 class Published:
-    """The files that were written, and what the audit found in the trace."""
+    """The written files, and the audit of the trace."""
 
     files: list[str]
     audit: Audit
@@ -34,14 +34,19 @@ def publish(
     against=None,
     **options,
 ) -> Published:
-    """Write a trace with its sidecar and its data card, once it has passed the audit; AuditError, status 4, if not.
+    """Write a trace with its sidecar and data card if it passes the audit; otherwise AuditError (status 4).
 
-    `contributors` are those that k-sharing counted; `against` is an earlier release; the options are
-    those of `formats.write`.
+    Args:
+        columns: the trace.
+        path: the output file.
+        meta: the sidecar's values.
+        contributors: those that k-sharing counted.
+        against: an earlier release.
+        options: those of `writing.write`.
     """
-    inspect, found = _inspector(path, contributors, against)
-    files = formats.write(columns, path, meta=meta, inspect=inspect, **options)
-    return Published(files, found[0])
+    inspect, audits = _inspector(path, contributors, against)
+    files = writing.write(columns, path, meta=meta, inspect=inspect, **options)
+    return Published(files, audits[0])
 
 
 def publish_chunks(
@@ -57,10 +62,10 @@ def publish_chunks(
     memory: int | None = None,
     **options,
 ) -> Published:
-    """As `publish`, of a trace that comes in chunks, into Mooncake's rows or a folder of parts; the files are the same.
+    """As `publish`, for a trace in chunks; the files are the same.
 
-    Other formats are written from the whole, so their chunks are put together first. Ids and parents are those of the
-    whole trace; `memory` is what the audit of a folder may take; the other options are those of `formats.write_chunks`.
+    Mooncake's rows and data sets are streamed; for other formats the chunks are joined first. Ids and parents are those
+    of the whole trace. `memory` limits the audit of a data set. The other options are those of `writing.write_chunks`.
 
     >>> import tempfile
     >>> from kvtrace.trace.building import toy
@@ -70,42 +75,42 @@ def publish_chunks(
     ...     done.audit.level, sorted(os.listdir(done.files[0]))
     ('WARN', ['card.md', 'manifest.json', 'part-00000.parquet'])
     """
-    format = formats.check_output(path, format)
-    given: dict[str, Any] = {"meta": meta, "block_size": block_size, "tail": tail, "format": format} | options
+    format = writing.check_output(path, format)
+    write_options: dict[str, Any] = {"meta": meta, "block_size": block_size, "tail": tail, "format": format} | options
     if format not in ("mooncake", "dataset"):
-        return publish(_together(chunks), path, contributors=contributors, against=against, **given)
-    inspect, found = _inspector(path, contributors, against, memory)
-    files = formats.write_chunks(chunks, path, inspect=inspect, **given)
-    return Published(files, found[0])
+        return publish(_joined(chunks), path, contributors=contributors, against=against, **write_options)
+    inspect, audits = _inspector(path, contributors, against, memory)
+    files = writing.write_chunks(chunks, path, inspect=inspect, **write_options)
+    return Published(files, audits[0])
 
 
 def _inspector(path, contributors, against, memory=None) -> tuple[Callable[..., str], list[Audit]]:
-    """What audits a trace under its temporary name and gives its data card, and where the audit is put."""
-    found: list[Audit] = []
+    """A function that audits a trace under its temporary name and returns its data card; and a list for the audit."""
+    audits: list[Audit] = []
 
-    def inspect(part: str, description: dict) -> str:
-        sidecar = None if os.path.isdir(part) else description  # a folder holds its own
-        done = audit(part, sidecar=sidecar, contributors=contributors, against=against, memory=memory)
-        found.append(done)
-        if not done.passed:
-            raise AuditError(_refusal(path, done))
-        return card(done, meta=description)
+    def inspect(temporary: str, description: dict) -> str:
+        sidecar = None if os.path.isdir(temporary) else description  # a data set contains its own
+        result = audit(temporary, sidecar=sidecar, contributors=contributors, against=against, memory=memory)
+        audits.append(result)
+        if not result.passed:
+            raise AuditError(_refusal(path, result))
+        return card(result, meta=description)
 
-    return inspect, found
+    return inspect, audits
 
 
-def _together(chunks) -> Columns:
-    whole = TraceBuilder()
+def _joined(chunks) -> Columns:
+    builder = TraceBuilder()
     for columns in chunks:
-        whole.add(columns)
-    return whole.columns()
+        builder.add(columns)
+    return builder.columns()
 
 
-def _refusal(path, done: Audit) -> str:
-    faults = [finding for finding in done.findings if finding.level == "FAIL"]
-    first = faults[0]
-    others = f" And {len(faults) - 1} more." if len(faults) > 1 else ""
+def _refusal(path, result: Audit) -> str:
+    failures = [finding for finding in result.findings if finding.level == "FAIL"]
+    first = failures[0]
+    others = f" ({len(failures) - 1} more checks failed.)" if len(failures) > 1 else ""
     return (
-        f"{formats.name_of_output(path)}: the audit failed, and nothing was written: check {first.number}, "
-        f"{first.name}: {first.sentence}{others} {first.remedy}".rstrip()
+        f"{writing.name_of_output(path)}: the audit failed, and nothing was written. {first.name}: {first.sentence} "
+        f"{first.remedy}{others}"
     )

@@ -1,4 +1,4 @@
-"""Releasing a trace: the steps of its profile, one after the other, and what each costs in hits."""
+"""Release a trace: apply the steps of a profile in order and measure what each costs in hits."""
 
 from __future__ import annotations
 
@@ -14,54 +14,55 @@ from ..trace.trace import Trace
 from .contributors import Contributors, contributors, inferred
 from .k_sharing import share_by_k
 from .profiles import Profile
+from .release_steps import TAIL_STEPS, ReleaseStep
 from .steps import coarsened, with_tail
 
-APART = 2**31 - 1  # a k that no number of contributors reaches: everything is split
+ISOLATE_K = 2**31 - 1  # a k above any number of contributors: splits all shared blocks
 
 
 @dataclass(frozen=True)
-class Step:
+class StepHits:
     """One step of a release, and the hits of a cache that never evicts after it."""
 
-    name: str
+    step: ReleaseStep
     hits: Hits
 
     def to_dict(self, *, counts: bool = True) -> dict[str, Any]:
-        """Name and block hit rate; with `counts`, hit blocks and blocks, too."""
+        """Step and block hit rate; with `counts`, also hit blocks and blocks."""
         counted = {"hit_blocks": self.hits.hit_blocks, "blocks": self.hits.blocks} if counts else {}
-        return {"step": self.name, **counted, "block_hit_rate": self.hits.block_hit_rate}
+        return {"step": self.step.value, **counted, "block_hit_rate": self.hits.block_hit_rate}
 
 
 @dataclass
 class Account:
-    """What a release did: its profile, who was counted, what each step cost, and what there is to say."""
+    """The record of a release: its profile, the counted contributors, the cost of each step, and notes."""
 
     profile: Profile
-    contributors: Contributors | None = None  # None where nothing was split
-    steps: list[Step] = field(default_factory=list)
+    contributors: Contributors | None = None  # None if nothing was split
+    steps: list[StepHits] = field(default_factory=list)
     sampled: bool = False
     isolated: bool = False
-    notes: list[str] = field(default_factory=list)  # what was left out, what is weaker than it could be
+    notes: list[str] = field(default_factory=list)  # columns left out, weak substitutes for users
 
     def describe(self) -> dict[str, Any]:
-        """What a sidecar says: settings, who was counted, and the costs; not how large a sample was taken."""
+        """The section `release` of a sidecar. It does not reveal the share of a sample."""
         return {
             "settings": self.profile.settings(),
             "k_counted": None if self.contributors is None else self.contributors.kind,
             "sampled": self.sampled,
             "tenants_isolated": self.isolated,
-            "costs": [step.to_dict(counts=not self.sampled) for step in self.steps],  # of a sample's whole: no counts
+            "costs": [step.to_dict(counts=not self.sampled) for step in self.steps],  # counts would reveal the share
         }
 
     @property
     def meta(self) -> dict[str, Any]:
-        """The two keys of a sidecar that declare a profile."""
+        """The keys of a sidecar that declare a profile."""
         return {"profile": self.profile.name, "release": self.describe()}
 
 
 @dataclass
 class Released(Account):
-    """A trace that was released, and what was done to it."""
+    """A released trace, and the record of its release."""
 
     trace: Trace = field(kw_only=True)
 
@@ -94,30 +95,31 @@ def release(
     >>> from kvtrace.trace.building import toy
     >>> from kvtrace.privacy.profiles import PROFILES
     >>> done = release(toy("0 1", "0 1", "0 2"), PROFILES["standard"], users=np.array([0, 1, 2]))
-    >>> done.trace.hash_ids, [step.name for step in done.steps]
-    (array([0, 1, 0, 2, 0, 3]), ['as it was', 'tails unique', 'k-sharing'])
+    >>> done.trace.hash_ids, [step.step.value for step in done.steps]
+    (array([0, 1, 0, 2, 0, 3]), ['original', 'tails_unique', 'k_sharing'])
     """
     done = Released(profile, trace=trace)
-    _note(done, "as it was", trace)
+    _record(done, ReleaseStep.ORIGINAL, trace)
     if not trace.is_chained and profile.coarsens:
-        _note(done, "chained", trace.chained())
+        _record(done, ReleaseStep.CHAINED, trace.chained())
     if session_share != 1:
         rows = np.flatnonzero(drawn(done.trace, users, session_share, rng, lambda: inferred(done.trace.chained())))
         users = None if users is None else users[rows]
         done.sampled = True
-        _note(done, "sampled", done.trace[rows])
-    if (tailed := with_tail(done.trace, profile.tail)) is not done.trace:
-        _note(done, f"tails {tailed.tail}", tailed)
+        _record(done, ReleaseStep.SAMPLED, done.trace[rows])
+    if (changed := with_tail(done.trace, profile.tail)) is not done.trace:
+        _record(done, TAIL_STEPS[changed.tail], changed)
     if isolate:
         if users is None:
-            raise UsageError("tenants can't be kept apart without knowing them. Try --users FILE.")
+            raise UsageError("--isolate-tenants needs --users FILE, one user a line for each row.")
         done.isolated, done.contributors = True, contributors(done.trace, users)
-        _note(done, "tenants apart", share_by_k(done.trace, APART, lambda part: contributors(part, users))[0])
+        isolated, _ = share_by_k(done.trace, ISOLATE_K, lambda trace: contributors(trace, users))
+        _record(done, ReleaseStep.TENANTS_ISOLATED, isolated)
     if profile.k > 1:
         shared, done.contributors = share_by_k(
-            done.trace, profile.k, lambda part: contributors(part, users, profile.k_counts)
+            done.trace, profile.k, lambda trace: contributors(trace, users, profile.k_counts)
         )
-        _note(done, "k-sharing", shared)
+        _record(done, ReleaseStep.K_SHARING, shared)
     _coarsen(done, profile)
     if done.contributors is not None and done.contributors.warning:
         done.notes.append(f"{done.contributors.warning}.")
@@ -125,23 +127,23 @@ def release(
 
 
 def _coarsen(done: Released, profile: Profile) -> None:
-    """What costs no hits: lengths, times, links, fields."""
+    """Apply the steps that cost no hits: lengths, times, links, fields."""
     if done.trace.output_ids is not None and (profile.round_input, profile.round_output) != ("exact", "exact"):
-        done.notes.append("blocks of outputs were left out: they would show the lengths that are rounded.")
-    whole = done.trace
-    columns, left = coarsened(whole, profile, whole.block_size, whole.tail)
-    if columns is not whole:
-        done.trace = Trace.from_columns(columns, block_size=whole.block_size, tail=whole.tail, meta=whole.meta)
+        done.notes.append("blocks of outputs were left out: they would reveal the exact lengths.")
+    trace = done.trace
+    columns, left = coarsened(trace, profile, trace.block_size, trace.tail)
+    if columns is not trace:
+        done.trace = Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
     done.notes += left_out(left)
 
 
-def _note(done: Released, name: str, trace: Trace) -> None:
+def _record(done: Released, step: ReleaseStep, trace: Trace) -> None:
     done.trace = trace
-    done.steps.append(Step(name, count_hits(trace, unlimited_hits(trace))))
+    done.steps.append(StepHits(step, count_hits(trace, unlimited_hits(trace))))
 
 
 def left_out(columns: Sequence[str]) -> list[str]:
-    """What there is to say of extra columns that a release leaves out."""
+    """A note on the extra columns that a release leaves out, if there are any."""
     if not columns:
         return []
     return [f"{len(columns)} extra {'columns were' if len(columns) > 1 else 'column was'} left out."]
@@ -154,12 +156,12 @@ def drawn(
     rng: np.random.Generator | None,
     infer: Callable[[], np.ndarray],
 ) -> np.ndarray:
-    """Whether each request is drawn: those of whole sessions, of whole users where there are none, else as inferred.
+    """Whether each request is in a sample of whole sessions, else of whole users, else of inferred conversations.
 
-    UsageError for a share that is none, or a sample that holds nothing.
+    UsageError for an invalid share or an empty sample.
     """
     if not 0 < share <= 1:
-        raise UsageError(f"the share of sessions is {share:g}; it is more than 0 and at most 1.")
+        raise UsageError(f"--sample-sessions must be above 0 and at most 1, not {share:g}.")
     if trace.session is not None and (trace.session >= 0).any():
         unit = contributors(trace, counts="sessions").contributor
     else:
@@ -167,5 +169,5 @@ def drawn(
     rng = rng or np.random.default_rng()
     taken = (rng.random(int(unit.max(initial=-1)) + 1) < share)[unit]
     if not taken.any():
-        raise UsageError(f"the sample holds none of the {len(trace):,} requests. Try a larger share.")
+        raise UsageError(f"the sample contains none of the {len(trace):,} requests. Use a larger share.")
     return taken

@@ -1,4 +1,4 @@
-"""The table of `kvtrace audit`: one row for each check, with its level, its finding and the remedy."""
+"""The table of `kvtrace audit`: one row for each check, its level in colour, and the remedy if it did not pass."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ STYLES = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
 def table(audit: Audit, name: str) -> Table:
-    """A table of the findings of an audit, in the order of the checks."""
-    rows = Table(
-        title=f"Audit of {name}, profile {audit.profile.name}"
-        + ("" if audit.declared else " (not declared by the trace)"),
+    """The findings of an audit, in the order of the checks."""
+    table = Table(
+        title=f"Audit of {name}, graded as {audit.profile.name}" + ("" if audit.declared else " (none declared)"),
         title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0),
     )  # fmt: skip
-    rows.add_column("", justify="right", no_wrap=True)
-    for heading in ("check", "level"):
-        rows.add_column(heading, no_wrap=True)
-    rows.add_column("finding", overflow="fold", max_width=110)
+    for head in ("check", "level"):
+        table.add_column(head, no_wrap=True)
+    table.add_column("finding", overflow="fold", max_width=110)
     for finding in audit.findings:
-        rows.add_row(str(finding.number), finding.name, Text(finding.level, STYLES[finding.level]), _sentence(finding))
-    return rows
+        table.add_row(finding.name, Text(finding.level, STYLES[finding.level]), _sentence(finding))
+    return table
 
 
 def _sentence(finding: Finding) -> Text:

@@ -21,7 +21,7 @@ def costs(account: Account) -> Table:
     for step in account.steps:
         rate = step.hits.block_hit_rate
         cost = "" if step is account.steps[0] or not base else f"{100 * (rate - before) / base:+.1f} %"
-        table.add_row(step.name, f"{rate:.4f}", cost)
+        table.add_row(step.step.label, f"{rate:.4f}", cost)
         before = rate
     return table
 

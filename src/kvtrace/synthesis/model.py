@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from .._base.errors import InputError
-from .._base.files import name_of, open_read, write_atomically
+from .._base.files import name_of
+from .._base.input_files import open_read
+from .._base.output_files import write_atomically
 from .._native.attach import KINDS
 from .arrivals import Pace
 from .bins import Bins

@@ -106,22 +106,22 @@ def write_sample(
     ...     [os.path.basename(name) for name in names]
     ['more.jsonl', 'more.jsonl.meta.json']
     """
-    from ..formats import trace_files as formats
+    from ..formats import writing
 
     knobs = knobs or Knobs()
     meta = {"synthetic": {"method": model.method, "requests": n, "seed": seed, "scale": scale} | knobs.to_dict()} | (
         meta or {}
     )
-    format = formats.check_output(path, format)
+    format = writing.check_output(path, format)
     if format != "mooncake" or not _can_stream(scale, knobs):
         columns = _sample_columns(model, n, seed, scale, knobs, workers)
-        return formats.write(
+        return writing.write(
             columns, path, format=format, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta
         )
     seeds = _seeds(model, n, seed, scale, knobs)
     own, _ = seeds[1].spawn(2)
     chunks = _columns(model, _stream(model, own, knobs).chunks(n), knobs)
-    return formats.write_chunks(chunks, path, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta)
+    return writing.write_chunks(chunks, path, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta)
 
 
 def _sample_columns(model, n, seed, scale, knobs, workers) -> Columns:

@@ -1,4 +1,4 @@
-"""Traces from chunks of columns, from other traces, and from a few strings."""
+"""Build traces from chunks of columns, from other traces, and from strings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .trace import Trace
 
 
 def toy(*prompts: str, block_size: int = 1, gap_ms: float = 1.0) -> Trace:
-    """A small trace for examples and tests: one prompt a string, its ids apart by spaces, all blocks full.
+    """A small trace for examples and tests: each string is a prompt, its ids separated by spaces; all blocks are full.
 
     >>> toy("0 1", "0 2").input_length
     array([2, 2])
@@ -46,10 +46,10 @@ def concat(traces: Iterable[Trace], *, shared: bool = False, overlay: bool = Fal
     """
     traces = list(traces)
     if not traces:
-        raise UsageError("there is no trace to concatenate.")
+        raise UsageError("concat needs at least one trace.")
     if len({(trace.block_size, trace.tail) for trace in traces}) > 1:
         kinds = sorted({f"{trace.block_size} ({trace.tail} tails)" for trace in traces})
-        raise UsageError(f"traces of different block sizes cannot be concatenated: {', '.join(kinds)}.")
+        raise UsageError(f"traces with different block sizes or tails cannot be concatenated: {', '.join(kinds)}.")
     builder = TraceBuilder()
     start, first_id, first_session, first_row = 0.0, 0, 0, 0
     for trace in traces:
@@ -68,7 +68,7 @@ def concat(traces: Iterable[Trace], *, shared: bool = False, overlay: bool = Fal
 
 
 class TraceBuilder:
-    """Gathers columns chunk by chunk, and makes one Trace of them.
+    """Collects columns chunk by chunk and makes one Trace of them.
 
     >>> builder = TraceBuilder()
     >>> builder.add(Columns([0.0], [2], [1], [5, 6], [0, 2]))
@@ -81,11 +81,11 @@ class TraceBuilder:
         self._chunks: list[Columns] = []
 
     def add(self, columns: Columns) -> None:
-        """Append rows; their `parent`, if any, holds row numbers of the whole."""
+        """Append rows; a `parent` has row numbers of the whole."""
         self._chunks.append(columns)
 
     def columns(self) -> Columns:
-        """All rows so far as one set of columns, as they were added."""
+        """All rows so far, as they were added."""
         chunks = [chunk for chunk in self._chunks if len(chunk)] or self._chunks[:1]
         if not chunks:
             nothing = np.empty(0)
@@ -113,9 +113,9 @@ class TraceBuilder:
         return Trace.from_columns(self.columns(), block_size=block_size, tail=tail, meta=meta)
 
 
-def _join_offsets(parts):
-    ends = np.cumsum([0] + [part[-1] for part in parts])
-    return np.concatenate([[0]] + [part[1:] + end for part, end in zip(parts, ends[:-1], strict=True)])
+def _join_offsets(arrays):
+    ends = np.cumsum([0] + [offsets[-1] for offsets in arrays])
+    return np.concatenate([[0]] + [offsets[1:] + end for offsets, end in zip(arrays, ends[:-1], strict=True)])
 
 
 def _join_optional(chunks, name):
@@ -127,11 +127,11 @@ def _join_optional(chunks, name):
 
 
 def _join_extra(chunks, name):
-    parts = [chunk.extra.get(name) for chunk in chunks]
-    kinds = {None if part is None else part.dtype.kind for part in parts}
-    if len(kinds) > 1:  # missing here or of another kind there: only objects can hold both
-        parts = [
-            np.full(len(c), None, object) if part is None else part.astype(object)
-            for c, part in zip(chunks, parts, strict=True)
+    arrays = [chunk.extra.get(name) for chunk in chunks]
+    kinds = {None if array is None else array.dtype.kind for array in arrays}
+    if len(kinds) > 1:  # missing in some chunks, or of different types: only an object array fits all
+        arrays = [
+            np.full(len(c), None, object) if array is None else array.astype(object)
+            for c, array in zip(chunks, arrays, strict=True)
         ]
-    return np.concatenate(parts)
+    return np.concatenate(arrays)

@@ -1,6 +1,6 @@
-"""Columns over requests, and the ids of their blocks as one long array: a trace that nobody has verified yet.
+"""Columns over requests, and the ids of their blocks as one long array: a trace that is not verified yet.
 
-A reader returns them and a writer takes them. `block_size` and `tail` stand beside them.
+Readers return Columns and writers take them. `block_size` and `tail` are passed separately.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TAILS = ("kept", "unique", "dropped")  # what the last, partial block of a promp
 
 @dataclass(eq=False, repr=False, init=False)
 class Columns:
-    """The columns of a trace, not yet verified.
+    """The columns of a trace, not verified.
 
     >>> Columns([0.0], [5], [1], [7, 8], [0, 2]).hash_ids
     array([7, 8])
@@ -62,7 +62,7 @@ class Columns:
         return len(self.timestamp)
 
     def take(self, rows: np.ndarray) -> Columns:
-        """The given rows, in the given order; parents follow their rows, and a parent left behind becomes -1."""
+        """The given rows, in the given order; parents are mapped to their new rows, -1 for missing ones."""
         rows = np.asarray(rows, dtype=np.int64)
         hash_ids, offsets = _take_ragged(self.hash_ids, self.offsets, rows)
         output_ids = output_offsets = None
@@ -78,7 +78,7 @@ class Columns:
 
 
 def replace_columns(columns: Columns, **changed) -> Columns:
-    """Plain columns that share the given ones' arrays, some of them changed."""
+    """Columns with the same arrays, some of them replaced."""
     return replace(Columns(**fields_of(columns)), **changed)
 
 
@@ -96,7 +96,7 @@ def _column(values, dtype) -> np.ndarray:
     if dtype is np.int64 and array.dtype.kind == "u" and array.dtype.itemsize == 8:
         array = array.view(np.int64)  # 64-bit hashes keep their bits
     elif dtype is np.int64 and array.dtype.kind == "f" and array.size and not (array == np.floor(array)).all():
-        raise InputError("a column of whole numbers holds a fraction.")
+        raise InputError("a column of whole numbers contains a fraction.")
     return np.ascontiguousarray(array, dtype=dtype).view()
 
 

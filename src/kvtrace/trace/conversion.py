@@ -1,7 +1,7 @@
-"""Converting a trace: parts of it, larger blocks, another speed. Each step takes a Trace and gives a Trace.
+"""Convert a trace: select requests, fold blocks, change the speed. Each step takes a Trace and returns a Trace.
 
-`convert` takes the steps in one order: chain, window, sample (sessions, then rows), limit, fold, speed up. Selecting
-comes before folding because the result is the same and less is folded.
+`convert` applies the steps in a fixed order: chain, window, sample (sessions, then rows), limit, fold, speed up.
+Selection comes before folding: the result is the same, and there is less to fold.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from .columns import replace_columns
 from .folding import fold
 from .trace import Trace
 
-STALE = ("counts", "figures")  # what a sidecar says of the whole trace, and would betray of it beside a part
+STALE = (
+    "counts",
+    "figures",
+)  # sidecar keys that describe the whole trace, and would reveal its size beside a part of it
 
 
 def convert(
@@ -68,15 +71,15 @@ def convert(
 
 
 def window(trace: Trace, start_ms: float, stop_ms: float = np.inf) -> Trace:
-    """The requests that arrive from start_ms up to, not including, stop_ms; UsageError if there are none.
+    """The requests that arrive at start_ms or later, and before stop_ms; UsageError if there are none.
 
     >>> from kvtrace.trace.building import toy
     >>> len(window(toy("0", "1", "2", gap_ms=100.0), 100.0))
     2
     """
     if not 0 <= start_ms < stop_ms:
-        raise UsageError(f"the window is from {start_ms:,g} to {stop_ms:,g} ms; it begins at 0 or later and then ends.")
-    return _some(trace.window(start_ms, stop_ms), trace, "the window")
+        raise UsageError(f"--start must be at least 0 and less than --stop, not {start_ms:,g} and {stop_ms:,g} ms.")
+    return _require_requests(trace.window(start_ms, stop_ms), trace, "the window")
 
 
 def sample_rows(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
@@ -94,7 +97,7 @@ def sample_rows(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
     >>> sample_rows(toy("0", "0 1", "0 2", "0 3"), 0.5, np.random.default_rng(7)).prompt_blocks
     array([2])
     """
-    return _some(trace[rng.random(len(trace)) < _share(share)], trace, "the sample")
+    return _require_requests(trace[rng.random(len(trace)) < _share(share)], trace, "the sample")
 
 
 def sample_sessions(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
@@ -115,12 +118,12 @@ def sample_sessions(trace: Trace, share: float, rng: np.random.Generator) -> Tra
     array([0, 0])
     """
     if trace.session is None:
-        raise UsageError("the trace has no sessions to sample. Try sampling its rows: sample_rows, or `--sample`.")
+        raise UsageError("the trace has no sessions to sample. Sample requests instead: sample_rows, or `--sample`.")
     alone = np.flatnonzero(trace.session < 0)
     session = trace.session.copy()
     session[alone] = trace.session.max() + 1 + np.arange(len(alone))
-    kept = rng.random(int(session.max()) + 1 if len(session) else 0) < _share(share)
-    return _some(trace[kept[session]], trace, "the sample")
+    is_sampled = rng.random(int(session.max()) + 1 if len(session) else 0) < _share(share)
+    return _require_requests(trace[is_sampled[session]], trace, "the sample")
 
 
 def first(trace: Trace, limit: int) -> Trace:
@@ -131,7 +134,7 @@ def first(trace: Trace, limit: int) -> Trace:
     array([0, 1, 0, 2])
     """
     if limit < 1:
-        raise UsageError(f"the limit is {limit:,} requests; it is 1 or more.")
+        raise UsageError(f"the limit must be at least 1 request, not {limit:,}.")
     return trace if limit >= len(trace) else trace[:limit]
 
 
@@ -147,22 +150,21 @@ def speed_up(trace: Trace, ratio: float) -> Trace:
 
 
 def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0, requests: int | None = None) -> dict:
-    """What a sidecar says of a converted trace: how the whole was made, less its counts, and what was done to it.
+    """The sidecar values of a converted trace: those of the whole without its counts, and the conversion.
 
-    `requests` is how many of them are written, where that is not all of the trace.
-
-    Not said is how large a share was taken: with it the size of the whole would be known.
+    `requests` is the number of written requests, if not all. The share of a sample is not included, because it would
+    reveal the size of the whole.
     """
-    done = {
+    conversion = {
         "chained": True if trace.is_chained and not whole.is_chained else None,
         "folded_from": whole.block_size if whole.block_size != trace.block_size else None,
         "speed_up": ratio if ratio != 1 else None,
         "part": True if (len(trace) if requests is None else requests) != len(whole) else None,
     }
-    made = {key: value for key, value in whole.meta.items() if key not in STALE}
-    if isinstance(release := made.get("release"), dict):  # its costs count the whole's blocks
-        made["release"] = {key: value for key, value in release.items() if key != "costs"}
-    return made | {"converted": {key: value for key, value in done.items() if value is not None}}
+    meta = {key: value for key, value in whole.meta.items() if key not in STALE}
+    if isinstance(release := meta.get("release"), dict):  # its costs count the blocks of the whole
+        meta["release"] = {key: value for key, value in release.items() if key != "costs"}
+    return meta | {"converted": {key: value for key, value in conversion.items() if value is not None}}
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------
@@ -170,21 +172,21 @@ def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0, requests: int | N
 
 def _share(share: float) -> float:
     if not 0 < share <= 1:
-        raise UsageError(f"the share is {share:g}; it is more than 0 and at most 1.")
+        raise UsageError(f"the share must be above 0 and at most 1, not {share:g}.")
     return share
 
 
 def checked_ratio(ratio: float) -> float:
     if not 0 < ratio < np.inf:
-        raise UsageError(f"the speed is {ratio:g} times; it is more than 0.")
+        raise UsageError(f"--speed-up must be above 0, not {ratio:g}.")
     return ratio
 
 
-def _some(part: Trace, whole: Trace, what: str) -> Trace:
+def _require_requests(part: Trace, whole: Trace, what: str) -> Trace:
     if not len(part):
-        raise UsageError(f"{what} holds none of the {len(whole):,} requests, which arrive in {_duration(whole)}.")
+        raise UsageError(f"{what} contains none of the {len(whole):,} requests, which arrive in {_duration(whole)}.")
     return part
 
 
 def _duration(trace) -> str:
-    return f"{trace.timestamp[-1] / 1000:,.3f} s" if len(trace) else "no time"
+    return f"{trace.timestamp[-1] / 1000:,.3f} s" if len(trace) else "0 s"

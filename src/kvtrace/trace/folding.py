@@ -1,7 +1,7 @@
-"""Folding: the same trace in blocks that are a whole factor larger.
+"""Folding: the same trace in blocks that are larger by a whole factor.
 
-Exact on a chained trace, where an id stands for a block and its whole prefix: the LAST id of each group of blocks names
-the group, the partial group at the end of a prompt included. Splitting blocks could not be exact.
+Folding is exact on a chained trace, where an id identifies a block and its whole prefix: each group of blocks, also a
+partial group at the end of a prompt, takes its LAST id. Splitting blocks would not be exact.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .invariants import expected_blocks
 from .normalise import normalise
 from .trace import Trace
 
-MOST = 1 << 40  # tokens of a block: far past any prompt
+MAX_TOKENS = 1 << 40  # of a block, longer than any prompt
 
 
 def fold(trace: Trace, factor: int) -> Trace:
@@ -34,8 +34,10 @@ def fold(trace: Trace, factor: int) -> Trace:
         raise UsageError(f"blocks are folded by {factor!r}; it is a whole number, 1 or more.")
     if factor == 1:
         return trace
-    if factor * trace.block_size > MOST:
-        raise UsageError(f"blocks are folded by {factor:,}; no prompt fills a block of more than {MOST:,} tokens.")
+    if factor * trace.block_size > MAX_TOKENS:
+        raise UsageError(
+            f"blocks are folded by {factor:,}; no prompt fills a block of more than {MAX_TOKENS:,} tokens."
+        )
     size, columns = trace.block_size * int(factor), replace_columns(trace.require_chained())
     blocks = expected_blocks(trace.input_length, size, trace.tail)
     columns.hash_ids, columns.offsets = _last_ids(trace.hash_ids, trace.offsets, blocks, 0, int(factor))
@@ -51,9 +53,9 @@ def fold(trace: Trace, factor: int) -> Trace:
 
 
 def _output_blocks(trace, size, factor):
-    """Blocks of each output at the larger size, and how many smaller blocks of its first one belong to the prompt.
+    """Blocks of each output at the larger size, and the smaller blocks in its first one that belong to the prompt.
 
-    A prompt and its output are one chain; the output's blocks begin after the prompt's last full one.
+    A prompt and its output are one chain; the output's blocks start after the prompt's last full block.
     """
     both = expected_blocks(trace.input_length + trace.output_length, size, trace.tail)
     blocks = np.where(np.diff(trace.output_offsets) > 0, both - trace.input_length // size, 0)
@@ -61,7 +63,7 @@ def _output_blocks(trace, size, factor):
 
 
 def _last_ids(ids, offsets, blocks, within, factor):
-    """The last id of each group, and their offsets; `within` blocks of a row's first group are another column's."""
+    """The last id of each group, and their offsets; `within` blocks of a row's first group are in another column."""
     folded = np.zeros(len(offsets), dtype=np.int64)
     np.cumsum(blocks, out=folded[1:])
     group = np.arange(folded[-1]) - np.repeat(folded[:-1], blocks)  # reference -> its group in the row, from 0
@@ -70,7 +72,7 @@ def _last_ids(ids, offsets, blocks, within, factor):
 
 
 def _number_new_tails(columns, trace, size):
-    """New ids for tails that are full blocks of the smaller size: those, other requests may share."""
+    """Give new ids to tail blocks that are full blocks of the smaller size, because other requests may share them."""
     fresh = trace.distinct
     both = trace.input_length + trace.output_length
     for ids, offsets, tokens in (

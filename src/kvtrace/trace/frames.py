@@ -1,4 +1,4 @@
-"""A trace as a data frame: an Arrow table first, pandas and Polars from it; and HTML for a notebook."""
+"""A trace as an Arrow table, as a pandas or Polars data frame, and as HTML for a notebook."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 from .._base.errors import UsageError
 from .columns import Columns
 
-SHOWN = 5  # requests of a trace that a notebook shows
-IDS_SHOWN = 8
+MAX_ROWS = 5  # requests in the HTML
+MAX_IDS = 8
 
 
 def arrow(columns: Columns):
-    """A pyarrow Table, one row a request; prompts are lists of ids, and extra columns stand under their own names.
+    """A pyarrow Table with one row for each request; prompts are lists of ids, extra columns have their own names.
 
     >>> from kvtrace.trace.building import toy
     >>> arrow(toy("0 1", "0 2")).column_names
     ['timestamp', 'input_length', 'output_length', 'hash_ids']
     """
     pa = library("pyarrow")
-    found = {name: pa.array(getattr(columns, name)) for name in ("timestamp", "input_length", "output_length")}
-    found["hash_ids"] = _lists(pa, columns.hash_ids, columns.offsets)
+    arrays = {name: pa.array(getattr(columns, name)) for name in ("timestamp", "input_length", "output_length")}
+    arrays["hash_ids"] = _lists(pa, columns.hash_ids, columns.offsets)
     if columns.output_ids is not None:
-        found["output_hash_ids"] = _lists(pa, columns.output_ids, columns.output_offsets)
+        arrays["output_hash_ids"] = _lists(pa, columns.output_ids, columns.output_offsets)
     for name in ("session", "parent"):
         if getattr(columns, name) is not None:
-            found[name] = pa.array(getattr(columns, name))
+            arrays[name] = pa.array(getattr(columns, name))
     for name, values in columns.extra.items():
-        found[f"extra.{name}" if name in found else name] = _scalars(pa, values)
-    return pa.table(found)
+        arrays[f"extra.{name}" if name in arrays else name] = _scalars(pa, values)
+    return pa.table(arrays)
 
 
 def pandas(table):
@@ -45,7 +45,7 @@ def polars(table):
 
 
 def trace_html(trace: Columns) -> str:
-    """What a trace is, and its first requests, as HTML tables.
+    """A summary of a trace and its first requests as HTML.
 
     >>> from kvtrace.trace.building import toy
     >>> "<td>0 1 2</td>" in trace_html(toy("0 1 2"))
@@ -58,7 +58,7 @@ def trace_html(trace: Columns) -> str:
             f"{trace.output_length[row]:,}",
             _ids(trace, row),
         )
-        for row in range(min(SHOWN, len(trace)))
+        for row in range(min(MAX_ROWS, len(trace)))
     ]
     more = len(trace) - len(rows)
     return (
@@ -70,8 +70,8 @@ def trace_html(trace: Columns) -> str:
 
 def _ids(trace, row):
     ids = trace.hash_ids[trace.offsets[row] : trace.offsets[row + 1]]
-    rest = len(ids) - IDS_SHOWN
-    return " ".join(map(str, ids[:IDS_SHOWN].tolist())) + (f" and {rest:,} more" if rest > 0 else "")
+    rest = len(ids) - MAX_IDS
+    return " ".join(map(str, ids[:MAX_IDS].tolist())) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _html_table(header, rows) -> str:
@@ -81,7 +81,7 @@ def _html_table(header, rows) -> str:
 
 
 def library(name: str) -> Any:
-    """A library of data frames; UsageError says how to install it."""
+    """Import a data frame library; UsageError if it is not installed."""
     try:
         return import_module(name)
     except ImportError:
@@ -93,7 +93,7 @@ def _lists(pa, ids, offsets):
 
 
 def _scalars(pa, values):
-    """An Arrow array of a column; values of several kinds become text."""
+    """An Arrow array of a column; values of several types become text."""
     if values.dtype != object:
         return pa.array(values)
     kinds = {type(value) for value in values.tolist()} - {type(None)}

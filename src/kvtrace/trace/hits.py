@@ -1,7 +1,6 @@
-"""Hit counts, and the three hit rates derived from them: "hit rate" alone is never written.
+"""Hit counts, and the three hit rates derived from them; names and tables always say which rate.
 
-A hit is the leading run of a prompt's blocks that are resident. Counts add up across requests, shards and days;
-the rates are derived.
+A hit is the leading run of a prompt's blocks that are resident. Counts can be added over requests, parts and days.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from .columns import Columns
 from .trace import Trace
 
-REFERENCES = 1 << 20  # block references that are looked at together
+REFERENCES = 1 << 20  # block references in a batch
 
 
 class HitsDict(TypedDict):
@@ -36,7 +35,7 @@ class HitsDict(TypedDict):
 
 @dataclass(frozen=True)
 class Hits:
-    """How many blocks and tokens of how many requests were hits."""
+    """Counts of requests, blocks and tokens, and of the hits among them."""
 
     requests: int
     hit_blocks: int
@@ -89,37 +88,37 @@ def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = 
     >>> count_hits(toy("0 1", "0 2"), np.array([0, 1])).block_hit_rate
     0.25
     """
-    return added_up([(hit_blocks[rows], trace.prompt_blocks[rows], trace.input_length[rows])], trace.block_size)
+    return sum_hits([(hit_blocks[rows], trace.prompt_blocks[rows], trace.input_length[rows])], trace.block_size)
 
 
-def added_up(parts: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], block_size: int) -> Hits:
-    """The counts over requests that come in parts: hit blocks, blocks and prompt tokens of each.
+def sum_hits(chunks: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], block_size: int) -> Hits:
+    """The counts over requests in chunks; a chunk has hit blocks, blocks and prompt tokens of each request.
 
-    The same for any cut into parts: shares of requests are added up exactly, and rounded once.
+    The result is the same for any division into chunks: shares of requests are added exactly, and rounded once.
 
-    >>> part = np.array([1]), np.array([3]), np.array([5])  # one request: 1 of 3 blocks, 5 tokens
-    >>> added_up([part, part], 2).blocks
+    >>> chunk = np.array([1]), np.array([3]), np.array([5])  # one request: 1 of 3 blocks, 5 tokens
+    >>> sum_hits([chunk, chunk], 2).blocks
     6
     """
     counts = dict.fromkeys(("requests", "hit_blocks", "blocks", "hit_tokens", "tokens", "requests_with_blocks"), 0)
 
     def shares():
-        for hits, blocks, tokens in parts:
-            holding = blocks > 0
+        for hits, blocks, tokens in chunks:
+            has_blocks = blocks > 0
             counts["requests"] += len(blocks)
             counts["hit_blocks"] += int(hits.sum())
             counts["blocks"] += int(blocks.sum())
             counts["hit_tokens"] += int(np.minimum(hits * block_size, tokens).sum())
             counts["tokens"] += int(tokens.sum())
-            counts["requests_with_blocks"] += int(holding.sum())
-            yield from (hits[holding] / blocks[holding]).tolist()
+            counts["requests_with_blocks"] += int(has_blocks.sum())
+            yield from (hits[has_blocks] / blocks[has_blocks]).tolist()
 
     request_hits = math.fsum(shares())
     return Hits(**counts, request_hits=request_hits)
 
 
 def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> np.ndarray:
-    """Hit blocks of each request when nothing is ever evicted: the leading run of blocks seen in earlier requests.
+    """Hit blocks of each request without eviction: the leading run of blocks seen in earlier requests.
 
     Args:
         trace: The trace, or the next piece of one.
@@ -134,7 +133,7 @@ def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> n
     array([0, 2, 3])
     """
     reached, hits = _greatest_before(trace, seen), np.empty(len(trace), dtype=np.int64)
-    by_prompts = trace.output_ids is not None and not outputs  # an output may have brought a block in before
+    by_prompts = trace.output_ids is not None and not outputs  # an output may have had a block before any prompt
     first_row = _first_rows(trace) if by_prompts else None
     for rows in _batches(trace.offsets):
         ids, row = _references(trace, rows)
@@ -144,7 +143,7 @@ def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> n
 
 
 def _batches(offsets) -> Iterator[slice]:
-    """All rows, a million block references at a time, so that what is made of them stays small."""
+    """All rows in batches of about REFERENCES block references, to bound the memory."""
     start, rows = 0, len(offsets) - 1
     while start < rows:
         stop = int(np.searchsorted(offsets, offsets[start] + REFERENCES, side="right")) - 1
@@ -159,16 +158,16 @@ def _references(trace, rows):
 
 
 def _first_rows(trace):
-    """The first row whose prompt holds each block."""
+    """The first row whose prompt has each block."""
     first_row = np.full(trace.distinct, len(trace), dtype=np.int64)
     for rows in reversed(list(_batches(trace.offsets))):
         ids, row = _references(trace, rows)
-        first_row[ids[::-1]] = row[::-1]  # the earliest write comes last
+        first_row[ids[::-1]] = row[::-1]  # reversed, so that the earliest row is written last
     return first_row
 
 
 def _greatest_before(trace, seen):
-    """The greatest id, of prompts and outputs, in all rows before each: ids up to it have been seen."""
+    """The greatest id in the prompts and outputs of all earlier rows: ids up to it have been seen."""
     greatest = _row_max(trace.hash_ids, trace.offsets)
     if trace.output_ids is not None:
         greatest = np.maximum(greatest, _row_max(trace.output_ids, trace.output_offsets))
@@ -187,7 +186,7 @@ def _row_max(ids, offsets):
 
 
 def _leading_run(seen, offsets):
-    """Leading True values of each row."""
+    """The number of leading True values of each row."""
     blocks = np.diff(offsets)
     misses = np.flatnonzero(~seen)
     if not misses.size:

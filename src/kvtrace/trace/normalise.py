@@ -1,4 +1,4 @@
-"""From the columns of a file to those of a Trace: rows in time order, times from 0, ids by first appearance."""
+"""Normalise the columns of a file for a Trace: rows in time order, times from 0, ids by first appearance."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from .invariants import verify_offsets
 
 @dataclass
 class Fixes:
-    """What had to be normalised to make a Trace of a file's columns: counts, 0 where nothing was."""
+    """The changes that made a Trace of a file's columns."""
 
-    rows_moved: int = 0  # rows that stood before a row with an earlier time
-    first_timestamp: float = 0.0  # ms taken off every time, so that the first is 0
-    renumbered: bool = False  # ids were not 0, 1, 2, ... in order of first appearance
-    dangling_parents: int = 0  # parents that no row holds, or that come later: read as -1
+    rows_moved: int = 0  # rows with an earlier time than a row before them
+    first_timestamp: float = 0.0  # ms subtracted from all times
+    renumbered: bool = False  # whether ids did not count 0, 1, 2, ... by first appearance
+    dangling_parents: int = 0  # parents that do not exist or come later: read as -1
 
     def __str__(self) -> str:
-        said = []
+        fixes = []
         if self.rows_moved:
-            said.append(f"{self.rows_moved:,} rows were out of time order and were sorted")
+            fixes.append(f"{self.rows_moved:,} rows were sorted by time")
         if self.first_timestamp:
-            said.append(f"times begin at {self.first_timestamp:,g} ms and were counted from 0")
+            fixes.append(f"times started at {self.first_timestamp:,g} ms and now start at 0")
         if self.renumbered:
-            said.append("ids were renumbered by first appearance")
+            fixes.append("ids were renumbered by first appearance")
         if self.dangling_parents:
-            said.append(f"{self.dangling_parents:,} dangling parents were read as -1")
-        return "; ".join(said)
+            fixes.append(f"{self.dangling_parents:,} missing or later parents were read as -1")
+        return "; ".join(fixes)
 
 
 def normalise(columns: Columns) -> tuple[Columns, Fixes]:
-    """The columns with rows in time order (stable), times from 0, ids and sessions by first appearance."""
+    """The columns with rows sorted by time (stable), times from 0, ids and sessions by first appearance."""
     fixes, columns = Fixes(), replace_columns(columns)
     verify_offsets("offsets", columns.offsets, len(columns), len(columns.hash_ids))
     if not (columns.timestamp[1:] >= columns.timestamp[:-1]).all():
@@ -54,7 +54,7 @@ def normalise(columns: Columns) -> tuple[Columns, Fixes]:
 
 
 def by_first_appearance(session: np.ndarray) -> np.ndarray:
-    """Sessions renumbered 0, 1, 2, ... in order of first appearance; -1 stays."""
+    """Sessions renumbered 0, 1, 2, ... by first appearance; -1 stays."""
     from .._native import ids
 
     inside = session >= 0
@@ -69,12 +69,12 @@ def renumber(columns: Columns) -> bool:
 
     if columns.output_ids is None:
         if ids.is_numbered(columns.hash_ids):
-            return False  # and no second array of all ids
+            return False  # without a second array of all ids
         columns.hash_ids = ids.renumber(columns.hash_ids)[0]
         return True
     prompts, before = len(columns.hash_ids), np.concatenate([columns.hash_ids, columns.output_ids])
-    found = ids.renumber(before)[0].astype(np.int32)
+    numbers = ids.renumber(before)[0].astype(np.int32)
     columns.hash_ids, columns.output_ids = ids.number_rows(
-        found[:prompts], columns.offsets, np.arange(len(columns)), found[prompts:], columns.output_offsets
+        numbers[:prompts], columns.offsets, np.arange(len(columns)), numbers[prompts:], columns.output_offsets
     )
     return not np.array_equal(before, np.concatenate([columns.hash_ids, columns.output_ids]))

@@ -1,4 +1,4 @@
-"""The forest that a trace's blocks form: one array, parent[block], with others beside it; chains are its radix view."""
+"""The forest of a trace's blocks: the array parent[block] and others over blocks; Chains is its radix-tree view."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from .trace import Trace
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Blocks as a forest; a parent's id is always below its children's."""
+    """Blocks as a forest; a parent's id is always less than its children's."""
 
     parent: np.ndarray  # block -> the block before it, -1 = root
-    visits: np.ndarray  # block -> prompts that hold it
-    length: np.ndarray  # block -> tokens it holds: block_size, or fewer in a tail
+    visits: np.ndarray  # block -> prompts that have it
+    length: np.ndarray  # block -> tokens: block_size, or fewer for a tail block
 
     def __len__(self) -> int:
         return len(self.parent)
 
     @cached_property
     def depth(self) -> np.ndarray:
-        """Blocks from the root to each block, itself included."""
+        """Blocks from the root to each block, including the block."""
         from .._native import forest
 
         return forest.depths(self.parent)
 
     @cached_property
     def roots(self) -> np.ndarray:
-        """The blocks that begin a prompt."""
+        """The first blocks of prompts."""
         return np.flatnonzero(self.parent < 0)
 
     @cached_property
@@ -40,26 +40,26 @@ class Forest:
 
     @cached_property
     def chains(self) -> Chains:
-        """The radix view: runs of blocks with equal visits as one node."""
+        """The radix-tree view: runs of blocks with equal visits as one node."""
         return _chains(self)
 
 
 @dataclass(frozen=True, eq=False)
 class Chains:
-    """Runs of blocks that the same requests visit, contracted: the nodes of a radix tree."""
+    """Runs of blocks that the same requests visit, as the nodes of a radix tree."""
 
     chain: np.ndarray  # block -> its chain
     head: np.ndarray  # chain -> its first block
     parent: np.ndarray  # chain -> the chain before it, -1 = root
     blocks: np.ndarray  # chain -> blocks in it
-    visits: np.ndarray  # chain -> prompts that hold it
+    visits: np.ndarray  # chain -> prompts that have it
 
     def __len__(self) -> int:
         return len(self.head)
 
 
 def forest(trace: Trace) -> Forest:
-    """The forest of a trace's blocks; InputError where its ids do not form one.
+    """The forest of a trace's blocks; InputError if its ids do not form one.
 
     >>> from kvtrace.trace.building import toy
     >>> tree = forest(toy("0 1 2", "0 1 3"))
@@ -79,7 +79,7 @@ def forest(trace: Trace) -> Forest:
 
 
 def block_lengths(trace: Trace) -> np.ndarray:
-    """Tokens that each block holds: the block size, or what is left for a tail block.
+    """Tokens of each block: the block size, or fewer for a tail block.
 
     >>> from kvtrace.trace.columns import Columns
     >>> block_lengths(Trace([0.0], [6], [1], [0, 1], [0, 2], block_size=4))
@@ -95,7 +95,7 @@ def block_lengths(trace: Trace) -> np.ndarray:
 
 
 def _shorten(length, ids, offsets, rest):
-    """Set the lengths of the tail blocks: the last of each row that has one."""
+    """Set the lengths of the tail blocks: the last block of each row with a partial block."""
     has_tail = (rest > 0) & (np.diff(offsets) > 0)
     length[ids[offsets[1:][has_tail] - 1]] = rest[has_tail]
 

@@ -1,6 +1,6 @@
-"""Trace: LLM requests as columns, and their prompts' blocks as one long array of ids.
+"""Trace: LLM requests as columns, and the blocks of their prompts as one long array of ids.
 
-Five invariants are checked when a Trace is made and relied on everywhere after; docs/design.md lists them.
+A Trace verifies its invariants when it is made, and all other code relies on them; docs/design.md lists them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Trace(Columns):
-    """LLM requests in time order, their prompts as block ids that form a forest.
+    """LLM requests in time order, with prompts as block ids that form a forest.
 
-    The arrays are read-only, and the invariants hold; InputError says which row breaks which.
+    The arrays are read-only. InputError names the row that breaks an invariant.
 
     >>> from kvtrace.trace.building import toy
 
@@ -35,9 +35,9 @@ class Trace(Columns):
 
     block_size: int  # tokens per block
     tail: str  # one of TAILS
-    distinct: int  # number of distinct ids, the output's included
-    is_chained: bool  # invariant 5: every id always follows the same id
-    meta: dict[str, Any]  # where the trace comes from: what a sidecar file holds
+    distinct: int  # number of distinct ids, including outputs
+    is_chained: bool  # invariant 5: each id always follows the same id
+    meta: dict[str, Any]  # the origin of the trace: the values of its sidecar
     fixes: Fixes
 
     def __init__(
@@ -64,7 +64,7 @@ class Trace(Columns):
         self.block_size, self.tail = _block_size(block_size), tail
         self.meta, self.fixes = dict(meta or {}), Fixes()
         if tail not in TAILS:
-            raise UsageError(f"tail is {tail!r}; it is one of {', '.join(TAILS)}.")
+            raise UsageError(f"{tail!r} is not a valid tail. Choose one of {', '.join(TAILS)}.")
         self._verify()
         for array in self._arrays().values():
             array.flags.writeable = False
@@ -75,14 +75,14 @@ class Trace(Columns):
     ) -> Trace:
         """A Trace of columns as they were found: rows sorted by time, times from 0, ids renumbered.
 
-        `fixes` of the result counts what was normalised.
+        `fixes` of the result counts the changes.
         """
         normalised, fixes = normalise(columns)
         trace = cls(**fields_of(normalised), block_size=block_size, tail=tail, meta=meta)
         trace.fixes = fixes
         return trace
 
-    # -- looking in ----------------------------------------------------------------------------------------------
+    # -- access --------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return (
@@ -133,9 +133,9 @@ class Trace(Columns):
     # -- piece by piece ------------------------------------------------------------------------------------------
 
     def pieces(self) -> Iterator[tuple[slice, Columns]]:
-        """The rows piece by piece, each with its place in the whole; a trace in memory is one piece.
+        """The rows piece by piece, each with its rows in the whole; a trace in memory is one piece.
 
-        Ids and parents are those of the whole. A trace that is read lazily (`formats.lazy`) has many pieces.
+        Ids and parents are those of the whole trace. A lazy trace (`formats.lazy`) has many pieces.
 
         >>> from kvtrace.trace.building import toy
 
@@ -146,7 +146,7 @@ class Trace(Columns):
 
     @property
     def first_blocks(self) -> np.ndarray:
-        """The first block of each prompt that has any.
+        """The first block of each prompt with blocks.
 
         >>> from kvtrace.trace.building import toy
 
@@ -180,17 +180,18 @@ class Trace(Columns):
         return self.select(rows)
 
     def select(self, rows: Iterable[int] | np.ndarray) -> Trace:
-        """The given rows in time order: ids renumbered, times from 0, lost parents -1, sessions numbered anew."""
+        """The given rows in time order: ids and sessions renumbered, times from 0, missing parents -1."""
         rows = np.asarray(rows)
         if rows.size == 0:
             rows = rows.astype(np.int64)
         if rows.ndim != 1 or rows.dtype.kind not in "iu":
-            raise UsageError("rows are selected by whole row numbers, a slice or a boolean mask; try trace[3:5].")
+            raise UsageError("select rows by row numbers, a slice or a boolean mask. Example: trace[3:5].")
         if len(rows) and (rows.min() < -len(self) or rows.max() >= len(self)):
-            raise UsageError(f"row {rows.max() if rows.max() >= len(self) else rows.min()} of {len(self):,} requests.")
+            row = rows.max() if rows.max() >= len(self) else rows.min()
+            raise UsageError(f"row {row} does not exist: the trace has {len(self):,} requests.")
         rows = np.sort(np.where(rows < 0, rows + len(self), rows))
         if len(rows) > 1 and (np.diff(rows) == 0).any():
-            raise UsageError("a row was selected twice; a trace holds each request once.")
+            raise UsageError("a row is selected twice, but a trace contains each request once.")
         part = self.take(rows)
         part.timestamp = part.timestamp - part.timestamp[0] if len(part) else part.timestamp
         part.session = None if part.session is None else by_first_appearance(part.session)
@@ -198,14 +199,14 @@ class Trace(Columns):
         return Trace(**fields_of(part), block_size=self.block_size, tail=self.tail, meta=self.meta)
 
     def window(self, start_ms: float, stop_ms: float) -> Trace:
-        """The requests that arrive from start_ms up to, not including, stop_ms."""
+        """The requests that arrive at start_ms or later, and before stop_ms."""
         first, last = np.searchsorted(self.timestamp, [start_ms, stop_ms])
         return self[first:last]
 
     def chained(self) -> Trace:
         """The same requests with ids that form a forest: a new id for each distinct (previous id, id) pair.
 
-        Some sources hash each block by itself, without its prefix; then one id can follow several others.
+        Some sources hash each block without its prefix; one id can then follow several others.
 
         >>> from kvtrace.trace.building import toy
 
@@ -223,17 +224,17 @@ class Trace(Columns):
         return Trace(**fields_of(columns), block_size=self.block_size, tail=self.tail, meta=self.meta)
 
     def require_chained(self) -> Trace:
-        """This trace, if its ids form a forest; InputError if not."""
+        """This trace; InputError if its ids do not form a forest."""
         if not self.is_chained:
             raise InputError(
-                "the ids do not form a forest (one id follows several others), so its blocks were hashed without "
-                "their prefix. Try trace.chained(), or `--chain`."
+                "the ids do not form a forest (one id follows several others): the blocks were hashed without their "
+                "prefix. Use trace.chained(), or `--chain`."
             )
         return self
 
     @property
     def full_blocks(self) -> np.ndarray:
-        """Full blocks of each prompt: the tail is not one of them."""
+        """Full blocks of each prompt, without its tail block."""
         return self.input_length // self.block_size
 
     # -- for other libraries -------------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ class Trace(Columns):
     # -- the invariants ------------------------------------------------------------------------------------------
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        """All columns by name, those of `extra` too."""
+        """All columns by name, including extra columns."""
         named = {name: getattr(self, name) for name in _ARRAYS} | {f"extra {k}": v for k, v in self.extra.items()}
         return {name: array for name, array in named.items() if array is not None}
 
@@ -281,19 +282,21 @@ class Trace(Columns):
         if rows and not np.isfinite(self.timestamp).all():
             raise InputError(f"row {np.flatnonzero(~np.isfinite(self.timestamp))[0]}: the timestamp is not finite.")
         if rows and self.timestamp[0] != 0:
-            raise InputError(f"times begin at {self.timestamp[0]:g} ms; they count from the first request.")
+            raise InputError(f"times start at {self.timestamp[0]:g} ms; they must start at 0. Use Trace.from_columns.")
         if (falls := np.flatnonzero(np.diff(self.timestamp) < 0)).size:
-            raise InputError(f"row {falls[0] + 1}: the timestamp falls; rows of a trace are in time order.")
+            raise InputError(
+                f"row {falls[0] + 1}: the timestamp is less than in the row before. Use Trace.from_columns."
+            )
         if self.parent is not None and (self.parent >= np.arange(rows)).any():
             row = int(np.flatnonzero(self.parent >= np.arange(rows))[0])
-            raise InputError(f"row {row}: its parent is not an earlier row.")
+            raise InputError(f"row {row}: the parent is not an earlier row.")
         from .._native import forest
 
         self.distinct, gap, fork = forest.verify(
             self.hash_ids, self.offsets, self.full_blocks, self.output_ids, self.output_offsets
         )
         if gap >= 0:
-            raise InputError(f"row {gap}: ids are not 0, 1, 2, ... by first appearance. Try Trace.from_columns.")
+            raise InputError(f"row {gap}: ids do not count 0, 1, 2, ... by first appearance. Use Trace.from_columns.")
         self.is_chained = fork < 0
         if self.tail == "unique":
             verify_unique_tails(self)
@@ -304,7 +307,7 @@ _ARRAYS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets", 
 
 
 def first_seen(trace: Trace) -> np.ndarray:
-    """True where a block appears for the first time.
+    """Mark the blocks that appear for the first time.
 
     >>> from kvtrace.trace.building import toy
 
@@ -319,7 +322,7 @@ def first_seen(trace: Trace) -> np.ndarray:
 
 def _block_size(block_size) -> int:
     if not isinstance(block_size, (int, np.integer)) or isinstance(block_size, bool) or block_size < 1:
-        raise UsageError(f"block size is {block_size!r}; it is a whole number of tokens, 1 or more.")
+        raise UsageError(f"the block size must be a whole number of tokens, at least 1, not {block_size!r}.")
     return int(block_size)
 
 

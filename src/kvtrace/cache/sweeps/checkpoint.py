@@ -17,7 +17,7 @@ from typing import Any
 
 from ... import __version__
 from ..._base.errors import InputError, UsageError
-from ..._base.files import append_whole, named_errors, remove_stale, unwritable
+from ..._base.output_files import append_whole, named_errors, remove_stale, unwritable
 from .cells import COLUMNS, Row
 
 FORMAT = 2  # version of the lines

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..._base.errors import UsageError
-from ..._base.files import SUFFIXES, is_std, write_atomically
-from ...formats import trace_files as formats
+from ..._base.files import SUFFIXES, is_std
+from ..._base.output_files import write_atomically
+from ...formats import writing
 from .cells import COLUMNS, ENGINE_OPTIONS, SETTINGS, Row
 
 SCHEMA = 2  # version of the keys and values of to_dict
@@ -54,7 +55,7 @@ def check_output(path: str | Path) -> str:
     form = (bare.with_suffix("") if bare.suffix in SUFFIXES else bare).suffix
     if form not in FORMS:
         raise UsageError(f"{path}: unknown file type. Try .csv, .json, .jsonl or .parquet.")
-    formats.check_output(
+    writing.check_output(
         path, "parquet" if form == ".parquet" else "mooncake"
     )  # raises if pyarrow or the folder is missing
     return form

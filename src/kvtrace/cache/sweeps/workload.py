@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..._base.errors import InputError, UsageError
-from ..._base.files import is_regular, open_read
+from ..._base.files import is_regular
+from ..._base.input_files import open_read
+from ...formats.reading import read
 from ...formats.sidecar import sidecar_path
-from ...formats.trace_files import read
 from ...synthesis.model import Model
 from ...synthesis.sampling import sample
 from ...trace.folding import fold

@@ -1,8 +1,8 @@
-"""Files for the clients that replay or simulate traces: each client is a file here and a row in TARGETS.
+"""Files for clients that replay or simulate traces: each client is one file of this folder and one row of TARGETS.
 
-A client's module says in its first lines what the client needs, and holds `check_name` (of the file to be), `adapt` (a
-Trace as the client can take it, and what was lost on the way), `write`, `usage` (what to call the client with) and
-SIDECAR (whether the file can be read back as a trace).
+A client's module describes the client's needs, and has `check_name` (verifies the name of the output), `adapt` (returns
+a Trace that the client can read, and the losses), `write`, `usage` (returns commands for the client) and SIDECAR
+(whether the file can be read back as a trace).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pathlib import Path
 from types import ModuleType
 
 from ..._base.errors import UsageError
-from ..._base.files import is_regular, is_std, write_together
+from ..._base.files import is_regular, is_std
+from ..._base.output_files import write_together
 from ...trace.trace import Trace
-from .. import trace_files as formats
+from .. import writing
 from ..sidecar import describe, dump, sidecar_path
 from . import aiperf, azure, burstgpt, dynamo, guidellm, libcachesim, llmd, lmcache, sglang, vidur, vllm
 
@@ -36,7 +37,7 @@ TARGETS: dict[str, ModuleType] = {
 
 @dataclass(frozen=True)
 class Written:
-    """What was written for a client: names of files, what was lost on the way, and what to call the client with."""
+    """The files written for a client, the losses, and commands for the client."""
 
     files: list[str]
     losses: list[str]
@@ -44,9 +45,9 @@ class Written:
 
 
 def write(trace: Trace, path: str | Path, to: str, *, first_id: int = 0, meta: Mapping | None = None) -> Written:
-    """Write a trace as the client `to` needs it; UsageError if there is no such client or it can't take the trace.
+    """Write a trace for the client `to`; UsageError for an unknown client or a trace that it cannot read.
 
-    `-` is stdout. A file that can be read back as a trace has a sidecar beside it.
+    `-` is stdout. A file that can be read back as a trace also gets a sidecar.
     """
     target = check_output(path, to)
     adapted, losses = target.adapt(trace)
@@ -56,20 +57,20 @@ def write(trace: Trace, path: str | Path, to: str, *, first_id: int = 0, meta: M
         if beside:
             streams[0].write(dump(_description(adapted, to, first_id, meta)))
     return Written(
-        [formats.name_of_output(path), *beside], losses, target.usage(adapted, "FILE" if is_std(path) else path)
+        [writing.name_of_output(path), *beside], losses, target.usage(adapted, "FILE" if is_std(path) else path)
     )
 
 
 def check_output(path: str | Path, to: str) -> ModuleType:
-    """The client's module; UsageError, before any work is done, if `write` could not write there."""
+    """The client's module; UsageError if `write` cannot write there."""
     if to not in TARGETS:
-        raise UsageError(f"client is {to!r}; it is one of {', '.join(TARGETS)}.")
-    formats.check_output(path, "mooncake")
+        raise UsageError(f"{to!r} is not a client. Choose one of {', '.join(TARGETS)}.")
+    writing.check_output(path, "mooncake")
     TARGETS[to].check_name(path)
     return TARGETS[to]
 
 
 def _description(trace, to, first_id, meta):
-    made = dict(trace.meta if meta is None else meta) | {"client": to}
+    values = dict(trace.meta if meta is None else meta) | {"client": to}
     format = "bailian" if TARGETS[to] is llmd else "mooncake"
-    return describe(trace, block_size=trace.block_size, tail=trace.tail, first_id=first_id, format=format, meta=made)
+    return describe(trace, block_size=trace.block_size, tail=trace.tail, first_id=first_id, format=format, meta=values)

@@ -1,7 +1,7 @@
 """AIPerf's `mooncake_trace`: NVIDIA's load generator, https://github.com/ai-dynamo/aiperf.
 
-It builds the prompts from the ids; one id at two sizes, more ids than blocks, or an output of 0 tokens is an error.
-Rows that share a `session_id` would be taken for increments of one conversation.
+It builds prompts from the ids. One id with two block sizes, more ids than blocks, or an output of 0 tokens is an error.
+It would treat rows with the same `session_id` as increments of one conversation.
 """
 
 from .portable import SIDECAR, adapt, check_name, write

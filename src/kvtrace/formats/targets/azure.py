@@ -1,6 +1,6 @@
-"""The Azure LLM inference traces' CSV (ISCA'24), which inference-perf reads: a date a row, and two token counts.
+"""The CSV of the Azure LLM inference traces (ISCA'24), which inference-perf reads: a date and two token counts.
 
-Dates begin at EPOCH, a day without meaning: a trace does not know when it was recorded.
+Dates start at EPOCH, an arbitrary day: a trace has no recording date.
 """
 
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ def write(stream, trace, *, first_id=0, name="") -> None:
 
 
 def usage(_trace, path) -> list[str]:
-    """How inference-perf takes the file: these belong to its configuration."""
+    """The settings of inference-perf for the file."""
     trace = f"trace: {{file: {path}, format: AzurePublicDataset}}"
     return [f"load: {{type: trace_replay, {trace}}}", f"data: {{type: random, {trace}}}"]
 
@@ -34,4 +34,4 @@ def _date(time_ms: float) -> str:
     try:
         return f"{(EPOCH + timedelta(milliseconds=time_ms)).isoformat(' ', 'microseconds')}0"
     except OverflowError:
-        raise InputError(f"a time of {time_ms / 1000:,.0f} s is no date before the year 10000.") from None
+        raise InputError(f"a time of {time_ms / 1000:,.0f} s is past the year 9999, the last in a date.") from None

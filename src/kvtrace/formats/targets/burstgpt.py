@@ -1,6 +1,6 @@
 """BurstGPT's CSV, https://github.com/HPMLL/BurstGPT: times in seconds, and three token counts.
 
-`Model` is GPT-4 in every row, since vLLM's reader takes no other; `Elapsed time` is 0, since a trace does not know it.
+`Model` is always GPT-4, the only value that vLLM's reader accepts; `Elapsed time` is 0, because a trace has none.
 """
 
 from . import lengths
@@ -13,19 +13,19 @@ MODEL, LOG = "GPT-4", "Conversation log"
 
 
 def adapt(trace):
-    """The requests with prompts and outputs of at least one token; sessions stay."""
+    """The requests with at least one prompt token and one output token, with sessions, and the losses."""
     return lengths.adapt(trace, sessions=True)
 
 
 def write(stream, trace, *, first_id=0, name="") -> None:
-    """Write the table as CSV; a request of no session has none there either."""
+    """Write the table as CSV; requests without a session have an empty one."""
     sessions = [""] * len(trace) if trace.session is None else ["" if s < 0 else s for s in trace.session.tolist()]
     rows = ((session, *row) for session, row in zip(sessions, rows_of(trace), strict=True))
     write_table(stream, HEADER, rows, _line)
 
 
 def usage(trace, path) -> list[str]:
-    """How two clients replay the file."""
+    """How to replay the file with two clients."""
     return [
         f"aiperf profile --input-file {path} --custom-dataset-type burst-gpt-trace --fixed-schedule",
         f"vllm bench serve --dataset-name burstgpt --dataset-path {path} --num-prompts {len(trace)}",

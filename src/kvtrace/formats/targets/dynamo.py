@@ -1,6 +1,6 @@
-"""NVIDIA Dynamo's offline replay (`pip install ai-dynamo-runtime`): an engine and its router, mocked, without a GPU.
+"""NVIDIA Dynamo's offline replay (`pip install ai-dynamo-runtime`): a mocked engine and router, without a GPU.
 
-It reads plain files only, and rows of a session as cumulative.
+It reads plain files only, and treats the rows of a session as cumulative.
 """
 
 from .portable import SIDECAR, adapt, check_name, write

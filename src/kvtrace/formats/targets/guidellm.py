@@ -1,6 +1,6 @@
 """GuideLLM's `mooncake` data: Mooncake's rows, times in SECONDS, ids of 32 bits, exactly ceil(ISL / block) of them.
 
-It tells JSON Lines by the file's name.
+It recognises JSON Lines by the file's name.
 """
 
 from ..._base.errors import UsageError
@@ -10,13 +10,13 @@ from .portable import adapt, require_small_ids
 
 __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
 
-SIDECAR = False  # its seconds would be read as milliseconds
+SIDECAR = False  # kvtrace would read its seconds as milliseconds
 
 
 def check_name(path) -> None:
-    """UsageError if GuideLLM would not read a file of that name."""
+    """UsageError if GuideLLM cannot read a file with this name."""
     if not is_std(path) and not str(path).endswith(".jsonl"):
-        raise UsageError(f"{path}: GuideLLM reads files whose names end in .jsonl. Name it so.")
+        raise UsageError(f"{path}: GuideLLM needs a file name that ends in .jsonl. Rename the output.")
 
 
 def write(stream, trace, *, first_id=0, name="") -> None:

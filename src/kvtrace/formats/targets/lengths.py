@@ -1,4 +1,4 @@
-"""Tables of arrival times and token counts: what is left of a trace for clients that know no shared prefixes."""
+"""Tables of arrival times and token counts, for clients without shared prefixes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ...trace.columns import replace_columns
 from ...trace.trace import Trace
 from .losses import Losses
 
-SIDECAR = False  # no trace: it can't be read back
-ROWS = 1 << 14  # printed at a time
+SIDECAR = False  # the file cannot be read back as a trace
+ROWS = 1 << 14  # written at a time
 
 
 def adapt(trace: Trace, *, sessions: bool = False) -> tuple[Trace, list[str]]:
-    """The requests with prompts and outputs of at least one token; that the blocks are lost is said.
+    """The requests with at least one prompt token and one output token, and the losses.
 
     >>> from kvtrace.trace.building import toy
     >>> adapt(toy("0 1", "0 2"))[1]
-    ['4 hash_ids were left out: which prompts share a prefix is lost.']
+    ['4 hash_ids were left out: shared prefixes are lost.']
     """
     losses = Losses()
     trace = losses.without_empty_prompts(trace)
@@ -29,15 +29,15 @@ def adapt(trace: Trace, *, sessions: bool = False) -> tuple[Trace, list[str]]:
         losses.drop_sessions(columns)
     losses.drop_extra(columns)
     columns.output_ids = columns.output_offsets = None
-    return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.said
+    return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.sentences
 
 
 def check_name(path) -> None:
-    """Any name will do: readers of tables unpack them."""
+    """Any name is valid: readers of tables decompress them."""
 
 
 def write_table(stream: BinaryIO, header: str, rows: Iterable[tuple], line: Callable[..., str]) -> None:
-    """Write a header and, of each row's values, what `line` makes of them."""
+    """Write a header, and one line for each row, formatted by `line`."""
     stream.write(f"{header}\n".encode())
     for lines in _batches(line(*row) for row in rows):
         stream.write("".join(lines).encode())

@@ -1,7 +1,7 @@
-"""libCacheSim's traces, https://github.com/1a1a11a/libCacheSim: one row a block, as CSV or as its binary oracleGeneral.
+"""libCacheSim's traces, https://github.com/1a1a11a/libCacheSim: one row for each block, as CSV or binary oracleGeneral.
 
-A name that ends in .csv asks for CSV. A block is an object of size 1, so that capacities count blocks. The rule that a
-hit is a leading run is lost: libCacheSim counts each block by itself.
+A name that ends in .csv selects CSV. A block is an object of size 1, so capacities count blocks. The rule that a hit is
+a leading run is lost: libCacheSim counts each block separately.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from .losses import Losses
 __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
 
 SIDECAR = False
-CSV_COLUMNS = ("time", "obj_id", "obj_size")  # its CSV reader takes no next access: Belady needs the binary
-NEVER = -1  # the next access of a block that is not wanted again
+CSV_COLUMNS = ("time", "obj_id", "obj_size")  # its CSV reader has no next access: Belady needs the binary format
+NEVER = -1  # next access of a block that is not used again
 RECORD = np.dtype([("time", "<u4"), ("obj_id", "<u8"), ("obj_size", "<u4"), ("next_access_vtime", "<i8")])  # packed
 
 
 def adapt(trace: Trace) -> tuple[Trace, list[str]]:
-    """The trace without what a row a block has no place for."""
+    """The trace with columns of blocks only, and the losses."""
     losses = Losses()
     columns = replace_columns(trace)
     losses.drop_outputs(columns)
     losses.drop_sessions(columns)
     losses.drop_extra(columns)
-    losses.said.append("requests were taken apart: each block counts by itself, not as part of a leading run.")
-    return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.said
+    losses.sentences.append("requests were split: each block counts separately, not as part of a leading run.")
+    return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.sentences
 
 
 def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
-    """Write one record a block reference, requests in time order and each root first; times are whole seconds."""
+    """Write one record for each block reference, in time order, each root first; times are whole seconds."""
     records = np.empty(len(trace.hash_ids), dtype=RECORD)
     records["time"] = np.repeat(trace.timestamp // 1000, trace.prompt_blocks)
     records["obj_id"] = trace.hash_ids + first_id
@@ -48,7 +48,7 @@ def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
 
 
 def next_uses(ids: np.ndarray) -> np.ndarray:
-    """The place of the next reference to the same block, NEVER where there is none.
+    """The place of the next reference to the same block, NEVER if there is none.
 
     >>> next_uses(np.array([0, 1, 0, 0]))
     array([ 2, -1,  3, -1])
@@ -61,7 +61,7 @@ def next_uses(ids: np.ndarray) -> np.ndarray:
 
 
 def is_csv(name: str) -> bool:
-    """Whether a file's name asks for CSV."""
+    """Whether a file's name selects CSV."""
     plain = name.removesuffix(next((suffix for suffix in SUFFIXES if name.endswith(suffix)), ""))
     return plain.endswith(".csv")
 

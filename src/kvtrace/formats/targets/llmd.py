@@ -14,21 +14,21 @@ BLOCK_SIZE = 16
 
 
 def adapt(trace):
-    """The trace with outputs of at least one token; sessions become chat ids."""
+    """The trace with at least one output token in each request, and the losses; sessions become chat ids."""
     losses = Losses()
     trace = losses.without_empty_prompts(trace)
     columns = losses.some_output(replace_columns(trace))
     losses.drop_outputs(columns)
-    kept = {name: values for name, values in columns.extra.items() if name in ("type", "turn")}
-    left_out = len(columns.extra) - len(kept)
-    columns.extra = kept
-    losses.say(left_out, "extra column was left out.", "extra columns were left out.")
+    extra = {name: values for name, values in columns.extra.items() if name in ("type", "turn")}
+    left_out = len(columns.extra) - len(extra)
+    columns.extra = extra
+    losses.add(left_out, "extra column was left out.", "extra columns were left out.")
     if trace.block_size != BLOCK_SIZE:
-        losses.said.append(
-            f"blocks hold {trace.block_size:,} tokens; readers of this format expect {BLOCK_SIZE} unless they are told."
+        losses.sentences.append(
+            f"blocks have {trace.block_size:,} tokens; readers of this format expect {BLOCK_SIZE} by default."
         )
     columns, _ = normalise(columns)
-    return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.said
+    return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.sentences
 
 
 def write(stream, trace, *, first_id=0, name="") -> None:
@@ -37,5 +37,5 @@ def write(stream, trace, *, first_id=0, name="") -> None:
 
 
 def usage(trace, path) -> list[str]:
-    """What the file is to be given as."""
+    """How readers must interpret the file."""
     return [f"Qwen-Bailian rows in {path}: times in seconds, block size {trace.block_size}"]

@@ -1,7 +1,7 @@
-"""The portable profile: rows that every reader of Mooncake traces takes as they are.
+"""The portable profile: rows that every reader of Mooncake traces can read.
 
-Four keys; whole milliseconds; prompts and outputs of at least one token; an id for every tail, and never one id for
-blocks of two sizes; no sessions, because some readers take the rows of one session for increments.
+Four keys; whole milliseconds; prompts and outputs of at least one token; an id for every tail block, and one block size
+for each id; no sessions, because some readers treat the rows of a session as increments.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ...trace.trace import Trace
 from .. import mooncake
 from .losses import Losses
 
-MOST_IDS = 2**31  # some readers hold ids in 32 bits
+MAX_IDS = 2**31  # some readers store ids in 32 bits
 SIDECAR = True
 
 
 def adapt(trace: Trace) -> tuple[Trace, list[str]]:
-    """The trace within the profile, and what it lost, a sentence each.
+    """The trace in the portable profile, and a sentence for each loss.
 
     >>> from kvtrace.trace.building import toy
     >>> adapt(toy("0 1", "0 2", gap_ms=0.4))
@@ -41,45 +41,45 @@ def adapt(trace: Trace) -> tuple[Trace, list[str]]:
         rule = "unique"
     _one_size_an_id(columns, trace.block_size, losses)
     columns, _ = normalise(columns)
-    return Trace(**vars(columns), block_size=trace.block_size, tail=rule, meta=trace.meta), losses.said
+    return Trace(**vars(columns), block_size=trace.block_size, tail=rule, meta=trace.meta), losses.sentences
 
 
 def check_name(path) -> None:
-    """UsageError if a file of that name would be packed: the clients read plain ones."""
+    """UsageError if the name asks for compression: the clients read plain files only."""
     if Path(path).suffix in SUFFIXES:
-        raise UsageError(f"{path}: clients read no packed files. Leave {Path(path).suffix} out.")
+        raise UsageError(f"{path}: the client reads plain files only. Remove {Path(path).suffix} from the name.")
 
 
 def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
-    """Write the rows as JSON Lines; UsageError if the ids don't fit 31 bits."""
+    """Write the rows as JSON Lines; UsageError if ids do not fit 31 bits."""
     require_small_ids(trace, first_id)
     mooncake.write(stream, trace, first_id=first_id)
 
 
 def require_small_ids(trace: Trace, first_id: int) -> None:
-    """UsageError if an id is below 0 or past 31 bits."""
-    if not 0 <= first_id <= MOST_IDS - trace.distinct:
-        raise UsageError(f"first id {first_id:,} takes an id out of 0 ... 2^31 - 1, all that the client takes.")
+    """UsageError if an id is below 0 or above 31 bits."""
+    if not 0 <= first_id <= MAX_IDS - trace.distinct:
+        raise UsageError(f"--first-id {first_id:,} makes ids outside 0 ... 2^31 - 1, the client's range.")
 
 
 def _complete_tails(columns, trace, losses) -> bool:
-    """Give each tail that the trace left out an id of its own; True if the trace has tails now."""
+    """Give each dropped tail block a new id; True if the trace has tails now."""
     missing = trace.input_length % trace.block_size != 0
     count = int(missing.sum())
     columns.hash_ids = np.insert(columns.hash_ids, columns.offsets[1:][missing], trace.distinct + np.arange(count))
     columns.offsets = columns.offsets + np.concatenate([[0], np.cumsum(missing)])
-    losses.say(
+    losses.add(
         count,
-        "tail that the trace leaves out got an id of its own.",
-        "tails that the trace leaves out got ids of their own.",
+        "dropped tail block got a new id.",
+        "dropped tail blocks got new ids.",
     )
     return True
 
 
 def _one_size_an_id(columns, block_size, losses) -> None:
-    """New ids for tails whose id also names a full block, or a tail of another length."""
+    """Give new ids to tail blocks whose id also identifies a block of another size."""
     rows = np.flatnonzero(columns.input_length % block_size)
-    at = columns.offsets[1:][rows] - 1  # where the tails are
+    at = columns.offsets[1:][rows] - 1  # places of the tail blocks
     sizes, distinct = columns.input_length[rows] % block_size, int(columns.hash_ids.max(initial=-1)) + 1
     first_size = np.full(distinct, -1, dtype=np.int64)  # id -> tokens of its block
     first_size[columns.hash_ids[at][::-1]] = sizes[::-1]
@@ -91,5 +91,5 @@ def _one_size_an_id(columns, block_size, losses) -> None:
     renamed = columns.hash_ids.copy()
     renamed[at[clash]] = distinct + np.unique(pairs, return_inverse=True)[1]
     columns.hash_ids = renamed
-    losses.say(int(clash.sum()), "tail had the id of a block of another size and got a new one.",
-               "tails had ids of blocks of another size and got new ones.")  # fmt: skip
+    losses.add(int(clash.sum()), "tail block had the id of a block of another size and got a new one.",
+               "tail blocks had ids of blocks of another size and got new ones.")  # fmt: skip

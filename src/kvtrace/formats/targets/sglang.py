@@ -1,7 +1,7 @@
-"""SGLang's `bench_serving --dataset-name mooncake`: it keeps times, order and output lengths, not lengths of prompts.
+"""SGLang's `bench_serving --dataset-name mooncake`: it preserves times, order and output lengths, not prompt lengths.
 
-Each id becomes its number and 128 words, whatever the block size, and `input_length` is not looked at; so prompts share
-prefixes as the trace says, at lengths of their own. Only prompts of text would be faithful.
+It turns each id into its number and 128 words for any block size, and ignores `input_length`. Prompts therefore share
+the trace's prefixes but have other lengths. Only prompts made as text would have the right lengths.
 """
 
 from . import portable
@@ -11,13 +11,13 @@ __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
 
 
 def adapt(trace):
-    """The portable rows, and what SGLang will not look at."""
+    """The portable rows, and the columns that SGLang ignores."""
     adapted, losses = portable.adapt(trace)
     return adapted, [*losses, "SGLang ignores input_length and the block size: each id becomes about 128 words."]
 
 
 def usage(trace, path) -> list[str]:
-    """How to replay the file, one round a request."""
+    """How to replay the file, one round for each request."""
     return [
         f"python -m sglang.bench_serving --backend sglang --dataset-name mooncake --dataset-path {path} "
         f"--num-prompts {len(trace)} --mooncake-slowdown-factor 1 --mooncake-num-rounds 1"

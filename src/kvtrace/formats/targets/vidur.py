@@ -13,7 +13,7 @@ def write(stream, trace, *, first_id=0, name="") -> None:
 
 
 def usage(_trace, path) -> list[str]:
-    """How to draw lengths from the file; how to replay it where replay reads `arrived_at`, as in 0.0.26 it does not."""
+    """How to draw lengths from the file, and how to replay it in versions that read `arrived_at` (0.0.26 does not)."""
     command = "python -m vidur.main --request_generator_config_type"
     return [
         f"{command} synthetic --length_generator_config_type trace "

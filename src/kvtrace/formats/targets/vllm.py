@@ -1,7 +1,7 @@
-"""vLLM's `bench serve --dataset-name timed_trace`, which builds prompts from the ids alone.
+"""vLLM's `bench serve --dataset-name timed_trace`, which builds prompts from the ids only.
 
-Its chunk size defaults to 16 and its unit to the second, so both have to be said for a trace in milliseconds. It seeds
-its prompts with Python's hash(), so PYTHONHASHSEED makes two runs send the same ones.
+Its default chunk size is 16 and its default unit is the second, so both must be set for a trace in milliseconds. It
+seeds prompts with Python's hash(); PYTHONHASHSEED makes runs repeatable.
 """
 
 from .portable import SIDECAR, adapt, check_name, write
@@ -10,7 +10,7 @@ __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
 
 
 def usage(trace, path) -> list[str]:
-    """How to replay the file; `--self-timed` keeps the times, `--ignore-eos` the output lengths."""
+    """How to replay the file; `--self-timed` preserves times, `--ignore-eos` output lengths."""
     return [
         f"PYTHONHASHSEED=0 vllm bench serve --dataset-name timed_trace --dataset-path {path} "
         f"--timed-trace-chunk-hash-size {trace.block_size} --timed-trace-sec-multiplier 0.001 "

@@ -1,7 +1,7 @@
-"""The audit: fifteen checks of a trace file, graded against the profile it declares, before anybody else may see it.
+"""The audit: checks that a trace file must pass before it is published, graded against the profile it declares.
 
-A check is a file here and a row in CHECKS: a function from Evidence to a Finding. docs/privacy/audit.md says what each
-is for.
+A check is one file in this folder and one row in CHECKS: a function from Evidence to a Finding. docs/privacy/audit.md
+explains each.
 """
 
 from __future__ import annotations
@@ -16,43 +16,42 @@ from . import (
     anonymity,
     block_size,
     chains,
-    exposure,
+    earlier_release,
     fields,
     gaps,
+    k_sharing,
     lengths,
+    not_protected,
     numbering,
-    overlap,
-    sessions,
+    session_links,
     sidecar,
     tails,
     times,
     volume,
 )
-from . import (
-    no_protection as unprotected,
-)
-from .bound import auditing
-from .evidence import Evidence, gather
+from .bound import audit_memory
+from .collecting import collect_evidence
+from .evidence import Evidence
 from .finding import Audit, Finding
 
-__all__ = ["CHECKS", "Audit", "Evidence", "Finding", "audit", "auditing"]
+__all__ = ["CHECKS", "Audit", "Evidence", "Finding", "audit", "audit_memory"]
 
-CHECKS: dict[str, Callable[[Evidence], Finding]] = {  # in the order of their numbers, from 1
+CHECKS: dict[str, Callable[[Evidence], Finding]] = {  # name -> check, in the order of the report
     "fields": fields.check,
     "numbering": numbering.check,
     "gaps": gaps.check,
     "chains": chains.check,
     "tails": tails.check,
-    "block size": block_size.check,
-    "anonymity sets": anonymity.check,
-    "k-sharing": exposure.check,
+    "block_size": block_size.check,
+    "anonymity": anonymity.check,
+    "k_sharing": k_sharing.check,
     "times": times.check,
-    "session links": sessions.check,
+    "session_links": session_links.check,
     "lengths": lengths.check,
-    "earlier release": overlap.check,
+    "earlier_release": earlier_release.check,
     "sidecar": sidecar.check,
     "volume": volume.check,
-    "not protected": unprotected.check,
+    "not_protected": not_protected.check,
 }
 
 
@@ -68,38 +67,34 @@ def audit(
     contributors: Contributors | None = None,
     memory: int | None = None,
 ) -> Audit:
-    """Audit a trace file: what it shows to others, check by check, graded against its release profile.
+    """Run all checks on a trace file or a data set.
 
     Args:
-        path: A trace file or a data set folder.
-        against: An earlier release, whose requests must not be found again in this one.
-        users: A file with the user of each row, one a line.
-        profile: Profile to grade against; the default is what the sidecar declares, else "standard".
-        block_size: Tokens a block; the default is the sidecar's, else what the prompts imply.
-        format: "mooncake", "bailian", "parquet" or "dataset"; the default is told by the content.
-        sidecar: Replaces `<path>.meta.json`.
-        contributors: Replaces `users`: one contributor a request, as `release` counted them.
-        memory: Bytes that the audit of a data set may take.
-
-    Returns:
-        A finding for each check, and a verdict.
+        path: the file or data set.
+        against: an earlier release; the audit fails if the same requests are in both.
+        users: a file with one user a line, one line for each row.
+        profile: the name of the profile to grade against. By default the one that the sidecar declares, else
+            `standard`.
+        block_size: tokens a block. By default the sidecar's, else inferred.
+        format: the trace's format. By default inferred from the content.
+        sidecar: the sidecar's values, in place of `<path>.meta.json`.
+        contributors: the contributor of each row, in place of `users`.
+        memory: bytes that the audit of a data set may use.
 
     Raises:
-        InputError: The file cannot be read at all.
-        UsageError: The audit of a data set needs more than `memory`.
+        InputError: the file cannot be read at all.
+        UsageError: the audit may need more than `memory`; see `audit_memory`.
 
     >>> import tempfile, kvtrace
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = kvtrace.write(kvtrace.toy("0 1 2", "0 3", block_size=16), f"{folder}/t.jsonl")
-    ...     found = audit(f"{folder}/t.jsonl")
-    >>> found.level, [finding.name for finding in found.findings if finding.level == "FAIL"]
-    ('FAIL', ['k-sharing', 'times'])
+    ...     result = audit(f"{folder}/t.jsonl")
+    >>> result.level, [finding.name for finding in result.findings if finding.level == "FAIL"]
+    ('FAIL', ['k_sharing', 'times'])
     """
-    there = gather(
+    evidence = collect_evidence(
         path, against=against, users=users, profile=profile, block_size=block_size, format=format, sidecar=sidecar,
         contributors=contributors, memory=memory,
     )  # fmt: skip
-    found = [
-        replace(check(there), number=number, name=name) for number, (name, check) in enumerate(CHECKS.items(), start=1)
-    ]
-    return Audit(there.profile, there.declared, found)
+    findings = [replace(check(evidence), name=name) for name, check in CHECKS.items()]
+    return Audit(evidence.profile, evidence.declared, findings)

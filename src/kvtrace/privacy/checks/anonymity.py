@@ -1,50 +1,54 @@
-"""Check 7: how many requests look like no other, and how often somebody finds a request they know.
+"""anonymity: how many requests are unique, and how often an attacker can single out a request that they know.
 
-The simulated attacker knows one request: its lengths, which they round as the release did, and its time to a minute.
-The candidates are all rows with these lengths whose time is at most 60 s from the request's row; a request alone among
-them is found. It says who a row can belong to; it does not say what stands in it.
+The simulated attacker knows one request: its lengths, which they round as the release did, and its arrival time. The
+candidates are all rows with these lengths whose time is within 60 s of the request's row. The request is located if it
+is the only candidate. A located row reveals which rows share its prefix, not its content.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from .blocks import Blocks
+from .blocks import RequestBlocks
 from .evidence import Evidence
-from .finding import Finding, not_made, passed, warned
-from .mix import of_rows
+from .finding import Finding, not_checked, passed, warned
+from .row_hashes import hash_rows
 
 NEAR_MS = 60_000.0
-MOST = 0.1  # share of requests found alone from which on there is a warning
+MAX_LOCATED = 0.1  # share of located requests above which the check warns
 
 
-def check(there: Evidence) -> Finding:
-    """Shares of rows that are alone by what they show; of requests that are located by who knows them."""
-    requests = there.requests
+def check(evidence: Evidence) -> Finding:
+    """Measure the shares of unique rows and of located requests."""
+    requests = evidence.requests
     if requests is None:
-        return not_made("its rows make no trace", "WARN")
+        return not_checked("no row is a valid request", "WARN")
     lengths = _group(_numbered(requests.input_length), _numbered(requests.output_length))
     located = alone_near(lengths, requests.timestamp, NEAR_MS)
     figure = {
         "alone_by_input": _alone(_numbered(requests.input_length)),
         "alone_by_lengths": _alone(lengths),
         "alone_by_time_and_lengths": _alone(_group(_numbered(requests.timestamp), lengths)),
-        "alone_by_structure": _alone(_numbered(structure(there))),
+        "alone_by_structure": _alone(_numbered(structure(evidence))),
         "located": located,
         "within_ms": NEAR_MS,
     }
-    said = f"who knows a request's lengths, and its time to 60 s, finds {located:.1%} of the requests alone"
-    if located > MOST:
+    sentence = (
+        "an observer who knows a request's lengths and its arrival time (within 60 s) can single out "
+        f"{located:.1%} of the requests"
+    )
+    if located > MAX_LOCATED:
+        by_lengths, by_structure = figure["alone_by_lengths"], figure["alone_by_structure"]
         return warned(
             figure,
-            f"{said}; {figure['alone_by_lengths']:.1%} by lengths, {figure['alone_by_structure']:.1%} by sharing.",
-            "Round lengths and times (--profile strict), or accept it: what is found is no content.",
+            f"{sentence}; {by_lengths:.1%} are unique by lengths, {by_structure:.1%} by sharing.",
+            "Round lengths and times (--profile strict), or accept it: the row reveals no content.",
         )
-    return passed(figure, f"{said}.")
+    return passed(figure, f"{sentence}.")
 
 
 def alone_near(group: np.ndarray, timestamp: np.ndarray, near_ms: float) -> float:
-    """The share of rows without another one of their group within `near_ms`.
+    """The share of rows with no other row of their group within `near_ms`.
 
     >>> alone_near(np.array([0, 0, 1, 0]), np.array([0.0, 50.0, 50.0, 200.0]), 60)
     0.5
@@ -58,29 +62,29 @@ def alone_near(group: np.ndarray, timestamp: np.ndarray, near_ms: float) -> floa
     return _share(alone.sum(), len(alone))
 
 
-def structure(there: Evidence) -> np.ndarray:
-    """A number for the shape of what each request shares: how many prompts hold each of its shared blocks, in order.
+def structure(evidence: Evidence) -> np.ndarray:
+    """A hash of each request's sharing: how many prompts contain each of its shared blocks, in order.
 
-    Requests that share nothing have one shape together.
+    All requests that share nothing have the same hash.
     """
-    assert there.requests is not None
-    uses, shape = there.sums.uses.in_prompts, np.empty(len(there.requests), dtype=np.uint64)
+    assert evidence.requests is not None
+    uses, shape = evidence.sums.uses.in_prompts, np.empty(len(evidence.requests), dtype=np.uint64)
 
-    def take(blocks: Blocks):
+    def take(blocks: RequestBlocks):
         shape[blocks.requests] = shapes(uses[blocks.numbers], blocks.offsets)
 
-    there.feed(take)
+    evidence.feed(take)
     return shape.view(np.int64)
 
 
 def shapes(uses: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """A number (uint64) for each row's list of uses, where blocks that are used once count as none.
+    """A hash (uint64) of each row's list of uses; blocks that are used once are skipped.
 
     >>> same, alike, other = shapes(np.array([2, 1, 2, 1, 1, 3]), np.array([0, 2, 4, 6])).tolist()
     >>> same == alike, same == other
     (True, False)
     """
-    return of_rows(uses, offsets, skip=uses < 2)
+    return hash_rows(uses, offsets, skip=uses < 2)
 
 
 def _numbered(values) -> np.ndarray:

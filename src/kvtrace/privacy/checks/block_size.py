@@ -1,22 +1,25 @@
-"""Check 6: the smaller a block, the more of a prompt its sharing shows, and the easier a block is guessed."""
+"""block_size: blocks are large enough to be hard to guess.
+
+The smaller the blocks, the more precisely their sharing describes a prompt.
+"""
 
 from __future__ import annotations
 
 from .evidence import Evidence
-from .finding import Finding, not_made, passed, warned
+from .finding import Finding, not_checked, passed, warned
 
-LEAST = 16  # tokens
+MIN_TOKENS = 16
 
 
-def check(there: Evidence) -> Finding:
-    """The block size against the least that is hard to guess."""
-    size = there.block_size
+def check(evidence: Evidence) -> Finding:
+    """Compare the block size with the smallest one that is hard to guess."""
+    size = evidence.block_size
     if size is None:
-        return not_made("nobody says the block size", "WARN")
-    if size < LEAST:
+        return not_checked("the block size is not known", "WARN")
+    if size < MIN_TOKENS:
         return warned(
             {"block_size": size},
-            f"blocks of {size:,} tokens: what so few tokens say can be guessed, block after block.",
-            f"Blocks of {LEAST} tokens or more; `kvtrace convert --fold N` makes N blocks one.",
+            f"blocks have {size:,} tokens: an attacker can guess so few tokens, block after block.",
+            f"Use blocks of at least {MIN_TOKENS} tokens: `kvtrace convert --fold N` merges N blocks into one.",
         )
-    return passed({"block_size": size}, f"blocks of {size:,} tokens.")
+    return passed({"block_size": size}, f"blocks have {size:,} tokens.")

@@ -1,4 +1,4 @@
-"""What the checks count: the requests of a release, and the blocks of some of them."""
+"""The requests of an audited file (AuditedRequests), and the blocks of some of them (RequestBlocks)."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ import numpy as np
 
 
 @dataclass(eq=False)
-class Requests:
-    """The rows of a file that make a trace, in time order: what a Trace knows of them, but for their blocks."""
+class AuditedRequests:
+    """The rows of a file that are valid requests, in time order: the columns of a Trace without the blocks."""
 
     timestamp: np.ndarray  # ms since the first
     input_length: np.ndarray
     output_length: np.ndarray
     session: np.ndarray | None
-    parent: np.ndarray | None  # -1 where it is none of them
+    parent: np.ndarray | None  # request, -1 = none
     block_size: int
     tail: str
     rows: np.ndarray  # request -> row of the file
-    in_order: bool  # the file's rows do not go back in time
+    in_order: bool  # whether the file's rows are in time order
 
     def __len__(self) -> int:
         return len(self.timestamp)
 
     @property
     def full_blocks(self) -> np.ndarray:
-        """Full blocks of each prompt: the tail is not one of them."""
+        """Full blocks of each prompt, without its tail block."""
         return self.input_length // self.block_size
 
     @property
     def has_sessions(self) -> bool:
-        """Whether any request is known to belong to one."""
+        """Whether the session of any request is known."""
         return self.session is not None and bool((self.session >= 0).any())
 
 
 @dataclass
-class Blocks:
-    """The blocks of some requests, as numbers by first appearance in the file."""
+class RequestBlocks:
+    """The blocks of some requests, numbered by first appearance in the file."""
 
-    requests: np.ndarray  # of each prompt here, its place in the trace
+    requests: np.ndarray  # row here -> request
     numbers: np.ndarray
     offsets: np.ndarray
     output_numbers: np.ndarray | None = None
     output_offsets: np.ndarray | None = None
 
-    def parts(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(numbers, offsets) of the prompts, and of the outputs where there are some."""
+    def segments(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(numbers, offsets) of the prompts, and of the outputs if they have blocks."""
         prompts = [(self.numbers, self.offsets)]
         if self.output_numbers is None or self.output_offsets is None:
             return prompts

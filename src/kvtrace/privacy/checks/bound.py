@@ -1,8 +1,8 @@
-"""How much memory the audit of a folder of parts takes: a bound that its manifest gives before any row is read.
+"""The memory that the audit of a data set needs: a bound computed from its manifest, before any row is read.
 
-Over requests stand their columns and what is made of them. Of a distinct block it is kept how often it is used (4
-bytes), and beside that, one after the other, what it follows (5), which conversations used it (13), and its first k
-contributors (6, and 4 k in a table of TABLE at most).
+Each request needs its columns and arrays derived from them. Each distinct block needs its number of uses (4 bytes)
+and, one after the other, its parent (5), its conversation (13), and its first k contributors (6, and 4 k in a table of
+at most TABLE bytes).
 """
 
 from __future__ import annotations
@@ -13,87 +13,91 @@ from typing import Any
 
 from ..._base.errors import UsageError
 from ..._base.memory import PIECE, PROGRAM, Need
-from ...formats import dataset as parts
+from ...formats import dataset as datasets
 from ...formats import parquet
 from ...formats.memory_needs import whole
 from .. import profiles
 from ..profiles import PROFILES
-from .numbers import MOST, Numbers
+from .id_numbers import ID_BYTES, IdNumbers
 
-TABLE = 1 << 26  # bytes of contributors, see many.py
-USUAL = 3  # the k that is shown where a profile has none
+TABLE = 1 << 26  # bytes of contributors, see contributor_counts.py
+USUAL_K = 3  # the k to report for a profile without k-sharing
 
-REQUEST = 180  # bytes: its columns, once more where rows are not in order of time, and the sorts of check 7
-LINK = 40  # of a session or a parent
-FIELD = 60  # of another field: most are words, which are looked at as objects
-USER = 300  # of a line of a file of users, which is read whole
-USES, INFERRED, IN_OUTPUTS = 4, 13, 8  # of a distinct block
-COUNTED = 6  # beside the table of contributors
+REQUEST = 180  # bytes a request: its columns, a copy of rows that are not in order of time, and sorts in `anonymity`
+LINK = 40  # bytes a session or parent
+FIELD = 60  # bytes a value of another field; most are Python strings
+USER = 300  # bytes a line of the file of users
+USES, INFERRED, IN_OUTPUTS = 4, 13, 8  # bytes a distinct block
+COUNTED = 6  # bytes a distinct block, without the table of contributors
 
 
 @dataclass(frozen=True)
-class Limit:
-    """The memory that the audit of a folder may take: UsageError where its bound is more."""
+class AuditMemory:
+    """The memory that the audit of a data set may use; UsageError if its bound is larger."""
 
     memory: int  # bytes
-    opened: parts.Dataset
+    dataset: datasets.Dataset
     options: dict[str, Any]
 
     @classmethod
-    def of(cls, path, memory: int | None, **options) -> Limit | None:
-        """The limit for what is audited; None where there is none."""
+    def of(cls, path, memory: int | None, **options) -> AuditMemory | None:
+        """The limit for the audit of a path; None if `memory` is None."""
         if memory is None:
             return None
-        if not parts.is_dataset(path):
-            raise UsageError("memory is bounded for a folder of parts alone. Try `kvtrace convert` into one.")
-        opened = parts.open_dataset(path)
-        auditing(opened, **options).require(memory)
-        return cls(memory, opened, options)
+        if not datasets.is_dataset(path):
+            raise UsageError("--memory needs a data set. Make one with `kvtrace convert`.")
+        dataset = datasets.open_dataset(path)
+        audit_memory(dataset, **options).require(memory)
+        return cls(memory, dataset, options)
 
     @property
-    def room(self) -> int:
-        """Ids that a table may hold where they do not follow each other, in what is left."""
-        return (self.memory - auditing(self.opened, **self.options).total) // MOST
+    def max_ids(self) -> int:
+        """The maximum size of a table of ids that are not contiguous, in the remaining memory."""
+        return (self.memory - audit_memory(self.dataset, **self.options).total) // ID_BYTES
 
-    def require(self, numbers: Numbers) -> None:
-        """Once more with the distinct blocks that there are, if that is more than was said."""
-        table = 0 if numbers.are_dense else MOST * numbers.distinct
-        auditing(self.opened, distinct=numbers.distinct, **self.options).require(self.memory - table)
+    def require(self, numbers: IdNumbers) -> None:
+        """Check the bound again with the actual distinct blocks; the manifest may state fewer."""
+        table = 0 if numbers.are_dense else ID_BYTES * numbers.distinct
+        audit_memory(self.dataset, distinct=numbers.distinct, **self.options).require(self.memory - table)
 
 
-def auditing(
-    opened: parts.Dataset,
+def audit_memory(
+    dataset: datasets.Dataset,
     *,
     profile: str | None = None,
     users: bool = False,
     against: str | Path | None = None,
     distinct: int | None = None,
 ) -> Need:
-    """What the audit of a folder keeps at most; the options are those of `audit`.
+    """The maximum memory that the audit of a data set uses.
 
-    An earlier release is read whole, and only that of a folder says how large it is. `distinct` is how many distinct
-    blocks there are, where that turned out to be more than the manifest says.
+    Args:
+        dataset: the audited data set.
+        profile: as for `audit`.
+        users: whether the audit reads a file of users.
+        against: an earlier release, which is read whole; its size is known only if it is a data set.
+        distinct: the actual distinct blocks, if the manifest states fewer.
     """
-    names = opened.names()
+    names = dataset.names()
     fields = LINK * sum(name in names for name in ("session", "parent"))
     fields += FIELD * sum(name not in (*parquet.NEEDED, *parquet.OTHERS) for name in names)
-    outputs, blocks = bool(opened.output_blocks), max(opened.distinct, distinct or 0)
-    table = min(TABLE, 4 * _k(opened, profile) * blocks)
+    outputs, blocks = bool(dataset.output_blocks), max(dataset.distinct, distinct or 0)
+    table = min(TABLE, 4 * _k(dataset, profile) * blocks)
     terms = {
         "for the program and a piece": PROGRAM + PIECE,
-        f"for {len(opened):,} requests": len(opened) * (REQUEST + fields + 16 * outputs + USER * users),
+        f"for {len(dataset):,} requests": len(dataset) * (REQUEST + fields + 16 * outputs + USER * users),
         f"for {blocks:,} distinct blocks": (USES + IN_OUTPUTS * outputs) * blocks
         + max(INFERRED * blocks, COUNTED * blocks + table),
     }
-    is_known = against is None or parts.is_dataset(against)
+    is_known = against is None or datasets.is_dataset(against)
     if against is not None and is_known:
-        terms["for the earlier release"] = whole(parts.open_dataset(against), "--against").total
+        terms["for the earlier release"] = whole(datasets.open_dataset(against), "--against").total
     remedy = "Try it without --against" if against is not None else "Try a machine with more memory"
     return Need(terms, remedy=remedy, beyond=None if is_known else "the earlier release")
 
 
-def _k(opened, profile) -> int:
-    """The contributors that are counted of a block, at most."""
-    said = opened.meta if isinstance(opened.meta.get("profile"), str) else {}
-    graded = profiles.declared(said) if profile is None else profiles.profile(profile)
-    return max(USUAL, (graded or PROFILES["standard"]).k)
+def _k(dataset, profile) -> int:
+    """The maximum contributors counted for a block."""
+    meta = dataset.meta if isinstance(dataset.meta.get("profile"), str) else {}
+    graded = profiles.declared(meta) if profile is None else profiles.profile(profile)
+    return max(USUAL_K, (graded or PROFILES["standard"]).k)

@@ -1,7 +1,7 @@
-"""A dictionary attack on raw digests: what anybody can hash with an engine's public function, looked up among ids.
+"""A dictionary attack on raw digests: hash known texts with the engines' public functions and look for the digests.
 
-It holds every block of one token, and the openings of common chat templates at common block sizes. It is small on
-purpose: whatever it inverts, a larger one inverts much more of.
+The dictionary contains every block of one token, and the openings of common chat templates at common block sizes. It
+is small on purpose: if it inverts some digests, a larger dictionary inverts many more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLOCK_SIZES = (1, 16, 64, 512)
 SEED = 1337  # Dynamo's
 M64 = (1 << 64) - 1
 FNV_BASIS, FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
-OPENINGS = (  # token ids of what common prompts begin with
+OPENINGS = (  # token ids at the start of common prompts
     (151644, 872, 198),  # Qwen: user, and a newline
     (151644, 8948, 198, 2610, 525, 264, 10950, 17847, 13, 151645, 198, 151644, 872, 198),  # a helpful assistant
     (151644, 8948, 198, 2610, 525, 1207, 16948, 11, 3465, 553, 54364, 14817, 13, 1446, 525, 264, 10950, 17847, 13,
@@ -36,87 +36,87 @@ OPENINGS = (  # token ids of what common prompts begin with
 
 
 def inverted(ids: np.ndarray) -> dict[str, int]:
-    """How many of the ids (int64, the bits of a digest) each engine's dictionary inverts; engines that have some only.
+    """The number of ids (int64, the bits of a digest) that the dictionary of each engine inverts, if any.
 
     >>> inverted(np.array([dynamo_local([[7]])[0], 5], dtype=np.uint64).view(np.int64))
     {'dynamo': 1}
     """
-    wanted = np.unique(ids).view(np.uint64)
-    found = {name: int(np.isin(wanted, digests(name)).sum()) for name in ENGINES}
-    return {name: count for name, count in found.items() if count}
+    distinct = np.unique(ids).view(np.uint64)
+    counts = {name: int(np.isin(distinct, digests(name)).sum()) for name in ENGINES}
+    return {name: count for name, count in counts.items() if count}
 
 
 @cache
 def digests(engine: str) -> np.ndarray:
     """The dictionary under one engine's functions: distinct digests (uint64)."""
     functions = ENGINES[engine]
-    found = [digest for function in functions for prompt in _openings() for digest in function(prompt)]
-    if engine == "dynamo":  # its hash of one block is the same by itself and as a sequence
+    of_openings = [digest for function in functions for prompt in _openings() for digest in function(prompt)]
+    if engine == "dynamo":  # both of its functions give the same hash for one block
         of_one = xxh3_64_of_words(np.arange(TOKENS), SEED)
     else:
         singles = (function([[token]]) for function in functions for token in range(TOKENS))
         of_one = np.fromiter(chain.from_iterable(singles), dtype=np.uint64)
-    return np.unique(np.concatenate([np.array(found, dtype=np.uint64), of_one]))
+    return np.unique(np.concatenate([np.array(of_openings, dtype=np.uint64), of_one]))
 
 
 def _openings() -> Iterator[list[Sequence[int]]]:
-    """Each opening in blocks, the last of which may be partial."""
+    """Each opening as a list of blocks; the last block may be partial."""
     for tokens in OPENINGS:
         for size in BLOCK_SIZES:
             yield [tokens[at : at + size] for at in range(0, len(tokens), size)]
 
 
-# -- the public functions: blocks of tokens, root first, to a digest each -------------------------------------------
+# -- the public functions: blocks of tokens, root first -> one digest a block --------------------------------------
 
 
 def dynamo_local(blocks) -> list[int]:
-    """Dynamo's hash of each block by itself: XXH3-64 over little-endian u32."""
+    """Dynamo's local block hash: XXH3-64 over little-endian u32."""
     return [xxh3_64(_words(block), SEED) for block in blocks]
 
 
 def dynamo_sequence(blocks) -> list[int]:
-    """Dynamo's hash of each block and what is before it: the first is its local one."""
-    found: list[int] = []
+    """Dynamo's sequence hash of each block and its prefix; the first one is the local hash."""
+    digests: list[int] = []
     for local in dynamo_local(blocks):
-        found.append(xxh3_64(struct.pack("<2Q", found[-1], local), SEED) if found else local)
-    return found
+        digests.append(xxh3_64(struct.pack("<2Q", digests[-1], local), SEED) if digests else local)
+    return digests
 
 
 def sglang(blocks) -> list[int]:
-    """SGLang's: SHA-256 over the parent's digest and the tokens; events show its first 64 bits."""
-    found, parent = [], b""
+    """SGLang's hash: SHA-256 over the parent's digest and the tokens; events contain its first 64 bits."""
+    digests, parent = [], b""
     for block in blocks:
         parent = hashlib.sha256(parent + _words(block)).digest()
-        found.append(int.from_bytes(parent[:8], "big"))
-    return found
+        digests.append(int.from_bytes(parent[:8], "big"))
+    return digests
 
 
 def vllm(blocks) -> list[int]:
-    """vLLM's sha256_cbor where PYTHONHASHSEED is 0; events show the last 64 bits."""
-    found, parent = [], hashlib.sha256(cbor("0")).digest()
+    """vLLM's sha256_cbor with PYTHONHASHSEED=0; events contain its last 64 bits."""
+    digests, parent = [], hashlib.sha256(cbor("0")).digest()
     for block in blocks:
         parent = hashlib.sha256(cbor([parent, list(block), None])).digest()
-        found.append(int.from_bytes(parent[-8:], "big"))
-    return found
+        digests.append(int.from_bytes(parent[-8:], "big"))
+    return digests
 
 
 def vllm_64(blocks) -> list[int]:
-    """vLLM's former sha256_cbor_64bit, which llm-d used too: the parent is a number; for an empty seed and for "0"."""
+    """vLLM's former sha256_cbor_64bit, also used by llm-d: the parent is a number; for an empty seed and for "0"."""
     return [one for seed in ("0", "") for one in _numbered_chain(blocks, _low_sha256, _low_sha256(cbor(seed)))]
 
 
 def llm_d(blocks) -> list[int]:
-    """llm-d's: FNV-1a-64 over the CBOR of parent, tokens and null; the root is the hash of an empty seed."""
+    """llm-d's hash: FNV-1a-64 over the CBOR of parent, tokens and null; the root is the hash of an empty seed."""
     return _numbered_chain(blocks, fnv1a_64, FNV_BASIS)
 
 
 def python_hash(blocks) -> list[int]:
-    """Python's hash of tuples of whole numbers, which no seed changes: of each block, and chained from 0."""
-    found, parent = [], 0
+    """Python's hash of tuples of integers, which is the same for every seed: for each block, and chained from 0."""
+    digests, parent = [], 0
     for block in blocks:
         parent = hash((parent, tuple(block)))
-        found += [hash(tuple(block)) & M64, parent & M64]
-    return found
+        digests += [hash(tuple(block)) & M64, parent & M64]
+    return digests
 
 
 ENGINES: dict[str, tuple[Callable[..., list[int]], ...]] = {
@@ -126,7 +126,7 @@ ENGINES: dict[str, tuple[Callable[..., list[int]], ...]] = {
 
 
 def fnv1a_64(data: bytes) -> int:
-    """FNV-1a over bytes.
+    """The FNV-1a-64 hash of some bytes.
 
     >>> f"{fnv1a_64(b'a'):x}"
     'af63dc4c8601ec8c'
@@ -138,7 +138,7 @@ def fnv1a_64(data: bytes) -> int:
 
 
 def cbor(value) -> bytes:
-    """Canonical CBOR (RFC 8949) of whole numbers, bytes, text, lists and None.
+    """The canonical CBOR (RFC 8949) of integers, bytes, text, lists and None.
 
     >>> cbor([1, [500], None]).hex()
     '8301811901f4f6'
@@ -165,11 +165,11 @@ def _words(block) -> bytes:
 
 
 def _numbered_chain(blocks, digest, parent) -> list[int]:
-    found = []
+    digests = []
     for block in blocks:
         parent = digest(cbor([parent, list(block), None]))
-        found.append(parent)
-    return found
+        digests.append(parent)
+    return digests
 
 
 def _low_sha256(data) -> int:

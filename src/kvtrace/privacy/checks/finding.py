@@ -1,4 +1,4 @@
-"""What a check finds: a level, a figure and a sentence; and an audit, which is all of them and a verdict."""
+"""The result of one check (Finding) and of all checks (Audit): a level, a figure, a sentence and a remedy each."""
 
 from __future__ import annotations
 
@@ -7,63 +7,63 @@ from typing import Any
 
 from ..profiles import Profile
 
-LEVELS = ("PASS", "WARN", "FAIL")  # each is worse than the one before
-SCHEMA = 1
+LEVELS = ("PASS", "WARN", "FAIL")  # from good to bad
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check's answer; figure, sentence and remedy hold no value of a trace's strings, ids or names."""
+    """The result of one check. Figure, sentence and remedy contain no string, id or name from the trace."""
 
     level: str  # one of LEVELS
     figure: dict[str, Any]  # JSON values
     sentence: str
     remedy: str = ""
-    number: int = 0
-    name: str = ""
+    name: str = ""  # of the check: its key in CHECKS
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, number and name first."""
+        """All fields, the name first."""
         values = asdict(self)
-        return {key: values[key] for key in ("number", "name", "level", "figure", "sentence", "remedy")}
+        return {key: values[key] for key in ("name", "level", "figure", "sentence", "remedy")}
 
 
 def passed(figure: dict[str, Any], sentence: str) -> Finding:
-    """Nothing to object to."""
+    """No objection."""
     return Finding("PASS", figure, sentence)
 
 
 def warned(figure: dict[str, Any], sentence: str, remedy: str = "") -> Finding:
-    """Something that a publisher has to know and may accept."""
+    """A risk that the publisher may accept."""
     return Finding("WARN", figure, sentence, remedy)
 
 
 def failed(figure: dict[str, Any], sentence: str, remedy: str = "") -> Finding:
-    """Something that the profile rules out."""
+    """A violation of the profile."""
     return Finding("FAIL", figure, sentence, remedy)
 
 
-def not_made(why: str, level: str = "FAIL") -> Finding:
-    """A check that could not be made: what nobody looked at has not passed."""
-    return Finding(level, {"made": False}, f"could not be made: {why}.", "Mend what check 11 names, and audit again.")
+def not_checked(reason: str, level: str = "FAIL") -> Finding:
+    """A check that could not run. It counts as failed, because nothing was verified."""
+    remedy = 'Fix the problems listed under "lengths", then run the audit again.'
+    return Finding(level, {"checked": False}, f"the check could not run: {reason}.", remedy)
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The findings of an audit, and what they were graded against."""
+    """The findings of all checks, and the profile that they were graded against."""
 
     profile: Profile
-    own: Profile | None  # what the trace declares
+    own: Profile | None  # the profile that the trace declares
     findings: list[Finding]
 
     @property
     def declared(self) -> bool:
-        """Whether the trace declares a profile of its own."""
+        """Whether the trace declares a profile."""
         return self.own is not None
 
     @property
     def level(self) -> str:
-        """The worst of all levels."""
+        """The worst level of all findings."""
         return max((finding.level for finding in self.findings), key=LEVELS.index, default="PASS")
 
     @property
@@ -73,36 +73,35 @@ class Audit:
 
     @property
     def status(self) -> int:
-        """The exit status of a command that ends with this audit: 0, or 4 where a check failed."""
+        """The exit status of a command that ends with this audit: 0, or 4 if a check failed."""
         return 0 if self.passed else 4
 
     @property
     def publishable(self) -> bool:
         """Whether no check failed and the trace declares a profile that coarsens it."""
-        graded = (self.profile, self.own)
-        return self.passed and all(one is not None and one.name != "exact" and one.coarsens for one in graded)
+        profiles = (self.profile, self.own)
+        return self.passed and all(one is not None and one.name != "exact" and one.coarsens for one in profiles)
 
     @property
     def verdict(self) -> str:
-        """One sentence: whether the trace holds what its profile promises."""
+        """One sentence: whether the trace keeps the promises of its profile, and what to do."""
         count = {level: sum(finding.level == level for finding in self.findings) for level in LEVELS}
         name, warnings = self.profile.name, f"{count['WARN']} warning{'' if count['WARN'] == 1 else 's'}"
-        how = f"as {name}" if self.declared else f"as {name}, for it declares no profile"
+        graded = f"graded as {name}" if self.declared else f"graded as {name}, because it declares no profile"
         if not self.passed:
-            return (
-                f"FAIL: {count['FAIL']} of {len(self.findings)} checks failed (graded {how}). Do not publish this file."
-            )
+            return f"FAIL: {count['FAIL']} of {len(self.findings)} checks failed ({graded}). Do not publish this file."
         if self.publishable:
             return (
-                f"{self.level}: the trace holds what {name} promises, with {warnings}; check 15 says what it does not."
+                f"{self.level}: the trace keeps the promises of {name}, with {warnings}. "
+                '"not_protected" lists what it still shows.'
             )
         if not self.declared:
-            return f"{self.level}: no check failed (graded {how}), with {warnings}; nobody says how it was made."
+            return f"{self.level}: no check failed ({graded}), with {warnings}. Nothing documents how it was made."
         exact = "the trace" if self.own is not None and not self.own.coarsens else name
-        return f"{self.level}: no check failed, but {exact} coarsens nothing: for use inside the house, not to publish."
+        return f"{self.level}: no check failed, but {exact} coarsens nothing. Use it internally; do not publish it."
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values: what was graded against, each finding, and the verdict."""
+        """JSON values: the profile, each finding, and the verdict."""
         return {
             "schema": SCHEMA,
             "profile": {"name": self.profile.name, "declared": self.declared, "settings": self.profile.settings()},

@@ -1,4 +1,4 @@
-"""Check 3: numbers that are never used tell how much was left out."""
+"""gaps: ids are contiguous. An unused number reveals how much was left out."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ from .evidence import Evidence
 from .finding import Finding, failed, passed, warned
 
 
-def check(there: Evidence) -> Finding:
-    """Numbers between the least and the greatest id that no block has; the same of sessions and requests' names."""
-    numbers = there.numbers
+def check(evidence: Evidence) -> Finding:
+    """Count the unused numbers among block ids, sessions and request names."""
+    numbers = evidence.numbers
     unused = numbers.greatest - numbers.least + 1 - numbers.distinct if numbers.distinct else 0
-    names = {name: gap for name in ("session_id", "chat_id", "session") if (gap := _unused(there.fields.get(name)))}
+    names = {name: gap for name in ("session_id", "chat_id", "session") if (gap := _unused(evidence.fields.get(name)))}
     figure = {"unused_ids": unused, "unused_names": names}
     if unused:
         return failed(
             figure,
-            f"{unused:,} numbers between the least id and the greatest are never used: they tell what is missing.",
-            "Number the ids anew after rows were left out: `kvtrace convert` does.",
+            f"{unused:,} numbers between the smallest and the largest block id are not used: they reveal how much was "
+            "left out.",
+            "Renumber the ids: `kvtrace convert` does.",
         )
     if names:
-        told = ", ".join(f"{count:,} of {name}" for name, count in names.items())
-        return warned(figure, f"no id is missing, but numbers are never used: {told}.", "Number them anew.")
-    return passed(figure, "no number between the least and the greatest id is missing.")
+        fields = ", ".join(f"{count:,} of {name}" for name, count in names.items())
+        return warned(
+            figure,
+            f"block ids are contiguous, but other fields have unused numbers: {fields}.",
+            "Renumber these fields.",
+        )
+    return passed(figure, "block ids are contiguous.")
 
 
 def _unused(values) -> int:
-    """Whole numbers that a field leaves out; 0 where it holds anything else."""
+    """Integers missing between the smallest and the largest value; 0 if the field has other values."""
     if values is None:
         return 0
     if values.dtype.kind in "iu":

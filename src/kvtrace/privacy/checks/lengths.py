@@ -1,4 +1,4 @@
-"""Check 11: lengths fit the blocks, are rounded as the profile says, and do not give a limit of the service away."""
+"""lengths: lengths fit the blocks, are rounded as the profile says, and reveal no limit of the service."""
 
 from __future__ import annotations
 
@@ -6,62 +6,72 @@ import numpy as np
 
 from ...trace.invariants import expected_blocks
 from .evidence import Evidence
-from .finding import Finding, failed, not_made, passed, warned
+from .finding import Finding, failed, passed, warned
 
-SPIKE = 10  # times as many requests at the greatest output length as at those just below: it looks like a limit
+SPIKE = 10  # a limit shows as this many times more requests at the greatest output length than just below it
 SPIKE_ROWS = 10
-BELOW = 20  # just below: a twentieth
+BELOW = 20  # "just below" is the last twentieth of the lengths
+DESCRIPTIONS = {  # figure -> words
+    "negative_lengths": "negative lengths",
+    "wrong_block_counts": "rows whose number of blocks does not fit their input length",
+    "wrong_output_block_counts": "rows whose number of output blocks does not fit their output length",
+    "input_lengths_not_rounded": "input lengths that are not rounded",
+    "output_lengths_not_rounded": "output lengths that are not rounded",
+}
 
 
-def check(there: Evidence) -> Finding:
-    """Rows whose numbers do not fit, rows that are not rounded, and requests at the greatest output length."""
-    columns = there.columns
-    if there.block_size is None:
-        found = not_made("no one block size fits the prompts, or several do")
-        return failed(found.figure, found.sentence, "Pass --block-size.")
-    broken = _broken(there)
-    figure = {name: int(rows.sum()) for name, rows in broken.items()}
+def check(evidence: Evidence) -> Finding:
+    """Count rows with wrong or unrounded lengths, and requests at the greatest output length."""
+    columns = evidence.columns
+    if evidence.block_size is None:
+        sentence = "the check could not run: no block size fits all prompts, or several do."
+        return failed({"checked": False}, sentence, "Pass --block-size.")
+    bad = _bad_rows(evidence)
+    figure = {name: int(rows.sum()) for name, rows in bad.items()}
     if any(figure.values()):
-        first = there.line(int(np.argmax(np.logical_or.reduce(list(broken.values())))))
-        told = "; ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in figure.items() if count)
+        first = evidence.line(int(np.argmax(np.logical_or.reduce(list(bad.values())))))
+        listed = "; ".join(f"{count:,} {DESCRIPTIONS[name]}" for name, count in figure.items() if count)
         return failed(
-            figure, f"{told}; the first on line {first:,}.", "`kvtrace check` lists the lines; release it again."
+            figure,
+            f"{listed}; the first on line {first:,}.",
+            "List the lines with `kvtrace check`, then release the trace again.",
         )
-    at_most, below = _at_greatest(columns.output_length)
-    figure["at_greatest_output_length"] = at_most
-    rounded = there.profile.round_output != "exact"
-    if not rounded and at_most >= max(SPIKE_ROWS, SPIKE * below):
+    greatest, just_below = _at_greatest(columns.output_length)
+    figure["at_greatest_output_length"] = greatest
+    rounded = evidence.profile.round_output != "exact"
+    if not rounded and greatest >= max(SPIKE_ROWS, SPIKE * just_below):
         return warned(
-            figure, f"{at_most:,} requests have the greatest output length: it looks like a limit of the service.",
+            figure, f"{greatest:,} requests have the greatest output length: others can learn the service's limit.",
             "Round the output lengths (--round-output pow2), or accept it.",
         )  # fmt: skip
     return passed(figure, "lengths fit the blocks" + (" and are rounded as declared." if rounded else "."))
 
 
 def _at_greatest(outputs) -> tuple[int, float]:
-    """Requests at the greatest output length, and on average at one of the lengths just below it."""
+    """Requests at the greatest output length, and the mean number at a length just below it."""
     longest = int(outputs.max())
     width = max(1, longest // BELOW)
     below = (outputs < longest) & (outputs >= longest - width)
     return int((outputs == longest).sum()), float(below.sum() / width)
 
 
-def _broken(there) -> dict[str, np.ndarray]:
-    """What does not fit -> whether a row is so."""
-    columns, size = there.columns, there.block_size
+def _bad_rows(evidence) -> dict[str, np.ndarray]:
+    """Kind of fault -> whether each row has it."""
+    columns, size = evidence.columns, evidence.block_size
     lengths, outputs = columns.input_length, columns.output_length
-    negative, whole = (lengths < 0) | (outputs < 0), np.zeros(len(columns), dtype=bool)
-    blocks = ~negative & (np.diff(columns.offsets) != expected_blocks(lengths, size, there.tail or "kept"))
+    negative, wrong_outputs = (lengths < 0) | (outputs < 0), np.zeros(len(columns), dtype=bool)
+    wrong = ~negative & (np.diff(columns.offsets) != expected_blocks(lengths, size, evidence.tail or "kept"))
     if columns.output_offsets is not None:
-        found = np.diff(columns.output_offsets)
-        expected = expected_blocks(lengths + outputs, size, there.tail or "kept") - lengths // size
-        whole = ~negative & (found != 0) & (found != expected)
+        blocks = np.diff(columns.output_offsets)
+        expected = expected_blocks(lengths + outputs, size, evidence.tail or "kept") - lengths // size
+        wrong_outputs = ~negative & (blocks != 0) & (blocks != expected)
+    profile = evidence.profile
     return {
         "negative_lengths": negative,
-        "other_block_counts_than_lengths_give": blocks,
-        "other_output_blocks_than_lengths_give": whole,
-        "input_lengths_not_rounded": ~negative & ~_is_rounded(lengths, there.profile.round_input, size, there.tail),
-        "output_lengths_not_rounded": ~negative & ~_is_rounded(outputs, there.profile.round_output, size, None),
+        "wrong_block_counts": wrong,
+        "wrong_output_block_counts": wrong_outputs,
+        "input_lengths_not_rounded": ~negative & ~_is_rounded(lengths, profile.round_input, size, evidence.tail),
+        "output_lengths_not_rounded": ~negative & ~_is_rounded(outputs, profile.round_output, size, None),
     }
 
 
@@ -71,5 +81,5 @@ def _is_rounded(lengths, rule, size, tail) -> np.ndarray:
     if rule == "pow2":
         return (lengths & (lengths - 1)) == 0
     step = size if rule == "block" else int(rule)
-    # where tails are dropped lengths are rounded down, and one that is less than a step is 1
+    # with dropped tails, lengths are rounded down; a length below one step becomes 1
     return (lengths % step == 0) | ((tail == "dropped") & (lengths == 1))

@@ -1,4 +1,4 @@
-"""Marks of what must not stand in a released file: names of people, places and machines, and raw identifiers."""
+"""Patterns of text that must not be in a released file: names of people, places and machines, and raw identifiers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ HEX = "[0-9a-f]"
 BYTE = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 DOMAINS = "com|org|net|io|ai|dev|cloud|local|internal|intranet|lan|corp|edu|gov|cn|de|uk|eu"
 FOLDERS = "home|users|root|tmp|var|mnt|data|opt|srv|etc"
-LOOKS = {  # kind -> how it looks
+PATTERNS = {  # kind -> regular expression
     "UUID": rf"(?i)(?<!{HEX}){HEX}{{8}}-?{HEX}{{4}}-?[1-8]{HEX}{{3}}-?[89ab]{HEX}{{3}}-?{HEX}{{12}}(?!{HEX})",
     "e-mail address": r"[\w.+%-]+@[\w-]+(\.[\w-]+)+",
     "URL": r"(?i)\b[a-z][a-z0-9+.-]{1,15}://\S+",
@@ -23,14 +23,14 @@ LOOKS = {  # kind -> how it looks
     "long random text": r"(?<![\w/+-])(?=[\w/+-]*\d)(?=[\w/+-]*[a-z])(?=[\w/+-]*[A-Z])"
     r"[A-Za-z0-9+/_-]{32,}={0,2}(?![\w/+-])",
 }
-MARKS = {kind: re.compile(look) for kind, look in LOOKS.items()}
+MARKS = {kind: re.compile(pattern) for kind, pattern in PATTERNS.items()}
 FROM_S, TO_S = 946_684_800, 4_102_444_800  # 2000 to 2100
-IDENTIFIER = 1 << 40  # a number so large counts nothing: it names something
+IDENTIFIER = 1 << 40  # larger numbers are identifiers, not counts
 NAME = re.compile(r"[A-Za-z_][A-Za-z_.-]{0,39}\d{0,2}\Z")
 
 
 def kinds(text: str) -> list[str]:
-    """The marks that a text bears, by kind.
+    """The kinds of marks in a text.
 
     >>> kinds("see /home/me/run, or write to me@example.org"), kinds("text")
     (['e-mail address', 'path'], [])
@@ -39,7 +39,7 @@ def kinds(text: str) -> list[str]:
 
 
 def is_epoch(value: float) -> bool:
-    """Whether a number reads as a time since 1970, from 2000 to 2100, in s, ms, us or ns.
+    """Whether a number looks like a time from 2000 to 2100, counted from 1970 in s, ms, us or ns.
 
     >>> is_epoch(1_700_000_000), is_epoch(1.7e12), is_epoch(86_400_000)
     (True, True, False)
@@ -48,9 +48,9 @@ def is_epoch(value: float) -> bool:
 
 
 def shown(name: str) -> str:
-    """A field's name where it reads as one; a key can hold content as well as a value.
+    """A field's name if it looks like one: a key can contain private text just like a value.
 
     >>> shown("user_name"), shown("me@example.org")
-    ('user_name', 'a field whose name is not shown')
+    ('user_name', '(hidden field name)')
     """
-    return name if NAME.match(name) and not kinds(name) else "a field whose name is not shown"
+    return name if NAME.match(name) and not kinds(name) else "(hidden field name)"

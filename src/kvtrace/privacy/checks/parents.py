@@ -1,4 +1,4 @@
-"""What each block follows: whether the blocks of a release form a forest."""
+"""The parent of each block: whether the blocks of a release form a forest."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from typing import Any
 
 import numpy as np
 
-from .blocks import Blocks
+from .blocks import RequestBlocks
 
 UNSEEN = -2
 
 
-class Parents:
-    """What blocks follow, as far as they were seen: 5 bytes a block, and 4 more where outputs have blocks."""
+class BlockParents:
+    """The parents of the blocks seen so far. Memory: 5 bytes a block, and 4 more if outputs have blocks."""
 
     def __init__(self, distinct: int, full_blocks: np.ndarray):
-        self.are_one = True  # each block, of prompts and outputs, always follows the same one
+        self.are_one = True  # each block of prompts and outputs always has the same parent
         self._full_blocks = full_blocks
         self._several = 0
-        self._in_prompts: Any = np.full(distinct, UNSEEN, dtype=np.int32)  # block -> what it follows, -1 = it is a root
-        self._anywhere: Any = None  # ... in outputs as well
+        self._in_prompts: Any = np.full(distinct, UNSEEN, dtype=np.int32)  # block -> parent, -1 = root
+        self._anywhere: Any = None  # the same in prompts and outputs
         self._has_several: Any = np.zeros(distinct, dtype=bool)
 
     @property
     def several(self) -> int:
-        """How many blocks of prompts have more than one parent there."""
+        """The number of blocks with more than one parent in prompts."""
         return self._several if self._has_several is None else int(np.count_nonzero(self._has_several))
 
     def end(self) -> None:
-        """All blocks were seen: what they follow is forgotten, and what was found stays."""
+        """Free the parents after the last block; the results stay."""
         self._several = self.several
         self._in_prompts = self._anywhere = self._has_several = None
 
-    def take(self, blocks: Blocks) -> None:
-        """Look at the blocks of some requests."""
+    def take(self, blocks: RequestBlocks) -> None:
+        """Add the blocks of some requests."""
         numbers, before = blocks.numbers, _before(blocks.numbers, blocks.offsets, -1)
         wrong = _differing(self._in_prompts, numbers, before)
         self._has_several[numbers[wrong]] = True
@@ -49,16 +49,16 @@ class Parents:
             self.are_one = self.are_one and not _differing(self._anywhere, blocks.output_numbers, after).any()
 
     def _last_full(self, blocks):
-        """The last full block of each prompt, which its output follows; -1 where there is none."""
+        """The last full block of each prompt, which is the parent of its output; -1 = none."""
         last = np.full(len(blocks.requests), -1, dtype=np.int64)
         full = np.minimum(self._full_blocks[blocks.requests], np.diff(blocks.offsets))
-        some = full > 0
-        last[some] = blocks.numbers[blocks.offsets[:-1][some] + full[some] - 1]
+        has_full = full > 0
+        last[has_full] = blocks.numbers[blocks.offsets[:-1][has_full] + full[has_full] - 1]
         return last
 
 
 def _before(numbers, offsets, first) -> np.ndarray:
-    """What stands before each number in its row; `first` before the first of a row."""
+    """The predecessor of each number in its row; `first` for the first of a row."""
     before = np.empty_like(numbers)
     before[1:] = numbers[:-1]
     filled = np.diff(offsets) > 0
@@ -67,7 +67,7 @@ def _before(numbers, offsets, first) -> np.ndarray:
 
 
 def _differing(parent, numbers, before) -> np.ndarray:
-    """Where blocks do not follow what they were first seen to follow; those that are new are noted in `parent`."""
+    """Whether each block has another parent than at its first appearance; new blocks are added to `parent`."""
     new = parent[numbers] == UNSEEN
-    parent[numbers[new][::-1]] = before[new][::-1]  # the first one is written last
+    parent[numbers[new][::-1]] = before[new][::-1]  # reversed, so that the first appearance is written last
     return parent[numbers] != before

@@ -1,4 +1,4 @@
-"""Check 13: what stands beside a trace names no key, machine, place or person."""
+"""sidecar: the files beside a trace name no key, machine, place or person."""
 
 from __future__ import annotations
 
@@ -16,50 +16,56 @@ FORBIDDEN = re.compile(
 )
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 MODEL = re.compile(r"[\w.-]+/[\w.-]+\Z")
-PUBLIC = re.compile(  # what licences, papers and public code are named by in a card
+PUBLIC = re.compile(  # addresses of licences, papers and public code in a card
     r"https?://(?:www\.)?(?:creativecommons\.org|opensource\.org|spdx\.org|choosealicense\.com|doi\.org|arxiv\.org|"
     r"github\.com|huggingface\.co|pypi\.org|apache\.org)(?:/[\w./#-]*)?"
 )
-REMEDY = "Take it out of what is published; nothing in it is needed to read the trace."
+REMEDY = "Remove it before publication; no reader of the trace needs it."
 
 
-def check(there: Evidence) -> Finding:
-    """All names and values of the sidecar, of other metadata in the file, and of the card's text; strangers beside."""
-    faults = [said for said in there.texts if said.fault]
-    found = [{"in": said.where, "at": place, "kind": kind} for said in there.texts for place, kind in scan(said.values)]
-    found += [{"in": "the card", "at": "", "kind": kind} for kind in kinds(_card(there))]
-    if strangers := there.source.strangers:
-        found.append({"in": "the folder", "at": "", "kind": f"{strangers:,} other than its parts, manifest and card"})
-    looked_at = [*(said.where for said in there.texts), *(["the card"] if there.card else [])]
-    figure = {"looked_at": looked_at, "found": found}
-    if found:
-        told = "; ".join(f"{one['in']}{_at(one['at'])}: {one['kind']}" for one in found[:4])
-        return failed(figure, told + (f"; and {len(found) - 4} more." if len(found) > 4 else "."), REMEDY)
-    if faults:
-        return failed(figure, f"{faults[0].where} {faults[0].fault}: what it says can't be trusted.", "Write it anew.")
-    if not there.texts:
-        return warned(figure, "there is no sidecar: nobody says how the trace was made.", "Publish one beside it.")
-    hold = "holds" if len(looked_at) == 1 else "hold"
-    return passed(figure, f"{' and '.join(looked_at)} {hold} no key, machine, place or person.")
+def check(evidence: Evidence) -> Finding:
+    """Check all names and values of the sidecar, of other metadata, and of the card; also look for unknown files."""
+    faulty = [text for text in evidence.texts if text.fault]
+    marks = [
+        {"in": text.where, "at": place, "kind": kind} for text in evidence.texts for place, kind in scan(text.values)
+    ]
+    marks += [{"in": "the card", "at": "", "kind": kind} for kind in kinds(_card_without_public_text(evidence))]
+    if unknown := evidence.source.unknown_files:
+        kind = f"{unknown:,} files other than its parts, manifest and card"
+        marks.append({"in": "the data set", "at": "", "kind": kind})
+    checked = [*(text.where for text in evidence.texts), *(["the card"] if evidence.card else [])]
+    figure = {"checked": checked, "marks": marks}
+    if marks:
+        listed = "; ".join(f"{mark['in']}{_at(mark['at'])}: {mark['kind']}" for mark in marks[:4])
+        return failed(figure, listed + (f"; and {len(marks) - 4} more." if len(marks) > 4 else "."), REMEDY)
+    if faulty:
+        sentence = f"{faulty[0].where} {faulty[0].fault}, so its statements cannot be trusted."
+        return failed(figure, sentence, "Write it again.")
+    if not evidence.texts:
+        return warned(
+            figure, "there is no sidecar: nothing documents how the trace was made.", "Publish a sidecar beside it."
+        )
+    verb = "names" if len(checked) == 1 else "name"
+    return passed(figure, f"{' and '.join(checked)} {verb} no key, machine, place or person.")
 
 
-def _card(there: Evidence) -> str:
-    """The card's text without what is public: addresses of licences, and the digests that a sidecar may state."""
-    text = PUBLIC.sub("", there.card or "")
-    for said in there.texts:
-        for part in ("tokenizer", "chat_template"):
-            described = said.values.get(part) if isinstance(said.values, dict) else None
-            digest = described.get("sha256") if isinstance(described, dict) else None
+def _card_without_public_text(evidence: Evidence) -> str:
+    """The card's text without public addresses of licences, and without the digests that a sidecar may state."""
+    card = PUBLIC.sub("", evidence.card or "")
+    for text in evidence.texts:
+        for section in ("tokenizer", "chat_template"):
+            description = text.values.get(section) if isinstance(text.values, dict) else None
+            digest = description.get("sha256") if isinstance(description, dict) else None
             if isinstance(digest, str) and DIGEST.match(digest):
-                text = text.replace(digest, "")
-    return text
+                card = card.replace(digest, "")
+    return card
 
 
 def scan(value: Any, place: tuple[str, ...] = ()):
-    """(place, kind) of each name and value that must not be published; places are names that are themselves harmless.
+    """(place, kind) of each name and value that must not be published; a place shows harmless names only.
 
     >>> list(scan({"tokenizer": {"name": "org/model"}, "log": {"host": "a", "note": "in /home/me"}}))
-    [('log.host', 'name that tells of a key, machine, place or person'), ('log.note', 'path')]
+    [('log.host', 'name of a key, machine, place or person'), ('log.note', 'path')]
     """
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -74,12 +80,12 @@ def scan(value: Any, place: tuple[str, ...] = ()):
 
 def _of_name(name, place):
     if FORBIDDEN.search(str(name)):
-        yield _dotted(place), "name that tells of a key, machine, place or person"
-    yield from ((_dotted(place), f"name that reads as {kind}") for kind in kinds(str(name)))
+        yield _dotted(place), "name of a key, machine, place or person"
+    yield from ((_dotted(place), f"name that looks like: {kind}") for kind in kinds(str(name)))
 
 
 def _is_harmless(value, place) -> bool:
-    """Digests of a tokenizer and a template, and the public name of a model."""
+    """Whether a value is the digest of a tokenizer or template, or the public name of a model."""
     if place[-1:] == ("sha256",):
         return bool(DIGEST.match(value))
     return place[-2:] == ("tokenizer", "name") and bool(MODEL.match(value))

@@ -1,6 +1,6 @@
-"""XXH3-64 with a seed, as Dynamo hashes blocks; for one input of any length, and for many of four bytes at once.
+"""XXH3-64 with a seed, which Dynamo uses for blocks: one input of any length, or many inputs of four bytes at once.
 
-The algorithm: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md. Vectors of the library are in the tests.
+Algorithm: https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md. The tests have the library's vectors.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _to_240(data, size, seed) -> int:
 def _long(data, size, seed) -> int:
     secret = _seeded(seed)
     lanes = [P32[2], P64[0], P64[1], P64[2], P64[3], P32[1], P64[4], P32[0]]
-    stripes = (len(secret) - 64) // 8  # a block of so many stripes of 64 bytes, and then a scramble
+    stripes = (len(secret) - 64) // 8  # stripes of 64 bytes between two scrambles
     last = (size - 1) // 64
     for stripe in range(last):
         at = stripe % stripes

@@ -1,13 +1,14 @@
-"""The same trace from many tasks: stages that read files and write files, run by processes of this machine or by Ray.
+"""Number and release a trace in many tasks: stages that read and write files, run by local processes or by Ray.
 
-    encode   a part of the log     -> its rows by time, with keyed digests            (anonymize_dataset.py: it sees
-    text) gather   a range of time       -> its rows in order, and its distinct digests, sorted by shard
-    match    a shard of digests    -> which of them nobody had before; those of few contributors split among these
-    rank     a range of time       -> the new blocks of the range, counted and ranked; what its prompts would hit
-    resolve  a shard of digests    -> the final id of each
-    finish   a range of time       -> its rows of the trace
+    stage    input                 output
+    encode   a part of the log     its rows by time, with keyed digests (ingest/encoding_tasks.py: it reads text)
+    gather   a range of time       its rows in order, and its distinct digests, sorted by shard
+    match    a shard of digests    the first appearance of each; digests of few contributors are split among them
+    rank     a range of time       its new blocks, counted and ranked; the hits of its prompts
+    resolve  a shard of digests    the final id of each
+    finish   a range of time       its rows of the trace
 
-A stage is a pure function of its number and of what the stages before it wrote, so that a task that died is done
-again. First-appearance ids need no global sort: a block is new in one range only, and the ids of a range begin where
-the counts of the ranges before it end. Here is no text: digests under the run's key, lengths and times.
+A stage is a pure function of its number and of the files of earlier stages, so a task that died can run again.
+First-appearance ids need no global sort: a block is new in one range only, and the ids of a range continue the counts
+of the ranges before it. The stages here see no text: only digests under the run's key, lengths and times.
 """

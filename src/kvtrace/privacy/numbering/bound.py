@@ -1,4 +1,4 @@
-"""How much memory the stages take on this machine: a bound before they start, and tasks small enough for one."""
+"""The memory that the stages need on this machine: a bound before they start, and the task size that fits it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from ..._base.errors import UsageError
 from ..._base.memory import PROGRAM, Need
 from .task_plan import BLOCKS
 
-BLOCK = 200  # bytes of a block reference that a task holds: digests, contributors, and their sorts
-FEWEST = 1 << 16  # blocks, below which tasks are mostly files
+BLOCK = 200  # bytes a block reference in a task: digests, contributors, and their sorts
+MIN_BLOCKS = 1 << 16  # smaller tasks would mostly open files
 
 
 def running(workers: int, blocks: int = BLOCKS) -> Need:
-    """What so many workers take at once, and the process that gives them their tasks.
+    """The memory of the workers and of the main process.
 
     >>> running(2).total
     719430400
@@ -23,20 +23,20 @@ def running(workers: int, blocks: int = BLOCKS) -> Need:
 
 
 def blocks_within(memory: int | None, workers: int) -> int:
-    """Blocks that a task may hold so that all at once stay within so many bytes; UsageError where it can't be.
+    """The blocks in each task that keep all workers within `memory` bytes; UsageError if it is too small.
 
     >>> blocks_within(None, 2) == BLOCKS, blocks_within(500_000_000, 2)
     (True, 500000)
     """
     if memory is None:
         return BLOCKS
-    running(workers, FEWEST).require(memory)
+    running(workers, MIN_BLOCKS).require(memory)
     return min(BLOCKS, (memory - (workers + 1) * PROGRAM) // (workers * BLOCK))
 
 
 def require_folder(memory: int | None, output) -> None:
-    """UsageError where a bound is asked for and the output is no folder of parts, whose audit has one."""
+    """UsageError if memory is limited and the output is not a data set: other audits have no memory bound."""
     from ...formats.dataset import has_dataset_name
 
     if memory is not None and not has_dataset_name(output):
-        raise UsageError("--memory is kept where a folder of parts is written. Try -o FOLDER.dataset.")
+        raise UsageError("--memory needs a data set as output. Try -o FOLDER.dataset.")

@@ -1,4 +1,4 @@
-"""Finish: one range's rows of the trace, released as the profile says."""
+"""Finish: write one range's rows of the trace, coarsened by the profile."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets")
 
 
 def finish(plan: Plan, number: int) -> dict[str, Any]:
-    """Make `finished/<number>`: the columns of its rows; gives their sums, and the last of times and sessions."""
-    with plan.store.open(f"gathered/{number}") as held:
-        rows = {name: held[name] for name in ("time", "input_length", "output_length", "blocks")}
-        entry, first, by_shard, shards = held["entry"], held["first"], held["by_shard"], held["shards"]
-        kinds = (held["type"], held.about["types"]) if plan.has_types and len(rows["time"]) else None
-        carried = {name: held[f"carried {name}"] for name in plan.carried}
+    """Write `finished/<number>`, the columns of its rows; returns their sums, and the last time and session."""
+    with plan.store.open(f"gathered/{number}") as gathered:
+        rows = {name: gathered[name] for name in ("time", "input_length", "output_length", "blocks")}
+        entry, first, by_shard, shards = (gathered[name] for name in ("entry", "first", "by_shard", "shards"))
+        kinds = (gathered["type"], gathered.about["types"]) if plan.has_types and len(rows["time"]) else None
+        carried = {name: gathered[f"carried {name}"] for name in plan.carried}
         links = {}
         if plan.has_sessions:
-            links = {name: held[name] for name in ("session", "sessions_by_shard", "session_shards")}
-    with plan.store.open(f"ranked/{number}") as held:
-        is_new = held["is_new"]
+            links = {name: gathered[name] for name in ("session", "sessions_by_shard", "session_shards")}
+    with plan.store.open(f"ranked/{number}") as ranked:
+        is_new = ranked["is_new"]
     ids = np.empty(len(first), dtype=np.int64)  # entry -> id
-    found: dict[str, np.ndarray] = {}
+    sessions: dict[str, np.ndarray] = {}
     for shard in range(plan.shards):
-        with plan.store.open(f"resolved/{shard}") as held:
-            start, stop = held["bounds", number : number + 2].tolist()
-            ids[by_shard[shards[shard] : shards[shard + 1]]] = held["id", start:stop]
+        with plan.store.open(f"resolved/{shard}") as resolved:
+            start, stop = resolved["bounds", number : number + 2].tolist()
+            ids[by_shard[shards[shard] : shards[shard + 1]]] = resolved["id", start:stop]
             if links:
-                start, stop = held["session_bounds", number : number + 2].tolist()
+                start, stop = resolved["session_bounds", number : number + 2].tolist()
                 place = links["sessions_by_shard"][links["session_shards"][shard] : links["session_shards"][shard + 1]]
                 for name in ("session", "session_previous", "session_turns"):
-                    into = found.setdefault(name, np.empty(len(links["sessions_by_shard"]), dtype=np.int64))
-                    into[place] = held[name, start:stop]
+                    values = sessions.setdefault(name, np.empty(len(links["sessions_by_shard"]), dtype=np.int64))
+                    values[place] = resolved[name, start:stop]
     fresh, tails = fresh_references(plan, entry, first, is_new, rows["input_length"], rows["blocks"])
     hash_ids = ids[entry]
     hash_ids[tails] = plan.blocks_before[number] + (np.cumsum(fresh) - 1)[tails]
@@ -51,7 +51,7 @@ def finish(plan: Plan, number: int) -> dict[str, Any]:
         words = np.array([kind or "text" for kind in kinds[1]], dtype=object)
         columns.extra["type"] = words[kinds[0]]
     if links:
-        _link(columns, plan, number, links["session"], found)
+        _link(columns, plan, number, links["session"], sessions)
     columns.session, columns.parent = (carried.get(name, getattr(columns, name)) for name in ("session", "parent"))
     if "turn" in carried:
         columns.extra["turn"] = carried["turn"]
@@ -71,24 +71,24 @@ def _timestamp(plan: Plan, time) -> np.ndarray:
     return ((time - plan.first_time) // NS_PER_MS).astype(np.float64)
 
 
-def _link(columns: Columns, plan: Plan, number: int, local, found) -> None:
-    """Each row's session, the row of the turn before it, and its turn, from 1."""
+def _link(columns: Columns, plan: Plan, number: int, local, sessions) -> None:
+    """Set each row's session, the row of its previous turn, and its turn, from 1."""
     count = len(columns)
     columns.session, columns.parent = np.full(count, -1), np.full(count, -1)
     turn = np.ones(count, dtype=np.int64)
     known = np.flatnonzero(local >= 0)
     session = local[known]
-    columns.session[known] = found["session"][session]
+    columns.session[known] = sessions["session"][session]
     by_session = np.argsort(session, kind="stable")
     rows, session = known[by_session], session[by_session]
     begins = np.ones(len(rows), dtype=bool)
     begins[1:] = session[1:] != session[:-1]
     before = np.empty(len(rows), dtype=np.int64)
     before[1:] = rows[:-1] + plan.rows_before[number]
-    before[begins] = found["session_previous"][session[begins]]
+    before[begins] = sessions["session_previous"][session[begins]]
     columns.parent[rows] = before
     place = np.arange(len(rows))
-    turn[rows] = place - np.maximum.accumulate(np.where(begins, place, 0)) + 1 + found["session_turns"][session]
+    turn[rows] = place - np.maximum.accumulate(np.where(begins, place, 0)) + 1 + sessions["session_turns"][session]
     columns.extra["turn"] = turn
 
 
@@ -96,7 +96,7 @@ def _link(columns: Columns, plan: Plan, number: int, local, found) -> None:
 
 
 def write_columns(plan: Plan, number: int, columns: Columns) -> int:
-    """Write `finished/<number>`; returns its bytes."""
+    """Write `finished/<number>`; returns its size in bytes."""
     arrays = {name: getattr(columns, name) for name in COLUMNS}
     arrays |= {name: values for name in ("session", "parent") if (values := getattr(columns, name)) is not None}
     words: dict[str, list[str]] = {}
@@ -108,13 +108,13 @@ def write_columns(plan: Plan, number: int, columns: Columns) -> int:
 
 
 def read_columns(plan: Plan, number: int) -> Columns:
-    """What write_columns wrote."""
-    with plan.store.open(f"finished/{number}") as held:
-        time, inputs, outputs, ids, offsets = (held[name] for name in COLUMNS)
+    """Read the columns that write_columns wrote."""
+    with plan.store.open(f"finished/{number}") as arrays:
+        time, inputs, outputs, ids, offsets = (arrays[name] for name in COLUMNS)
         columns = Columns(time, inputs, outputs, ids, offsets)
-        columns = replace_columns(columns, **{name: held[name] for name in ("session", "parent") if name in held})
+        columns = replace_columns(columns, **{name: arrays[name] for name in ("session", "parent") if name in arrays})
         for name in ("type", "turn"):
-            if f"extra {name}" in held:
-                values, words = held[f"extra {name}"], held.about["words"].get(name)
+            if f"extra {name}" in arrays:
+                values, words = arrays[f"extra {name}"], arrays.about["words"].get(name)
                 columns.extra[name] = values if words is None else np.array(words, dtype=object)[values]
     return columns

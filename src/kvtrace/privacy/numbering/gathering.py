@@ -1,7 +1,7 @@
-"""Gather: the rows of one range of time, put in order, and the distinct digests among their blocks, sorted by shard.
+"""Gather: sort the rows of one range of time, and list the distinct digests of their blocks, sorted by shard.
 
-An entry is a digest, or, where k-sharing may split it, a digest and one of its contributors. Entries stand in the order
-of their first appearance in the range, so that whoever has them all knows which came first.
+An entry is a digest, or a digest with one of its contributors if k-sharing may split it. Entries are in the order of
+their first appearance in the range.
 """
 
 from __future__ import annotations
@@ -18,65 +18,65 @@ ROWS = ("time", "input_length", "output_length")
 
 
 def gather(plan: Plan, number: int) -> dict[str, int]:
-    """Make `gathered/<number>`; gives how many rows and bytes there are."""
+    """Write `gathered/<number>`; returns the numbers of rows and bytes."""
     rows, types, digests = _rows(plan, number)
     blocks = rows["blocks"]
     offsets = offsets_of(blocks)
     tails = tails_of(plan, rows["input_length"], offsets)
     digest = numbering.DigestIndex().add(digests)  # reference -> its digest's number in this range
-    digest = numbering.renumber(2 * digest.astype(np.int64) + tails)[0]  # tails are blocks of their own
+    digest = numbering.renumber(2 * digest.astype(np.int64) + tails)[0]  # unique tails get their own numbers
     if plan.counts == "none":
         entry = digest.astype(np.int32)
         first = firsts_of(entry)  # entry -> reference
-        held = {}
+        arrays = {}
     else:
-        contributor, rows["row_holder"] = _holders(plan, rows, number)
+        contributor, rows["row_contributor"] = _contributors(plan, rows, number)
         entry, many = _split(plan, digest, offsets, tails, contributor)
         first = firsts_of(entry)
         row = np.searchsorted(offsets, first, side="right") - 1
-        held = {"contributor": np.where(many[digest[first]][:, None], MANY, rows["row_holder"][row])}
-    held |= {"digest": digests[first], "is_tail": tails[first]}
-    shard = shard_of(held["digest"], plan.shards)
+        arrays = {"contributor": np.where(many[digest[first]][:, None], MANY, rows["row_contributor"][row])}
+    arrays |= {"digest": digests[first], "is_tail": tails[first]}
+    shard = shard_of(arrays["digest"], plan.shards)
     by_shard = np.argsort(shard, kind="stable")
     sessions = _sessions(plan, rows)
     written = plan.store.write(
         f"gathered/{number}", {"types": types},
         **{name: values for name, values in rows.items() if name not in ("session", "user")},
         entry=entry, first=first, by_shard=by_shard, shards=_starts(shard[by_shard], plan.shards),
-        **{name: values[by_shard] for name, values in held.items()}, **sessions,
+        **{name: values[by_shard] for name, values in arrays.items()}, **sessions,
     )  # fmt: skip
     return {"rows": len(blocks), "bytes": written}
 
 
 def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | None], np.ndarray]:
-    """The columns of the range's rows in order of time, what types there are, and their digests."""
+    """The columns of the range's rows in order of time, their types, and their digests."""
     since = plan.cuts[number - 1] if number else None
     until = plan.cuts[number] if number < len(plan.cuts) else None
     parts: list[dict[str, np.ndarray]] = []
     types: dict[str | None, int] = {}
     for part in range(plan.parts):
-        with plan.store.open(f"encoded/{part}") as held:
-            time = held["time"]
+        with plan.store.open(f"encoded/{part}") as encoded:
+            time = encoded["time"]
             start = 0 if since is None else int(np.searchsorted(time, since))
             stop = len(time) if until is None else int(np.searchsorted(time, until))
             if start == stop:
                 continue
-            taken: dict[str, Any] = {name: held[name, start:stop] for name in ROWS}
-            offsets = held["offsets", start : stop + 1]
-            taken["blocks"], taken["digests"] = np.diff(offsets), held["digests", int(offsets[0]) : int(offsets[-1])]
+            rows: dict[str, Any] = {name: encoded[name, start:stop] for name in ROWS}
+            offsets = encoded["offsets", start : stop + 1]
+            rows["blocks"], rows["digests"] = np.diff(offsets), encoded["digests", int(offsets[0]) : int(offsets[-1])]
             for name in plan.carried:
-                taken[f"carried {name}"] = held[f"carried {name}", start:stop]
+                rows[f"carried {name}"] = encoded[f"carried {name}", start:stop]
             for name in ("session", "user"):
                 none = np.zeros((stop - start, 2), dtype=np.uint64)
-                taken[name] = held[name, start:stop] if name in held else none
+                rows[name] = encoded[name, start:stop] if name in encoded else none
             if plan.has_types:
-                code = np.array([types.setdefault(kind, len(types)) for kind in held.about["types"]], dtype=np.int32)
-                taken["type"] = code[held["type", start:stop]]
-            parts.append(taken)
+                code = np.array([types.setdefault(kind, len(types)) for kind in encoded.about["types"]], dtype=np.int32)
+                rows["type"] = code[encoded["type", start:stop]]
+            parts.append(rows)
     if not parts:
         return _no_rows(plan), [], np.empty((0, 2), dtype=np.uint64)
     whole = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
-    order = np.argsort(whole["time"], kind="stable")  # parts follow each other as the log does
+    order = np.argsort(whole["time"], kind="stable")  # parts are in the order of the log
     digests, blocks = whole.pop("digests"), whole["blocks"]
     if not (order[1:] > order[:-1]).all():
         digests = _taken(digests, offsets_of(blocks), order)
@@ -92,16 +92,16 @@ def _no_rows(plan):
 
 
 def _taken(digests, offsets, order) -> np.ndarray:
-    """The digests of rows in another order."""
+    """The digests of the rows in another order."""
     place, _ = ragged.take(np.arange(len(digests)), offsets, order)
     return digests[place]
 
 
-# -- who holds what ----------------------------------------------------------------------------------------------
+# -- contributors ------------------------------------------------------------------------------------------------
 
 
-def _holders(plan: Plan, rows, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """The contributor of each row, numbered within the range, and the 128 bits that stand for it in all ranges."""
+def _contributors(plan: Plan, rows, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """The contributor of each row, numbered within the range, and its 128-bit identity across ranges."""
     count = len(rows["blocks"])
     tokens = np.stack([np.arange(count, dtype=np.uint64), np.full(count, ALONE, dtype=np.uint64)], axis=1)
     tokens[:, 0] |= np.uint64(number << 40)
@@ -112,9 +112,10 @@ def _holders(plan: Plan, rows, number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _split(plan: Plan, digest, offsets, tails, contributor) -> tuple[np.ndarray, np.ndarray]:
-    """The entry of each reference: its digest, or its digest with a contributor, numbered by first appearance (int32).
+    """The entry of each reference (int32), and whether a digest is never split.
 
-    And of which digests no contributor need be told: k have it in this range already, or it is a tail's.
+    An entry is a digest, or a digest with a contributor, numbered by first appearance. A digest is never split if k
+    contributors share it in this range, or if it is a tail block's.
     """
     distinct = int(digest.max(initial=-1)) + 1
     many = sharing.count_contributors([(digest, offsets)], contributor, distinct) >= plan.profile.k
@@ -127,7 +128,7 @@ def _split(plan: Plan, digest, offsets, tails, contributor) -> tuple[np.ndarray,
 
 
 def _sessions(plan: Plan, rows) -> dict[str, np.ndarray]:
-    """The range's sessions by shard: digest, last row, rows; and the number of each row's, -1 = none."""
+    """The range's sessions by shard: digest, last row, rows; and the session number of each row, -1 = none."""
     if not plan.has_sessions:
         return {}
     known = np.flatnonzero(rows["session"].any(axis=1))
@@ -135,7 +136,7 @@ def _sessions(plan: Plan, rows) -> dict[str, np.ndarray]:
     session[known] = numbering.DigestIndex().add(rows["session"][known])
     firsts = known[firsts_of(session[known])]
     last = np.empty(len(firsts), dtype=np.int64)
-    last[session[known]] = known  # the latest write stays
+    last[session[known]] = known  # the last write wins
     digest = rows["session"][firsts]
     shard = shard_of(digest, plan.shards)
     by_shard = np.argsort(shard, kind="stable")
@@ -147,5 +148,5 @@ def _sessions(plan: Plan, rows) -> dict[str, np.ndarray]:
 
 
 def _starts(sorted_shards, shards) -> np.ndarray:
-    """Where each shard begins, and the last one ends."""
+    """The start of each shard, and the end of the last one."""
     return np.searchsorted(sorted_shards, np.arange(shards + 1))

@@ -1,4 +1,4 @@
-"""The stages on this machine: one process a worker; a task whose worker died is done again."""
+"""Run the stages on this machine: one process for each worker; a task runs again if its worker died."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ class LocalRunner:
         self.workers = workers or cores()
 
     def map(self, function: Callable, items: Sequence) -> Iterator:
-        """function(item) for each, in order."""
+        """function(item) for each item, in order."""
         return retrying_map(function, items, self.workers)

@@ -1,4 +1,4 @@
-"""Match: one shard of all ranges' entries: which came first, and which are split among few contributors."""
+"""Match: for one shard of all ranges' entries, find the first appearances, and split blocks of few contributors."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ import numpy as np
 from ..._native import ids as numbering
 from .task_plan import MANY, Plan, firsts_of, numbers_of, offsets_of
 
-TAIL = 2**62  # in place of a contributor: blocks that are nobody else's
+TAIL = 2**62  # in place of a contributor: unique tail blocks
 
 
 def match(plan: Plan, shard: int) -> dict[str, int]:
-    """Make `matched/<shard>`: for each entry, range after range, who has its id first.
+    """Write `matched/<shard>`: for each entry, range by range, the first entry with the same id.
 
-    `owner` is the first entry of the same block (itself, if it is new), `is_first` says whether its digest is new.
+    `owner` is the first entry of the same block (itself if it is new); `is_first` marks a new digest.
     """
     digests, tails, contributors, sessions, bounds, session_bounds = [], [], [], [], [0], [0]
     for number in range(plan.ranges):
-        with plan.store.open(f"gathered/{number}") as held:
-            start, stop = held["shards", shard : shard + 2].tolist()
-            digests.append(held["digest", start:stop])
-            tails.append(held["is_tail", start:stop])
+        with plan.store.open(f"gathered/{number}") as rows:
+            start, stop = rows["shards", shard : shard + 2].tolist()
+            digests.append(rows["digest", start:stop])
+            tails.append(rows["is_tail", start:stop])
             bounds.append(bounds[-1] + stop - start)
             if plan.counts != "none":
-                contributors.append(held["contributor", start:stop])
+                contributors.append(rows["contributor", start:stop])
             if plan.has_sessions:
-                start, stop = held["session_shards", shard : shard + 2].tolist()
-                found = {name: held[f"session_{name}", start:stop] for name in ("digest", "last", "rows")}
-                found["last"] += plan.rows_before[number]
-                sessions.append(found)
+                start, stop = rows["session_shards", shard : shard + 2].tolist()
+                in_range = {name: rows[f"session_{name}", start:stop] for name in ("digest", "last", "rows")}
+                in_range["last"] += plan.rows_before[number]
+                sessions.append(in_range)
                 session_bounds.append(session_bounds[-1] + stop - start)
     digest = numbering.DigestIndex().add(np.concatenate(digests)).astype(np.int64)
     del digests
     firsts, is_tail = firsts_of(digest), np.concatenate(tails)
-    name = np.zeros(len(digest), dtype=np.int64)  # what tells blocks of one digest apart
+    name = np.zeros(len(digest), dtype=np.int64)  # distinguishes blocks with the same digest
     if contributors:
-        name = _holders(digest, is_tail, len(firsts), np.concatenate(contributors), plan.profile.k)
+        name = _split_numbers(digest, is_tail, len(firsts), np.concatenate(contributors), plan.profile.k)
     name[is_tail] = TAIL
     block = numbers_of(digest, name)
     owner = firsts_of(block)[block]
@@ -48,8 +48,8 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
     return {"bytes": written}
 
 
-def _holders(digest, is_tail, distinct, contributor, k) -> np.ndarray:
-    """A number for the contributor of each entry whose digest 2 to k - 1 have, else 0."""
+def _split_numbers(digest, is_tail, distinct, contributor, k) -> np.ndarray:
+    """A number for the contributor of each entry whose digest has 2 to k - 1 contributors, else 0."""
     many = (contributor == MANY).all(axis=1)
     number = numbering.DigestIndex().add(contributor).astype(np.int64)
     counted = firsts_of(numbers_of(digest, number))
@@ -60,7 +60,7 @@ def _holders(digest, is_tail, distinct, contributor, k) -> np.ndarray:
 
 
 def _linked(sessions, bounds) -> dict[str, np.ndarray]:
-    """For each range's part of a session: the first of all parts, the last row before it, and the turns before it."""
+    """For the turns of a session in each range: the first range's entry, and the last row and turns before them."""
     whole = {name: np.concatenate([part[name] for part in sessions]) for name in sessions[0]}
     session = numbering.DigestIndex().add(whole["digest"]).astype(np.int64)
     by_session = np.argsort(session, kind="stable")

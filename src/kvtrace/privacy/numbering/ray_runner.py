@@ -1,4 +1,4 @@
-"""The stages on a Ray cluster: one task at a time on a CPU; what a lost worker or node was doing is done again."""
+"""Run the stages on a Ray cluster: one task at a time on a CPU; the tasks of a lost worker or node run again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RayRunner:
         self.workers = workers
 
     def map(self, function: Callable, items: Sequence) -> Iterator:
-        """function(item) for each, in order."""
+        """function(item) for each item, in order."""
         from ..._base.ray_cluster import ordered
 
         return ordered(function, items, in_flight=2 * self.workers, retries=RETRIES)
@@ -26,9 +26,9 @@ class RayRunner:
 
 @contextmanager
 def on_ray(address: str | None = None, workers: int | None = None) -> Iterator[RayRunner]:
-    """A runner on a cluster: the one at an address, or one of this machine that ends with the block.
+    """A runner on the cluster at an address, or on a local cluster that stops when the block ends.
 
-    `workers` is how many tasks may be under way; all CPUs of the cluster if None.
+    `workers` is the maximum number of concurrent tasks; by default all CPUs of the cluster.
     """
     from ..._base.ray_cluster import connected
 

@@ -1,4 +1,4 @@
-"""Arrays in files under one folder: a local one, or any that fsspec knows. A task writes a file once, and whole."""
+"""Arrays in files under one folder, local or on any file system of fsspec. A task writes each file once, atomically."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..._base.errors import KvtraceError, UsageError
-from ..._base.files import unwritable
+from ..._base.output_files import unwritable
 
-HEAD = struct.Struct("<I")  # bytes of the JSON that says which arrays there are
+HEAD = struct.Struct("<I")  # size of the JSON that describes the arrays
 
 
 @dataclass(frozen=True)
 class Store:
-    """A folder by its path or URL; files in it are for their owner alone, and hold arrays.
+    """A folder of array files, by its path or URL; only the owner can read them.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = Store(folder)
     ...     _ = store.write("ranges/3", {"made_by": "me"}, time=np.array([5, 6, 7]))
-    ...     with store.open("ranges/3") as held:
-    ...         print(held["time"], held["time", 1:2], held.about["made_by"])
+    ...     with store.open("ranges/3") as arrays:
+    ...         print(arrays["time"], arrays["time", 1:2], arrays.about["made_by"])
     [5 6 7] [6] me
     """
 
@@ -38,17 +38,17 @@ class Store:
 
     @classmethod
     def at(cls, place: str | os.PathLike) -> Store:
-        """A new store in a folder, by a name that means the same to every process, or at a URL.
+        """A new store in a folder, by its absolute path, or at a URL.
 
-        It is removed with all that it holds, so a folder that holds anything is a UsageError.
+        A run deletes its store in the end, so a folder that is not empty is a UsageError.
         """
         text = os.fspath(place)
         store = cls(text if "://" in text else os.path.abspath(text))
-        if store._holds_anything():
-            raise UsageError(f"{text}: is there and not empty, and a run removes its work folder. Name a new one.")
+        if store._has_content():
+            raise UsageError(f"{text}: the work folder is not empty, and a run deletes it in the end. Name a new one.")
         return store
 
-    def _holds_anything(self) -> bool:
+    def _has_content(self) -> bool:
         if self.is_local:
             return os.path.lexists(self.url) and not (os.path.isdir(self.url) and not os.listdir(self.url))
         files, path = self._remote()
@@ -56,34 +56,34 @@ class Store:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder that every process here sees under its path."""
+        """Whether it is a folder on this machine."""
         return "://" not in self.url
 
     def write(self, name: str, about: dict[str, Any] | None = None, /, **arrays: np.ndarray) -> int:
-        """Write a file of these arrays, and what is to be said of them; returns its bytes. It appears whole."""
-        held = {key: np.ascontiguousarray(values) for key, values in arrays.items()}
+        """Write a file of arrays, and JSON values about them; returns its size in bytes. It appears complete."""
+        contiguous = {key: np.ascontiguousarray(values) for key, values in arrays.items()}
         places, at = {}, 0
-        for key, values in held.items():
+        for key, values in contiguous.items():
             places[key] = {"dtype": values.dtype.str, "shape": values.shape, "at": at}
             at += values.nbytes
         plain = json.dumps({"about": about or {}, "arrays": places}).encode()
         with self._whole(name) as file:
             file.write(HEAD.pack(len(plain)))
             file.write(plain)
-            for values in held.values():
+            for values in contiguous.values():
                 file.write(values.reshape(-1).view(np.uint8).data)
         return HEAD.size + len(plain) + at
 
     @contextmanager
-    def open(self, name: str) -> Iterator[Held]:
-        """The arrays of a file, each read when it is asked for."""
+    def open(self, name: str) -> Iterator[StoredArrays]:
+        """The arrays of a file, each read on access."""
         with self._file(name) as file:
             (size,) = HEAD.unpack(file.read(HEAD.size))
-            said = json.loads(file.read(size))
-            yield Held(file, said["about"], said["arrays"], HEAD.size + size)
+            header = json.loads(file.read(size))
+            yield StoredArrays(file, header["about"], header["arrays"], HEAD.size + size)
 
     def remove(self) -> None:
-        """Remove all of it."""
+        """Delete the folder with its files."""
         if self.is_local:
             shutil.rmtree(self.url, ignore_errors=True)
         else:
@@ -96,7 +96,7 @@ class Store:
         if not self.is_local:
             files, path = self._remote()
             files.makedirs(f"{path}/{os.path.dirname(name)}", exist_ok=True)
-            with files.open(f"{path}/{name}", "wb") as file:  # object stores show a file when it is closed
+            with files.open(f"{path}/{name}", "wb") as file:  # object stores publish a file on close
                 yield file
             return
         path = os.path.join(self.url, name)
@@ -122,7 +122,7 @@ class Store:
                 with files.open(f"{path}/{name}", "rb") as file:
                     yield file
         except FileNotFoundError:
-            raise KvtraceError(f"{self.url}: {name} has gone while the run went on.") from None
+            raise KvtraceError(f"{self.url}: {name} was deleted during the run.") from None
 
     def _remote(self):
         try:
@@ -133,8 +133,8 @@ class Store:
 
 
 @dataclass
-class Held:
-    """What a file holds: `held["name"]` is an array, `held["name", 3:5]` some of its rows, `about` what was said."""
+class StoredArrays:
+    """The content of a file: `arrays["name"]` is an array, `arrays["name", 3:5]` some rows, `about` the JSON values."""
 
     _file: BinaryIO
     about: dict[str, Any]
@@ -144,8 +144,8 @@ class Held:
     def __contains__(self, name: str) -> bool:
         return name in self._places
 
-    def __getitem__(self, wanted: str | tuple[str, slice]) -> np.ndarray:
-        name, rows = (wanted, slice(None)) if isinstance(wanted, str) else wanted
+    def __getitem__(self, key: str | tuple[str, slice]) -> np.ndarray:
+        name, rows = (key, slice(None)) if isinstance(key, str) else key
         place = self._places[name]
         dtype, (length, *others) = np.dtype(place["dtype"]), place["shape"]
         start, stop, _ = rows.indices(length)
@@ -161,5 +161,5 @@ def _read_into(file, room: memoryview) -> None:
     while done < len(room):
         count = file.readinto(room[done:])
         if not count:
-            raise KvtraceError("a file of the run has become shorter while the run went on.")
+            raise KvtraceError("a file in the work folder became shorter during the run.")
         done += count

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from ..._base.errors import UsageError
-from ..._base.files import write_atomically
+from ..._base.output_files import write_atomically
 from ...trace.trace import Trace
 from ..tokenizers import Tokenizer
 from .blocks import PromptBlocks

@@ -1,4 +1,4 @@
-"""The figures of a trace that its sidecar states and a run prints: its size, and the hit rates without eviction."""
+"""The figures of a trace in sidecars and summaries: its size, and its hit rates without eviction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def figures(trace: Trace) -> Figures:
     >>> figures(toy("0 1", "0 2"))["hits"]["block_hit_rate"]
     0.25
     """
-    found: Figures = {
+    values: Figures = {
         "requests": len(trace),
         "tokens": int(trace.input_length.sum()),
         "output_tokens": int(trace.output_length.sum()),
@@ -38,8 +38,8 @@ def figures(trace: Trace) -> Figures:
         "sessions": 0 if trace.session is None else int(trace.session.max()) + 1,
         "duration_ms": float(trace.timestamp[-1]),
     }
-    if "prefixes" not in trace.meta:  # else they are unknown, and rates of 0 would say that nothing is shared
-        found["hits"] = count_hits(trace, unlimited_hits(trace)).to_dict()
+    if "prefixes" not in trace.meta:  # otherwise shared prefixes are unknown, and rates of 0 would be wrong
+        values["hits"] = count_hits(trace, unlimited_hits(trace)).to_dict()
     if trace.output_ids is not None:
-        found["hits_with_outputs"] = count_hits(trace, unlimited_hits(trace, outputs=True)).to_dict()
-    return found
+        values["hits_with_outputs"] = count_hits(trace, unlimited_hits(trace, outputs=True)).to_dict()
+    return values

@@ -1,0 +1,173 @@
+"""Read files by name, gzip and zstd files as if they were plain; `-` is stdin."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import InputError
+from .files import BUFFER, SUFFIXES, is_std, name_of
+
+MAGIC = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+CHUNK = 1 << 16  # compressed bytes to decompress at a time
+
+
+def open_read(path: str | Path) -> io.BufferedReader:
+    """A stream of a file's bytes, decompressed if they are gzip or zstd; `-` is stdin.
+
+    All errors, now or during reading, are InputErrors that name the file.
+    """
+    name = name_of(path)
+    source = _open(path)
+    try:
+        head = _read(source, name, 4)
+        form = _form(head)
+        named = None if is_std(path) else SUFFIXES.get(Path(path).suffix)
+        if named and form != named:
+            raise InputError(f"{name}: the file is not {named} data, although its name says so. Rename it.")
+        raw: io.RawIOBase = _FileBytes(source, name, head, owned=not is_std(path))
+        return io.BufferedReader(_Decompressed(raw, name, form) if form else raw, BUFFER)
+    except BaseException:
+        if not is_std(path):
+            source.close()
+        raise
+
+
+def size_of(stream: io.BufferedReader) -> int | None:
+    """The number of bytes in a stream of open_read; None if it is known only after reading."""
+    return getattr(stream.raw, "size", None)
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------
+
+
+def _open(path) -> BinaryIO:
+    if is_std(path):
+        if sys.stdin is None:
+            raise InputError("stdin is closed.")
+        return sys.stdin.buffer
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise InputError(f"{path}: {_why(error)}") from None
+
+
+def _why(error: OSError) -> str:
+    """The system's message without the path."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file."
+    if isinstance(error, IsADirectoryError):
+        return "this is a folder, not a file."
+    return f"cannot be read ({error.strerror or type(error).__name__})."
+
+
+def _form(head: bytes) -> str | None:
+    """The compression of a file, by its first four bytes; zstd files may begin with a skippable frame."""
+    if head[1:] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F:
+        return "zstd"
+    return next((form for magic, form in MAGIC.items() if head.startswith(magic)), None)
+
+
+def _read(source, name, size) -> bytes:
+    """Exactly `size` bytes; fewer only at the end of the file."""
+    data = b""
+    try:
+        while len(data) < size and (more := source.read(size - len(data))):
+            data += more
+    except OSError as error:
+        raise InputError(f"{name}: {_why(error)}") from None
+    return data
+
+
+class _FileBytes(io.RawIOBase):
+    """The bytes of an open file, including the head that was read before."""
+
+    def __init__(self, source, name, head, *, owned):
+        self._source, self._name, self._head, self._owned = source, name, head, owned
+        about = os.fstat(source.fileno()) if owned else None
+        self.size = about.st_size if about and stat.S_ISREG(about.st_mode) else None
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        if self._head:
+            size = min(len(buffer), len(self._head))
+            buffer[:size], self._head = self._head[:size], self._head[size:]
+            return size
+        try:
+            return self._source.readinto(buffer)
+        except OSError as error:
+            raise InputError(f"{self._name}: {_why(error)}") from None
+
+    def close(self):
+        if self._owned:
+            self._source.close()
+        super().close()
+
+
+class _Decompressed(io.RawIOBase):
+    """The concatenated content of gzip members or zstd frames.
+
+    zstandard.open is not used because it accepts a truncated file.
+    """
+
+    def __init__(self, packed, name, form):
+        self._packed, self._name, self._form = packed, name, form
+        self._new, self._errors = _unpacker(form)
+        self._part, self._rest, self._ready = (
+            self._new(),
+            b"",
+            b"",
+        )  # current member or frame, compressed and plain bytes
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        while not self._ready:
+            if not self._rest:
+                self._rest = self._packed.read(CHUNK)
+            if not self._rest:
+                self._verify_end()
+                return 0
+            self._unpack()
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+    def _unpack(self):
+        if self._part is None:
+            self._rest = self._rest.lstrip(b"\0")  # gzip files may be padded
+            if not self._rest:
+                return
+            self._part = self._new()
+        packed, self._rest = self._rest, b""
+        try:
+            self._ready = memoryview(self._part.decompress(packed))
+        except self._errors:
+            raise InputError(f"{self._name}: the {self._form} data is damaged.") from None
+        if self._part.eof:
+            self._rest, self._part = self._part.unused_data, None
+
+    def _verify_end(self):
+        if self._part is not None:
+            raise InputError(f"{self._name}: the {self._form} data ends early; the file is truncated.")
+
+    def close(self):
+        self._packed.close()
+        super().close()
+
+
+def _unpacker(form) -> tuple[Any, Any]:
+    """A function that makes a decompressor for one member or frame, and its error for damaged data."""
+    if form == "gzip":
+        return lambda: zlib.decompressobj(wbits=31), zlib.error
+    import zstandard
+
+    return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj, zstandard.ZstdError

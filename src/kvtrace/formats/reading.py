@@ -1,0 +1,175 @@
+"""Read trace files of any format into a Trace. The content of the file determines its format, not its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from .._base.errors import InputError, RowError, UsageError
+from .._base.files import name_of
+from .._base.input_files import open_read
+from ..trace.columns import Columns, replace_columns
+from ..trace.invariants import expected_blocks
+from ..trace.trace import Trace
+from . import bailian, mooncake, parquet
+from . import dataset as datasets
+from .block_size import settle
+from .format_table import FORMATS, format_of, require_format
+from .jsonl_read import OnError, read_rows
+from .read_result import ReadResult
+from .sidecar import Sidecar, read_sidecar
+
+EXTRA = ("keep", "ignore")
+
+
+def read(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    block_size: int | None = None,
+    tail: str | None = None,
+    extra: str = "keep",
+    threads: int | None = None,
+    add_columns: Callable[[int], dict[str, np.ndarray]] | None = None,
+) -> Trace:
+    """Read a trace and normalise it: rows in time order, times from 0, ids 0, 1, 2, ... (`Trace.fixes` counts changes).
+
+    Args:
+        path: a file (plain, gzip or zstd), a data set, or `-` for stdin.
+        format: one of NAMES. By default inferred from the content.
+        block_size: tokens a block. By default the sidecar's, else the only size that fits all prompts.
+        tail: kept, unique or dropped. By default the sidecar's, else inferred.
+        extra: keep other fields as extra columns, or ignore them.
+        threads: parser threads for JSON Lines.
+        add_columns: a function of the number of rows that returns more extra columns, in the order of the file.
+
+    Raises:
+        InputError: a row is not valid; the message names its line.
+        UsageError: an option is not valid, or contradicts the sidecar.
+    """
+    result = read_columns(path, format=format, extra=extra, threads=threads)
+    rows, sidecar = result.columns, _valid_sidecar(result, block_size, tail)
+    if not len(rows):
+        raise InputError(f"{result.path}: the file has no requests.")
+    if add_columns is not None:
+        rows.extra |= add_columns(len(rows))
+    block_size = sidecar.block_size if block_size is None else block_size
+    with _sidecar_hint(sidecar if result.sidecar and result.sidecar.block_size else None):
+        block_size, tail = settle(result, block_size, sidecar.tail if tail is None else tail)
+    _require_lengths(result, block_size, tail)
+    if sidecar.first_id:
+        rows = _shifted(rows, -sidecar.first_id)
+    with _file_name_in_errors(result):
+        trace = Trace.from_columns(rows, block_size=block_size, tail=tail, meta=sidecar.meta)
+    trace.fixes.dangling_parents += len(result.lost_parents)
+    return trace
+
+
+def read_columns(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    extra: str = "keep",
+    threads: int | None = None,
+    on_error: OnError | None = None,
+) -> ReadResult:
+    """Read the columns of a file without normalising them, with the line of each row and the sidecar.
+
+    `on_error` gets the errors of unreadable rows, which are left out; without it, the first error is raised.
+    """
+    _require_options(format, extra, threads)
+    name = name_of(path)
+    if format == "dataset" or (format is None and os.path.isdir(path) and _is_dataset(path)):
+        return datasets.read(path, extra=extra)
+    with open_read(path) as stream:
+        if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
+            result = parquet.read(stream, path, extra=extra)
+        else:
+            keep = None if extra == "keep" else {*mooncake.KEPT, *bailian.MARKS}
+            rows = read_rows(stream, name, keep=keep, on_error=on_error, threads=threads)
+            reader = FORMATS[format or format_of(rows.others)]
+            result = reader.result_of(rows, name, on_error)
+    if extra == "ignore":
+        result.columns.extra = {}
+    result.sidecar = read_sidecar(path) or result.sidecar
+    return result
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------
+
+
+def _require_options(format, extra, threads):
+    require_format(format)
+    if extra not in EXTRA:
+        raise UsageError(f"{extra!r} is not valid for extra. Choose one of {', '.join(EXTRA)}.")
+    if threads is not None and threads < 1:
+        raise UsageError(f"threads must be at least 1, not {threads}.")
+
+
+def _is_dataset(path) -> bool:
+    """Whether a folder is a data set by content or name."""
+    return datasets.is_dataset(path) or datasets.has_dataset_name(path)
+
+
+def _valid_sidecar(result: ReadResult, block_size, tail) -> Sidecar:
+    """The sidecar, if it describes this file; an explicit block size replaces the sidecar of another file."""
+    sidecar = result.sidecar
+    if sidecar is None:
+        return Sidecar("")
+    if not sidecar.describes(result.columns):
+        if block_size is None:
+            raise InputError(sidecar.mismatch(result.columns))
+        return Sidecar("")
+    for option, value, own in (("--block-size", block_size, sidecar.block_size), ("--tail", tail, sidecar.tail)):
+        if value is not None and own is not None and value != own:
+            larger = " (`kvtrace convert --fold N` merges blocks)" if option == "--block-size" else ""
+            raise UsageError(f"{sidecar.path}: the sidecar says {own}, not {option} {value}. Omit the option{larger}.")
+    return sidecar
+
+
+def _require_lengths(result: ReadResult, block_size: int, tail: str) -> None:
+    """RowError, with its line, for lengths that a Trace would refuse."""
+    columns = result.columns
+    if (negative := np.flatnonzero(columns.output_length < 0)).size:
+        raise result.error(negative[0], "output_length is negative.")
+    if columns.output_offsets is None:
+        return
+    both = expected_blocks(columns.input_length + columns.output_length, block_size, tail)
+    expected, blocks = both - columns.input_length // block_size, np.diff(columns.output_offsets)
+    if (wrong := np.flatnonzero((blocks != 0) & (blocks != expected))).size:
+        row = int(wrong[0])
+        raise result.error(
+            row,
+            f"{blocks[row]:,} output_hash_ids; at block size {block_size} there should be {expected[row]:,} after the "
+            "prompt's full blocks.",
+        )
+
+
+def _shifted(columns: Columns, by: int) -> Columns:
+    output_ids = None if columns.output_ids is None else columns.output_ids + by
+    return replace_columns(columns, hash_ids=columns.hash_ids + by, output_ids=output_ids)
+
+
+@contextmanager
+def _sidecar_hint(sidecar: Sidecar | None):
+    """Add a hint about the sidecar to an error caused by its block size."""
+    try:
+        yield
+    except RowError as error:
+        if sidecar is not None and sidecar.path:
+            hint = f"The block size is from the sidecar: delete {sidecar.path} if it is wrong."
+            error.hint = f"{hint} {error.hint or ''}".rstrip()
+        raise
+
+
+@contextmanager
+def _file_name_in_errors(result: ReadResult):
+    """Add the file's name to the errors of a Trace."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{result.path}: {error}") from None

@@ -1,0 +1,185 @@
+"""Collect the evidence for an audit: the file, its sidecar and card, its valid requests and their contributors."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from ..._base.errors import InputError, UsageError
+from ..._base.files import is_regular, name_of
+from ..._base.memory import give_back
+from ...formats import format_table, reading, writing
+from ...formats.block_size import settle
+from ...formats.dataset import CARD
+from ...formats.sidecar import Sidecar, load, sidecar_path
+from ...trace.columns import Columns
+from ...trace.invariants import expected_blocks
+from ...trace.normalise import normalise
+from .. import profiles
+from ..contributors import Contributors
+from ..profiles import PROFILES, Profile
+from ..users import numbered
+from .block_feed import number_ids
+from .blocks import AuditedRequests
+from .bound import AuditMemory
+from .evidence import Evidence
+from .id_numbers import IdNumbers
+from .source import MetadataText, parse_text
+from .source_reader import is_dataset, read
+
+SHARED = ("timestamp", "input_length", "output_length", "session", "parent")
+
+
+def collect_evidence(
+    path, *, against=None, users=None, profile=None, block_size=None, format=None, sidecar=None, contributors=None,
+    memory=None,
+) -> Evidence:  # fmt: skip
+    """The evidence for an audit of a trace file or a data set; InputError if it cannot be read at all."""
+    if format not in (None, *format_table.NAMES):
+        raise UsageError(f"{format!r} is not a valid format. Choose one of {', '.join(format_table.NAMES)}.")
+    requested = None if profile is None else profiles.profile(profile)
+    limit = AuditMemory.of(path, memory, profile=profile, users=users is not None, against=against)
+    numbers = IdNumbers(max_ids=None if limit is None else limit.max_ids)
+    evidence = Evidence(read(path, format, lambda piece: number_ids(piece, numbers)), numbers)
+    if limit:
+        limit.require(numbers)
+    if not len(evidence.columns):
+        raise InputError(f"{name_of(path)}: the file has no readable requests.")
+    evidence.texts = [*_sidecars(path, sidecar), *evidence.source.texts]
+    evidence.sidecar = _matching_sidecar(evidence)
+    evidence.card = _card(path)
+    declared = _declared(evidence.meta)
+    evidence.profile, evidence.declared = requested or declared or PROFILES["standard"], declared
+    _add_requests(evidence, block_size)
+    _add_contributors(evidence, users, contributors)
+    evidence.previous = None if against is None else reading.read(against, extra="ignore")
+    give_back()
+    return evidence
+
+
+# -- beside the file ---------------------------------------------------------------------------------------------
+
+
+def _sidecars(path, given) -> list[MetadataText]:
+    if given is not None:
+        return [MetadataText("the sidecar", given)]
+    text = None if not is_regular(path) else _text(sidecar_path(path))
+    return [] if text is None else [parse_text("the sidecar", text)]
+
+
+def _matching_sidecar(evidence: Evidence) -> Sidecar | None:
+    """The first sidecar, if it is valid and describes this file; otherwise its fault is recorded."""
+    for text in evidence.texts:
+        if text.fault or not isinstance(text.values, dict) or text.where not in ("the sidecar", "metadata kvtrace"):
+            continue
+        with suppress(InputError, TypeError):
+            sidecar = load(orjson.dumps(text.values, option=orjson.OPT_SERIALIZE_NUMPY), text.where)
+            if evidence.source.unread or _describes(sidecar, evidence.columns):
+                return sidecar
+            text.fault = "describes another file: its counts differ from this file's"
+        text.fault = text.fault or "is not a valid sidecar"
+        return None
+    return None
+
+
+def _describes(sidecar, columns) -> bool:
+    """Whether a sidecar's counts are those of the rows."""
+    return sidecar.requests in (None, len(columns)) and sidecar.blocks in (None, columns.offsets[-1])
+
+
+def _text(path) -> bytes | None:
+    with suppress(OSError):
+        return Path(path).read_bytes()
+    return None
+
+
+def _card(path) -> str | None:
+    if is_dataset(path):
+        text = _text(os.path.join(path, CARD))
+    else:
+        text = _text(writing.card_path(path)) if is_regular(path) else None
+    return None if text is None else text.decode(errors="replace")
+
+
+def _declared(meta) -> Profile | None:
+    return profiles.declared(meta) if isinstance(meta.get("profile"), str) else None
+
+
+# -- the requests ------------------------------------------------------------------------------------------------
+
+
+def _add_requests(evidence: Evidence, block_size) -> None:
+    """Add the requests of all rows whose numbers fit each other; the check `lengths` reports the other rows."""
+    columns, sidecar = evidence.columns, evidence.sidecar or Sidecar("")
+    size, tail = block_size or sidecar.block_size, {"unique": "kept"}.get(sidecar.tail or "", sidecar.tail)
+    if block_size is not None and (type(block_size) is not int or block_size < 1):
+        raise UsageError(f"the block size must be a whole number of tokens, at least 1, not {block_size!r}.")
+    if size is None:
+        with suppress(InputError):
+            size, tail = settle(evidence.read_result, None, tail)
+    if size is None:
+        return
+    evidence.block_size, evidence.tail = size, tail or _likely_tail(columns, size)
+    rows = np.flatnonzero(sound(columns, size, evidence.tail))
+    in_order = not (np.diff(columns.timestamp[rows]) < 0).any()
+    if not in_order:
+        rows = rows[np.argsort(columns.timestamp[rows], kind="stable")]
+    if len(rows):
+        evidence.requests = _requests(columns, rows, in_order, size, evidence.tail)
+
+
+def _requests(columns: Columns, rows, in_order, block_size, tail) -> AuditedRequests:
+    nothing, parent = np.empty(0, dtype=np.int64), columns.parent
+    plain = Columns(
+        columns.timestamp, columns.input_length, columns.output_length, nothing, np.zeros(len(columns) + 1),
+        session=columns.session, parent=None if parent is None else np.clip(parent, -1, len(columns)),
+    )  # fmt: skip
+    if len(rows) < len(columns) or not in_order:
+        plain = plain.take(rows)
+    normalised, _ = normalise(plain)
+    time, inputs, outputs, session, parent = (
+        _reuse(getattr(columns, name), getattr(normalised, name)) for name in SHARED
+    )
+    return AuditedRequests(time, inputs, outputs, session, parent, block_size, tail, rows, in_order)
+
+
+def _reuse(original, normalised):
+    """The file's own array if normalising changed nothing, so that memory holds it once."""
+    same = original is not None and normalised is not None and original.dtype == normalised.dtype
+    return original if same and np.array_equal(original, normalised) else normalised
+
+
+def sound(columns: Columns, block_size: int, tail: str) -> np.ndarray:
+    """Whether each row has valid times and lengths, and as many blocks as its lengths give."""
+    lengths, outputs = columns.input_length, columns.output_length
+    fits = (lengths >= 0) & (outputs >= 0) & np.isfinite(columns.timestamp)
+    fits &= np.diff(columns.offsets) == expected_blocks(lengths, block_size, tail)
+    if columns.output_offsets is not None:
+        blocks = np.diff(columns.output_offsets)
+        expected = expected_blocks(lengths + outputs, block_size, tail) - lengths // block_size
+        fits &= (blocks == 0) | (blocks == expected)
+    return fits
+
+
+def _likely_tail(columns, size) -> str:
+    blocks = np.diff(columns.offsets)
+    fits = {tail: (expected_blocks(columns.input_length, size, tail) == blocks).sum() for tail in ("kept", "dropped")}
+    return max(fits, key=fits.__getitem__)
+
+
+def _add_contributors(evidence: Evidence, users, known: Contributors | None) -> None:
+    """Add the users in a file, or the contributors that the caller knows, in the order of the requests."""
+    count, requests = len(evidence.columns), evidence.requests
+    numbers = None if users is None else numbered(users, count)
+    if numbers is None and known is not None and len(known.contributor) != count:
+        raise UsageError(f"contributors has {len(known.contributor):,} values for {count:,} rows. Give one for each.")
+    if requests is None:
+        return
+    if numbers is not None:
+        evidence.users = numbers[requests.rows]
+    elif known is not None:
+        evidence.contributors = Contributors(known.contributor[requests.rows], known.kind)

@@ -1,0 +1,127 @@
+"""k_sharing: every shared block has at least k contributors.
+
+A sender who recognises their own row learns that another contributor of a shared block sent the same text, and which
+rows belong to it. The check counts the contributors that the release counted, if the trace still shows them; otherwise
+the next best, and the finding says so.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from ...trace.trace import Trace
+from ..contributors import Contributors, contributors
+from .blocks import RequestBlocks
+from .bound import USUAL_K
+from .contributor_counts import count_up_to
+from .evidence import Evidence
+from .finding import Finding, failed, not_checked, passed, warned
+
+WORDS = {"users": "users", "sessions": "sessions", "inferred": "inferred conversations", "requests": "requests"}
+
+
+def check(evidence: Evidence) -> Finding:
+    """Measure the share of requests with a block of 2 to k - 1 contributors."""
+    if evidence.requests is None:
+        return not_checked("no row is a valid request")
+    profile_k, (who, certain) = evidence.profile.k, counted(evidence)
+    k = profile_k if profile_k > 1 else USUAL_K
+    count = count_up_to(k, evidence.feed, who.contributor, evidence.sums.uses.anywhere)
+    is_exposed = exposed(evidence, (count > 1) & (count < k))
+    figure = {
+        "k": k, "counted": who.kind, "certain": certain, "exposed_requests": int(is_exposed.sum()),
+        "share": float(is_exposed.mean()),
+    }  # fmt: skip
+    if evidence.release.get("tenants_isolated") is True and who.kind == "users":
+        figure["blocks_of_several_tenants"] = several = int(np.count_nonzero(count > 1))
+        if several:
+            sentence = f"{several:,} blocks are shared by several users, but the release isolates tenants."
+            remedy = "Release it again with the tenants as users."
+            # users of one tenant may share a block; the users of a --users file are the isolated tenants
+            is_failure = evidence.users is not None
+            return failed(figure, sentence, remedy) if is_failure else warned(figure, sentence, remedy)
+    sentence = (
+        f"{is_exposed.sum():,} of {len(is_exposed):,} requests have a block shared by fewer than {k} {WORDS[who.kind]}"
+    )
+    if profile_k <= 1:
+        return passed(figure, f"{sentence}; {evidence.profile.name} splits none.")
+    stand_in = "" if certain else f", which stand in for {_released_contributors(evidence)}"
+    pass_users = "Pass --users FILE, one user a line for each row, to count the same contributors as the release."
+    if not is_exposed.any():
+        sentence = f"no request has a block shared by fewer than {k} {WORDS[who.kind]}{stand_in}."
+        return passed(figure, sentence) if certain else warned(figure, sentence, pass_users)
+    if certain:
+        return failed(
+            figure,
+            f"{sentence}: their senders can see that another one sent the same text.",
+            f"Split these blocks: `kvtrace release --k {k}`.",
+        )
+    return warned(figure, f"{sentence}{stand_in}.", pass_users)
+
+
+def exposed(evidence: Evidence, few: np.ndarray) -> np.ndarray:
+    """Whether each request has one of the marked blocks (block -> bool)."""
+    assert evidence.requests is not None
+    is_exposed = np.zeros(len(evidence.requests), dtype=bool)
+
+    def take(blocks: RequestBlocks):
+        for numbers, offsets in blocks.segments():
+            is_exposed[np.repeat(blocks.requests, np.diff(offsets))[few[numbers]]] = True
+
+    if few.any():
+        evidence.feed(take)
+    return is_exposed
+
+
+def counted(evidence: Evidence) -> tuple[Contributors, bool]:
+    """The contributors to count, and whether they are certainly those that the release counted."""
+    requests, released = evidence.requests, evidence.release.get("k_counted")
+    assert requests is not None
+    if evidence.users is not None:
+        return best_contributors(evidence, evidence.users), True
+    if evidence.contributors is not None:
+        return evidence.contributors, True
+    if evidence.profile.k_counts == "requests" or (evidence.declared and released == "requests"):
+        return Contributors(np.arange(len(requests)), "requests"), True
+    if evidence.declared is not None and released == "inferred":
+        return inferred(evidence), True
+    best = best_contributors(evidence)
+    if evidence.declared is None:
+        return best, True
+    if released == "sessions":  # Bailian's rows have no sessions: chains of parents stand in, and may be cut
+        return best, best.kind == "sessions" and evidence.read_result.format != "bailian"
+    return best, False
+
+
+def best_contributors(evidence: Evidence, users: np.ndarray | None = None) -> Contributors:
+    """The users, if any is known; else the sessions, if any is known; else inferred conversations."""
+    requests = evidence.requests
+    assert requests is not None
+    if requests.has_sessions or (users is not None and (users >= 0).any()):
+        return contributors(cast(Trace, requests), users)  # reads sessions only
+    return inferred(evidence)
+
+
+def inferred(evidence: Evidence) -> Contributors:
+    """The conversations inferred from the blocks. Memory: 13 bytes a block and 8 a request."""
+    from ..._native import sharing
+
+    requests = evidence.requests
+    assert requests is not None
+    inference = sharing.Inference(len(requests), requests.tail != "dropped", evidence.numbers.distinct)
+
+    def take(blocks: RequestBlocks):
+        if len(blocks.requests):  # in time order, so they are consecutive
+            inference.go_on(blocks.numbers, blocks.offsets, int(blocks.requests[0]))
+
+    evidence.feed_in_time(take)
+    return Contributors(inference.session, "inferred")
+
+
+def _released_contributors(evidence) -> str:
+    released = evidence.release.get("k_counted")
+    if isinstance(released, str) and released in WORDS:
+        return f"the {WORDS[released]} that the release counted (not in this file)"
+    return "the contributors that the release counted (not documented)"

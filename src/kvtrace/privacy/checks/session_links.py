@@ -1,0 +1,96 @@
+"""session_links: links between the requests of a conversation reveal no more than their blocks do."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from ...analysis.sessions import recorded_sessions
+from ...trace.trace import Trace
+from .evidence import Evidence
+from .finding import Finding, failed, passed, warned
+
+LINKS = ("session_id", "parent_chat_id", "session", "parent")
+BROKEN = ("no_parent", "later_parent", "other_session", "repeated_names")  # figures of broken links
+
+
+def check(evidence: Evidence) -> Finding:
+    """Count broken links, links that the profile forbids, and links that no shared block reveals."""
+    columns, figure = evidence.columns, _broken(evidence)
+    figure["linked_requests"] = linked = _linked(evidence)
+    figure["links_without_shared_blocks"] = hidden = _links_without_shared_blocks(evidence)
+    if broken := sum(figure[name] for name in BROKEN):
+        return failed(
+            figure,
+            f"{broken:,} links between requests are broken: the parent does not exist, comes later or belongs to "
+            "another session, or two requests have the same name.",
+            "Renumber requests and parents, and remove links to requests that are not in the trace.",
+        )
+    if evidence.profile.drop_sessions and linked:
+        return failed(
+            figure,
+            f"{linked:,} requests have a session or a turn, but {evidence.profile.name} drops all links.",
+            "Release it with `kvtrace release --drop-sessions`.",
+        )
+    if hidden:
+        return warned(
+            figure,
+            f"{hidden:,} requests are linked to an earlier one without a shared block: only the link reveals the "
+            "conversation.",
+            "Drop the links (--drop-sessions), or accept it.",
+        )
+    if not linked:
+        return passed(figure, "no field links requests to each other.")
+    return passed(
+        figure,
+        f"{linked:,} of {len(columns):,} requests are linked to an earlier one; their shared blocks reveal it too.",
+    )
+
+
+def _broken(evidence) -> dict[str, int]:
+    columns, read = evidence.columns, evidence.read_result
+    figure = {"no_parent": len(read.lost_parents), "later_parent": 0, "other_session": 0,
+              "repeated_names": len(read.repeated)}  # fmt: skip
+    if (parent := columns.parent) is None:
+        return figure
+    row = np.arange(len(parent))
+    exists = (parent >= 0) & (parent < len(parent))
+    figure["no_parent"] += int((parent >= len(parent)).sum() + (parent < -1).sum())
+    later = exists & ((parent >= row) | (columns.timestamp[np.where(exists, parent, 0)] > columns.timestamp))
+    figure["later_parent"] = int(later.sum())
+    if columns.session is not None:
+        other = exists & ~later & (columns.session[np.where(exists, parent, 0)] != columns.session)
+        figure["other_session"] = int(other.sum())
+    return figure
+
+
+def _linked(evidence) -> int:
+    """The number of requests with a session, a parent or a turn after the first."""
+    linked = np.zeros(len(evidence.columns), dtype=bool)
+    for name in LINKS:
+        if (values := evidence.fields.get(name)) is not None:
+            linked |= _is_other(values, -1)
+    if (turn := evidence.fields.get("turn")) is not None:
+        linked |= _is_other(turn, 1)
+    return int(linked.sum())
+
+
+def _is_other(values: np.ndarray, usual: int) -> np.ndarray:
+    """Whether each row has a value other than `usual`."""
+    if values.dtype != object:
+        return values != usual
+    return np.array([value is not None and value != usual for value in values.tolist()], dtype=bool)
+
+
+def _links_without_shared_blocks(evidence) -> int:
+    """The number of turns that do not share the first full block with the turn before them."""
+    requests = evidence.requests
+    turns = None if requests is None else recorded_sessions(cast(Trace, requests))  # reads sessions only
+    if requests is None or turns is None:
+        return 0
+    row = np.flatnonzero(turns.parent >= 0)
+    before = turns.parent[row]
+    full = (requests.full_blocks[row] > 0) & (requests.full_blocks[before] > 0)
+    row, before, first = row[full], before[full], evidence.sums.first_block
+    return int((first[row] != first[before]).sum())
