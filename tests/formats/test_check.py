@@ -157,7 +157,7 @@ def test_every_broken_file_has_a_violation(folder, name):
 
 def test_many_violations_of_a_kind_are_counted(folder):
     path = put(*["0 1"] * 40, block_size=3)
-    lines = said(path, block_size=2, max_of_kind=5)
+    lines = said(path, block_size=2, max_per_rule=5)
     assert len(lines) == 6 and lines[5] == "t.jsonl: ... and 35 more: block counts."
     Path("t.jsonl").write_text("x\n" * 30)
     assert said()[19:] == ["t.jsonl:20: the row is not JSON from character 1.", "t.jsonl: ... and 10 more: rows.",

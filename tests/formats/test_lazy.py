@@ -175,7 +175,7 @@ def test_kernels_fed_in_pieces_do_as_at_once(trace, cuts):
 
 def test_more_rows_than_were_said_are_refused():
     recency = reuse_kernel.Recency(1, 1)
-    with pytest.raises(ValueError, match="more rows"):
+    with pytest.raises(ValueError, match="more than"):
         recency.found(np.array([0, 0]), np.array([0, 1, 2]))
     with pytest.raises(ValueError, match="not below"):
         recency.found(np.array([1]), np.array([0, 1]))

@@ -204,8 +204,8 @@ TABLES = [
         line=lambda row: rf"^## `{re.escape(row)}`", is_row=defines("matches", "small_unit"), vector=reader_sample,
     ),
     Table(
-        "trace format", "src/kvtrace/formats/trace_files.py:FORMATS", "src/kvtrace/formats",
-        modules_of("formats.trace_files", "FORMATS"), ("docs/formats/formats.md",), others=frozenset({"dataset"}),
+        "trace format", "src/kvtrace/formats/format_table.py:FORMATS", "src/kvtrace/formats",
+        modules_of("formats.format_table", "FORMATS"), ("docs/formats/formats.md",), others=frozenset({"dataset"}),
         is_row=lambda source: any(map(lambda read: defines(read, "write")(source), ("found", "parse", "read"))) and
         "def read_columns" not in source, vector=format_vector,
     ),

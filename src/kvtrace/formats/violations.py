@@ -90,9 +90,9 @@ def _located(result: ReadResult, message: str | Callable[[int], str], row: int) 
 class _UnreadableRows:
     """The first unreadable rows, and the number of all."""
 
-    def __init__(self, max_of_kind: int):
+    def __init__(self, max_per_rule: int):
         self.rows: list[RowError] = []
-        self.count, self._max = 0, max_of_kind
+        self.count, self._max = 0, max_per_rule
 
     def add(self, error: RowError) -> None:
         self.count += 1
@@ -101,11 +101,11 @@ class _UnreadableRows:
 
 
 class _List:
-    """Violations, at most `max_of_kind` for each rule."""
+    """Violations, at most `max_per_rule` for each rule."""
 
-    def __init__(self, path: str, max_of_kind: int):
+    def __init__(self, path: str, max_per_rule: int):
         self.violations: list[Violation] = []
-        self._path, self._max = path, max_of_kind
+        self._path, self._max = path, max_per_rule
 
     def add(self, rule: str, message: str, line: int | None = None) -> None:
         violation = Violation(self._path, line, rule, message)
