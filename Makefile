@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 3600
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check lint types wheel debug fuzz-short fuzz docs vectors bench check-pythons clean
+.PHONY: help demo build test check lint types wheel debug fuzz-short fuzz docs vectors bench experiments check-pythons clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -32,23 +32,23 @@ types: $(VENV)/dev  ## mypy over the package
 	$(PY) -m mypy
 
 debug: $(VENV)/dev  ## the kernels' tests against a build with bounds checks
-	sh tests/debug_build.sh $(PY)
+	sh tools/debug_build.sh $(PY)
 
 fuzz-short: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SHORT seconds each, the kernels' with AddressSanitizer; 100,000 canaries
 	$(PY) -m fuzz.readers --seconds $(FUZZ_SHORT)
 	$(PY) -m fuzz.scanner --seconds $(FUZZ_SHORT)
-	sh tests/asan_build.sh $(PY) $(FUZZ_SHORT)
+	sh tools/asan_build.sh $(PY) $(FUZZ_SHORT)
 	KVTRACE_CANARY_ROWS=100000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
 
 fuzz: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SECONDS each (an hour), what they find kept in build/fuzz; a million canaries, 200 kills
 	$(PY) -m fuzz.readers --seconds $(FUZZ_SECONDS) build/fuzz/readers
 	$(PY) -m fuzz.scanner --seconds $(FUZZ_SECONDS) build/fuzz/scanner
-	sh tests/asan_build.sh $(PY) $(FUZZ_SECONDS)
+	sh tools/asan_build.sh $(PY) $(FUZZ_SECONDS)
 	KVTRACE_CANARY_ROWS=1000000 $(PY) -m pytest tests/ingest/test_canary.py -k nothing_that_a_run_leaves
 	KVTRACE_KILL_POINTS=200 $(PY) -m pytest tests/ingest/test_resume.py -k killed_its_resumption
 
 wheel: $(VENV)/dev  ## build a wheel and try it in a bare environment
-	sh tests/smoke_wheel.sh $(PY)
+	sh tools/smoke_wheel.sh $(PY)
 
 docs: $(VENV)/dev $(VENV)/built  ## write the --help texts into docs/cli/cli.md
 	$(PY) -m tests.make_docs
@@ -59,8 +59,11 @@ vectors: $(VENV)/dev $(VENV)/built  ## write the test vectors from the reference
 bench: $(VENV)/dev $(VENV)/built  ## measure, with the rivals in the same run
 	$(PY) -m benchmarks
 
+experiments: $(VENV)/engine $(VENV)/built  ## Lin's report again, 7 minutes, into build/experiments; REQUESTS=100 tries it in one
+	$(PY) -m experiments all build/experiments $(if $(REQUESTS),--requests $(REQUESTS))
+
 check-pythons:  ## build, demo and fast tests with each Python from 3.11 to 3.14 that is installed
-	sh tests/check_pythons.sh
+	sh tools/check_pythons.sh
 
 clean:  ## remove what was built
 	rm -rf build dist $(VENV) demo-output .pytest_cache .hypothesis .mypy_cache .ruff_cache
@@ -70,17 +73,17 @@ clean:  ## remove what was built
 $(VENV)/installed: pyproject.toml
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): packages from the index, and the kernels compiled (about 50 s on 2 processors) ..."
-	@$(PY) tests/requirements.py build | xargs -d '\n' $(PIP) install -qq
+	@$(PY) tools/requirements.py build | xargs -d '\n' $(PIP) install -qq
 	@$(PY) setup.py -q build_ext --inplace & compiling=$$!; \
-	 $(PY) tests/requirements.py run | xargs -d '\n' $(PIP) install -qq && wait $$compiling
+	 $(PY) tools/requirements.py run | xargs -d '\n' $(PIP) install -qq && wait $$compiling
 	@$(PIP) install -qq --no-build-isolation --no-deps --editable .
 	@touch $@
 
-# compiled files and what they include; a plain Python file is not among them
-COMPILED := $(shell sed -n 's/^COMPILED = \[\(.*\)\].*/\1/p' setup.py | tr -d '",')
-SOURCES := $(shell cd src/kvtrace && find $(COMPILED) -name '*.py' -o -name '*.pyx' -o -name '*.pxd')
+# each .pyx, each .pxd, and each .py that has a .pxd beside it; a plain Python file is not among them
+DECLARED := $(shell find src -name '*.pxd')
+SOURCES := setup.py $(DECLARED) $(wildcard $(DECLARED:.pxd=.py)) $(shell find src -name '*.pyx')
 
-$(VENV)/built: setup.py $(SOURCES:%=src/kvtrace/%) | $(VENV)/installed
+$(VENV)/built: $(SOURCES) | $(VENV)/installed
 	@$(PY) setup.py -q build_ext --inplace
 	@touch $@
 

@@ -7,6 +7,7 @@ KVTRACE_DEBUG_KERNELS=1 compiles with bounds checks (`make debug`), KVTRACE_BUIL
 import hashlib
 import multiprocessing
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -14,12 +15,10 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src/kvtrace")
-# Every .py file of these folders is compiled, but for __init__.py.
-COMPILED = ["_native", "cache/core", "cache/live", "cache/policies", "cache/structures", "serving/core"]
 # Helpers that Cython would otherwise write into each module; compiled once, as a module of its own.
 SHARED = "kvtrace._native._shared"
-# Modules that gcc's -O3 makes faster than -O2; the others compile sooner and are smaller with -O2.
-FASTEST = ["_native/reuse.py", "_native/rows.py", "_native/siphash.py", "cache/", "serving/"]
+# Folders and modules that gcc compiles with -O3; the others take no longer with -O2, and compile sooner.
+FASTEST = ["cache", "serving", "reuse", "rows", "siphash"]
 
 DEBUG = os.environ.get("KVTRACE_DEBUG_KERNELS") == "1"
 JOBS = int(os.environ.get("KVTRACE_BUILD_JOBS") or os.cpu_count() or 1)
@@ -35,25 +34,26 @@ DIRECTIVES = {
 
 
 def compiled_files():
-    """The sources to compile, in order of their paths."""
-    named = [SOURCE / name for name in COMPILED]
-    paths = [path for entry in named for path in ([entry] if entry.suffix else entry.glob("*.py"))]
-    return sorted(path for path in paths if path.name != "__init__.py" and path.exists())
+    """What is compiled: each .pyx, and each .py that has its C declarations in a .pxd beside it."""
+    declared = [path.with_suffix(".py") for path in SOURCE.rglob("*.pxd")]
+    return sorted([*SOURCE.rglob("*.pyx"), *(path for path in declared if path.exists())])
 
 
 def build_folder(cython_version):
-    """A folder for these settings: with any other Cython, compiler flags or setup.py, all is compiled again."""
-    settings = [Path(__file__).read_text(), cython_version, DEBUG, os.environ.get("CFLAGS"), os.environ.get("CC")]
+    """A folder for these settings: with other ones all is compiled again."""
+    settings = [cython_version, DIRECTIVES, SHARED, FASTEST, flags(Path("cache")), flags(Path("other"))]
+    settings += [os.environ.get("CC"), os.environ.get("CFLAGS")]
     return f"build/cython-{hashlib.sha256(repr(settings).encode()).hexdigest()[:12]}"
 
 
 def extensions(folder):
     """The modules as C files, which Cython writes where they are missing or older than what they are made from."""
+    check_policies()
     from Cython.Build import cythonize
     from Cython.Compiler import Errors, Options
 
     def fail_on_performance_hint(position, message, env=None):
-        """A hint says that a loop takes the interpreter lock back at each call: 20 times slower, and silent."""
+        """A hint says that a loop takes the interpreter lock at each call: 20 times slower, and silent otherwise."""
         if not DEBUG:  # bounds checks have hints of their own
             raise SystemExit(f"performance hint at {position}: {message}")
 
@@ -61,7 +61,7 @@ def extensions(folder):
     # A negative index without wraparound, or a method that hides the C method of its base class: never what was meant.
     Options.warning_errors = True
     multiprocessing.set_start_method("fork", force=True)  # Cython's worker processes must keep these two settings
-    shared = Extension(SHARED, ["src/" + SHARED.replace(".", "/") + ".c"], extra_compile_args=flags("shared"))
+    shared = Extension(SHARED, ["src/" + SHARED.replace(".", "/") + ".c"], extra_compile_args=flags(Path("shared")))
     return cythonize(
         [
             shared,
@@ -69,7 +69,7 @@ def extensions(folder):
                 Extension(
                     ".".join(path.with_suffix("").parts[1:]),
                     [str(path)],
-                    extra_compile_args=flags(path.relative_to(SOURCE).as_posix()),
+                    extra_compile_args=flags(path.relative_to(SOURCE)),
                 )
                 for path in compiled_files()
             ),
@@ -83,11 +83,36 @@ def extensions(folder):
     )
 
 
+def check_policies():
+    """Fail where a policy lacks a required verb, or has a method that no engine would call: a misspelt verb.
+
+    Cython itself refuses a verb whose signature differs from that in base.pxd.
+    """
+    for base in SOURCE.rglob("policies/base.pxd"):
+        interface = base.read_text().partition("cdef class Policy")[2]
+        required, optional = (re.findall(r"cdef \w+ (\w+)\(", part) for part in interface.split("# optional"))
+        for header in sorted(base.parent.glob("*.pxd")):
+            if header == base or not re.search(r"cdef class \w+\(Policy\)", header.read_text()):
+                continue
+            path = header.with_suffix(".py")
+            policy = re.search(r"^class \w+\(Policy\):\n((?:[ #].*\n|\n)*)", path.read_text(), re.M)
+            verbs = re.findall(r"^    def ([a-z]\w*)\(", policy[1] if policy else "", re.M)
+            missing = [verb for verb in required if verb not in verbs]
+            unknown = [verb for verb in verbs if verb not in required and verb not in optional]
+            if missing:
+                raise SystemExit(f"{path}: the policy lacks {', '.join(missing)}. Required: {', '.join(required)}.")
+            if unknown:
+                raise SystemExit(
+                    f"{path}: no engine calls {', '.join(unknown)}. Optional verbs: {', '.join(optional)}. "
+                    "Start the name of a helper with _."
+                )
+
+
 def flags(path):
     """gcc's options for a source file."""
     if DEBUG:
         return ["-O1", "-g"]
-    return ["-O3" if path.startswith(tuple(FASTEST)) else "-O2", "-g0"]
+    return ["-O3" if set(FASTEST).intersection(path.with_suffix("").parts) else "-O2", "-g0"]
 
 
 class BuildExtensions(build_ext):

@@ -100,10 +100,10 @@ def stages(log: str) -> dict[str, float]:
 
     from kvtrace._base.errors import EmptyPrompt
     from kvtrace.ingest import logs
+    from kvtrace.ingest.collector import Collector
     from kvtrace.ingest.encoding import Batch, Encoder, Recipe
     from kvtrace.ingest.keys import Key
     from kvtrace.ingest.logs import sources
-    from kvtrace.ingest.pipeline import Collector
 
     files = sources.find(log)
     reader = logs.open_reader("auto", sources.sample(files))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import kvtrace
-from kvtrace.cache.demand import jobs
+from kvtrace.cache.demand import block_demand
 from kvtrace.cache.schedules import parse_schedule
 from kvtrace.cache.simulation import Setting, build, simulate
 from kvtrace.serving.instances import simulate_instances
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "dynamo/bin/python"
 CAPACITIES = (1_000, 10_000, 300_000)  # blocks of the one worker
 WORKERS, CAPACITY = 4, 5_000  # blocks of each
-SCHEDULES = ("c1", "timed:5", "timed:10", "timed:30")
+SCHEDULES = ("serial", "open-loop:5", "open-loop:10", "open-loop:30")
 MS_PER_TOKEN = 10  # for the table of rules
 SEEDS = range(5)
 
@@ -97,8 +97,8 @@ def at_their_times(trace: kvtrace.Trace, seen: Replayed, capacity: int) -> tuple
     for worker in np.unique(seen.worker):
         rows = np.flatnonzero(seen.worker == worker)
         rows = rows[np.argsort(seen.admit[rows], kind="stable")]
-        asked = replace(jobs(trace[rows], "grow", recompute_last=True), arrival=seen.admit[rows])
-        engine = build(Setting(capacity, engine="vllm", mode="grow"), asked)
+        demand = replace(block_demand(trace[rows], "grow", recompute_last=True), arrival=seen.admit[rows])
+        engine = build(Setting(capacity, engine="vllm", mode="grow"), demand)
         engine.schedule("timed", end=seen.end[rows])
         engine.advance(len(rows))
         hits[rows] = engine.hits

@@ -101,12 +101,12 @@ def run(folder: str, name: str) -> tuple[int, float]:
     ids = np.load(os.path.join(folder, "ids.npy"))
     requests, capacity = len(ids), _capacity(len(ids))
     one, no, none = np.ones(requests, np.int32), np.zeros(requests, np.int8), np.zeros(requests, np.int32)
-    asked = SimpleNamespace(
+    demand = SimpleNamespace(
         ids=ids, start=np.arange(requests), full=one, tail=no, limit=one, grown=none, grown_tail=no, fresh=none,
         grows=False, arrival=np.zeros(requests),
     )  # fmt: skip
-    context = Context(int(ids.max()) + 1, capacity, None, asked)
-    engine = Pool(context, asked, policy(name, context))
+    context = Context(int(ids.max()) + 1, capacity, None, demand)
+    engine = Pool(context, demand, policy(name, context))
     start = time.perf_counter()
     engine.advance(requests)
     seconds = time.perf_counter() - start

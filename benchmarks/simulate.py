@@ -93,7 +93,7 @@ def _each_block(run: Callable) -> float:
 
 
 def figures() -> None:
-    """Print nanoseconds a block of each engine under LRU, and of the founding one under each order."""
+    """Print nanoseconds a block of each engine under LRU, and of the reference one under each order."""
     for engine in ENGINES:
         print(f"{engine:24}{apart(simulation, {'engine': engine}):8.1f} ns/block")
     for policy in [*ORDERS, IN_PYTHON]:

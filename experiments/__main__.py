@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import click
 
-from kvtrace.cli import main
+from kvtrace.cli import CONTEXT, main
 from kvtrace.cli.output import console, print_json, print_tables
 
 
-@click.group()
+@click.group(context_settings=CONTEXT)
 def experiment():
-    """Re-run the founding experiments: hit rate, throughput with a real engine, eviction, latency."""
+    """The experiments of Lin's report: hit rate, throughput with a real engine, eviction, latency."""
 
 
 def _options(*, of_model: bool = False, **defaults):
-    """The options that experiments share, with an experiment's own defaults; those of its model where it has one."""
+    """The options that all experiments share, with this experiment's defaults; `of_model` adds those of the model."""
     rows = [
         click.option(
             "--requests", default=defaults["requests"], type=click.IntRange(1), metavar="N", help="Requests a run."
@@ -37,24 +37,24 @@ def _options(*, of_model: bool = False, **defaults):
             default=4096,
             type=click.IntRange(0),
             metavar="K",
-            help="Idle blocks that are kept: the report's K.",
+            help="Idle blocks that the cache keeps: the report's K.",
         ),
         click.option(
-            "--batch", default=16, type=click.IntRange(1), metavar="N", help="Live requests, a token each a step."
+            "--batch", default=16, type=click.IntRange(1), metavar="N", help="Active requests, one token each a step."
         ),
-        click.option("--policy", default="lru", metavar="P", help="Eviction order."),
+        click.option("--policy", default="lru", metavar="P", help="Eviction policy."),
         click.option(
             "--hashing",
             default="hierarchical",
             type=click.Choice(["hierarchical", "direct"]),
-            help="hash(previous hash, own) or hash(prefix, own).",
+            help="hash(previous hash, own tokens) or hash(prefix, own tokens).",
         ),
         click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The first seed."),
         click.option(
-            "--json", "as_json", is_flag=True, help="Print one JSON object; docs/experiments.md lists its keys."
+            "--json", "as_json", is_flag=True, help="Print one JSON object; docs/experiments/experiments.md lists its keys."
         ),
         click.option("--figure", metavar="FILE", help="Also draw it: .png, .svg or .pdf."),
-        click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors."),
+        click.option("-q", "--quiet", is_flag=True, help="Print results and errors only."),
     ]
     if of_model:
         rows += [
@@ -66,10 +66,10 @@ def _options(*, of_model: bool = False, **defaults):
                 help="Pairs of runs, with and without caching.",
             ),
             click.option("--layers", default=4, type=click.IntRange(1), metavar="N", help="Layers of the transformer."),
-            click.option("--heads", default=4, type=click.IntRange(1), metavar="N", help="Its attention heads."),
-            click.option("--head-dim", default=32, type=click.IntRange(2), metavar="N", help="Their width."),
+            click.option("--heads", default=4, type=click.IntRange(1), metavar="N", help="Attention heads."),
+            click.option("--head-dim", default=32, type=click.IntRange(2), metavar="N", help="Width of a head."),
             click.option("--threads", default=1, type=click.IntRange(1), metavar="N", help="PyTorch's threads."),
-            click.option("--device", metavar="NAME", help="Where it runs.  [default: a GPU if there is one, else cpu]"),
+            click.option("--device", metavar="NAME", help="PyTorch device.  [default: a GPU if there is one, else cpu]"),
         ]
     else:
         rows.append(
@@ -78,7 +78,7 @@ def _options(*, of_model: bool = False, **defaults):
                 default=5,
                 type=click.IntRange(1),
                 metavar="N",
-                help="How many seeds, each with prompts of its own.",
+                help="Number of seeds; each draws its own prompts.",
             )
         )
     return _applied(rows)
@@ -113,8 +113,8 @@ def _applied(rows):
 )
 @_of_prompts(frequent=10, vocabulary=32_000)
 @_options(requests=1000, output_length="16:128", block_size=4)
-@click.option("--identical", is_flag=True, help="One repeated prompt, over block sizes and batches, in place of p.")
-@click.option("--prompt-length", default=6, type=click.IntRange(1), metavar="N", help="Its tokens.")
+@click.option("--identical", is_flag=True, help="Repeat one prompt, over block sizes and batches, instead of varying p.")
+@click.option("--prompt-length", default=6, type=click.IntRange(1), metavar="N", help="Tokens of that prompt.")
 def hit_rate(probabilities, identical, prompt_length, seeds, seed, **options):
     """Figure 1: hit rate against the probability of a frequent sequence; --identical for the repeated prompt."""
     from experiments import figures, hit_rate, tables
@@ -125,12 +125,12 @@ def hit_rate(probabilities, identical, prompt_length, seeds, seed, **options):
         common = {"serving": shown.serving(), "seeds": seeds, "seed": seed, "progress": shown.progress}
         if identical:
             length = shown.between("output_length")
-            found = repeated.identical_prompt(
+            result = repeated.identical_prompt(
                 prompt_length, requests=options["requests"], output_length=length, **common
             )
-            return shown.show(found, tables.identical, figures.identical)
-        found = hit_rate.hit_rate(quantiles(probabilities), mix=shown.mix(), **common)
-        return shown.show(found, tables.hit_rates, figures.hit_rates)
+            return shown.show(result, tables.identical, figures.identical)
+        result = hit_rate.hit_rate(quantiles(probabilities), mix=shown.mix(), **common)
+        return shown.show(result, tables.hit_rates, figures.hit_rates)
 
 
 @experiment.command()
@@ -142,7 +142,7 @@ def hit_rate(probabilities, identical, prompt_length, seeds, seed, **options):
     help="Probabilities of a frequent sequence.",
 )
 @click.option(
-    "--prompt-length", "lengths", default="15,32,64,128,256,512,1024", metavar="N,...", help="Tokens of all prompts."
+    "--prompt-length", "lengths", default="15,32,64,128,256,512,1024", metavar="N,...", help="Prompt lengths in tokens."
 )
 @click.option("--at-length", "at_lengths", default="15,256", metavar="N,...", help="Prompt lengths at which p varies.")
 @click.option(
@@ -161,18 +161,18 @@ def throughput(probabilities, lengths, at_lengths, at_probabilities, repeats, se
     from kvtrace._base.lists import factors, quantiles
 
     with _Shown(options) as shown:
-        found = measured.throughput(
+        result = measured.throughput(
             quantiles(probabilities), factors(lengths), at_lengths=factors(at_lengths),
             at_probabilities=quantiles(at_probabilities), mix=shown.mix(), serving=shown.serving(), shape=shown.shape(),
             machine=shown.machine(), repeats=repeats, seed=seed, progress=shown.progress,
         )  # fmt: skip
-        shown.show(found, tables.throughput, figures.throughput)
+        shown.show(result, tables.throughput, figures.throughput)
 
 
 @experiment.command()
-@click.option("--policies", default="lru,lfu", metavar="P,...", help="Eviction orders beside each other.")
+@click.option("--policies", default="lru,lfu", metavar="P,...", help="Eviction policies to compare.")
 @click.option(
-    "--idles", default="16,32,64,128,256,512,1024,2048,4096", metavar="K,...", help="Idle blocks that are kept."
+    "--idles", default="16,32,64,128,256,512,1024,2048,4096", metavar="K,...", help="Values of K."
 )
 @click.option("--pools", default="1,20", metavar="N,...", help="Pools of frequent sequences that take turns.")
 @click.option(
@@ -186,22 +186,22 @@ def throughput(probabilities, lengths, at_lengths, at_probabilities, repeats, se
 @_of_prompts(frequent=10, vocabulary=32_000)
 @_options(requests=1000, output_length="16:128", block_size=4)
 def eviction(policies, idles, pools, probability, seeds, seed, **options):
-    """Future work 2: eviction by frequency beside recency, over the number of idle blocks."""
+    """Future work 2: eviction by frequency against eviction by recency, over K."""
     from experiments import eviction as compared
     from experiments import figures, tables
     from kvtrace._base.lists import factors, names
 
     with _Shown(options) as shown:
-        found = compared.eviction(
+        result = compared.eviction(
             names(policies), factors(idles), pools=factors(pools), mix=shown.mix(p=probability), serving=shown.serving(),
             seeds=seeds, seed=seed, progress=shown.progress,
         )  # fmt: skip
-        shown.show(found, tables.eviction, figures.eviction)
+        shown.show(result, tables.eviction, figures.eviction)
 
 
 @experiment.command()
 @click.option(
-    "--workloads", default="random,report,identical,preamble,conversation", metavar="W,...", help="Kinds of prompts."
+    "--workloads", default="random,report,identical,preamble,conversation", metavar="W,...", help="Kinds of prompts: rows of experiments/workloads.py."
 )
 @_options(of_model=True, requests=64, output_length="4:16", block_size=16)
 def latency(workloads, repeats, seed, **options):
@@ -211,15 +211,41 @@ def latency(workloads, repeats, seed, **options):
     from kvtrace._base.lists import names
 
     with _Shown(options) as shown:
-        found = measured.latency(
+        result = measured.latency(
             names(workloads), requests=options["requests"], serving=shown.serving(), shape=shown.shape(),
             machine=shown.machine(), repeats=repeats, seed=seed, progress=shown.progress,
         )  # fmt: skip
-        shown.show(found, tables.latency, figures.latency)
+        shown.show(result, tables.latency, figures.latency)
+
+
+@experiment.command("all")
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--requests", type=click.IntRange(1), metavar="N", help="Short runs of N requests and few repeats, to try it.")
+@click.option("--quick", is_flag=True, help="The same as --requests 100.")
+def every(folder, requests, quick):
+    """All experiments with their defaults: tables on the screen, figures and JSON files in FOLDER."""
+    import json
+    import time
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    from experiments import figures, tables
+    from experiments.everything import NEED_TORCH, experiments
+
+    for name, run in experiments(requests or (100 if quick else None)).items():
+        if name in NEED_TORCH and find_spec("torch") is None:
+            click.echo(f"{name}: skipped, because it needs PyTorch: pip install 'kvtrace[engine]'.\n")
+            continue
+        start = time.perf_counter()
+        result, stem = run(), name.replace("_", "-")
+        figures.write_figure(getattr(figures, name)(result), f"{folder}/{stem}.png")
+        Path(folder, f"{stem}.json").write_text(json.dumps(result.to_dict()))
+        print_tables(getattr(tables, name)(result))
+        click.echo("".join(f"{line}\n" for line in tables.notes(result)) + f"{name}: {time.perf_counter() - start:.0f} s\n")
 
 
 class _Shown:
-    """The parts of an experiment that its options name, a bar while it runs, and its result on the screen."""
+    """The settings that the options describe, a progress bar during the run, and the result on the screen."""
 
     def __init__(self, options):
         from kvtrace.report.progress import Steps
@@ -243,7 +269,7 @@ class _Shown:
 
         parts = self.options[name].split(":")
         if not all(part.isdecimal() and len(part) < 10 for part in parts) or len(parts) > 2:
-            raise UsageError(f"{self.options[name]!r} is no span of lengths. Try 16:128.")
+            raise UsageError(f"{self.options[name]!r} is not a range of lengths. Example: 16:128.")
         return int(parts[0]), int(parts[-1])
 
     def serving(self):
@@ -269,18 +295,18 @@ class _Shown:
 
         return Machine(self.options["threads"], self.options["device"])
 
-    def show(self, found, tables, figure):
+    def show(self, result, tables, figure):
         from experiments.figures import write_figure
         from experiments.tables import notes
 
         self.bar.__exit__()
         if self.options["figure"]:
-            write_figure(figure(found), self.options["figure"])
+            write_figure(figure(result), self.options["figure"])
         if self.options["as_json"]:
-            print_json(found.to_dict())
+            print_json(result.to_dict())
             return
-        print_tables(tables(found))
-        for line in notes(found):
+        print_tables(tables(result))
+        for line in notes(result):
             click.echo(line)
 
 

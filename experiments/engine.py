@@ -39,7 +39,7 @@ class Engine:
         keep_logits: bool = False,
     ):
         if temperature < 0:
-            raise UsageError(f"temperature is {temperature:g}. Try 0 or more.")
+            raise UsageError(f"temperature is {temperature:g}; it must be at least 0.")
         self.model, self.serving, self.temperature = model, serving, temperature
         slots = serving.slots(longest)
         self.store = BlockStore(model, slots, serving.block_size)
@@ -65,7 +65,7 @@ class Engine:
         tokens, positions, wrote, counts, contexts = [], [], [], [], []
         for live in admitted:
             prompt, hit = live.request.prompt, live.sequence.hit_tokens
-            first = min(hit, len(prompt) - 1)  # the last token is computed for its logits, also where its KV is there
+            first = min(hit, len(prompt) - 1)  # the last token is computed for its logits, even if its KV is cached
             tokens.append(prompt[first:])
             positions.append(np.arange(first, len(prompt)))
             wrote.append(positions[-1] >= hit)
@@ -73,11 +73,11 @@ class Engine:
             contexts.append(self._start(live))
         self.computed_tokens += sum(counts)
         attend = PromptAttention(
-            self.store, self._there(np.flatnonzero(np.concatenate(wrote))), self._there(places),
-            [self._there(context) for context in contexts], counts, torch,
+            self.store, self._on_device(np.flatnonzero(np.concatenate(wrote))), self._on_device(places),
+            [self._on_device(context) for context in contexts], counts, torch,
         )  # fmt: skip
         hidden = self._forward(np.concatenate(tokens), np.concatenate(positions), attend)
-        return self._choose(admitted, hidden[self._there(np.cumsum(counts) - 1)])
+        return self._choose(admitted, hidden[self._on_device(np.cumsum(counts) - 1)])
 
     def decode(self, live: list[Live]) -> list[int]:
         """Compute the token that was just appended to each sequence; the next one of each request."""
@@ -90,7 +90,7 @@ class Engine:
             context[begin:length] = places[row] - (length - 1) + np.arange(begin, length)
             contexts[row, :length] = context[:length]
         attend = StepAttention(
-            self.store, self._there(places), self._there(contexts), self._there(lengths), self.model.torch
+            self.store, self._on_device(places), self._on_device(contexts), self._on_device(lengths), self.model.torch
         )
         tokens = np.array([one.output[len(one.output) - 1] for one in live])
         return self._choose(live, self._forward(tokens, lengths - 1, attend))
@@ -101,7 +101,7 @@ class Engine:
         self._writes.append(np.arange(begin, begin + count))
 
     def _written(self):
-        """All places that the cache told of since the last time."""
+        """All places that the cache reported since the last call."""
         places = np.concatenate(self._writes) if self._writes else np.zeros(0, dtype=np.int64)
         self._writes.clear()
         return places
@@ -115,7 +115,7 @@ class Engine:
         return places
 
     def _forward(self, tokens, positions, attend):
-        return self.model.forward(self._there(tokens), self._there(positions), attend)
+        return self.model.forward(self._on_device(tokens), self._on_device(positions), attend)
 
     def _choose(self, live, hidden):
         """A token for each request, greedy or drawn."""
@@ -127,9 +127,9 @@ class Engine:
             return logits.argmax(-1).tolist()
         reached = (logits / self.temperature).softmax(-1).cumsum(-1)
         dice = np.array([[self._dice[one.row][len(one.output)]] for one in live])
-        drawn = self.model.torch.searchsorted(reached, self._there(dice).to(reached.dtype) * reached[:, -1:])
+        drawn = self.model.torch.searchsorted(reached, self._on_device(dice).to(reached.dtype) * reached[:, -1:])
         return drawn[:, 0].clamp(max=self.model.shape.vocabulary - 1).tolist()
 
-    def _there(self, array: np.ndarray) -> Any:
+    def _on_device(self, array: np.ndarray) -> Any:
         """An array on the model's device."""
         return self.model.torch.from_numpy(np.ascontiguousarray(array)).to(self.model.device)

@@ -1,7 +1,7 @@
 """Eviction by frequency against eviction by recency, over K (the report's future work 2).
 
-Frequent sequences among one-time ones are what LFU is for: it keeps what was used often, however long ago. That is also
-its weakness, so that the same is run with sequences that stop being frequent and make way for others.
+LFU suits frequent sequences among one-time ones: it keeps blocks that were used often, however long ago. That is also
+its weakness, so the same runs are repeated with frequent sequences that change over time.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from kvtrace._base.errors import UsageError
 from kvtrace.analysis.distribution import Distribution
 from kvtrace.trace.hits import Hits
 
-from .hit_rate import SCHEMA, SEEDS, count, over_seeds, rngs, spread, tell
+from .hit_rate import SCHEMA, SEEDS, count, over_seeds, report_progress, rngs, spread
 from .prompts import Mix
 from .settings import Progress, Serving
 
 POLICIES = ("lru", "lfu")
 IDLE = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # the report's K
-POOLS = (1, 20)  # sequences stay frequent; or there are so many pools, one after the other
+POOLS = (1, 20)  # frequent sequences that never change; or 20 pools, one after the other
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Eviction:
         return list(dict.fromkeys(case.pools for case in self.cases))
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/experiments.md lists them."""
+        """Keys as docs/experiments/experiments.md lists them."""
         mix = {name: value for name, value in asdict(self.mix).items() if name != "pools"}
         return {
             "schema": SCHEMA, "experiment": "eviction", "mix": mix, "serving": asdict(self.serving), "seed": self.seed,
@@ -86,23 +86,23 @@ def eviction(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
 ) -> Eviction:
-    """Hit rates of each policy (a name of `kvtrace simulate --policy`) at each K; those of `serving` are not looked at.
+    """Hit rates of each policy (a name of `kvtrace simulate --policy`) at each K; those of `serving` are ignored.
 
-    UsageError for a policy that there is not, or that no live cache can have.
+    UsageError for an unknown policy, or one that a live cache cannot use.
 
-    >>> found = eviction(["lru"], [0, 4096], pools=[1], mix=Mix(requests=50, output_length=(1, 9)), seeds=1)
-    >>> [case.runs[0].hit_blocks > 0 for case in found.cases]
+    >>> result = eviction(["lru"], [0, 4096], pools=[1], mix=Mix(requests=50, output_length=(1, 9)), seeds=1)
+    >>> [case.runs[0].hit_blocks > 0 for case in result.cases]
     [True, True]
     """
     mix, serving = mix or Mix(), serving or Serving()
     wanted = [(policy, some, k) for some in pools for policy in policies for k in idle]
     if not wanted:
-        raise UsageError("there is nothing to compare. Name a policy and a K.")
+        raise UsageError("nothing to compare: name at least one policy and one K.")
     cases = []
     for done, (policy, some, k) in enumerate(wanted):
-        tell(progress, done, len(wanted), f"{policy}, K = {k:,}")
-        here = replace(serving, policy=policy, idle=k)
-        runs = [count(replace(mix, pools=some).draw(rng), here, mix.longest, rng) for rng in rngs(seed, seeds)]
+        report_progress(progress, done, len(wanted), f"{policy}, K = {k:,}")
+        setting = replace(serving, policy=policy, idle=k)
+        runs = [count(replace(mix, pools=some).draw(rng), setting, mix.longest, rng) for rng in rngs(seed, seeds)]
         cases.append(Case(policy, k, some, tuple(runs)))
-    tell(progress, len(wanted), len(wanted), "")
+    report_progress(progress, len(wanted), len(wanted), "")
     return Eviction(mix, serving, seed, tuple(cases))

@@ -1,4 +1,4 @@
-"""Figure 1 of the founding report: hit rate against the probability of a frequent sequence.
+"""Figure 1 of Lin's report: hit rate against the probability of a frequent sequence.
 
 A hit is counted once, when a prompt is admitted, as the report says. Its hash table looks blocks up, so its rate is
 most likely our block hit rate: hit blocks / prompt blocks, partial ones among both. All three rates are given.
@@ -18,8 +18,8 @@ from kvtrace.analysis.distribution import Distribution
 from kvtrace.trace.hits import Hits
 
 from .fit import Fit
-from .founding import LEFT_OPEN, REPORTED
 from .prompts import Mix, Request
+from .reported import LEFT_OPEN, REPORTED
 from .serving import Live, ServingRun, serve
 from .settings import Progress, Serving
 
@@ -59,7 +59,7 @@ class HitRates:
         return Fit.of([point.p for point in self.points], [point.rate(name).mean for point in self.points])
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/experiments.md lists them."""
+        """Keys as docs/experiments/experiments.md lists them."""
         mix = {name: value for name, value in asdict(self.mix).items() if name != "p"}
         return {
             "schema": SCHEMA, "experiment": "hit-rate", "mix": mix, "serving": asdict(self.serving), "seed": self.seed,
@@ -78,23 +78,23 @@ def hit_rate(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
 ) -> HitRates:
-    """Hit rates of the report's prompts, for each probability and seed; `mix.p` is not looked at.
+    """Hit rates of the report's prompts, for each probability and seed; `mix.p` is ignored.
 
     Seeds are `seed` ... `seed + seeds - 1`; a seed's prompts differ between probabilities only in which are frequent.
 
-    >>> found = hit_rate([0.0, 1.0], mix=Mix(requests=50, output_length=(1, 9)), seeds=2)
-    >>> [point.rate("block_hit_rate").max for point in found.points]
+    >>> result = hit_rate([0.0, 1.0], mix=Mix(requests=50, output_length=(1, 9)), seeds=2)
+    >>> [point.rate("block_hit_rate").max for point in result.points]
     [0.0, 0.695]
     """
     mix, serving = mix or Mix(), serving or Serving()
     if not len(probabilities):
-        raise UsageError("there is no probability to try. Name one or more, as in 0.1,0.5,1.")
+        raise UsageError("--p names no probability. Example: 0.1,0.5,1.")
     points = []
     for done, p in enumerate(probabilities):
-        tell(progress, done, len(probabilities), f"p = {p:g}")
+        report_progress(progress, done, len(probabilities), f"p = {p:g}")
         runs = [count(replace(mix, p=p).draw(rng), serving, mix.longest, rng) for rng in rngs(seed, seeds)]
         points.append(Point(p, tuple(runs)))
-    tell(progress, len(points), len(points), "")
+    report_progress(progress, len(points), len(points), "")
     return HitRates(mix, serving, seed, tuple(points))
 
 
@@ -129,7 +129,7 @@ class Dice:
 def rngs(seed: int, seeds: int) -> Iterable[np.random.Generator]:
     """A source of randomness for each seed."""
     if seeds < 1:
-        raise UsageError(f"{seeds} seeds give no result. Try 1 or more.")
+        raise UsageError(f"seeds is {seeds}; it must be at least 1.")
     return (np.random.default_rng(one) for one in range(seed, seed + seeds))
 
 
@@ -143,7 +143,7 @@ def over_seeds(runs: Sequence[Hits]) -> dict[str, Any]:
     return {name: spread(runs, name).to_dict() for name in RATES} | {"runs": [hits.to_dict() for hits in runs]}
 
 
-def tell(progress: Callable[[Progress], None] | None, done: int, total: int, doing: str) -> None:
-    """Call a progress callback, where there is one."""
+def report_progress(progress: Callable[[Progress], None] | None, done: int, total: int, doing: str) -> None:
+    """Call the progress callback, if any."""
     if progress is not None:
         progress(Progress(done, total, doing))

@@ -1,10 +1,10 @@
 """One prompt in all requests: why a cache of partial blocks hits it so rarely.
 
 "What is your name?" fills no block of 16. Its only block is partial, and stands in the table under the hash of the
-prompt until the first output token is appended; then the hash has moved on with the output, which nobody else has.
-So the prompt hits only while another request stands at its very beginning: when one step admits several. A prompt
+prompt until the first output token is appended; then its hash covers the output too, and no other request has it.
+So the prompt hits only if one step admits several requests. A prompt
 that fills its blocks hits all of those, always. `admitted_after` counts the requests that a step admitted after its
-first: where no block is full, they and nobody else hit.
+first: where no block is full, exactly these requests hit.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from kvtrace.trace.hits import Hits
 
-from .founding import LEFT_OPEN, REPORTED
-from .hit_rate import SCHEMA, SEEDS, over_seeds, rngs, run, spread, tell
+from .hit_rate import SCHEMA, SEEDS, over_seeds, report_progress, rngs, run, spread
 from .prompts import WHAT_IS_YOUR_NAME, Lengths, check_lengths, repeated
+from .reported import LEFT_OPEN, REPORTED
 from .settings import Progress, Serving
 
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32)
@@ -55,7 +55,7 @@ class Identical:
     cases: tuple[Case, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/experiments.md lists them."""
+        """Keys as docs/experiments/experiments.md lists them."""
         return {
             "schema": SCHEMA, "experiment": "identical-prompt", "prompt_length": self.prompt_length,
             "requests": self.requests, "output_length": list(self.output_length), "serving": asdict(self.serving),
@@ -76,10 +76,12 @@ def identical_prompt(
     seed: int = 0,
     progress: Callable[[Progress], None] | None = None,
 ) -> Identical:
-    """Hit rates of one prompt in all requests, for each block size and batch; those of `serving` are not looked at.
+    """Hit rates of one prompt in all requests, for each block size and batch; those of `serving` are ignored.
 
-    >>> found = identical_prompt(requests=20, block_sizes=(2, 16), batches=(1,), seeds=1)
-    >>> [case.runs[0].hit_blocks for case in found.cases]  # 19 requests hit 3 full blocks; a partial one, nobody
+    Below, 19 requests hit 3 full blocks of 2 tokens; no request hits the partial block of 16.
+
+    >>> result = identical_prompt(requests=20, block_sizes=(2, 16), batches=(1,), seeds=1)
+    >>> [case.runs[0].hit_blocks for case in result.cases]
     [57, 0]
     """
     serving = serving or Serving()
@@ -87,12 +89,13 @@ def identical_prompt(
     wanted = [(block_size, batch) for block_size in block_sizes for batch in batches]
     longest, cases = prompt_length + output_length[1], []
     for done, (block_size, batch) in enumerate(wanted):
-        tell(progress, done, len(wanted), f"blocks of {block_size}, batch {batch}")
-        here = replace(serving, block_size=block_size, batch=batch)
+        report_progress(progress, done, len(wanted), f"blocks of {block_size}, batch {batch}")
+        setting = replace(serving, block_size=block_size, batch=batch)
         served = [
-            run(repeated(prompt_length, requests, output_length, rng), here, longest, rng) for rng in rngs(seed, seeds)
+            run(repeated(prompt_length, requests, output_length, rng), setting, longest, rng)
+            for rng in rngs(seed, seeds)
         ]
         after = tuple(sum(max(0, admitted - 1) for admitted in one.admissions) for one in served)
         cases.append(Case(block_size, batch, tuple(one.hits(block_size) for one in served), after))
-    tell(progress, len(wanted), len(wanted), "")
+    report_progress(progress, len(wanted), len(wanted), "")
     return Identical(prompt_length, requests, output_length, serving, seed, tuple(cases))

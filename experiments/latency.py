@@ -1,8 +1,8 @@
 """Better criteria than items per second (the report's future work 3): time to first token, prompt tokens computed.
 
-Tokens not computed are a fact of prompts and cache, the same on every machine; time to first token is what a user waits
-for. The load is closed (serving.py), so that time to first token holds no queue: it is a place in the batch becoming
-free, the prompts of all requests that were admitted with this one, and its first token.
+Tokens not computed depend on prompts and cache alone, so they are the same on every machine; time to first token is the
+user's wait. The load is closed (serving.py), so time to first token contains no queueing: it runs from a place in the
+batch becoming free, over the prompts of all requests admitted in the same step, to the request's first token.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from kvtrace._base.errors import UsageError
 
-from .hit_rate import SCHEMA, tell
+from .hit_rate import SCHEMA, report_progress
 from .measure import Bench, Machine, Pairs, check_repeats
 from .model import Shape
 from .settings import Progress, Serving
@@ -46,10 +46,10 @@ class Latency:
     measured: tuple[Measured, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/experiments.md lists them."""
+        """Keys as docs/experiments/experiments.md lists them."""
         return {
             "schema": SCHEMA, "experiment": "latency", "requests": self.requests, "serving": asdict(self.serving),
-            **self.about, "seed": self.seed, "workloads": [found.to_dict() for found in self.measured],
+            **self.about, "seed": self.seed, "workloads": [row.to_dict() for row in self.measured],
         }  # fmt: skip
 
 
@@ -70,20 +70,20 @@ def latency(
     """
     for name in workloads:
         if name not in WORKLOADS:
-            raise UsageError(f"there is no workload {name!r}. Try {', '.join(WORKLOADS)}.")
+            raise UsageError(f"{name!r} is not a workload. Choose from {', '.join(WORKLOADS)}.")
     if requests < 1 or not workloads:
-        raise UsageError("there is nothing to measure. Name a workload, and 1 request or more.")
+        raise UsageError("nothing to measure: name at least one workload and one request.")
     check_repeats(repeats)
     serving = serving or Serving(block_size=16)  # that of the engines
     pairs: dict[str, list] = {name: [] for name in workloads}
     with Bench(shape, machine).running() as bench:
         for repeat in range(repeats):
             for place, name in enumerate(pairs):
-                tell(progress, repeat * len(pairs) + place, repeats * len(pairs), name)
+                report_progress(progress, repeat * len(pairs) + place, repeats * len(pairs), name)
                 row = WORKLOADS[name]
-                asked = row.make(np.random.default_rng(seed + repeat), requests, bench.model.shape.vocabulary)
-                pairs[name].append(bench.pair(asked, serving, row.longest, repeat))
+                requested = row.make(np.random.default_rng(seed + repeat), requests, bench.model.shape.vocabulary)
+                pairs[name].append(bench.pair(requested, serving, row.longest, repeat))
         about = bench.to_dict()
-    tell(progress, repeats * len(pairs), repeats * len(pairs), "")
-    measured = tuple(Measured(name, Pairs(tuple(found))) for name, found in pairs.items())
+    report_progress(progress, repeats * len(pairs), repeats * len(pairs), "")
+    measured = tuple(Measured(name, Pairs(tuple(runs))) for name, runs in pairs.items())
     return Latency(requests, serving, about, seed, measured)

@@ -20,8 +20,8 @@ from kvtrace.trace.hits import Hits
 from .engine import Engine
 from .model import Shape, Transformer
 from .prompts import Request
+from .pytorch import torch
 from .settings import Serving
-from .torch_here import torch
 
 ARMS = ("without", "with_cache")
 
@@ -35,7 +35,7 @@ class Machine:
 
     def __post_init__(self):
         if self.threads < 1:
-            raise UsageError(f"threads is {self.threads}. Try 1 or more.")
+            raise UsageError(f"threads is {self.threads}; it must be at least 1.")
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Pairs:
 
     @property
     def pays(self) -> str:
-        """`yes` where three repeats of four gain at least, `no` where three of four lose, else `even`."""
+        """`yes` if at least three of four repeats gain, `no` if three of four lose, else `even`."""
         low, high = self.gain.p25 or 0.0, self.gain.p75 or 0.0
         return "yes" if low > 1 else "no" if high < 1 else "even"
 
@@ -183,14 +183,15 @@ class Bench:
 
 
 def check_repeats(repeats: int) -> None:
-    """UsageError where there would be nothing to measure."""
+    """UsageError for less than one repeat."""
     if repeats < 1:
-        raise UsageError(f"{repeats} repeats give no result. Try 1 or more.")
+        raise UsageError(f"repeats is {repeats}; it must be at least 1.")
 
 
 def check_vocabulary(vocabulary: int, shape: Shape) -> None:
-    """UsageError where prompts hold tokens that the model does not have."""
+    """UsageError for prompts with tokens outside the model's vocabulary."""
     if vocabulary > shape.vocabulary:
         raise UsageError(
-            f"prompts have {vocabulary:,} different tokens, the model knows {shape.vocabulary:,}. Try as many for both."
+            f"the prompts' vocabulary ({vocabulary:,} tokens) is larger than the model's "
+            f"({shape.vocabulary:,}). Use equal sizes."
         )

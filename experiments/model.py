@@ -1,7 +1,7 @@
 """A small decoder-only transformer with random weights: RMSNorm, rotary positions, gated feed-forward layers.
 
-What it says is noise; what it costs is real. Where keys and values come from is not its business: `attend` keeps those
-of the tokens it is shown, and gives the attention over all that came before.
+Its outputs are noise; its cost is real. It does not know where keys and values lie: `attend` stores those of the new
+tokens and returns the attention over all tokens so far.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from kvtrace._base.errors import UsageError
 
-from .torch_here import best_device, torch
+from .pytorch import best_device, torch
 
 Attend = Callable[[int, Any, Any, Any], Any]  # layer, queries, keys, values [tokens, heads, dim] -> the same shape
 
@@ -33,9 +33,9 @@ class Shape:
     def __post_init__(self):
         for name in ("layers", "heads", "head_dim", "vocabulary"):
             if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}. Try 1 or more.")
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.head_dim % 2:
-            raise UsageError(f"head_dim is {self.head_dim}, and rotary positions turn pairs. Try an even number.")
+            raise UsageError(f"head_dim is {self.head_dim}; it must be even (rotary positions rotate pairs).")
 
     @property
     def hidden(self) -> int:
@@ -49,9 +49,9 @@ class Shape:
 
 
 class Transformer:
-    """The weights, drawn with a seed, and one forward pass; on a GPU if there is one, unless told.
+    """The weights, drawn with a seed, and one forward pass; on a GPU if there is one, unless `device` names another.
 
-    UsageError where PyTorch is missing.
+    UsageError without PyTorch.
     """
 
     def __init__(self, shape: Shape | None = None, *, seed: int = 0, device: str | None = None, dtype: str = "float32"):

@@ -1,8 +1,8 @@
-"""Keys and values in blocks, [layers, 2, blocks, block_size, heads, dim], and attention that finds them there.
+"""Keys and values in blocks, [layers, 2, blocks, block_size, heads, dim], and attention over them.
 
 A place is a token's index in the store: slot * block_size + offset. Attention first writes the keys and values of new
-tokens to their places, in every layer before anybody reads: so a request may share a block with one beside it that
-computes it in the same pass.
+tokens to their places, in every layer before any is read, so a request may share a block with another that computes it
+in the same pass.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class PromptAttention:
         self.store.write(layer, self.places, keys[self.wrote], values[self.wrote])
         attention = self.torch.nn.functional.scaled_dot_product_attention
         mixed = []
-        for asked, context, mask in zip(queries.split(self.counts), self.contexts, self.masks, strict=True):
+        for query, context, mask in zip(queries.split(self.counts), self.contexts, self.masks, strict=True):
             k, v = (part.transpose(0, 1)[None] for part in self.store.read(layer, context))
-            found = attention(asked.transpose(0, 1)[None], k, v, attn_mask=mask)
-            mixed.append(found[0].transpose(0, 1))
+            attended = attention(query.transpose(0, 1)[None], k, v, attn_mask=mask)
+            mixed.append(attended[0].transpose(0, 1))
         return self.torch.cat(mixed)
 
     def _mask(self, length, count):

@@ -1,6 +1,6 @@
-"""Blocks without a prefix cache: a list of free ones, nothing hashed, nothing shared, nothing kept.
+"""Blocks without a prefix cache: a list of free ones, no hashing, no sharing, no reuse.
 
-It has the verbs of PrefixCache that serving uses, so that an engine runs with either.
+It has the methods of PrefixCache that serving calls, so an engine runs with either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Held:
 
 
 class PlainBlocks:
-    """So many blocks, handed out and taken back.
+    """A fixed number of blocks, allocated and freed.
 
     >>> cache = PlainBlocks(3, 4)
     >>> first = cache.allocate([1, 2, 3, 4, 5])
@@ -33,7 +33,7 @@ class PlainBlocks:
         self.unused = list(range(blocks - 1, -1, -1))
 
     def allocate(self, tokens) -> Held:
-        """Blocks for a prompt; OutOfBlocks where there are too few."""
+        """Blocks for a prompt; OutOfBlocks if there are too few."""
         count = -(-len(tokens) // self.block_size)
         if count > len(self.unused):
             raise OutOfBlocks(f"{count:,} blocks are needed, {len(self.unused):,} are free. Free a sequence first.")
@@ -45,7 +45,7 @@ class PlainBlocks:
         return held
 
     def append(self, held: Held, token: int) -> None:
-        """Room for one more token; OutOfBlocks where there is none."""
+        """Room for one more token; OutOfBlocks if none is free."""
         if held.length % self.block_size == 0:
             if not self.unused:
                 raise OutOfBlocks("1 block is needed, 0 are free. Free a sequence first.")

@@ -1,6 +1,6 @@
-"""The founding report's prompts: a request is one of a few frequent sequences with probability p, else random tokens.
+"""Lin's report's prompts: a request is one of a few frequent sequences with probability p, else random tokens.
 
-The report says: 1,000 requests, random ones of 15 tokens, p from 0.1 to 1.0. It does not say how many frequent
+The report states 1,000 requests, random ones of 15 tokens, p from 0.1 to 1.0. It does not state how many frequent
 sequences there are, how long they are, or how long outputs become: those defaults are ours.
 """
 
@@ -12,13 +12,13 @@ import numpy as np
 
 from kvtrace._base.errors import UsageError
 
-Lengths = tuple[int, int]  # the least and the greatest; each between them is equally likely
+Lengths = tuple[int, int]  # minimum and maximum; each length between them is equally likely
 WHAT_IS_YOUR_NAME = 6  # tokens of "What is your name?", a start token before it
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One request: what is asked, how much is answered, and what its answer is drawn with."""
+    """One request: its prompt, the length of its output, and the seed of its output."""
 
     prompt: np.ndarray  # int32 tokens
     output_length: int
@@ -36,7 +36,7 @@ class Mix:
     p: float = 0.5  # probability that a request is a frequent sequence
     requests: int = 1000
     frequent: int = 10  # sequences in the pool, all equally likely
-    pools: int = 1  # one after the other: what is frequent changes so often, less one
+    pools: int = 1  # one after the other: the frequent sequences change pools - 1 times
     frequent_length: Lengths = (15, 15)  # tokens; as long as the random ones
     random_length: int = 15
     output_length: Lengths = (16, 128)
@@ -44,10 +44,10 @@ class Mix:
 
     def __post_init__(self):
         if not 0 <= self.p <= 1:
-            raise UsageError(f"a probability is 0 to 1, not {self.p:g}.")
+            raise UsageError(f"probability {self.p:g} is not between 0 and 1.")
         for name in ("requests", "frequent", "pools", "random_length", "vocabulary"):
             if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}. Try 1 or more.")
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         check_lengths("frequent_length", self.frequent_length)
         check_lengths("output_length", self.output_length)
 
@@ -78,7 +78,7 @@ def repeated(
     True
     """
     if prompt_length < 1:
-        raise UsageError(f"a prompt of {prompt_length} tokens is none. Try 1 or more.")
+        raise UsageError(f"prompt_length is {prompt_length}; it must be at least 1.")
     return with_outputs(rng, [tokens(rng, vocabulary, prompt_length)] * requests, output_length)
 
 
@@ -101,7 +101,7 @@ def lengths(rng: np.random.Generator, between: Lengths, size: int | tuple[int, .
 
 
 def check_lengths(name: str, between: Lengths) -> None:
-    """UsageError where a least and a greatest length are none."""
+    """UsageError for a range that is empty or begins below 1."""
     low, high = between
     if not 1 <= low <= high:
-        raise UsageError(f"{name} is {low}:{high}. Try a least length of 1 or more, and a greatest one not below it.")
+        raise UsageError(f"{name} is {low}:{high}; the minimum must be at least 1, the maximum not below it.")

@@ -1,8 +1,8 @@
-"""Continuous batching: so many requests live at once, a token each a step; who ends makes room for who waits.
+"""Continuous batching: so many active requests, one token each a step; a finished one makes room for a waiting one.
 
-A step admits what fits, computes the prompts of those and takes their first token, then feeds every live request's last
-token back for the next one. A request's last token is never fed back, so it has no place in the cache.
-The load is closed: as many clients as the batch holds, each of which asks again once it is answered.
+A step admits the requests that fit, computes their prompts and takes their first token, then feeds every active
+request's last token back for the next one. A request's last token is never fed back, so it has no place in the cache.
+The load is closed: as many clients as the batch holds, each of which sends its next request after its answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .prompts import Request
 
 @dataclass(eq=False)
 class Live:
-    """A request while it is served, and what is known of it afterwards."""
+    """A request while it is served, and its measurements afterwards."""
 
     request: Request
     row: int  # its place in the list of requests
@@ -31,7 +31,7 @@ class Live:
 
 
 class Model(Protocol):
-    """What makes tokens: the engine, or dice."""
+    """The source of tokens: the engine, or random numbers."""
 
     def prefill(self, admitted: list[Live]) -> Sequence[int]:
         """The first token of each request that was just admitted."""
@@ -42,7 +42,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ServingRun:
-    """What a run did, requests in the order they were asked."""
+    """The result of a run, requests in their order."""
 
     requests: list[Live]
     seconds: float
@@ -71,7 +71,7 @@ def serve(
 ) -> ServingRun:
     """Serve requests in their order, `batch` of them live at once, their blocks in `cache`.
 
-    UsageError where the cache does not hold a request that is alone.
+    UsageError if the cache cannot hold a single request.
     """
     waiting = deque(enumerate(requests))
     live: list[Live] = []
@@ -83,7 +83,7 @@ def serve(
         admitted = _admit(waiting, cache, batch - len(live))
         if not admitted and not live:
             raise UsageError(
-                f"a prompt of {len(waiting[0][1].prompt):,} tokens does not fit the cache. Try more blocks."
+                f"a prompt of {len(waiting[0][1].prompt):,} tokens does not fit the cache. Give it more blocks."
             )
         in_cache += clock() - now
         if admitted:
@@ -126,7 +126,7 @@ def _take(live, tokens):
 
 
 def _keep(live, cache, done):
-    """Those that go on; the others' blocks are freed."""
+    """The unfinished requests; the blocks of the others are freed."""
     going = []
     for one in live:
         if len(one.output) < one.request.output_length:

@@ -1,4 +1,4 @@
-"""How the cache of an experiment is set up, and how many requests it serves at once."""
+"""Settings of an experiment: its cache and its batch."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Serving:
     hashing: str = "hierarchical"
 
     def __post_init__(self):
-        for name, least in (("block_size", 1), ("idle", 0), ("batch", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}. Try {least} or more.")
+        for name, minimum in (("block_size", 1), ("idle", 0), ("batch", 1)):
+            if getattr(self, name) < minimum:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least {minimum}.")
 
     def slots(self, longest: int) -> int:
         """Slots for requests of at most so many tokens, output included."""

@@ -1,4 +1,4 @@
-"""What `kvtrace experiment` shows: tables for a terminal, and what a reader of them has to know."""
+"""The experiments' tables for a terminal, and the notes below them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rich.table import Table
 from kvtrace.analysis.distribution import Distribution
 
 from .eviction import Eviction
-from .founding import LEFT_OPEN, REPORTED
 from .hit_rate import RATES, HitRates
 from .identical import Identical
 from .latency import Latency
 from .measure import Pairs
 from .prompts import Lengths, Mix
+from .reported import LEFT_OPEN, REPORTED
 from .settings import Serving
 from .throughput import Spot, Throughput
 
@@ -27,34 +27,34 @@ SPREAD = "Means over the seeds ± standard deviation."
 AS_ENGINES = 16  # tokens a block: what engines use
 
 
-def hit_rates(found: HitRates) -> Iterator[Table]:
+def hit_rates(result: HitRates) -> Iterator[Table]:
     """Figure 1: a probability a row; and the line through each rate."""
     shown = _table("Hit rate at the initial prompt", "p", *_rates())
-    for point in found.points:
+    for point in result.points:
         shown.add_row(f"{point.p:g}", *(rate(point.rate(name)) for name in RATES))
     yield shown
     lines = _table("A straight line through the means", "", "slope", "intercept", "R^2")
     for name in RATES:
-        fit = found.fit(name)
+        fit = result.fit(name)
         lines.add_row(_plain(name), f"{fit.slope:.4f}", f"{fit.intercept:.4f}", f"{fit.r2:.4f}")
     yield lines
 
 
-def identical(found: Identical) -> Iterator[Table]:
+def identical(result: Identical) -> Iterator[Table]:
     """One repeated prompt: the block hit rate, a block size a row, a batch a column; beside the report's."""
-    batches = list(dict.fromkeys(case.batch for case in found.cases))
-    title = f"Block hit rate of one prompt of {found.prompt_length} tokens in {found.requests:,} requests"
+    batches = list(dict.fromkeys(case.batch for case in result.cases))
+    title = f"Block hit rate of one prompt of {result.prompt_length} tokens in {result.requests:,} requests"
     shown = _table(title, "block size", "full blocks", *(f"batch {batch}" for batch in batches))
-    for size in dict.fromkeys(case.block_size for case in found.cases):
-        cases = [case for case in found.cases if case.block_size == size]
+    for size in dict.fromkeys(case.block_size for case in result.cases):
+        cases = [case for case in result.cases if case.block_size == size]
         rates = [rate(case.rate("block_hit_rate")) for case in cases]
-        shown.add_row(f"{size}", f"{found.prompt_length // size}", *rates)
+        shown.add_row(f"{size}", f"{result.prompt_length // size}", *rates)
     yield shown
-    reported = _table("Beside the founding report", "", "reported", "ours")
+    reported = _table("Beside Lin's report", "", "reported", "ours")
     ours = [
         (case, f"{case.rate('block_hit_rate').mean:.2%}")
-        for case in found.cases
-        if case.block_size > found.prompt_length and case.block_size == AS_ENGINES
+        for case in result.cases
+        if case.block_size > result.prompt_length and case.block_size == AS_ENGINES
     ]
     for case, rated in ours:
         name = f'"What is your name?", ours in blocks of {case.block_size}, batch {case.batch}'
@@ -62,21 +62,23 @@ def identical(found: Identical) -> Iterator[Table]:
     yield reported
 
 
-def throughput(found: Throughput) -> Iterator[Table]:
+def throughput(result: Throughput) -> Iterator[Table]:
     """Figure 2 and its continuation: over p, over prompt length, and the one repeated prompt beside the report's."""
-    for length in found.prompt_lengths:
-        yield _spots(f"Over p, prompts of {length:,} tokens", "p", [(f"{s.p:g}", s) for s in found.over_p(length)])
-    for p in found.probabilities:
-        spots = [(f"{spot.prompt_length:,}", spot) for spot in found.over_length(p)]
+    for length in result.prompt_lengths:
+        yield _spots(f"Over p, prompts of {length:,} tokens", "p", [(f"{s.p:g}", s) for s in result.over_p(length)])
+    for p in result.probabilities:
+        spots = [(f"{spot.prompt_length:,}", spot) for spot in result.over_length(p)]
         yield _spots(f"Over prompt length, p = {p:g}", "prompt tokens", spots)
-    if found.identical:
-        spots = [(f"{spot.prompt_length:,}", spot) for spot in found.identical]
+    if result.identical:
+        spots = [(f"{spot.prompt_length:,}", spot) for spot in result.identical]
         yield _spots("One identical prompt", "prompt tokens", spots)
-    reported = _table("Beside the founding report", "items / s", "reported", "ours")
-    for length in found.prompt_lengths[:1]:
-        plain = [spot.pairs.items_per_second("without").median or 0.0 for spot in found.over_p(length)]
+    reported = _table("Beside Lin's report", "items / s", "reported", "ours")
+    for length in result.prompt_lengths[:1]:
+        plain = [spot.pairs.items_per_second("without").median or 0.0 for spot in result.over_p(length)]
         same = [
-            spot.pairs.items_per_second("with_cache").median for spot in found.identical if spot.prompt_length == length
+            spot.pairs.items_per_second("with_cache").median
+            for spot in result.identical
+            if spot.prompt_length == length
         ]
         average, ours = f"{sum(plain) / len(plain):,.2f}", f"{same[0]:,.2f}" if same else "-"
         reported.add_row(f"without prefixing, the average over p, ours at {length} tokens",
@@ -86,18 +88,18 @@ def throughput(found: Throughput) -> Iterator[Table]:
     yield reported
 
 
-def eviction(found: Eviction) -> Iterator[Table]:
+def eviction(result: Eviction) -> Iterator[Table]:
     """Policies over K, a table for each number of pools."""
-    for pools in found.pools:
+    for pools in result.pools:
         title = "one pool" if pools == 1 else f"{pools} pools in turn"
-        shown = _table(f"Block hit rate, {title}", "K (idle blocks)", *found.policies)
-        rows = zip(*(found.of(policy, pools) for policy in found.policies), strict=True)
+        shown = _table(f"Block hit rate, {title}", "K (idle blocks)", *result.policies)
+        rows = zip(*(result.of(policy, pools) for policy in result.policies), strict=True)
         for cases in rows:
             shown.add_row(f"{cases[0].idle:,}", *(rate(case.rate("block_hit_rate")) for case in cases))
         yield shown
 
 
-def latency(found: Latency) -> Iterator[Table]:
+def latency(result: Latency) -> Iterator[Table]:
     """A workload a row: what was not computed, and the time to first token."""
     columns = (
         "not computed",
@@ -109,7 +111,7 @@ def latency(found: Latency) -> Iterator[Table]:
         "pays",
     )
     shown = _table("With and without prefix caching, medians over the repeats", "workload", *columns)
-    for row in found.measured:
+    for row in result.measured:
         pairs = row.pairs
         times = [pairs.ttft_ms(arm, q).median for q in (0.5, 0.9) for arm in ("without", "with_cache")]
         ms = [f"{time:,.2f}" for time in times if time is not None]
@@ -117,31 +119,35 @@ def latency(found: Latency) -> Iterator[Table]:
     yield shown
 
 
-def notes(found: HitRates | Identical | Throughput | Eviction | Latency) -> list[str]:
-    """What the reader of the tables has to know."""
-    if isinstance(found, Eviction):
-        return [SPREAD, f"{_mix(found.mix)}, p = {found.mix.p:g}; {_serving(found.serving, 'block_size', 'batch')}."]
-    left = f"The report leaves open: {'; '.join(LEFT_OPEN[:6])}."
-    if isinstance(found, HitRates):
-        return [SPREAD, f"{_mix(found.mix)}; {_serving(found.serving, 'block_size', 'idle', 'batch', 'policy')}.", left]
-    if isinstance(found, Identical):
-        return [SPREAD, f"Outputs of {_lengths(found.output_length)} tokens.", MOVES_ON, left]
-    said = [
-        "items / s: medians; gain: with / without within a pair, median (quartiles). pays: yes where three repeats of "
-        "four gain, no where three of four lose."
+def notes(result: HitRates | Identical | Throughput | Eviction | Latency) -> list[str]:
+    """The notes below the tables."""
+    if isinstance(result, Eviction):
+        return [SPREAD, f"{_mix(result.mix)}, p = {result.mix.p:g}; {_serving(result.serving, 'block_size', 'batch')}."]
+    left = f"The report does not state {'; '.join(LEFT_OPEN[:6])}."
+    if isinstance(result, HitRates):
+        return [
+            SPREAD,
+            f"{_mix(result.mix)}; {_serving(result.serving, 'block_size', 'idle', 'batch', 'policy')}.",
+            left,
+        ]
+    if isinstance(result, Identical):
+        return [SPREAD, f"Outputs of {_lengths(result.output_length)} tokens.", MOVES_ON, left]
+    lines = [
+        "items / s: medians; gain: with / without within a pair, median (quartiles). pays: yes if three of four "
+        "repeats gain, no if three of four lose."
     ]
-    if isinstance(found, Latency):
-        return [f"{found.requests:,} requests, {_on(found.serving, found.about)}.", *said]
-    said = [f"{found.mix.requests:,} requests, {_on(found.serving, found.about)}.", *said]
-    said += [
+    if isinstance(result, Latency):
+        return [f"{result.requests:,} requests, {_on(result.serving, result.about)}.", *lines]
+    lines = [f"{result.mix.requests:,} requests, {_on(result.serving, result.about)}.", *lines]
+    lines += [
         f"At p = {p:g}, caching pays " + ("nowhere." if at is None else f"from prompts of {at:,} tokens on.")
-        for p, at in ((p, found.pays_from_length(p)) for p in found.probabilities)
+        for p, at in ((p, result.pays_from_length(p)) for p in result.probabilities)
     ]
-    said += [
+    lines += [
         f"With prompts of {length:,} tokens, caching pays " + ("at no p." if at is None else f"from p = {at:g} on.")
-        for length, at in ((length, found.pays_from_p(length)) for length in found.prompt_lengths)
+        for length, at in ((length, result.pays_from_p(length)) for length in result.prompt_lengths)
     ]
-    return [*said, f"The report leaves open: {'; '.join(LEFT_OPEN)}."]
+    return [*lines, f"The report does not state {'; '.join(LEFT_OPEN)}."]
 
 
 def rate(over: Distribution) -> str:
@@ -178,11 +184,11 @@ def _mix(mix: Mix) -> str:
 
 
 def _serving(serving: Serving, *names: str) -> str:
-    said = {
+    phrases = {
         "block_size": f"blocks of {serving.block_size}", "idle": f"K = {serving.idle:,}",
         "batch": f"batch {serving.batch}", "policy": f"policy {serving.policy}",
     }  # fmt: skip
-    return ", ".join(said[name] for name in names)
+    return ", ".join(phrases[name] for name in names)
 
 
 def _on(serving: Serving, about: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Figure 2 of the founding report: items per second against the probability of a frequent sequence, and against length.
+"""Figure 2 of Lin's report: items per second against the probability of a frequent sequence, and against length.
 
 An item is a request. The engine is real (engine.py), its model small and random; every point is measured with and
 without prefix caching, in turns. Frequent and random prompts are equally long here, so that without caching
@@ -16,11 +16,11 @@ import numpy as np
 from kvtrace._base.errors import UsageError
 
 from . import hit_rate
-from .founding import LEFT_OPEN, REPORTED
-from .hit_rate import SCHEMA, tell
+from .hit_rate import SCHEMA, report_progress
 from .measure import Bench, Machine, Pairs, check_repeats, check_vocabulary
 from .model import Shape
 from .prompts import Mix, repeated
+from .reported import LEFT_OPEN, REPORTED
 from .settings import Progress, Serving
 
 REPEATS = 5
@@ -61,8 +61,8 @@ class Throughput:
 
     def over_p(self, prompt_length: int) -> list[Spot]:
         """The sweep over p at one prompt length."""
-        here = [spot for spot in self.spots if spot.p is not None and spot.prompt_length == prompt_length]
-        return sorted(here, key=lambda spot: spot.p or 0.0)
+        spots = [spot for spot in self.spots if spot.p is not None and spot.prompt_length == prompt_length]
+        return sorted(spots, key=lambda spot: spot.p or 0.0)
 
     def over_length(self, p: float) -> list[Spot]:
         """The sweep over prompt length at one p."""
@@ -83,20 +83,20 @@ class Throughput:
 
     @property
     def probabilities(self) -> list[float]:
-        """Those at which more than one prompt length was tried."""
+        """The probabilities at which several prompt lengths were measured."""
         every = sorted({spot.p for spot in self.spots if spot.p is not None})
-        most = max((len(self.over_length(p)) for p in every), default=0)
-        return [p for p in every if len(self.over_length(p)) == most > 1]
+        longest = max((len(self.over_length(p)) for p in every), default=0)
+        return [p for p in every if len(self.over_length(p)) == longest > 1]
 
     @property
     def prompt_lengths(self) -> list[int]:
-        """Those at which more than one p was tried."""
+        """The prompt lengths at which several p were measured."""
         every = sorted({spot.prompt_length for spot in self.spots})
-        most = max((len(self.over_p(length)) for length in every), default=0)
-        return [length for length in every if len(self.over_p(length)) == most > 1]
+        longest = max((len(self.over_p(length)) for length in every), default=0)
+        return [length for length in every if len(self.over_p(length)) == longest > 1]
 
     def to_dict(self) -> dict[str, Any]:
-        """Keys as docs/experiments.md lists them."""
+        """Keys as docs/experiments/experiments.md lists them."""
         mix = {name: value for name, value in asdict(self.mix).items() if name not in SWEPT}
         return {
             "schema": SCHEMA, "experiment": "throughput", "mix": mix, "serving": asdict(self.serving), **self.about,
@@ -126,8 +126,8 @@ def throughput(
 ) -> Throughput:
     """Items per second at each p (with prompts of `at_lengths`) and each prompt length (at `at_probabilities`).
 
-    Also of one identical prompt, at each of `at_lengths`. The mix's own p and prompt lengths are not looked at. Repeats
-    go round all points, so that a slow minute of the machine hits all. UsageError where PyTorch is missing.
+    Also of one identical prompt, at each of `at_lengths`. The mix's own p and prompt lengths are ignored. Each
+    repeat runs all points, so that a slow minute of the machine affects all. UsageError without PyTorch.
     """
     mix, serving = mix or small_mix(), serving or Serving()
     wanted: list[tuple[float | None, int]] = sorted(
@@ -141,12 +141,12 @@ def throughput(
         for repeat in range(repeats):
             for place, (p, length) in enumerate(wanted):
                 doing = f"{length:,} tokens, {'identical' if p is None else f'p = {p:g}'}"
-                tell(progress, repeat * len(wanted) + place, repeats * len(wanted), doing)
+                report_progress(progress, repeat * len(wanted) + place, repeats * len(wanted), doing)
                 requests = _requests(mix, p, length, np.random.default_rng(seed + repeat))
                 pairs[p, length].append(bench.pair(requests, serving, length + mix.output_length[1], repeat))
         about = bench.to_dict()
-    tell(progress, repeats * len(wanted), repeats * len(wanted), "")
-    spots = tuple(Spot(p, length, Pairs(tuple(found))) for (p, length), found in pairs.items())
+    report_progress(progress, repeats * len(wanted), repeats * len(wanted), "")
+    spots = tuple(Spot(p, length, Pairs(tuple(runs))) for (p, length), runs in pairs.items())
     return Throughput(mix, serving, about, seed, spots)
 
 
@@ -166,4 +166,4 @@ def _check(mix, shape, wanted, repeats):
     check_repeats(repeats)
     check_vocabulary(mix.vocabulary, shape)
     if not wanted:
-        raise UsageError("there is nothing to measure. Name a probability and a prompt length.")
+        raise UsageError("nothing to measure: name at least one probability and one prompt length.")

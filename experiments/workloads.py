@@ -1,4 +1,4 @@
-"""More prompts than the founding report tried (its future work 3): what a prefix cache meets in practice.
+"""More kinds of prompts than Lin's report has (its future work 3): those that a prefix cache meets in practice.
 
 Each maker takes a source of randomness, how many requests, and the vocabulary; a workload is one row of the table.
 """
@@ -19,17 +19,17 @@ TURNS, TURN = 6, (16, 48)
 
 
 def random(rng: np.random.Generator, requests: int, vocabulary: int) -> list[Request]:
-    """Nothing is shared: what the cache costs."""
+    """Nothing is shared: the cost of the cache."""
     return with_outputs(rng, [tokens(rng, vocabulary, size) for size in lengths(rng, (32, 256), requests)], OUTPUTS)
 
 
 def report(rng: np.random.Generator, requests: int, vocabulary: int) -> list[Request]:
-    """The founding report's mix at p = 0.5, prompts of 15 tokens."""
+    """The report's mix at p = 0.5, prompts of 15 tokens."""
     return Mix(p=0.5, requests=requests, output_length=OUTPUTS, vocabulary=vocabulary).draw(rng)
 
 
 def identical(rng: np.random.Generator, requests: int, vocabulary: int) -> list[Request]:
-    """The founding report's one prompt, of 6 tokens."""
+    """The report's one prompt, of 6 tokens."""
     return repeated(6, requests, OUTPUTS, rng, vocabulary)
 
 
@@ -46,14 +46,14 @@ def conversation(rng: np.random.Generator, requests: int, vocabulary: int) -> li
     """Conversations of 6 turns, many at a time: each prompt is the one before it, an answer and a question more."""
     talks = -(-requests // TURNS)
     sizes = lengths(rng, TURN, (talks, TURNS)).cumsum(axis=1)
-    said = [tokens(rng, vocabulary, size[TURNS - 1]) for size in sizes]
-    prompts = [said[talk][: sizes[talk, turn]] for turn in range(TURNS) for talk in range(talks)]
+    texts = [tokens(rng, vocabulary, size[TURNS - 1]) for size in sizes]
+    prompts = [texts[talk][: sizes[talk, turn]] for turn in range(TURNS) for talk in range(talks)]
     return with_outputs(rng, prompts[:requests], OUTPUTS)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A workload: what makes it, and the tokens of its longest request, output included."""
+    """A workload: the function that makes it, and the tokens of its longest request, output included."""
 
     make: Maker
     longest: int

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import Borrowed
-from kvtrace.cache.demand import jobs
-from kvtrace.cache.policies import POLICIES
+from kvtrace.cache.core.python_policy import PythonPolicy
+from kvtrace.cache.demand import block_demand
+from kvtrace.cache.policies import POLICIES, make
 from kvtrace.cache.policies.base import Context
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
-from tests.reference import pool as slow
 
 CAPACITIES = (12, 20, 40)
 SPECS = {"ttl": "ttl:400ms", "priority": "priority:1s"}  # those whose parameter matters
@@ -54,12 +53,10 @@ def written(trace):
 
 
 def twin(name, context):
-    """The plain order of that name; the words of its parameter are turned as the table's row says."""
+    """The plain twin of a policy: the class of the same name in tests/reference/policies/<module>.py."""
     name, _, text = name.partition(":")
     row = POLICIES[name]
-    home = {"lru": slow, "mru": import_module("tests.cache.test_engine_lmcache")}.get(row.module)
-    home = home or import_module(f"tests.reference.policies.{row.module}")
-    cls = getattr(home, {"lru": "Lru", "mru": "Mru"}.get(row.module, row.cls))
+    cls = getattr(import_module(f"tests.reference.policies.{row.module}"), row.cls)
     return cls(context, row.parameter(text)) if text else cls(context)
 
 
@@ -68,15 +65,15 @@ def cases(trace):
         if name == "unlimited":
             continue
         for capacity in CAPACITIES:
-            for pool in ["flat"] if row.ceiling else ["flat", "leaf-first"]:
+            for pool in ["flat"] if row.bound else ["flat", "leaf-first"]:
                 spec = SPECS.get(name, name)
-                asked = jobs(trace)
-                context = Context(asked.blocks, capacity, trace, asked)
-                order = Borrowed(context, twin(spec, context))
+                demand = block_demand(trace)
+                context = Context(demand.blocks, capacity, trace, demand)
+                order = PythonPolicy(context, twin(spec, context))
                 # an order that puts parents after children by itself runs in a flat pool
-                flat = pool == "flat" or name in ("lru", "lfu", "slru", "ttl")
-                engine = Pool(context, asked, order, total=not row.ceiling, leaf_first=not flat)
-                engine.advance(len(asked))
+                flat = pool == "flat" or make(spec, context).keeps_parents
+                engine = Pool(context, demand, order, total=not row.bound, leaf_first=not flat)
+                engine.advance(len(demand))
                 engine.close()
                 yield {"policy": spec, "capacity": capacity, "pool": pool, "hit_blocks": engine.hits.tolist()}
 

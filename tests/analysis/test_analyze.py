@@ -14,13 +14,13 @@ import kvtrace
 from kvtrace import cli
 from kvtrace._native import uses as kernel
 from kvtrace.analysis import popularity, tables, turns
-from kvtrace.analysis.arrivals import arrivals, dispersion
+from kvtrace.analysis.arrivals import arrival_statistics, dispersion
 from kvtrace.analysis.block_sizes import by_block_size
-from kvtrace.analysis.block_uses import uses
+from kvtrace.analysis.block_uses import count_uses
 from kvtrace.analysis.distribution import FIGURES, Distribution
 from kvtrace.analysis.summary import DISTRIBUTIONS, analyze, basics
 from kvtrace.cli import datagen
-from kvtrace.serving.kv_bytes import chosen, kv_bytes_per_token
+from kvtrace.serving.hardware.kv_bytes import chosen, kv_bytes_per_token
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.hits import unlimited_hits
@@ -88,7 +88,7 @@ def test_basics_equal_datagens_definitions(trace):
 
 @given(traces())
 def test_the_walk_equals_its_twin(trace):
-    found, (counts, hits, bands) = uses(trace), slow.walk(prompts_of(trace))
+    found, (counts, hits, bands) = count_uses(trace), slow.walk(prompts_of(trace))
     assert found.uses.tolist() == [counts[block] for block in range(trace.distinct)]
     assert found.hit_blocks.tolist() == hits == unlimited_hits(trace).tolist()
     filled = {band: tuple(column) for band, column in enumerate(found.by_depth.T.tolist()) if any(column)}
@@ -144,20 +144,20 @@ def test_of_no_values_nothing_is_said():
 
 def test_popularity_is_of_the_most_used_blocks():
     #  block 0 three times, 1 twice, 2 3 once: 2 + 1 reuses; the top tenth of four blocks is one block
-    found = popularity.popularity(toy("0 1 2", "0 1", "0 3"))
+    found = popularity.block_popularity(toy("0 1 2", "0 1", "0 3"))
     assert (found.reuses, found.reused_blocks, found.most_used) == (3, 2, 3)
     assert found.top_share == {0.01: 2 / 3, 0.1: 2 / 3}
 
 
 @given(traces().filter(with_blocks), st.sampled_from([0.01, 0.1]))
 def test_the_share_of_the_top_is_that_of_sorted_blocks(trace, share):
-    counts = np.sort([count for count in uses(trace).uses if count])[::-1] - 1
+    counts = np.sort([count for count in count_uses(trace).uses if count])[::-1] - 1
     wanted = counts[: max(1, round(share * len(counts)))].sum() / max(1, counts.sum())
-    assert popularity.popularity(trace).top_share[share] == wanted
+    assert popularity.block_popularity(trace).top_share[share] == wanted
 
 
 def test_arrivals_of_a_steady_clock_are_even():
-    found = arrivals(toy(*["0"] * 31, gap_ms=100))
+    found = arrival_statistics(toy(*["0"] * 31, gap_ms=100))
     assert (found.duration_ms, found.gap_ms.std, found.gap_cv) == (3000, 0, 0)
     assert found.requests_per_second == pytest.approx(31 / 3)
     assert found.dispersion == {1: 0.0, 10: None, 60: None}
@@ -165,7 +165,7 @@ def test_arrivals_of_a_steady_clock_are_even():
 
 
 def test_all_at_once_has_no_rate():
-    found = arrivals(toy("0", "1", gap_ms=0))
+    found = arrival_statistics(toy("0", "1", gap_ms=0))
     assert (found.requests_per_second, found.concurrency, found.gap_cv) == (None, None, None)
     assert dispersion(np.array([]), 1000) is None
 
@@ -175,7 +175,7 @@ def test_turns_grow_and_hit():
     columns = Columns(trace.timestamp, trace.input_length, trace.output_length, trace.hash_ids, trace.offsets,
                       session=[0, 1, 0, -1], parent=[-1, -1, 0, -1])  # fmt: skip
     chats = Trace.from_columns(columns, block_size=1)
-    found = turns.sessions(chats, unlimited_hits(chats))
+    found = turns.session_statistics(chats, unlimited_hits(chats))
     assert (found.sessions, found.requests_in_sessions, found.turns.max) == (2, 3, 2)
     assert (found.growth.mean, found.think_ms.mean) == (2, 20)
     assert [(group.name, group.hits.requests, group.hits.hit_blocks) for group in found.by_turn] == [
@@ -265,7 +265,7 @@ def test_a_pipe_gets_plain_text_that_is_not_wrapped(small):
     done = subprocess.run([sys.executable, "-c", code, "analyze", small, "--fold", "2", "--quantiles", "0.9,0.99"],
                           capture_output=True, text=True, check=True)  # fmt: skip
     assert "\x1b" not in done.stdout and done.stderr == ""
-    for title in ("Trace", "Hit rates, nothing ever evicted", "Reuse", "Popularity", "Arrivals", "By block size"):
+    for title in ("Trace", "Hit rates without eviction", "Reuse", "Popularity", "Arrivals", "By block size"):
         assert f"\n{title}\n" in f"\n{done.stdout}"
     assert len(done.stdout.splitlines()[-1].split()) == 6
 

@@ -61,11 +61,11 @@ def test_a_sample_prints_its_error(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "status", "expected"),
     [
-        (["--capacity", "many"], 2, "is no capacity"),
+        (["--capacity", "many"], 2, "is not a capacity"),
         (["--capacity", "1GiB"], 2, "--model-config"),
-        (["--json", "--csv"], 2, "exclude each other"),
+        (["--json", "--csv"], 2, "cannot be combined"),
         (["--sample", "1.5"], 2, "above 0 and below 1"),
-        (["--sample", "0.5"], 2, "says nothing"),
+        (["--sample", "0.5"], 2, "an estimate needs at least"),
         (["--block-size", "8"], 2, "not --block-size 8"),
         (["--points", "0"], 2, "points"),
     ],

@@ -12,7 +12,7 @@ import kvtrace
 from kvtrace._native import reuse as kernel
 from kvtrace.analysis.curves import hit_curve
 from kvtrace.analysis.piecewise_linear import PiecewiseLinear
-from kvtrace.analysis.reuse import reuse_distances, reuse_times, segments
+from kvtrace.analysis.reuse import find_segments, reuse_distances, reuse_times
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.hits import count_hits, unlimited_hits
@@ -34,7 +34,7 @@ def has_blocks(trace):
 
 @given(traces())
 def test_segments_equal_their_twin(trace):
-    found = segments(trace)
+    found = find_segments(trace)
     assert np.array([found.row, found.last_row, found.blocks, found.rank]).T.tolist() == slow.segments(
         prompts_of(trace)
     )
@@ -42,7 +42,7 @@ def test_segments_equal_their_twin(trace):
 
 def test_a_block_is_as_far_as_the_blocks_used_since():
     #  0 1 | 2 | 0 3:  when 0 is wanted again, 2 and it lie in front: rank 2;  then 0 3 2 1 from the front
-    found = segments(toy("0 1", "2", "0 3", "0 1"))
+    found = find_segments(toy("0 1", "2", "0 3", "0 1"))
     assert list(zip(found.row, found.last_row, found.blocks, found.rank, strict=True)) == [
         (2, 0, 1, 2), (3, 2, 1, 1), (3, 0, 1, 4)]  # fmt: skip
 
@@ -111,7 +111,7 @@ def test_partial_blocks_count_their_own_tokens():
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 def test_vectors(vector):
     trace = toy(*vector["prompts"])
-    found, curve = segments(trace), hit_curve(trace)
+    found, curve = find_segments(trace), hit_curve(trace)
     assert np.array([found.row, found.last_row, found.blocks, found.rank]).T.tolist() == vector["segments"]
     hits = curve.hits([int(capacity) for capacity in vector["hit_blocks"]])
     assert [hit.hit_blocks for hit in hits] == list(vector["hit_blocks"].values())

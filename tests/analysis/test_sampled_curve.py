@@ -104,7 +104,7 @@ def test_estimates_stay_between_nothing_and_all(trace):
 @given(traces().filter(lambda trace: len(trace.hash_ids) > 0), st.floats(0.01, 0.99), st.integers(0, 5))
 def test_no_trace_is_too_odd(odd, share, seed):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "FEWEST", 0)
+        patch.setattr(shards, "MIN_SAMPLE_BLOCKS", 0)
         curve = SampledCurve(odd, share, seed)
     capacities = range(odd.distinct + 1)
     assert all(0 <= getattr(hit, rate) <= 1 for hit in curve.hits(capacities) for rate in RATES)
@@ -118,7 +118,7 @@ def test_a_share_is_between_0_and_1(trace, share):
 
 
 def test_too_small_a_sample_is_refused(trace):
-    with pytest.raises(UsageError, match="says nothing"):
+    with pytest.raises(UsageError, match="an estimate needs at least"):
         hit_curve(trace, sample=0.0001)
     with pytest.raises(UsageError, match="single requests"):
         SampledCurve(trace, 0.1).hits_per_request(5)

@@ -66,7 +66,7 @@ def know(path: Path, block_size: int) -> Known:
     ))  # fmt: skip
     for line in lines:
         try:
-            records = [record for record, _ in encoder._found(line, "here")]
+            records = [record for record, _ in encoder._requests_of(line, "here")]
         except RowError:
             continue
         known.words |= set(_texts(json.loads(line))) if line[:1] == b"{" else set(line.decode().split(","))

@@ -12,8 +12,8 @@ from kvtrace import read, unlimited_hits
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.core.chunks import Chunks
 from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import Borrowed
-from kvtrace.cache.demand import jobs
+from kvtrace.cache.core.python_policy import PythonPolicy
+from kvtrace.cache.demand import block_demand
 from kvtrace.cache.engines import lmcache
 from kvtrace.cache.policies import make
 from kvtrace.cache.policies.base import Context
@@ -24,13 +24,14 @@ from kvtrace.trace.folding import fold
 from kvtrace.trace.trace import Trace
 from tests.reference import chunks as slow
 from tests.reference import pool as slow_pool
+from tests.reference.policies import mru
 from tests.strategies import traces
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors/engine_lmcache.json").read_text())
 POLICIES = ("lru", "lfu", "fifo", "mru")
 
 
-def run(engine, trace, schedule="c1"):
+def run(engine, trace, schedule="serial"):
     plan = parse_schedule(schedule)
     engine.schedule(plan.kind, int(plan.value), plan.ends(trace))
     engine.advance(len(trace))
@@ -38,11 +39,11 @@ def run(engine, trace, schedule="c1"):
     return engine
 
 
-def serve(trace, capacity, policy="lru", watermark="off", mode="block", schedule="c1"):
+def serve(trace, capacity, policy="lru", watermark="off", mode="block", schedule="serial"):
     """The engine after the whole trace."""
-    asked = jobs(trace, mode)
-    context = Context(asked.blocks, capacity, trace, asked)
-    return run(lmcache.build(asked, context, policy, watermark=watermark), trace, schedule)
+    demand = block_demand(trace, mode)
+    context = Context(demand.blocks, capacity, trace, demand)
+    return run(lmcache.build(demand, context, policy, watermark=watermark), trace, schedule)
 
 
 def hits(*prompts, capacity, gap_ms=1, **options):
@@ -52,7 +53,7 @@ def hits(*prompts, capacity, gap_ms=1, **options):
 
 def chunk_paths(trace, factor, mode="block"):
     """Each request's chunks, by their last blocks."""
-    full = jobs(trace, mode).full
+    full = block_demand(trace, mode).full
     return [trace.prompt(row)[: full[row]][factor - 1 :: factor].tolist() for row in range(len(trace))]
 
 
@@ -128,8 +129,8 @@ def test_outputs_are_not_stored():
 
 
 def test_live_requests_hold_nothing():
-    assert hits("0 1", "2 3", "4 5", capacity=2, schedule="window:3") == [0, 0, 0]
-    assert serve(toy("0 1", "2 3", block_size=256), 2, schedule="window:2").early_frees == 0
+    assert hits("0 1", "2 3", "4 5", capacity=2, schedule="concurrency:3") == [0, 0, 0]
+    assert serve(toy("0 1", "2 3", block_size=256), 2, schedule="concurrency:2").early_frees == 0
 
 
 # -- the watermark ---------------------------------------------------------------------------------------------------
@@ -160,13 +161,13 @@ def test_the_end_of_a_request_is_a_use():
     trace = toy("0", "1", "2", block_size=256, gap_ms=1000)
     outputs = np.array([3, 1, 1])
     trace = Trace(trace.timestamp, trace.input_length, outputs, trace.hash_ids, trace.offsets, block_size=256)
-    assert serve(trace, 2, watermark="on", schedule="timed:600").residents().tolist() == [0, 2]
+    assert serve(trace, 2, watermark="on", schedule="open-loop:600").residents().tolist() == [0, 2]
     assert serve(trace, 2, watermark="on").residents().tolist() == [1, 2]
 
 
 # -- laws ------------------------------------------------------------------------------------------------------------
 
-schedules = st.sampled_from(["c1", "window:2", "window:3", "timed:0.5", "timed:700"])
+schedules = st.sampled_from(["serial", "concurrency:2", "concurrency:3", "open-loop:0.5", "open-loop:700"])
 orders = st.sampled_from([*((policy, False) for policy in POLICIES), ("lru", True)])
 
 
@@ -177,9 +178,9 @@ def test_the_compiled_store_equals_its_twin(trace, order, schedule, factor, capa
         trace.timestamp * slower, trace.input_length, trace.output_length, trace.hash_ids, trace.offsets,
         block_size=trace.block_size,
     )  # fmt: skip
-    asked, plan = jobs(trace), parse_schedule(schedule)
-    context = Context(asked.blocks, capacity * factor, trace, asked)
-    engine = run(Chunks(context, asked, make(policy, context), factor, watermark), trace, schedule)
+    demand, plan = block_demand(trace), parse_schedule(schedule)
+    context = Context(demand.blocks, capacity * factor, trace, demand)
+    engine = run(Chunks(context, demand, make(policy, context), factor, watermark), trace, schedule)
     wanted, evicted = slow.serve(
         chunk_paths(trace, factor), trace.timestamp.tolist(), capacity, policy, watermark, plan.kind, int(plan.value),
         plan.ends(trace),
@@ -191,9 +192,9 @@ def test_the_compiled_store_equals_its_twin(trace, order, schedule, factor, capa
 def test_the_compiled_store_equals_its_twin_on_conversations(seed, factor, capacity, order):
     vector = made("", np.random.default_rng(seed), rows=60)
     trace, (policy, watermark) = vector_trace(vector), order
-    asked = jobs(trace)
-    context = Context(asked.blocks, capacity * factor, trace, asked)
-    engine = run(Chunks(context, asked, make(policy, context), factor, watermark), trace)
+    demand = block_demand(trace)
+    context = Context(demand.blocks, capacity * factor, trace, demand)
+    engine = run(Chunks(context, demand, make(policy, context), factor, watermark), trace)
     wanted, evicted = slow.serve(chunk_paths(trace, factor), trace.timestamp.tolist(), capacity, policy, watermark)
     assert (engine.hits.tolist(), engine.evictions) == ([hit * factor for hit in wanted], evicted * factor)
 
@@ -205,10 +206,12 @@ def test_chunks_are_the_blocks_of_the_folded_trace(trace, policy, capacity, mode
         block_size=64,
     )  # fmt: skip
     folded = fold(trace, 4)
-    asked = jobs(folded, "token")  # the folded trace has partial blocks at its prompts' ends, which make no chunk
-    context = Context(asked.blocks, capacity, folded, asked)
+    demand = block_demand(
+        folded, "token"
+    )  # the folded trace has partial blocks at its prompts' ends, which make no chunk
+    context = Context(demand.blocks, capacity, folded, demand)
     direct = serve(trace, 4 * capacity, policy, mode=mode)
-    assert direct.hits.tolist() == (4 * run(lmcache.build(asked, context, policy), folded).hits).tolist()
+    assert direct.hits.tolist() == (4 * run(lmcache.build(demand, context, policy), folded).hits).tolist()
 
 
 def full_blocks(trace):
@@ -221,37 +224,30 @@ def full_blocks(trace):
 
 @given(traces(), orders, schedules)
 def test_with_room_for_all_every_chunk_seen_before_hits(trace, order, schedule):
-    asked, (policy, watermark) = jobs(trace), order
-    context = Context(asked.blocks, 2 * max(1, trace.distinct), trace, asked)
-    engine = run(Chunks(context, asked, make(policy, context), 1, watermark), trace, schedule)
+    demand, (policy, watermark) = block_demand(trace), order
+    context = Context(demand.blocks, 2 * max(1, trace.distinct), trace, demand)
+    engine = run(Chunks(context, demand, make(policy, context), 1, watermark), trace, schedule)
     assert engine.hits.tolist() == unlimited_hits(trace).tolist() and engine.evictions == 0
 
 
 @given(traces(), st.sampled_from(POLICIES), st.integers(1, 6), schedules)
 def test_without_the_watermark_the_schedule_changes_nothing(trace, policy, capacity, schedule):
-    asked = jobs(trace)
+    demand = block_demand(trace)
     found = []
-    for one in ("c1", schedule):
-        context = Context(asked.blocks, capacity, trace, asked)
-        found.append(run(Chunks(context, asked, make(policy, context)), trace, one).hits.tolist())
+    for one in ("serial", schedule):
+        context = Context(demand.blocks, capacity, trace, demand)
+        found.append(run(Chunks(context, demand, make(policy, context)), trace, one).hits.tolist())
     assert found[0] == found[1]
-
-
-class Mru(slow_pool.Lru):
-    """Most recently released first."""
-
-    def victim(self):
-        return self.order[-1]
 
 
 @given(traces().filter(lambda trace: len(trace.hash_ids)), schedules, st.booleans(), st.integers(0, 8))
 def test_mru_in_the_founding_cache_equals_its_twin(trace, schedule, leaf_first, spare):
-    asked, plan = jobs(trace), parse_schedule(schedule)
-    capacity = int(asked.most.max()) + spare
-    cache = slow_pool.Pool(capacity, Mru(), parent=asked.parent.tolist() if leaf_first else None)
-    wanted = slow_pool.simulate(asked, cache, plan.kind, int(plan.value), plan.ends(trace))
-    context = Context(asked.blocks, capacity, trace, asked)
-    engine = run(Pool(context, asked, make("mru", context), leaf_first=leaf_first), trace, schedule)
+    demand, plan = block_demand(trace), parse_schedule(schedule)
+    capacity = int(demand.max_blocks.max()) + spare
+    cache = slow_pool.Pool(capacity, mru.MRU(), parent=demand.parent.tolist() if leaf_first else None)
+    wanted = slow_pool.simulate(demand, cache, plan.kind, int(plan.value), plan.ends(trace))
+    context = Context(demand.blocks, capacity, trace, demand)
+    engine = run(Pool(context, demand, make("mru", context), leaf_first=leaf_first), trace, schedule)
     assert ((engine.hits.tolist(), engine.early_frees), engine.evictions) == (wanted, cache.evictions)
 
 
@@ -320,9 +316,8 @@ GOLDEN_WATERMARK = 47480
 @pytest.mark.parametrize(
     "block_size, capacity, policy, watermark, said",
     [
-        (256, 1, "lru", "yes", "no watermark 'yes'. Try off or on"),
-        (256, 1, "lfu", "on", "lru where a watermark triggers it, not lfu"),
-        (48, 9, "lru", "off", "no whole number of the trace's blocks of 48"),
+        (256, 1, "lfu", "on", "--watermark on supports --policy lru, not lfu"),
+        (48, 9, "lru", "off", "block size of 48 does not divide"),
         (64, 3, "lru", "off", "capacity of 3 blocks does not hold a chunk of 4"),
     ],
 )
@@ -332,10 +327,10 @@ def test_what_does_not_fit_is_said_in_a_line(block_size, capacity, policy, water
 
 
 def test_a_victim_is_checked():
-    asked = jobs(toy("0", "1", "2", block_size=256))
-    context = Context(asked.blocks, 1, asked.trace, asked)
-    engine = Chunks(context, asked, Borrowed(context, Stubborn()))
-    with pytest.raises(UsageError, match="as its victim that is not here"):
+    demand = block_demand(toy("0", "1", "2", block_size=256))
+    context = Context(demand.blocks, 1, demand.trace, demand)
+    engine = Chunks(context, demand, PythonPolicy(context, Stubborn()))
+    with pytest.raises(UsageError, match="victim is a chunk that is not resident"):
         engine.advance(3)
 
 

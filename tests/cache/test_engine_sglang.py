@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvtrace import read, unlimited_hits
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.core.radix import ORDERS
-from kvtrace.cache.demand import jobs
+from kvtrace.cache.demand import block_demand
 from kvtrace.cache.engines import sglang
 from kvtrace.cache.policies.base import Context
 from kvtrace.trace.building import toy
@@ -24,10 +24,10 @@ VECTORS = json.loads((Path(__file__).parents[1] / "vectors/engine_sglang.json").
 POLICIES = tuple(ORDERS)
 
 
-def serve(trace, capacity, policy="lru", mode="block", schedule="c1"):
-    """The engine after the whole trace; a schedule is "c1", "window:N" or "timed:MS_PER_TOKEN"."""
-    asked = jobs(trace, mode, recompute_last=True)
-    engine = sglang.build(asked, Context(asked.blocks, capacity, trace, asked), policy)
+def serve(trace, capacity, policy="lru", mode="block", schedule="serial"):
+    """The engine after the whole trace; a schedule is "serial", "concurrency:N" or "open-loop:MS_PER_TOKEN"."""
+    demand = block_demand(trace, mode, recompute_last=True)
+    engine = sglang.build(demand, Context(demand.blocks, capacity, trace, demand), policy)
     kind, _, figure = schedule.partition(":")
     engine.schedule(kind, **plan(trace, kind, figure))
     engine.advance(len(trace))
@@ -36,32 +36,32 @@ def serve(trace, capacity, policy="lru", mode="block", schedule="c1"):
 
 
 def plan(trace, kind, figure):
-    if kind == "timed":
+    if kind == "open-loop":
         return {"end": trace.timestamp + float(figure) * trace.output_length}
-    return {"window": int(figure or 1)}
+    return {"concurrency": int(figure or 1)}
 
 
 def serve_slowly(trace, capacity, policy, mode, schedule):
     """(hits, evicted blocks, early frees) of the twin."""
-    asked = jobs(trace, mode, recompute_last=True)
+    demand = block_demand(trace, mode, recompute_last=True)
     wanted = sglang.priorities(trace) if policy == "priority" else np.zeros(len(trace), dtype=int)
     requests = [
         radix.Request(
-            path=asked.ids[asked.start[row] : asked.start[row] + asked.full[row]].tolist(),
-            limit=int(asked.limit[row]),
-            tail=int(asked.tail[row]),
-            grown=list(range(asked.fresh[row], asked.fresh[row] + asked.grown[row])),
-            grown_tail=int(asked.grown_tail[row]),
+            path=demand.ids[demand.start[row] : demand.start[row] + demand.full[row]].tolist(),
+            limit=int(demand.limit[row]),
+            tail=int(demand.tail[row]),
+            grown=list(range(demand.fresh[row], demand.fresh[row] + demand.grown[row])),
+            grown_tail=int(demand.grown_tail[row]),
             priority=int(wanted[row]),
         )
         for row in range(len(trace))
     ]
     kind, _, figure = schedule.partition(":")
     when = plan(trace, kind, figure)
-    return radix.serve(requests, capacity, policy, asked.grows, arrival=trace.timestamp.tolist(), **when)
+    return radix.serve(requests, capacity, policy, demand.grows, arrival=trace.timestamp.tolist(), **when)
 
 
-def hits(*prompts, capacity, policy="lru", schedule="c1"):
+def hits(*prompts, capacity, policy="lru", schedule="serial"):
     return serve(toy(*prompts), capacity, policy, schedule=schedule).hits.tolist()
 
 
@@ -119,16 +119,16 @@ def vector_trace(vector):
 @pytest.mark.parametrize(
     ("policy", "mode", "schedule", "capacity", "hit_blocks", "early_frees"),
     [
-        ("lru", "block", "c1", 1_000, 12_821, 0),
-        ("lru", "block", "c1", 10_000, 59_583, 0),
-        ("lru", "block", "c1", 300_000, 105_592, 0),
-        ("lru", "token", "timed:30", 1_000, 12_657, 2_059),
-        ("lru", "token", "timed:30", 10_000, 62_258, 0),
-        ("lru", "token", "timed:30", 300_000, 105_592, 0),
-        ("lfu", "block", "c1", 1_000, 13_865, 0),
-        ("lfu", "block", "c1", 10_000, 37_966, 0),
-        ("fifo", "block", "c1", 1_000, 12_821, 0),
-        ("fifo", "block", "c1", 10_000, 60_772, 0),
+        ("lru", "block", "serial", 1_000, 12_821, 0),
+        ("lru", "block", "serial", 10_000, 59_583, 0),
+        ("lru", "block", "serial", 300_000, 105_592, 0),
+        ("lru", "token", "open-loop:30", 1_000, 12_657, 2_059),
+        ("lru", "token", "open-loop:30", 10_000, 62_258, 0),
+        ("lru", "token", "open-loop:30", 300_000, 105_592, 0),
+        ("lfu", "block", "serial", 1_000, 13_865, 0),
+        ("lfu", "block", "serial", 10_000, 37_966, 0),
+        ("fifo", "block", "serial", 1_000, 12_821, 0),
+        ("fifo", "block", "serial", 10_000, 60_772, 0),
     ],
 )
 def test_the_conversation_trace_hits_as_in_sglang(shared, policy, mode, schedule, capacity, hit_blocks, early_frees):
@@ -188,11 +188,11 @@ def test_filo_lets_the_newest_go():
 
 def test_a_lock_keeps_a_path():
     #  three live: 6 7 finds the paths of 2 3 and 4 5 locked, and takes 0 1, whose request ended just now
-    assert hits("0 1", "2 3", "4 5", "6 7", "2 3", capacity=6, schedule="window:3") == [0, 0, 0, 0, 1]
+    assert hits("0 1", "2 3", "4 5", "6 7", "2 3", capacity=6, schedule="concurrency:3") == [0, 0, 0, 0, 1]
 
 
 def test_where_all_is_locked_the_oldest_is_freed_early():
-    engine = serve(toy("0 1", "2 3", "4 5", "0 1"), 4, schedule="window:3")
+    engine = serve(toy("0 1", "2 3", "4 5", "0 1"), 4, schedule="concurrency:3")
     assert engine.hits.tolist() == [0, 0, 0, 0] and engine.early_frees == 2
 
 
@@ -237,7 +237,7 @@ def test_a_split_passes_the_priority_on():
 
 
 modes = st.sampled_from(["block", "token", "grow"])
-schedules = st.sampled_from(["c1", "window:2", "window:3", "timed:0.5", "timed:3"])
+schedules = st.sampled_from(["serial", "concurrency:2", "concurrency:3", "open-loop:0.5", "open-loop:3"])
 
 
 kinds = {"mode": modes, "schedule": schedules, "policy": st.sampled_from(POLICIES)}
@@ -258,7 +258,7 @@ def test_the_compiled_tree_equals_its_twin_on_conversations(seed, block_size, sp
 
 def require_equal_to_twin(trace, spare, kind):
     """Hits of each request, evicted blocks and early frees, with so many blocks more than the longest request holds."""
-    capacity = int(max(1, jobs(trace, kind["mode"]).most.max())) + spare
+    capacity = int(max(1, block_demand(trace, kind["mode"]).max_blocks.max())) + spare
     engine = serve(trace, capacity, **kind)
     found = engine.hits.tolist(), engine.evictions, engine.early_frees
     assert found == serve_slowly(trace, capacity, **kind)
@@ -266,7 +266,7 @@ def require_equal_to_twin(trace, spare, kind):
 
 @given(traces(), st.sampled_from([name for name in POLICIES if name != "priority"]))
 def test_with_room_for_all_every_order_hits_all_but_a_last_block(trace, policy):
-    limit = jobs(trace, recompute_last=True).limit
+    limit = block_demand(trace, recompute_last=True).limit
     engine = serve(trace, trace.distinct + 1, policy)
     assert engine.hits.tolist() == np.minimum(unlimited_hits(trace), limit).tolist()
     assert engine.evictions == 0
@@ -274,7 +274,7 @@ def test_with_room_for_all_every_order_hits_all_but_a_last_block(trace, policy):
 
 @given(traces())
 def test_blocks_in_the_end_are_resident_or_free(trace):
-    capacity = int(max(1, jobs(trace).most.max()))
+    capacity = int(max(1, block_demand(trace).max_blocks.max()))
     residents = serve(trace, capacity).residents()
     assert len(residents) <= capacity and len(set(residents.tolist())) == len(residents)
 
@@ -291,19 +291,19 @@ def test_vectors_of_sglang_itself_are_met_by_both(vector):
 
 
 def test_an_order_that_sglang_lacks_is_refused():
-    with pytest.raises(UsageError, match="SGLang has no eviction order 'sieve'. Try lru, "):
+    with pytest.raises(UsageError, match="SGLang has no eviction policy 'sieve'. Try lru, "):
         serve(toy("0"), 1, "sieve")
 
 
 def test_priorities_that_are_not_there_are_asked_for():
-    with pytest.raises(UsageError, match="the trace has no column 'priority'"):
+    with pytest.raises(UsageError, match="The trace has no column 'priority'"):
         serve(toy("0"), 1, "priority")
 
 
 @pytest.mark.parametrize("column", [np.array([0.5]), np.array(["high"]), np.array([None, "high"], dtype=object)[1:]])
 def test_priorities_that_are_no_whole_numbers_are_refused(column):
     trace = Trace.from_columns(replace_columns(toy("0"), extra={"priority": column}), block_size=1)
-    with pytest.raises(UsageError, match="no whole numbers"):
+    with pytest.raises(UsageError, match="must hold whole numbers"):
         serve(trace, 1, "priority")
 
 

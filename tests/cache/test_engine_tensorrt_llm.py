@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvtrace import read, unlimited_hits
 from kvtrace._base.errors import InputError
-from kvtrace.cache.demand import MODES, jobs
+from kvtrace.cache.demand import MODES, block_demand
 from kvtrace.cache.engines import tensorrt_llm
 from kvtrace.cache.policies.base import Context
 from kvtrace.cache.schedules import parse_schedule
@@ -20,21 +20,21 @@ from kvtrace.trace.trace import Trace
 from tests.reference import pool as slow
 from tests.strategies import traces
 
-SCHEDULES = st.sampled_from(["c1", "window:2", "window:3", "timed:0.5", "timed:2"])
+SCHEDULES = st.sampled_from(["serial", "concurrency:2", "concurrency:3", "open-loop:0.5", "open-loop:2"])
 UNSAID = 35  # the priority of who says none
 
 
-def serve(trace, capacity, policy="lru", mode="block", schedule="c1"):
+def serve(trace, capacity, policy="lru", mode="block", schedule="serial"):
     """The engine after the whole trace."""
-    asked, plan = jobs(trace, mode, recompute_last=True), parse_schedule(schedule)
-    engine = tensorrt_llm.build(asked, Context(asked.blocks, capacity, trace, asked), policy)
+    demand, plan = block_demand(trace, mode, recompute_last=True), parse_schedule(schedule)
+    engine = tensorrt_llm.build(demand, Context(demand.blocks, capacity, trace, demand), policy)
     engine.schedule(plan.kind, int(plan.value), plan.ends(trace))
     engine.advance(len(trace))
     engine.close()
     return engine
 
 
-def hits(*prompts, capacity, policy="lru", priorities=None, gap_ms=1, schedule="c1"):
+def hits(*prompts, capacity, policy="lru", priorities=None, gap_ms=1, schedule="serial"):
     trace = toy(*prompts, gap_ms=gap_ms)
     return serve(with_priorities(trace, priorities), capacity, policy, schedule=schedule).hits.tolist()
 
@@ -109,13 +109,13 @@ def test_a_parent_never_goes_before_its_child():
 def test_a_priority_lasts_so_long():
     #  0 1 asks for 100 and 2 3 for nothing. 4 5 comes 2 s after 0 1: with 1 s to last 0 1 goes, as the least recent
     prompts = "0 1", "2 3", "4 5", "0 1 6"
-    asked = {"capacity": 4, "priorities": [100, 35, 35, 35], "gap_ms": 1000}
-    assert hits(*prompts, policy="priority:10s", **asked) == [0, 0, 0, 2]
-    assert hits(*prompts, policy="priority:1s", **asked) == [0, 0, 0, 0]
+    options = {"capacity": 4, "priorities": [100, 35, 35, 35], "gap_ms": 1000}
+    assert hits(*prompts, policy="priority:10s", **options) == [0, 0, 0, 2]
+    assert hits(*prompts, policy="priority:1s", **options) == [0, 0, 0, 0]
 
 
 def test_where_all_is_live_the_oldest_is_freed_early():
-    engine = serve(toy("0 1", "2 3", "4 5", "0 1"), 4, schedule="window:3")
+    engine = serve(toy("0 1", "2 3", "4 5", "0 1"), 4, schedule="concurrency:3")
     assert engine.hits.tolist() == [0, 0, 0, 0] and engine.early_frees == 2
 
 
@@ -124,10 +124,10 @@ def test_where_all_is_live_the_oldest_is_freed_early():
 
 @given(traces().filter(lambda trace: len(trace.hash_ids)), st.sampled_from(MODES), SCHEDULES, st.integers(0, 8))
 def test_lru_equals_the_plain_pool_in_which_no_parent_goes_first_anyway(trace, mode, schedule, spare):
-    asked, plan = jobs(trace, mode, recompute_last=True), parse_schedule(schedule)
-    capacity = max(1, int(asked.most.max())) + spare
+    demand, plan = block_demand(trace, mode, recompute_last=True), parse_schedule(schedule)
+    capacity = max(1, int(demand.max_blocks.max())) + spare
     cache = slow.Pool(capacity, slow.Lru())
-    wanted = slow.simulate(asked, cache, plan.kind, int(plan.value), plan.ends(trace))
+    wanted = slow.simulate(demand, cache, plan.kind, int(plan.value), plan.ends(trace))
     engine = serve(trace, capacity, "lru", mode, schedule)
     assert (engine.hits.tolist(), engine.early_frees) == wanted
     assert engine.evictions == cache.evictions
@@ -139,11 +139,11 @@ priorities = st.lists(st.sampled_from([0, 20, 35, 36, 100, None]), min_size=12, 
 @given(traces().filter(lambda trace: len(trace.hash_ids)), priorities, SCHEDULES, st.integers(0, 8))
 def test_priority_equals_the_plain_pool_with_leaves_first(trace, wanted, schedule, spare):
     trace = with_priorities(trace, wanted[: len(trace)])
-    asked, plan = jobs(trace, recompute_last=True), parse_schedule(schedule)
-    capacity = max(1, int(asked.most.max())) + spare
-    context = Context(asked.blocks, capacity, trace, asked)
-    cache = slow.Pool(capacity, Priority(context), parent=asked.parent.tolist())
-    wanted = slow.simulate(asked, cache, plan.kind, int(plan.value), plan.ends(trace), context)
+    demand, plan = block_demand(trace, recompute_last=True), parse_schedule(schedule)
+    capacity = max(1, int(demand.max_blocks.max())) + spare
+    context = Context(demand.blocks, capacity, trace, demand)
+    cache = slow.Pool(capacity, Priority(context), parent=demand.parent.tolist())
+    wanted = slow.simulate(demand, cache, plan.kind, int(plan.value), plan.ends(trace), context)
     engine = serve(trace, capacity, "priority", schedule=schedule)
     assert (engine.hits.tolist(), engine.early_frees) == wanted
 
@@ -151,15 +151,15 @@ def test_priority_equals_the_plain_pool_with_leaves_first(trace, wanted, schedul
 @given(traces(), SCHEDULES, st.integers(0, 8))
 def test_equal_priorities_are_lru_one_request_at_a_time(trace, schedule, spare):
     trace = with_priorities(trace, [UNSAID] * len(trace))
-    capacity = max(1, int(jobs(trace).most.max())) + spare
+    capacity = max(1, int(block_demand(trace).max_blocks.max())) + spare
     assert (serve(trace, capacity, "priority").hits == serve(trace, capacity).hits).all()
 
 
 @given(traces(), SCHEDULES)
 def test_with_room_for_all_nothing_goes_and_all_but_a_last_block_is_hit(trace, schedule):
-    asked = jobs(trace, recompute_last=True)
+    demand = block_demand(trace, recompute_last=True)
     engine = serve(trace, trace.distinct + 1, schedule=schedule)
-    assert engine.hits.tolist() == np.minimum(unlimited_hits(trace), asked.limit).tolist()
+    assert engine.hits.tolist() == np.minimum(unlimited_hits(trace), demand.limit).tolist()
     assert engine.evictions == engine.early_frees == 0
 
 
@@ -184,14 +184,14 @@ def test_vectors_of_a_made_trace_are_met():
 
 
 FIGURES = {  # policy, mode, schedule -> hit and evicted blocks
-    ("lru", "block", "c1"): (113, 70),
-    ("lru", "token", "c1"): (118, 35),
-    ("lru", "grow", "c1"): (104, 123),
-    ("lru", "grow", "window:3"): (98, 131),
-    ("priority", "block", "c1"): (119, 63),
-    ("priority", "token", "c1"): (120, 33),
-    ("priority", "grow", "c1"): (108, 118),
-    ("priority", "grow", "window:3"): (102, 126),
+    ("lru", "block", "serial"): (113, 70),
+    ("lru", "token", "serial"): (118, 35),
+    ("lru", "grow", "serial"): (104, 123),
+    ("lru", "grow", "concurrency:3"): (98, 131),
+    ("priority", "block", "serial"): (119, 63),
+    ("priority", "token", "serial"): (120, 33),
+    ("priority", "grow", "serial"): (108, 118),
+    ("priority", "grow", "concurrency:3"): (102, 126),
 }
 
 
@@ -202,7 +202,7 @@ def test_counts_on_the_conversation_trace(shared):
 
 
 def test_priorities_are_needed_and_checked():
-    with pytest.raises(InputError, match="no column priority"):
+    with pytest.raises(InputError, match="needs a trace with a column priority"):
         hits("0", capacity=1, policy="priority")
     with pytest.raises(InputError, match="row 1: the priority is not a number from 0 to 100"):
         hits("0", "1", capacity=1, policy="priority", priorities=[35, 101])

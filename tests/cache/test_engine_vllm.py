@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from kvtrace import read, unlimited_hits
 from kvtrace._base.errors import UsageError
-from kvtrace.cache.demand import jobs
+from kvtrace.cache import engines
+from kvtrace.cache.demand import block_demand
 from kvtrace.cache.engines import nano_vllm, vllm
 from kvtrace.cache.policies.base import Context
 from kvtrace.trace.building import toy
@@ -27,10 +28,10 @@ KINDS = {  # name -> how the engine is built, and its twin
 }
 
 
-def serve(trace, capacity, mode="block", schedule="c1", kind="vllm"):
-    """The engine after the whole trace; a schedule is "c1", "window:N" or "timed:MS_PER_TOKEN"."""
-    asked, (build, switches, _) = jobs(trace, mode, recompute_last=True), KINDS[kind]
-    engine = build(asked, Context(asked.blocks, capacity, trace, asked), **switches)
+def serve(trace, capacity, mode="block", schedule="serial", kind="vllm"):
+    """The engine after the whole trace; a schedule is "serial", "concurrency:N" or "open-loop:MS_PER_TOKEN"."""
+    demand, (build, options, _) = block_demand(trace, mode, recompute_last=True), KINDS[kind]
+    engine = build(demand, Context(demand.blocks, capacity, trace, demand), **options)
     engine.schedule(schedule.partition(":")[0], **plan(trace, schedule))
     engine.advance(len(trace))
     engine.close()
@@ -39,29 +40,29 @@ def serve(trace, capacity, mode="block", schedule="c1", kind="vllm"):
 
 def plan(trace, schedule):
     name, _, figure = schedule.partition(":")
-    if name == "timed":
+    if name == "open-loop":
         return {"end": trace.timestamp + float(figure) * trace.output_length}
-    return {"window": int(figure or 1)}
+    return {"concurrency": int(figure or 1)}
 
 
 def serve_slowly(trace, capacity, mode, schedule, kind="vllm"):
     """(hits, evicted blocks, early frees) of the twin."""
-    asked = jobs(trace, mode, recompute_last=True)
+    demand = block_demand(trace, mode, recompute_last=True)
     requests = [
         free_queue.Request(
-            path=asked.ids[asked.start[row] : asked.start[row] + asked.full[row]].tolist(),
-            limit=int(asked.limit[row]),
-            tail=int(asked.tail[row]),
-            grown=list(range(asked.fresh[row], asked.fresh[row] + asked.grown[row])),
-            grown_tail=int(asked.grown_tail[row]),
+            path=demand.ids[demand.start[row] : demand.start[row] + demand.full[row]].tolist(),
+            limit=int(demand.limit[row]),
+            tail=int(demand.tail[row]),
+            grown=list(range(demand.fresh[row], demand.fresh[row] + demand.grown[row])),
+            grown_tail=int(demand.grown_tail[row]),
         )
         for row in range(len(trace))
     ]
     when = {"arrival": trace.timestamp} | plan(trace, schedule) | KINDS[kind][2]
-    return free_queue.serve(requests, capacity, asked.grows, **when)
+    return free_queue.serve(requests, capacity, demand.grows, **when)
 
 
-def hits(*prompts, capacity, schedule="c1"):
+def hits(*prompts, capacity, schedule="serial"):
     return serve(toy(*prompts), capacity, schedule=schedule).hits.tolist()
 
 
@@ -79,22 +80,22 @@ def trace_of(block_size, ids, input_length, output_length, timestamp=None):
 @pytest.mark.parametrize(
     ("mode", "schedule", "capacity", "hit_blocks", "early_frees"),
     [
-        ("block", "c1", 1_000, 12_837, 0),
-        ("block", "c1", 10_000, 60_971, 0),
-        ("block", "c1", 300_000, 105_592, 0),
-        ("token", "c1", 1_000, 12_988, 0),
-        ("token", "c1", 10_000, 62_001, 0),
-        ("token", "c1", 300_000, 105_592, 0),
-        ("grow", "c1", 1_000, 12_878, 0),
-        ("grow", "c1", 10_000, 61_238, 0),
-        ("grow", "c1", 300_000, 105_592, 0),
-        ("token", "timed:30", 1_000, 12_657, 2_059),
-        ("token", "timed:30", 10_000, 62_785, 0),
-        ("token", "timed:30", 300_000, 105_592, 0),
-        ("token", "timed:100", 2_000, 14_235, 6_083),
-        ("grow", "c1", 5_000, 32_849, 0),
-        ("grow", "timed:30", 1_000, 12_595, 2_292),
-        ("grow", "window:16", 1_000, 12_833, 2),
+        ("block", "serial", 1_000, 12_837, 0),
+        ("block", "serial", 10_000, 60_971, 0),
+        ("block", "serial", 300_000, 105_592, 0),
+        ("token", "serial", 1_000, 12_988, 0),
+        ("token", "serial", 10_000, 62_001, 0),
+        ("token", "serial", 300_000, 105_592, 0),
+        ("grow", "serial", 1_000, 12_878, 0),
+        ("grow", "serial", 10_000, 61_238, 0),
+        ("grow", "serial", 300_000, 105_592, 0),
+        ("token", "open-loop:30", 1_000, 12_657, 2_059),
+        ("token", "open-loop:30", 10_000, 62_785, 0),
+        ("token", "open-loop:30", 300_000, 105_592, 0),
+        ("token", "open-loop:100", 2_000, 14_235, 6_083),
+        ("grow", "serial", 5_000, 32_849, 0),
+        ("grow", "open-loop:30", 1_000, 12_595, 2_292),
+        ("grow", "concurrency:16", 1_000, 12_833, 2),
     ],
 )
 def test_the_conversation_trace_hits_as_in_vllm(shared, mode, schedule, capacity, hit_blocks, early_frees):
@@ -106,11 +107,11 @@ def test_the_conversation_trace_hits_as_in_vllm(shared, mode, schedule, capacity
 @pytest.mark.parametrize(
     ("mode", "schedule", "capacity", "hit_blocks", "early_frees"),
     [
-        ("grow", "c1", 1_000, 12_817, 0),
-        ("grow", "c1", 5_000, 30_953, 0),
-        ("token", "timed:30", 1_000, 12_656, 2_059),
-        ("grow", "timed:30", 5_000, 30_706, 0),
-        ("grow", "window:16", 1_000, 12_817, 2),
+        ("grow", "serial", 1_000, 12_817, 0),
+        ("grow", "serial", 5_000, 30_953, 0),
+        ("token", "open-loop:30", 1_000, 12_656, 2_059),
+        ("grow", "open-loop:30", 5_000, 30_706, 0),
+        ("grow", "concurrency:16", 1_000, 12_817, 2),
     ],
 )
 def test_the_conversation_trace_hits_as_in_vllm_0_20_2(shared, mode, schedule, capacity, hit_blocks, early_frees):
@@ -149,8 +150,8 @@ def test_vllm_finds_the_first_copy_and_nano_vllm_the_newest():
     #  r0 holds 0 1 all the time; r1 makes a second copy of 1, which r2 takes once r1 has ended
     #  vLLM finds r0's copy again; nano-vllm had forgotten that one when the second was registered
     trace = trace_of(1, ["0 1", "0 1", "2 3", "0 1 4"], [2, 2, 2, 3], [10, 1, 1, 1])
-    assert serve(trace, 4, schedule="timed:1").hits.tolist() == [0, 1, 0, 2]
-    assert serve(trace, 4, schedule="timed:1", kind="nano-vllm").hits.tolist() == [0, 1, 0, 1]
+    assert serve(trace, 4, schedule="open-loop:1").hits.tolist() == [0, 1, 0, 2]
+    assert serve(trace, 4, schedule="open-loop:1", kind="nano-vllm").hits.tolist() == [0, 1, 0, 1]
 
 
 def test_a_freed_block_without_a_hash_is_taken_next():
@@ -164,24 +165,24 @@ def test_a_freed_block_without_a_hash_is_taken_next():
 
 def test_idle_blocks_that_are_hit_need_their_place_too():
     #  2 3 is live, 0 1 is free: 0 1 4 needs one new block, and both free ones are its own: 2 3 must end
-    engine = serve(toy("0 1", "2 3", "0 1 4"), 4, schedule="window:2")
+    engine = serve(toy("0 1", "2 3", "0 1 4"), 4, schedule="concurrency:2")
     assert engine.hits.tolist() == [0, 0, 2] and engine.early_frees == 1
 
 
 def test_blocks_that_are_hit_while_live_need_no_place():
     #  0 1 is held by two; the third block is the second request's own
-    engine = serve(toy("0 1", "0 1 2"), 3, schedule="window:2")
+    engine = serve(toy("0 1", "0 1 2"), 3, schedule="concurrency:2")
     assert engine.hits.tolist() == [0, 2] and engine.early_frees == 0
 
 
 def test_where_all_is_held_the_oldest_is_freed_early():
-    engine = serve(toy("0 1", "2 3", "4 5", "0 1"), 4, schedule="window:3")
+    engine = serve(toy("0 1", "2 3", "4 5", "0 1"), 4, schedule="concurrency:3")
     assert engine.hits.tolist() == [0, 0, 0, 0] and engine.early_frees == 2
 
 
 def test_an_early_free_may_bring_hits():
     #  2 frees 0 1, of which it takes 1: the lookup comes again, and 0 3 finds 0
-    engine = serve(toy("0 1", "2", "0 3"), 2, schedule="window:3")
+    engine = serve(toy("0 1", "2", "0 3"), 2, schedule="concurrency:3")
     assert engine.hits.tolist() == [0, 0, 1] and engine.early_frees == 2
 
 
@@ -204,19 +205,19 @@ def test_a_tail_that_does_not_fill_up_has_no_hash():
 def test_growth_without_room_frees_the_oldest():
     #  0 1 lives, 2 is admitted beside it; its output wants two blocks more and one is free
     trace = trace_of(2, ["0 1", "2"], [4, 2], [1, 5])
-    engine = serve(trace, 4, "grow", "window:2")
+    engine = serve(trace, 4, "grow", "concurrency:2")
     assert engine.hits.tolist() == [0, 0] and engine.early_frees == 1
-    assert serve(trace, 5, "grow", "window:2").early_frees == 0
+    assert serve(trace, 5, "grow", "concurrency:2").early_frees == 0
 
 
 kinds = st.sampled_from(list(KINDS))
 modes = st.sampled_from(["block", "token", "grow"])
-schedules = st.sampled_from(["c1", "window:2", "window:3", "timed:0.5", "timed:3"])
+schedules = st.sampled_from(["serial", "concurrency:2", "concurrency:3", "open-loop:0.5", "open-loop:3"])
 
 
 @given(traces(), modes, schedules, kinds, st.integers(0, 12))
 def test_the_compiled_queue_equals_its_twin(trace, mode, schedule, kind, spare):
-    capacity = int(max(1, jobs(trace, mode).most.max())) + spare
+    capacity = int(max(1, block_demand(trace, mode).max_blocks.max())) + spare
     engine = serve(trace, capacity, mode, schedule, kind)
     found = engine.hits.tolist(), engine.evictions, engine.early_frees
     assert found == serve_slowly(trace, capacity, mode, schedule, kind)
@@ -224,15 +225,15 @@ def test_the_compiled_queue_equals_its_twin(trace, mode, schedule, kind, spare):
 
 @given(traces(), modes, schedules, kinds)
 def test_with_room_for_all_nothing_goes_and_all_but_a_last_block_is_hit(trace, mode, schedule, kind):
-    asked = jobs(trace, mode, recompute_last=True)
-    engine = serve(trace, max(1, int(asked.most.sum())), mode, schedule, kind)
-    assert engine.hits.tolist() == np.minimum(unlimited_hits(trace), asked.limit).tolist()
+    demand = block_demand(trace, mode, recompute_last=True)
+    engine = serve(trace, max(1, int(demand.max_blocks.sum())), mode, schedule, kind)
+    assert engine.hits.tolist() == np.minimum(unlimited_hits(trace), demand.limit).tolist()
     assert engine.evictions == engine.early_frees == 0
 
 
 @given(traces(), schedules, st.integers(0, 12))
 def test_where_every_block_has_a_hash_the_free_order_is_one(trace, schedule, spare):
-    capacity = int(max(1, jobs(trace).most.max())) + spare
+    capacity = int(max(1, block_demand(trace).max_blocks.max())) + spare
     new, old = (serve(trace, capacity, "block", schedule, kind) for kind in ("vllm", "vllm before May 2026"))
     assert (new.hits == old.hits).all() and new.evictions == old.evictions
 
@@ -254,9 +255,9 @@ def test_vectors_of_vllm_itself_are_met_by_both(vector):
 
 
 def test_a_free_order_that_vllm_lacks_is_refused():
-    asked = jobs(toy("0"))
-    with pytest.raises(UsageError, match="no free-order 'random'. Try prepend or append"):
-        vllm.build(asked, Context(asked.blocks, 1), free_order="random")
+    demand = block_demand(toy("0"))
+    with pytest.raises(UsageError, match="'random' is not a value of --free-order. Try prepend or append"):
+        engines.build("vllm", demand, Context(demand.blocks, 1), "lru", free_order="random")
 
 
 def test_a_capacity_that_does_not_hold_a_request_is_refused():

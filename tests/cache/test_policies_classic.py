@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import Borrowed
-from kvtrace.cache.demand import jobs
+from kvtrace.cache.core.python_policy import PythonPolicy
+from kvtrace.cache.demand import block_demand
 from kvtrace.cache.policies.arc import ARC
 from kvtrace.cache.policies.base import Context
 from kvtrace.cache.policies.fifo import FIFO
@@ -38,11 +38,11 @@ def singles(blocks):
     return Trace.from_columns(columns, block_size=1)
 
 
-def served(trace, make, capacity, mode="block", total=True, leaf_first=False, schedule=("c1", 1), slow_down=1.0):
+def served(trace, make, capacity, mode="block", total=True, leaf_first=False, schedule=("serial", 1), slow_down=1.0):
     """Hits of each request, and the engine, or the message where the capacity does not hold a request."""
-    asked = jobs(trace, mode)
-    context = Context(asked.blocks, capacity, trace, asked)
-    engine = Pool(context, asked, make(context), total=total, leaf_first=leaf_first)
+    demand = block_demand(trace, mode)
+    context = Context(demand.blocks, capacity, trace, demand)
+    engine = Pool(context, demand, make(context), total=total, leaf_first=leaf_first)
     engine.schedule(*schedule, trace.timestamp + slow_down * trace.output_length)
     try:
         engine.advance(len(trace))
@@ -64,12 +64,13 @@ def hits(*prompts, capacity, policy, **how):
 @each_pair
 @given(
     trace=traces(), capacity=st.integers(1, 24), mode=st.sampled_from(["block", "token", "grow"]), total=st.booleans(),
-    leaf_first=st.booleans(), schedule=st.sampled_from([("c1", 1), ("window", 2), ("window", 3), ("timed", 1)]),
+    leaf_first=st.booleans(),
+    schedule=st.sampled_from([("serial", 1), ("concurrency", 2), ("concurrency", 3), ("open-loop", 1)]),
 )  # fmt: skip
 def test_a_compiled_order_equals_its_twin(compiled, slow, trace, capacity, mode, total, leaf_first, schedule):
     found, engine = served(trace, compiled, capacity, mode, total, leaf_first, schedule)
     wanted, twin = served(
-        trace, lambda context: Borrowed(context, slow(context)), capacity, mode, total,
+        trace, lambda context: PythonPolicy(context, slow(context)), capacity, mode, total,
         leaf_first and not engine.policy.keeps_parents, schedule,
     )  # fmt: skip
     assert found == wanted
@@ -82,7 +83,7 @@ def test_a_compiled_order_equals_its_twin(compiled, slow, trace, capacity, mode,
 def test_a_compiled_order_equals_its_twin_on_one_block_requests(compiled, slow, blocks, capacity):
     trace = singles(blocks)
     found, engine = served(trace, compiled, capacity)
-    wanted, twin = served(trace, lambda context: Borrowed(context, slow(context)), capacity)
+    wanted, twin = served(trace, lambda context: PythonPolicy(context, slow(context)), capacity)
     assert found == wanted and engine.residents().tolist() == twin.residents().tolist()
 
 
@@ -92,7 +93,7 @@ def test_a_line_that_is_closed_up_and_grown_keeps_its_order(compiled, slow):
     for capacity in (300, 2_100):  # the log of arrivals begins with 1,024 places
         trace = singles(blocks.tolist())
         found, engine = served(trace, compiled, capacity)
-        wanted, twin = served(trace, lambda context: Borrowed(context, slow(context)), capacity)
+        wanted, twin = served(trace, lambda context: PythonPolicy(context, slow(context)), capacity)
         assert found == wanted and engine.evictions == twin.evictions > 100
 
 
@@ -124,32 +125,34 @@ class LFUByUse(lfu.LFU):
 @given(traces(), st.integers(1, 24), st.booleans())
 def test_lfu_in_a_flat_pool_is_lfu_leaf_first(trace, capacity, total):
     flat = served(trace, LFU, capacity, total=total)
-    leaf_first = served(trace, lambda context: Borrowed(context, LFUByUse(context)), capacity, "block", total, True)
+    leaf_first = served(trace, lambda context: PythonPolicy(context, LFUByUse(context)), capacity, "block", total, True)
     assert flat[0] == leaf_first[0]
     assert flat[1].residents().tolist() == leaf_first[1].residents().tolist()
 
 
-@given(traces(), st.integers(1, 24), st.sampled_from([("c1", 1), ("window", 3), ("timed", 1)]), st.booleans())
+@given(
+    traces(), st.integers(1, 24), st.sampled_from([("serial", 1), ("concurrency", 3), ("open-loop", 1)]), st.booleans()
+)
 def test_under_lfu_no_block_outlives_its_parent(trace, capacity, schedule, total):
-    asked = jobs(trace, "block")
-    context = Context(asked.blocks, capacity, trace, asked)
-    engine = Pool(context, asked, LFU(context), total=total)
+    demand = block_demand(trace, "block")
+    context = Context(demand.blocks, capacity, trace, demand)
+    engine = Pool(context, demand, LFU(context), total=total)
     engine.schedule(*schedule, trace.timestamp + trace.output_length)
-    longest = asked.full.max(initial=0)
+    longest = demand.full.max(initial=0)
     for _ in range(len(trace) if longest <= capacity or not total else 0):
         engine.advance(1)
         resident = set(engine.residents().tolist())
-        assert {asked.parent[block] for block in resident} <= resident | {-1}
+        assert {demand.parent[block] for block in resident} <= resident | {-1}
 
 
 @each_pair
 def test_what_is_fetched_ahead_changes_nothing(compiled, slow):
     trace = singles((np.random.default_rng(7).zipf(1.2, 5_000) % 2_000).tolist())
-    asked = jobs(trace, "block")
+    demand = block_demand(trace, "block")
     found = []
-    for blocks in (asked.blocks, 1 << 18):  # only where there are many blocks is their state fetched ahead
-        context = Context(blocks, 300, trace, asked)
-        engine = Pool(context, asked, compiled(context))
+    for blocks in (demand.blocks, 1 << 18):  # only where there are many blocks is their state fetched ahead
+        context = Context(blocks, 300, trace, demand)
+        engine = Pool(context, demand, compiled(context))
         engine.advance(len(trace))
         engine.close()
         found.append((engine.hits.tolist(), engine.residents().tolist()))
@@ -179,7 +182,7 @@ def test_fifo_takes_no_notice_of_hits_and_a_pinned_block_keeps_its_place():
     assert hits("0", "1", "0", "2", "0", capacity=2, policy=FIFO) == [0, 0, 1, 0, 0]
     #  three places, two requests live: 0 is wanted and pinned when 3 comes, which evicts 1;
     #  when 4 comes 0 is free and the oldest still: it goes, and 2 stays
-    found = hits(*one_each("0 1 2 0 3 4 2"), capacity=3, policy=FIFO, schedule=("window", 2))
+    found = hits(*one_each("0 1 2 0 3 4 2"), capacity=3, policy=FIFO, schedule=("concurrency", 2))
     assert found == [0, 0, 0, 1, 0, 0, 1]
 
 
@@ -187,7 +190,7 @@ def test_lfu_counts_what_was_wanted_while_pinned_and_forgets_counts_with_the_blo
     #  0 0 0 | 1 | 2 | 0 1:  0 is used three times; 2 evicts 1, used once; 1 comes back with a count of one
     assert hits("0", "0", "0", "1", "2", "0", "1", capacity=2, policy=LFU) == [0, 1, 1, 0, 0, 1, 0]
     #  0 is wanted by two live requests: two uses, so that 3 evicts 1, which was released later
-    found = hits(*one_each("0 0 1 2 3 0"), capacity=3, policy=LFU, schedule=("window", 2))
+    found = hits(*one_each("0 0 1 2 3 0"), capacity=3, policy=LFU, schedule=("concurrency", 2))
     assert found == [0, 1, 0, 0, 0, 1]
     #  1 was used twice, went, and came back: one use again, so 2, used twice, stays
     assert hits(*one_each("0 0 0 1 1 2 2 2 1 3 2"), capacity=2, policy=LFU) == [0, 1, 1, 0, 1, 0, 1, 1, 0, 0, 1]
@@ -228,7 +231,7 @@ def test_the_share_of_s3fifos_small_line_is_a_parameter():
     trace = singles(list(range(10)) * 3)
     for share in (0.001, 0.5, 0.999):
         found, engine = served(trace, lambda context, share=share: S3FIFO(context, share), 6)
-        slow = lambda context, share=share: Borrowed(context, s3fifo.S3FIFO(context, share))  # noqa: E731
+        slow = lambda context, share=share: PythonPolicy(context, s3fifo.S3FIFO(context, share))  # noqa: E731
         wanted, twin = served(trace, slow, 6)
         assert found == wanted and engine.residents().tolist() == twin.residents().tolist()
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import Borrowed
-from kvtrace.cache.demand import jobs
+from kvtrace.cache.core.python_policy import PythonPolicy
+from kvtrace.cache.demand import block_demand
 from kvtrace.cache.policies.base import Context
 from kvtrace.cache.policies.belady import Belady
 from kvtrace.cache.policies.lfu_da import LFUDA
@@ -40,15 +40,24 @@ KEEPS_PARENTS = ["slru", "ttl", "belady"]  # by their order alone: leaf-first is
 
 
 def run(
-    trace, policy, capacity, parameter=None, *, mode="block", total=True, leaf_first=False, schedule=("c1",), rows=None
+    trace,
+    policy,
+    capacity,
+    parameter=None,
+    *,
+    mode="block",
+    total=True,
+    leaf_first=False,
+    schedule=("serial",),
+    rows=None,
 ):
     """The pool after a trace went through it, and the policy in it."""
-    asked = jobs(trace, mode)
-    context = Context(asked.blocks, capacity, trace, asked)
+    demand = block_demand(trace, mode)
+    context = Context(demand.blocks, capacity, trace, demand)
     made = policy(context) if parameter is None else policy(context, parameter)
     if not isinstance(made, (SLRU, LFUDA, TTL, Priority, PGDSF, Workload, Belady, LRU)):
-        made = Borrowed(context, made)
-    pool = Pool(context, asked, made, total=total, leaf_first=leaf_first)
+        made = PythonPolicy(context, made)
+    pool = Pool(context, demand, made, total=total, leaf_first=leaf_first)
     pool.schedule(*schedule)
     pool.advance(len(trace) if rows is None else rows)
     pool.close()
@@ -79,14 +88,14 @@ def labelled(draw):
 
 def how_to_run(draw, trace, mode):
     """A capacity that holds each request, and the switches."""
-    least = int(jobs(trace, mode).most.max(initial=1))
+    least = int(block_demand(trace, mode).max_blocks.max(initial=1))
     total = draw(st.booleans())
     end = trace.timestamp + draw(st.sampled_from([0.0, 0.5, 4.0])) * trace.output_length
     return {
         "capacity": max(draw(st.integers(least, least + 6)) if total else draw(st.integers(1, least + 6)), 1),
         "total": total,
         "leaf_first": draw(st.booleans()),
-        "schedule": draw(st.sampled_from([("c1",), ("window", 2), ("window", 4), ("timed", 1, end)])),
+        "schedule": draw(st.sampled_from([("serial",), ("concurrency", 2), ("concurrency", 4), ("open-loop", 1, end)])),
     }
 
 
@@ -111,7 +120,7 @@ def test_the_compiled_policy_does_what_its_plain_twin_does(name, trace, mode, da
 def test_no_block_outlives_its_parent_in_a_flat_pool(name, trace, mode, data):
     compiled, _, parameters = POLICIES[name]
     how = how_to_run(data.draw, trace, mode) | {"leaf_first": False}
-    parameter, parent = data.draw(parameters), jobs(trace, mode).parent
+    parameter, parent = data.draw(parameters), block_demand(trace, mode).parent
     for rows in range(len(trace) + 1):
         pool = run(trace, compiled, parameter=parameter, mode=mode, rows=rows, **how)
         assert pool.policy.keeps_parents
@@ -119,7 +128,7 @@ def test_no_block_outlives_its_parent_in_a_flat_pool(name, trace, mode, data):
         assert all(parent[block] in resident for block in resident if parent[block] >= 0)
 
 
-# -- belady: the ceiling -----------------------------------------------------------------------------------------
+# -- belady: the upper bound --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "belady"])
@@ -127,7 +136,7 @@ def test_no_block_outlives_its_parent_in_a_flat_pool(name, trace, mode, data):
 @given(labelled(), st.data())
 def test_belady_is_never_beaten(name, trace, data):
     compiled, _, parameters = POLICIES[name]
-    how = how_to_run(data.draw, trace, "block") | {"schedule": ("c1",)}
+    how = how_to_run(data.draw, trace, "block") | {"schedule": ("serial",)}
     best = sum(hits(trace, Belady, how["capacity"], total=False))
     assert sum(hits(trace, compiled, parameter=data.draw(parameters), **how)) <= best
 
@@ -236,7 +245,7 @@ def test_equal_priorities_are_lru(trace, more):
 
 
 def test_a_trace_without_priorities_says_so():
-    with pytest.raises(InputError, match="no column priority"):
+    with pytest.raises(InputError, match="needs a trace with a column priority"):
         hits(toy("0"), Priority, 1)
 
 

@@ -1,4 +1,4 @@
-"""The live prefix cache: beside the founding document's design on random workloads, and drawn by hand."""
+"""The live prefix cache: compared with the design of Lin's report on random workloads, and with cases drawn by hand."""
 
 import array
 import gc
@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import kvtrace
 from kvtrace._base.errors import KvtraceError, UsageError
-from kvtrace.cache import live_self_check as recount
+from kvtrace.cache.live import self_check as recount
 from kvtrace.cache.live.prefix_cache import OutOfBlocks, PrefixCache
+from kvtrace.cache.live.self_check import FREE, NONE, Held, KnownBlock, Snapshot
 from kvtrace.cache.live.sequence import Sequence
-from kvtrace.cache.live_self_check import FREE, NONE, Books, Held, Known
 from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
 from tests.reference import heap_of_heaps, lru
@@ -29,7 +29,7 @@ TENANTS = st.sampled_from([None, "a"])
 
 def make_all_collide(cache):
     """Give every new block the digest 0: answers must not hang on the hash."""
-    cache.known.digest_mask = 0
+    cache.table.digest_mask = 0
 
 
 class BesideTheReference(RuleBasedStateMachine):
@@ -396,30 +396,30 @@ def a_small_cache():
 
 def test_the_books_of_a_small_cache():
     cache, held = a_small_cache()
-    assert cache.books() == Books(
+    assert cache.snapshot() == Snapshot(
         block_size=1, most_idle=1, sequences=[Held(True, 2, held.blocks, root=0)], pins=[1, 1, 0, FREE],
         block=[1, 2, 3, NONE], unused=[3], idle_count=1,
         known={
-            0: Known(parent=NONE, slot=NONE, contributors=3, found_as=NONE),  # held by 1, 3 and the sequence
-            1: Known(parent=0, slot=0, contributors=2, found_as=1),
-            2: Known(parent=1, slot=1, contributors=1, found_as=2),
-            3: Known(parent=0, slot=2, contributors=1, found_as=3),
+            0: KnownBlock(parent=NONE, slot=NONE, holders=3, found_as=NONE),  # held by 1, 3 and the sequence
+            1: KnownBlock(parent=0, slot=0, holders=2, found_as=1),
+            2: KnownBlock(parent=1, slot=1, holders=1, found_as=2),
+            3: KnownBlock(parent=0, slot=2, holders=1, found_as=3),
         },
         roots=[0], tenants=[0], made=4, spare_count=0, found_count=3,
     )  # fmt: skip
 
 
 def wrong(path, value):
-    """Write a wrong value into books: `known.1.slot` is books.known[1].slot."""
+    """Write a wrong value into snapshot: `known.1.slot` is snapshot.known[1].slot."""
 
-    def write(books):
+    def write(snapshot):
         *way, last = path.split(".")
         for name in way:
-            books = books[int(name)] if isinstance(books, (list, dict)) else getattr(books, name)
-        if isinstance(books, (list, dict)):
-            books[int(last)] = value
+            snapshot = snapshot[int(name)] if isinstance(snapshot, (list, dict)) else getattr(snapshot, name)
+        if isinstance(snapshot, (list, dict)):
+            snapshot[int(last)] = value
         else:
-            setattr(books, last, value)
+            setattr(snapshot, last, value)
 
     return write
 
@@ -429,7 +429,7 @@ def wrong(path, value):
     [
         ("sequences.0.live", False, "a live sequence has too few blocks or too many"),
         ("sequences.0.length", 3, "a live sequence has too few blocks or too many"),
-        ("sequences.0.root", 3, "a block counts 3 contributors and has 2"),
+        ("sequences.0.root", 3, "a block counts 3 holders and has 2"),
         ("pins.0", 2, "slot 0 has 2 pins, and 1 live sequences hold it"),
         ("pins.2", -1, "the list of free slots"),
         ("unused.0", 2, "the list of free slots"),
@@ -438,7 +438,7 @@ def wrong(path, value):
         ("most_idle", 0, "1 blocks are idle, 1 are counted, 0 may be"),
         ("known.3.slot", -1, "an idle block is not found in its slot"),
         ("known.1.slot", 1, "a block is not in the slot where it is to be found"),
-        ("known.1.contributors", 5, "a block counts 5 contributors and has 2"),
+        ("known.1.holders", 5, "a block counts 5 holders and has 2"),
         ("known.2.found_as", NONE, "a block is not found by its tokens"),
         ("found_count", 4, "the count of blocks that are found is wrong"),
         ("spare_count", 1, "the numbers of blocks do not add up"),
@@ -448,18 +448,18 @@ def wrong(path, value):
 def test_the_self_check_notices_each_wrong_number(path, value, said):
     cache, held = a_small_cache()
     assert held.blocks == [0, 1]
-    books = cache.books()
-    recount.check(books)
-    wrong(path, value)(books)
-    with pytest.raises(KvtraceError, match=f"the prefix cache is at fault: {said}"):
-        recount.check(books)
+    snapshot = cache.snapshot()
+    recount.check(snapshot)
+    wrong(path, value)(snapshot)
+    with pytest.raises(KvtraceError, match=f"internal error in the prefix cache: {said}"):
+        recount.check(snapshot)
 
 
 def test_the_self_check_notices_a_block_that_its_tokens_do_not_find():
     #  from now on all digests are 0, and those of the blocks that are known are not
     cache, _ = a_small_cache()
     make_all_collide(cache)
-    with pytest.raises(KvtraceError, match="the prefix cache is at fault: a block is not found by its tokens"):
+    with pytest.raises(KvtraceError, match="internal error in the prefix cache: a block is not found by its tokens"):
         cache.check()
 
 
@@ -482,7 +482,7 @@ def test_an_exception_in_a_callback_comes_through_and_leaves_no_unwritten_block(
 
 def test_a_callback_cannot_change_the_cache():
     cache = PrefixCache(8, 2, on_write=lambda *_: cache.allocate([1]))
-    with pytest.raises(UsageError, match="a callback of the prefix cache can't change it"):
+    with pytest.raises(UsageError, match="a callback must not change the prefix cache"):
         cache.allocate([1, 2, 3])
     cache.check()
 
@@ -496,9 +496,9 @@ def test_an_exception_in_a_policy_comes_through_and_the_cache_says_that_it_broke
     cache.free(cache.allocate([1]))
     with pytest.raises(ZeroDivisionError):
         cache.allocate([2])
-    with pytest.raises(KvtraceError, match="in the middle of a change"):
+    with pytest.raises(KvtraceError, match="an earlier exception in its policy"):
         cache.allocate([1])
-    with pytest.raises(KvtraceError, match="in the middle of a change"):
+    with pytest.raises(KvtraceError, match="an earlier exception in its policy"):
         cache.check()
 
 
@@ -515,7 +515,7 @@ def test_a_victim_that_is_not_idle_is_refused(named, said):
     cache = PrefixCache(4, 1, idle=0, policy=Names)
     one = cache.allocate([1])
     cache.allocate([2])
-    with pytest.raises(UsageError, match=f"the policy named {said}"):
+    with pytest.raises(UsageError, match=f"the policy's victim is {said}"):
         cache.free(one)
 
 
@@ -552,14 +552,14 @@ def test_a_sequence_is_freed_once_and_then_over():
         lambda: cache.append_many(sequence, [1]),
         lambda: cache.free(sequence),
     ):
-        with pytest.raises(UsageError, match="the sequence was freed before"):
+        with pytest.raises(UsageError, match="the sequence is already freed"):
             call()
 
 
 def test_a_sequence_of_another_cache_is_refused():
     cache, other = PrefixCache(4, 2), PrefixCache(4, 2)
     for foreign in (other.allocate([1]), Sequence()):
-        with pytest.raises(UsageError, match="not one that this cache allocated"):
+        with pytest.raises(UsageError, match="does not belong to this cache"):
             cache.free(foreign)
     for other_type in ("sequence", None):
         with pytest.raises(TypeError, match="Argument 'sequence' has incorrect type"):
@@ -594,7 +594,7 @@ def test_tokens_have_32_bits(dtype):
 def test_a_bad_token_is_refused_and_not_shown(bad):
     cache = PrefixCache(4, 2)
     sequence = cache.allocate([1])
-    with pytest.raises(UsageError, match=r"^a token is a whole number from 0 to 4,294,967,295\.$"):
+    with pytest.raises(UsageError, match=r"^a token must be a whole number from 0 to 4,294,967,295\.$"):
         cache.append(sequence, bad)
     with pytest.raises(UsageError, match=r"^token 1 is not a whole number from 0 to 4,294,967,295\.$"):
         cache.match([0, bad])
@@ -605,27 +605,27 @@ def test_a_bad_token_is_refused_and_not_shown(bad):
 
 @pytest.mark.parametrize("tokens", ["text", b"text", 7, None, {1}, np.zeros((2, 2), int), np.zeros(2), {1: 2}.keys()])
 def test_tokens_of_another_type_are_refused(tokens):
-    with pytest.raises(UsageError, match="tokens are a list or an array of whole numbers, not"):
+    with pytest.raises(UsageError, match="tokens must be a list or an array of whole numbers, not"):
         PrefixCache(4).match(tokens)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"blocks": 0}, "blocks is from 1 to"), ({"blocks": 1.5}, "blocks is a whole number, not float"),
-        ({"block_size": 0}, "block_size is from 1"), ({"idle": -1}, "idle is from 0"),
-        ({"hashing": "flat"}, "hashing is hierarchical or direct, not 'flat'"),
-        ({"policy": "best"}, "no policy 'best'"),
+        ({"blocks": 0}, "blocks must be from 1 to"), ({"blocks": 1.5}, "blocks must be a whole number, not float"),
+        ({"block_size": 0}, "block_size must be from 1"), ({"idle": -1}, "idle must be from 0"),
+        ({"hashing": "flat"}, "hashing must be hierarchical or direct, not 'flat'"),
+        ({"policy": "best"}, "'best' is not a policy"),
         ({"policy": "unlimited"}, "unlimited is a bound"), ({"policy": dict}, "class with the verbs insert, use"),
-        ({"salt": "text"}, "a salt is bytes, not str"), ({"on_read": 1}, "on_read is called, and int can't be"),
+        ({"salt": "text"}, "salt must be bytes, not str"), ({"on_read": 1}, "on_read must be callable, not int"),
     ],
 )  # fmt: skip
 def test_arguments_that_do_not_fit_are_refused(arguments, said):
     with pytest.raises(UsageError, match=said):
         PrefixCache(**{"blocks": 4, **arguments})
-    with pytest.raises(UsageError, match="a tenant is a name or a number, not list"):
+    with pytest.raises(UsageError, match="a tenant must be hashable, such as a name or a number, not list"):
         PrefixCache(4).match([1], tenant=[])
-    with pytest.raises(UsageError, match="written is from 0 to 1, not 2"):
+    with pytest.raises(UsageError, match="written must be from 0 to 1, not 2"):
         cache = PrefixCache(4)
         cache.free(cache.allocate([1]), written=2)
 

@@ -1,4 +1,4 @@
-"""Simulation of the founding cache: equal to its plain twin, to the curve, and to the counts of the facts page."""
+"""Simulation of the reference engine: equal to its plain twin, to the curve, and to the counts of the facts page."""
 
 import json
 
@@ -11,11 +11,10 @@ import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.analysis.curves import hit_curve
 from kvtrace.cache.core.pool import Pool
-from kvtrace.cache.core.python_policy import Borrowed
-from kvtrace.cache.demand import MODES, jobs
+from kvtrace.cache.core.python_policy import PythonPolicy
+from kvtrace.cache.demand import MODES, block_demand
 from kvtrace.cache.engines import ENGINES
-from kvtrace.cache.engines.reference import POOLS
-from kvtrace.cache.many_settings import settings_of, sweep
+from kvtrace.cache.many_settings import settings_of, simulate_settings
 from kvtrace.cache.policies import POLICIES, make
 from kvtrace.cache.policies.base import Context
 from kvtrace.cache.schedules import parse_schedule
@@ -30,7 +29,9 @@ from tests.reference import pool as slow
 from tests.reference import tiers as slow_tiers
 from tests.strategies import traces
 
-SCHEDULES = st.sampled_from(["c1", "window:1", "window:2", "window:3", "timed:0", "timed:0.5", "timed:2"])
+SCHEDULES = st.sampled_from(
+    ["serial", "concurrency:1", "concurrency:2", "concurrency:3", "open-loop:0", "open-loop:0.5", "open-loop:2"]
+)
 
 
 def hits(*prompts, capacity, **options):
@@ -52,14 +53,14 @@ def test_a_parent_outlives_its_child():
 
 def test_a_block_in_use_is_not_evicted():
     #  0 1 and 2 are live in a cache of three;  3 needs room, and 0 1, admitted first, is freed early: 1 goes
-    found = simulate(toy("0 1", "2", "3", "0 1"), 3, schedule="window:3")
+    found = simulate(toy("0 1", "2", "3", "0 1"), 3, schedule="concurrency:3")
     assert found.hit_blocks.tolist() == [0, 0, 0, 1]
     assert found.early_frees == 2  # 1 comes back: 2 is freed early for it
 
 
 def test_idle_counting_bounds_the_pool_alone():
     #  0 1 and 2 3 are both live: four blocks in a cache of one idle block, and 0 is shared while it is live
-    found = simulate(toy("0 1", "2 3", "0 1"), 1, schedule="window:3", capacity_counts="idle")
+    found = simulate(toy("0 1", "2 3", "0 1"), 1, schedule="concurrency:3", capacity_counts="idle")
     assert found.hit_blocks.tolist() == [0, 0, 2]
     #  one at a time: of 0 1 the pool of one keeps 0
     assert hits("0 1", "0 1", capacity=1, capacity_counts="idle") == [0, 1]
@@ -68,8 +69,8 @@ def test_idle_counting_bounds_the_pool_alone():
 def test_a_timed_request_ends_as_another_arrives():
     #  0 lives from 0 to 2 ms;  1 comes at 1 ms, when a cache of one has no room: 0 is freed early
     trace = toy("0", "1")
-    assert simulate(trace, 1, schedule="timed:2").early_frees == 1
-    assert simulate(trace, 1, schedule="timed:1").early_frees == 0
+    assert simulate(trace, 1, schedule="open-loop:2").early_frees == 1
+    assert simulate(trace, 1, schedule="open-loop:1").early_frees == 0
 
 
 def test_a_partial_block_takes_room_and_has_no_name():
@@ -83,9 +84,13 @@ def test_a_partial_block_takes_room_and_has_no_name():
 def test_an_output_takes_room_under_names_of_its_own():
     #  blocks of two: 2 tokens in and 4 out, of which 3 are cached: one more full block, and one token in another
     trace = kvtrace.Trace([0.0, 1.0], [2, 2], [4, 4], [0, 0], [0, 1, 2], block_size=2)
-    asked = jobs(trace, "grow")
-    assert asked.grown.tolist() == [1, 1] and asked.grown_tail.tolist() == [1, 1] and asked.most.tolist() == [3, 3]
-    assert asked.parent.tolist() == [-1, 0, 0]
+    demand = block_demand(trace, "grow")
+    assert (
+        demand.grown.tolist() == [1, 1]
+        and demand.grown_tail.tolist() == [1, 1]
+        and demand.max_blocks.tolist() == [3, 3]
+    )
+    assert demand.parent.tolist() == [-1, 0, 0]
     done = simulate(trace, 3, mode="grow")
     assert done.hit_blocks.tolist() == [0, 1] and done.evictions == 1  # the first one's own block goes
 
@@ -97,13 +102,13 @@ def test_an_output_takes_room_under_names_of_its_own():
 def test_it_equals_its_twin(trace, data):
     mode, counts = data.draw(st.sampled_from(MODES)), data.draw(st.sampled_from(["total", "idle"]))
     which, schedule = data.draw(st.sampled_from(["flat", "leaf-first"])), data.draw(SCHEDULES)
-    asked = jobs(trace, mode)
-    least = int(asked.most.max()) if counts == "total" else 1
+    demand = block_demand(trace, mode)
+    least = int(demand.max_blocks.max()) if counts == "total" else 1
     capacity = data.draw(st.integers(max(least, 1), least + 8))
     done = simulate(trace, capacity, mode=mode, schedule=schedule, capacity_counts=counts, pool=which)
     plan = parse_schedule(schedule)
     cache = slow.Pool(capacity, slow.Lru(), counts == "total")
-    wanted = slow.simulate(asked, cache, plan.kind, int(plan.value), plan.ends(trace))
+    wanted = slow.simulate(demand, cache, plan.kind, int(plan.value), plan.ends(trace))
     assert (done.hit_blocks.tolist(), done.early_frees) == wanted
     assert done.evictions == cache.evictions
 
@@ -126,15 +131,15 @@ def test_a_python_policy_sees_what_a_compiled_one_sees(trace, total, leaf_first,
 
     for verb in ("insert", "use", "release", "victim", "remove"):
         setattr(Noted, verb, noting(verb))
-    asked, plan = jobs(trace), parse_schedule(schedule)
-    capacity = int(asked.most.max()) + 1
-    context, ours, theirs = Context(asked.blocks, capacity, trace, asked), Noted(), Noted()
-    engine = Pool(context, asked, Borrowed(context, ours), total, leaf_first)
+    demand, plan = block_demand(trace), parse_schedule(schedule)
+    capacity = int(demand.max_blocks.max()) + 1
+    context, ours, theirs = Context(demand.blocks, capacity, trace, demand), Noted(), Noted()
+    engine = Pool(context, demand, PythonPolicy(context, ours), total, leaf_first)
     engine.schedule(plan.kind, int(plan.value), plan.ends(trace))
-    engine.advance(len(asked))
+    engine.advance(len(demand))
     engine.close()
-    cache = slow.Pool(capacity, theirs, total, asked.parent.tolist() if leaf_first else None)
-    found = slow.simulate(asked, cache, plan.kind, int(plan.value), plan.ends(trace))
+    cache = slow.Pool(capacity, theirs, total, demand.parent.tolist() if leaf_first else None)
+    found = slow.simulate(demand, cache, plan.kind, int(plan.value), plan.ends(trace))
     assert ours.calls == theirs.calls and (engine.hits.tolist(), engine.early_frees) == found
 
 
@@ -145,10 +150,16 @@ def test_the_curve_is_the_simulation_at_every_capacity(trace):
         assert np.array_equal(simulate(trace, capacity).hit_blocks, curve.hits_per_request(capacity))
 
 
-ORDERS = [row.example or name for name, row in POLICIES.items() if not row.ceiling and name != "priority"]
+ORDERS = [row.example or name for name, row in POLICIES.items() if not row.bound and name != "priority"]
 
 
-@given(traces().filter(has_blocks), st.sampled_from(ORDERS), st.sampled_from(POOLS), st.integers(0, 6), SCHEDULES)
+@given(
+    traces().filter(has_blocks),
+    st.sampled_from(ORDERS),
+    st.sampled_from(ENGINES["reference"].options["pool"]),
+    st.integers(0, 6),
+    SCHEDULES,
+)
 def test_belady_is_never_beaten_and_room_for_all_is_unlimited(trace, policy, pool, more, schedule):
     capacity = int(trace.prompt_blocks.max()) + more
     best = simulate(trace, capacity, "belady").hits.hit_blocks
@@ -160,16 +171,16 @@ def test_belady_is_never_beaten_and_room_for_all_is_unlimited(trace, policy, poo
 
 @given(traces().filter(has_blocks), st.sampled_from(ORDERS), st.sampled_from(["total", "idle"]), SCHEDULES)
 def test_a_parent_outlives_its_children_under_leaf_first(trace, policy, counts, schedule):
-    asked = jobs(trace)
+    demand = block_demand(trace)
     setting = Setting(
-        int(asked.most.max()), policy, schedule=parse_schedule(schedule),
-        switches=(("capacity_counts", counts), ("pool", "leaf-first")),
+        int(demand.max_blocks.max()), policy, schedule=parse_schedule(schedule),
+        engine_options=(("capacity_counts", counts), ("pool", "leaf-first")),
     )  # fmt: skip
-    engine = build(setting, asked)
-    for _ in range(len(asked)):
+    engine = build(setting, demand)
+    for _ in range(len(demand)):
         engine.advance(1)
         there = set(engine.residents().tolist())
-        assert all(asked.parent[block] in there for block in there if asked.parent[block] >= 0)
+        assert all(demand.parent[block] in there for block in there if demand.parent[block] >= 0)
 
 
 @given(traces(outputs=False).filter(has_blocks))
@@ -180,9 +191,9 @@ def test_room_for_all_is_unlimited(trace):
 
 
 @given(traces().filter(has_blocks), st.integers(1, 5), st.integers(0, 8))
-def test_any_window_hits_as_one_at_a_time_while_nothing_is_freed_early(trace, window, more):
+def test_any_concurrency_hits_as_one_at_a_time_while_nothing_is_freed_early(trace, active, more):
     capacity = int(trace.prompt_blocks.max()) + more
-    done = simulate(trace, capacity, schedule=f"window:{window}")
+    done = simulate(trace, capacity, schedule=f"concurrency:{active}")
     if not done.early_frees:
         assert np.array_equal(done.hit_blocks, simulate(trace, capacity).hit_blocks)
 
@@ -199,7 +210,7 @@ def test_no_request_loses_hits_as_the_cache_grows(trace):
 @given(traces().filter(has_blocks), st.integers(1, 8), SCHEDULES)
 def test_exclusive_tiers_are_their_twin_and_one_cache_of_the_sum(trace, second, schedule):
     first = int(trace.prompt_blocks.max())
-    found = simulate_tiers(trace, {"hbm": first, "dram": second}).found
+    found = simulate_tiers(trace, {"hbm": first, "dram": second}).tier_hits
     prompts = [trace.prompt(row).tolist() for row in range(len(trace))]
     assert found.T.tolist() == [list(pair) for pair in slow_tiers.hits(prompts, first, second)]
     curve = hit_curve(trace)
@@ -209,7 +220,7 @@ def test_exclusive_tiers_are_their_twin_and_one_cache_of_the_sum(trace, second, 
 @given(traces().filter(has_blocks), st.integers(1, 8))
 def test_an_inclusive_tier_adds_what_its_own_size_adds(trace, more):
     first = int(trace.prompt_blocks.max())
-    found = simulate_tiers(trace, {"hbm": first, "dram": first + more}, exclusive=False).found
+    found = simulate_tiers(trace, {"hbm": first, "dram": first + more}, exclusive=False).tier_hits
     curve = hit_curve(trace)
     assert np.array_equal(found[0], curve.hits_per_request(first))
     assert np.array_equal(found.sum(0), curve.hits_per_request(first + more))
@@ -220,7 +231,7 @@ def test_a_sweep_is_its_simulations_whatever_the_threads(trace):
     longest = int(trace.prompt_blocks.max())
     settings = settings_of([longest, longest + 2], ["lru", "unlimited"])
     for threads in (1, 3):
-        for setting, done in zip(settings, sweep(trace, settings, threads=threads), strict=True):
+        for setting, done in zip(settings, simulate_settings(trace, settings, threads=threads), strict=True):
             alone = simulate(trace, setting.capacity, setting.policy)
             assert done.setting == setting and np.array_equal(done.hit_blocks, alone.hit_blocks)
 
@@ -249,20 +260,6 @@ def test_each_case_of_the_vectors():
     for case in vectors["cases"]:
         done = simulate(trace, case["capacity"], case["policy"], pool=case["pool"])
         assert done.hit_blocks.tolist() == case["hit_blocks"], case["policy"]
-    assert {case["policy"].partition(":")[0] for case in vectors["cases"]} == set(POLICIES) - {"unlimited"}
-
-
-def test_each_policy_and_engine_is_a_file_a_row_and_a_line_in_the_docs():
-    home = ROOT / "src/kvtrace/cache"
-    orders = {path.stem for path in (home / "policies").glob("*.py")} - {"__init__"}
-    assert {row.module for row in POLICIES.values()} <= orders
-    assert orders - {row.module for row in POLICIES.values()} == {"base", "queue", "line", "bits", "heap", "recency"}
-    files = {path.stem for path in (home / "engines").glob("*.py")} - {"__init__"}
-    assert files == {row.module for row in ENGINES.values()}
-    page = (ROOT / "docs/cache/policies.md").read_text()
-    assert all(f"`{name}`" in page for name in POLICIES)
-    page = (ROOT / "docs/cache/simulate.md").read_text()
-    assert all(f"| `{name}` |" in page for name in ENGINES)
 
 
 # -- what goes wrong -------------------------------------------------------------------------------------------------
@@ -271,20 +268,21 @@ def test_each_policy_and_engine_is_a_file_a_row_and_a_line_in_the_docs():
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"capacity": 0}, "holds nothing"),
-        ({"capacity": 1}, "request 0 needs 2"),
-        ({"policy": "best"}, "no policy 'best'"),
-        ({"policy": "lru:3"}, "takes no parameter"),
-        ({"policy": "json:Nothing"}, "module 'json' has no 'Nothing'"),
-        ({"policy": "no_such_module:Lru"}, "no Python module"),
+        ({"capacity": 0}, "--capacity must be at least 1 block"),
+        ({"capacity": 1}, "request 0 needs 2 blocks"),
+        ({"policy": "best"}, "'best' is not a policy"),
+        ({"policy": "lru:3"}, "has no parameter"),
+        ({"policy": "json:Nothing"}, "Module 'json' has no class 'Nothing'"),
+        ({"policy": "no_such_module:Lru"}, "neither a policy nor a Python module"),
         ({"policy": "json:JSONDecoder"}, "lacks insert, use, release, victim, remove"),
-        ({"engine": "best"}, "no engine 'best'"),
-        ({"mode": "word"}, "no mode 'word'"),
-        ({"schedule": "window:0"}, "no schedule"),
-        ({"schedule": "timed:-1"}, "no schedule"),
-        ({"capacity_counts": "all"}, "no capacity-counts 'all'"),
-        ({"pool": "deep"}, "no pool 'deep'"),
-        ({"free_order": "append"}, "founding does not take free-order"),
+        ({"engine": "best"}, "'best' is not an engine"),
+        ({"mode": "word"}, "'word' is not a mode"),
+        ({"schedule": "concurrency:0"}, "is not a schedule"),
+        ({"schedule": "open-loop:-1"}, "is not a schedule"),
+        ({"capacity_counts": "all"}, "'all' is not a value of --capacity-counts"),
+        ({"pool": "deep"}, "'deep' is not a value of --pool"),
+        ({"engine": "lmcache", "watermark": "yes"}, "'yes' is not a value of --watermark. Try off or on"),
+        ({"free_order": "append"}, "reference does not have the option --free-order"),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_line(options, said):
@@ -315,7 +313,7 @@ class Failing(slow.Lru):
 
 
 @pytest.mark.parametrize(
-    "name, said", [("Stubborn", "block 0, which is pinned,"), ("Lost", "does not exist"), ("Wordy", "named a str")]
+    "name, said", [("Stubborn", "block 0, which is pinned"), ("Lost", "does not exist"), ("Wordy", "returned a str")]
 )
 def test_a_victim_is_checked(name, said):
     with pytest.raises(UsageError, match=said):
@@ -335,14 +333,14 @@ def test_an_unchained_trace_is_refused():
 
 def test_the_self_check_finds_a_pool_that_lost_a_pin():
     trace = toy("0 1", "0 2")
-    asked = jobs(trace)
-    context = Context(asked.blocks, 3, trace, asked)
+    demand = block_demand(trace)
+    context = Context(demand.blocks, 3, trace, demand)
 
     class Slips(Pool):
-        def recount(self):
+        def self_check(self):
             return "a pin was lost"
 
-    engine = Slips(context, asked, make("lru", context))
+    engine = Slips(context, demand, make("lru", context))
     engine.advance(2)
     with pytest.raises(kvtrace.KvtraceError, match="a pin was lost"):
         engine.close()
@@ -353,7 +351,7 @@ def test_the_self_check_finds_a_pool_that_lost_a_pin():
 GOLDEN = [  # policy, options -> hit blocks at 1,000, 10,000 and 300,000
     ("lru", {}, (12847, 61046, 105710)),
     ("lru", {"pool": "leaf-first"}, (12847, 61046, 105710)),
-    ("lru", {"schedule": "timed:30", "capacity_counts": "idle"}, (14807, 64314, 105710)),
+    ("lru", {"schedule": "open-loop:30", "capacity_counts": "idle"}, (14807, 64314, 105710)),
     ("unlimited", {}, (105710, 105710, 105710)),
     ("belady", {}, (55019, 105710, 105710)),
     ("lfu", {"pool": "leaf-first"}, (13871, 38004, 105710)),
@@ -364,9 +362,9 @@ GOLDEN = [  # policy, options -> hit blocks at 1,000, 10,000 and 300,000
     ("lru", {"engine": "nano-vllm"}, (12837, 60971, 105592)),
     ("lru", {"engine": "vllm", "mode": "token"}, (12988, 62001, 105592)),
     ("lru", {"engine": "vllm", "mode": "grow"}, (12878, 61238, 105592)),
-    ("lru", {"engine": "vllm", "mode": "token", "schedule": "timed:30"}, (12657, 62785, 105592)),
+    ("lru", {"engine": "vllm", "mode": "token", "schedule": "open-loop:30"}, (12657, 62785, 105592)),
     ("lru", {"engine": "sglang"}, (12821, 59583, 105592)),
-    ("lru", {"engine": "sglang", "mode": "token", "schedule": "timed:30"}, (12657, 62258, 105592)),
+    ("lru", {"engine": "sglang", "mode": "token", "schedule": "open-loop:30"}, (12657, 62258, 105592)),
     ("lfu", {"engine": "sglang"}, (13865, 37966, 105592)),
     ("fifo", {"engine": "sglang"}, (12821, 60772, 105592)),
 ]
@@ -390,12 +388,12 @@ def test_time_to_live_on_the_conversation_trace(conversations, limit, wanted):
 
 def test_early_frees_on_the_conversation_trace(conversations):
     for engine in ("vllm", "sglang"):
-        done = simulate(conversations, 1000, engine=engine, mode="token", schedule="timed:30")
+        done = simulate(conversations, 1000, engine=engine, mode="token", schedule="open-loop:30")
         assert done.early_frees == 2059
 
 
 def test_two_tiers_on_the_conversation_trace(conversations):
     curve = hit_curve(conversations)
-    found = simulate_tiers(conversations, {"hbm": 5000, "dram": 50000}).found.sum(1).tolist()
+    found = simulate_tiers(conversations, {"hbm": 5000, "dram": 50000}).tier_hits.sum(1).tolist()
     assert found == [curve.at(5000).hit_blocks, curve.at(55000).hit_blocks - curve.at(5000).hit_blocks]
     assert found == [32260, 70950]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace._base.errors import InputError, StoppedError, UsageError
-from kvtrace.cache.sweeps import Grid, Table, plan, sweep
+from kvtrace.cache.sweeps import Grid, SweepTable, plan, sweep
 from kvtrace.cache.sweeps.cells import COLUMNS, row_of
 from kvtrace.cache.sweeps.checkpoint import SweepCheckpoint
 from kvtrace.cache.sweeps.runners import Task, local, rows_of
@@ -46,7 +46,7 @@ class Mine:
 """
 GRID = Grid(
     ("one.jsonl", "two.jsonl"), policies=("lru", "lfu", "belady"), capacity="3,2,100%", engines=("vllm", "reference"),
-    modes=("block", "grow"), schedules=("c1", "window:2"), block_sizes=("2x", "1x"),
+    modes=("block", "grow"), schedules=("serial", "concurrency:2"), block_sizes=("2x", "1x"),
 )  # fmt: skip
 
 
@@ -58,7 +58,8 @@ def without_blanks(row):
 @given(
     made=st.lists(traces(), min_size=1, max_size=2), factors=st.sampled_from([[1], [2, 1], [1, 3]]),
     engines=st.sampled_from([["reference"], ["sglang", "reference"], ["reference", "vllm", "lmcache"]]),
-    modes=st.sampled_from([["block"], ["token", "grow"]]), schedules=st.sampled_from([["c1"], ["window:2", "c1"]]),
+    modes=st.sampled_from([["block"], ["token", "grow"]]),
+    schedules=st.sampled_from([["serial"], ["concurrency:2", "serial"]]),
     policies=st.sampled_from([["lru"], ["arc", "belady", "lru"], ["lfu", "unlimited"]]),
     capacities=st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True),
     threads=st.integers(1, 4), pool=st.sampled_from(["flat", "leaf-first"]),
@@ -71,15 +72,15 @@ def test_a_sweep_is_its_simulations(made, factors, engines, modes, schedules, po
         read = [(name, kvtrace.read(name)) for name in names]
         wanted = slow.rows(
             read, factors=factors, engines=engines, modes=modes, schedules=schedules, policies=policies,
-            capacities=capacities, switches={"pool": pool},
+            capacities=capacities, engine_options={"pool": pool},
         )  # fmt: skip
         grid = Grid(
             tuple(names), tuple(policies), ",".join(map(str, capacities)), tuple(engines), tuple(modes),
             tuple(schedules), tuple(f"{factor}x" for factor in factors),
-            switches=(("pool", pool),) if pool != "flat" else (),
+            engine_options=(("pool", pool),) if pool != "flat" else (),
         )  # fmt: skip
         if all("error" in row for row in wanted):
-            with pytest.raises(UsageError, match="no cell|does not|has no"):
+            with pytest.raises(UsageError, match="All cells|does not|has no"):
                 sweep(grid, threads=threads)
             return
         found = sweep(grid, threads=threads).rows
@@ -99,10 +100,10 @@ def test_the_order_of_rows_is_that_of_the_axes_as_given(folder):
     axes = ("trace", "block_size", "engine", "mode", "schedule", "policy")
     seen = {name: list(dict.fromkeys(row[name] for row in rows if row["trace"] == "one.jsonl")) for name in axes}
     assert seen["block_size"] == [32, 16] and seen["mode"] == ["block", "grow"]
-    assert set(seen["engine"]) == {"vllm", "reference"} and seen["schedule"] == ["c1", "window:2"]
+    assert set(seen["engine"]) == {"vllm", "reference"} and seen["schedule"] == ["serial", "concurrency:2"]
     assert [row["trace"] for row in rows] == sorted(row["trace"] for row in rows)
-    asked = ("one.jsonl", 16, "reference", "block", "c1", "lru")
-    ours = [row for row in rows if tuple(row[name] for name in axes) == asked]
+    wanted = ("one.jsonl", 16, "reference", "block", "serial", "lru")
+    ours = [row for row in rows if tuple(row[name] for name in axes) == wanted]
     assert [row["capacity"] for row in ours] == [3, 2, 8]
 
 
@@ -118,13 +119,13 @@ def test_the_bytes_are_those_of_any_number_of_threads(folder, name):
 
 def test_forms_hold_the_same_rows(folder):
     rows = sweep(GRID, "table.json").rows
-    assert json.loads(Path("table.json").read_text()) == {"schema": 1, "results": rows}
-    Table(rows).write("table.jsonl")
+    assert json.loads(Path("table.json").read_text()) == {"schema": 2, "results": rows}
+    SweepTable(rows).write("table.jsonl")
     assert [json.loads(line) for line in Path("table.jsonl").read_text().splitlines()] == rows
     pytest.importorskip("pyarrow")
     import pyarrow.parquet
 
-    Table(rows).write("table.parquet")
+    SweepTable(rows).write("table.parquet")
     assert pyarrow.parquet.read_table("table.parquet").to_pylist() == rows
 
 
@@ -218,7 +219,7 @@ def test_another_grid_s_journal_is_refused(folder, monkeypatch, other, told):
     before = Path("table.csv.cells.jsonl").read_bytes()
     with pytest.raises(UsageError, match=told):
         sweep(other, "table.csv", resume=True)
-    with pytest.raises(UsageError, match="--resume goes on with it"):
+    with pytest.raises(UsageError, match="Continue with --resume"):
         sweep(GRID, "table.csv")
     assert Path("table.csv.cells.jsonl").read_bytes() == before
 
@@ -226,7 +227,7 @@ def test_another_grid_s_journal_is_refused(folder, monkeypatch, other, told):
 def test_a_trace_that_changed_is_refused(folder, monkeypatch):
     stopped(monkeypatch, GRID)
     kvtrace.write(toy("0", "1", "0", "2", "1 4", "5", block_size=32), "two.jsonl")
-    with pytest.raises(InputError, match=r"two.jsonl: has changed"):
+    with pytest.raises(InputError, match=r"two.jsonl has changed"):
         sweep(GRID, "table.csv", resume=True)
 
 
@@ -261,7 +262,7 @@ def test_another_version_s_journal_is_refused(folder, monkeypatch):
 def test_a_file_that_is_no_journal_is_left_alone(folder):
     Path("table.csv.cells.jsonl").write_text("mine\n")
     for resume in (False, True):
-        with pytest.raises(UsageError, match="no file of kvtrace's"):
+        with pytest.raises(UsageError, match="not a checkpoint of kvtrace"):
             sweep(GRID, "table.csv", resume=resume)
     assert Path("table.csv.cells.jsonl").read_text() == "mine\n"
 
@@ -282,7 +283,7 @@ def test_what_a_killed_run_left_under_a_temporary_name_goes(folder, monkeypatch)
 
 def test_two_runs_do_not_write_one_table(folder, monkeypatch):
     monkeypatch.setattr("kvtrace.cache.sweeps.checkpoint.PATIENCE", 0.05)
-    with SweepCheckpoint("table.csv", {}, {}), pytest.raises(UsageError, match="another run is writing"):
+    with SweepCheckpoint("table.csv", {}, {}), pytest.raises(UsageError, match="another run writes"):
         sweep(GRID, "table.csv", resume=True)
 
 
@@ -312,35 +313,35 @@ def test_a_misfit_beside_cells_that_run_is_a_row(folder):
     rows = sweep(Grid(("one.jsonl",), ("lru", "lfu"), "2,9", ("reference", "vllm"))).rows
     assert [bool(row["error"]) for row in rows] == [True, False, True, False, True, False, True, True]
     assert "does not hold the longest request" in rows[0]["error"] and rows[0]["hit_blocks"] is None
-    assert "engine vllm has no policy 'lfu'" in rows[7]["error"] and rows[7]["capacity_tokens"] == 144
+    assert "Engine vllm does not have policy 'lfu'" in rows[7]["error"] and rows[7]["capacity_tokens"] == 144
 
 
 def test_a_column_that_a_policy_misses_is_for_the_real_trace_to_tell(folder):
     rows = sweep(Grid(("one.jsonl",), ("lru", "priority"), "9")).rows
-    assert "no column priority" in rows[1]["error"] and not rows[0]["error"]
+    assert "needs a trace with a column priority" in rows[1]["error"] and not rows[0]["error"]
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"policies": ("lru", "best")}, "no policy 'best'"),
-        ({"policies": ("lru", "ttl:soon")}, "does not take 'soon'"),
-        ({"policies": ("lru", "nowhere:Lru")}, "no Python module"),
-        ({"engines": ("reference", "best")}, "no engine 'best'"),
-        ({"engines": ("reference", "vllm"), "policies": ("lfu",)}, "its one order is lru"),
-        ({"modes": ("block", "word")}, "no mode 'word'"),
-        ({"schedules": ("c1", "soon")}, "no schedule"),
-        ({"switches": (("watermark", "on"),)}, "no engine of the sweep takes watermark on"),
-        ({"switches": (("pool", "deep"),)}, "deep"),
+        ({"policies": ("lru", "best")}, "'best' is not a policy"),
+        ({"policies": ("lru", "ttl:soon")}, "'soon' is not a valid parameter"),
+        ({"policies": ("lru", "nowhere:Lru")}, "neither a policy nor a Python module"),
+        ({"engines": ("reference", "best")}, "'best' is not an engine"),
+        ({"engines": ("reference", "vllm"), "policies": ("lfu",)}, "does not have policy 'lfu'. Try lru"),
+        ({"modes": ("block", "word")}, "'word' is not a mode"),
+        ({"schedules": ("serial", "soon")}, "'soon' is not a schedule"),
+        ({"engine_options": (("watermark", "on"),)}, "No engine of the sweep has the option --watermark"),
+        ({"engine_options": (("pool", "deep"),)}, "deep"),
         ({"capacity": "0"}, "less than one block"),
         ({"capacity": "1GiB"}, "is in bytes"),
-        ({"block_sizes": ("24",)}, "do not make up blocks of 24"),
-        ({"block_sizes": ("0x",)}, "no block size"),
-        ({"seeds": (1, 2)}, "--seed is for samples"),
-        ({"requests": 10}, "--requests is for samples"),
-        ({"warm_up": "some"}, "no part of a trace"),
-        ({"policies": ()}, "no policies"),
-        ({"traces": ("-",)}, "must be a file"),
+        ({"block_sizes": ("24",)}, "--block-size 24 is not a multiple"),
+        ({"block_sizes": ("0x",)}, "'0x' is not a block size"),
+        ({"seeds": (1, 2)}, "--seed needs a fitted model"),
+        ({"requests": 10}, "--requests needs a fitted model"),
+        ({"warm_up": "some"}, "not a part of a trace"),
+        ({"policies": ()}, "one or more policies"),
+        ({"traces": ("-",)}, "not a file or folder"),
     ],
 )
 def test_what_could_never_run_is_refused_before_anything_runs(folder, monkeypatch, change, told):
@@ -351,7 +352,7 @@ def test_what_could_never_run_is_refused_before_anything_runs(folder, monkeypatc
 
 
 def test_where_no_cell_can_be_run_there_is_no_table(folder):
-    with pytest.raises(UsageError, match=r"no cell of the sweep could be run\. The first: a capacity of 2"):
+    with pytest.raises(UsageError, match=r"All cells of the sweep failed\. The first error: --capacity 2 does"):
         sweep(Grid(("one.jsonl",), capacity="2"), "table.csv")
     assert not list(folder.glob("table*"))
 
@@ -363,7 +364,7 @@ def test_a_user_s_policy_that_fails_is_an_error_that_tells_its_place_only(folder
     )
     monkeypatch.syspath_prepend(str(folder))
     rows = sweep(Grid(("one.jsonl",), ("lru", "orders_that_fail:Fails"), "9")).rows
-    assert rows[1]["error"] == "policy orders_that_fail:Fails failed, ValueError at orders_that_fail.py:3."
+    assert rows[1]["error"] == "Policy orders_that_fail:Fails failed, ValueError at orders_that_fail.py:3."
 
 
 def test_a_policy_whose_file_changed_is_another_sweep(folder, monkeypatch):
@@ -390,7 +391,7 @@ def test_a_trace_that_changes_under_way_ends_the_sweep(folder):
     cells = plan(GRID)
     forget()
     kvtrace.write(toy("0", block_size=16), "one.jsonl")
-    with pytest.raises(InputError, match="not what it was"):
+    with pytest.raises(InputError, match="has changed since the sweep was planned"):
         list(local(list(enumerate(cells)), 1))
 
 
@@ -410,7 +411,7 @@ def test_progress_comes_to_the_end_whatever_was_kept_and_whatever_failed(folder,
 def test_a_worker_of_another_version_does_not_run(folder):
     cells = tuple(enumerate(plan(GRID)))[:2]
     assert [number for number, _ in rows_of(Task(cells, str(folder)))] == [0, 1]
-    with pytest.raises(UsageError, match=r"a Ray worker has kvtrace .* and the sweep 0\.0\.1"):
+    with pytest.raises(UsageError, match=r"A Ray worker has kvtrace .*, the sweep has 0\.0\.1"):
         rows_of(Task(cells, str(folder), "0.0.1"))
 
 

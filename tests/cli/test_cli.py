@@ -68,10 +68,10 @@ def test_rejects_hold_places_and_reasons_only(log, tmp_path):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--block-size", "0"], "block size is 0"),
+        (["--block-size", "0"], "--block-size is 0"),
         (["--tail", "cut"], "tail is 'cut'"),
         (["--profile", "loose"], "profile is 'loose'"),
-        (["--map", "color=x"], "no target 'color'"),
+        (["--map", "color=x"], "'color' is not a field"),
         (["--format", "xml"], "format is 'xml'"),
         (["--tokenizer", "no-such"], "no-such"),
         (["--time-unit", "fortnight"], "fortnight"),

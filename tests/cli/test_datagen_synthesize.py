@@ -48,7 +48,7 @@ def made(source, *arguments, rows=500, output="made.jsonl"):
 
 
 def test_flags_and_defaults_are_those_of_dynamos_tool():
-    options = {option.opts[0]: option.default for option in datagen.synthesize.params}
+    options = {option.opts[0]: option.default for option in datagen.synthesize_command.params}
     theirs = {
         "--input-file": "mooncake_trace.jsonl", "--num-requests": 100_000, "--speedup-ratio": 1.0,
         "--prefix-len-multiplier": 1.0, "--prompt-len-multiplier": 1.0, "--osl-multiplier": 1.0,
@@ -132,8 +132,8 @@ def test_a_great_speed_up_leaves_times_apart(source):
         (["--prefix-root-multiplier", "0"], 2, "--prefix-root-multiplier is 0"),
         (["--prefix-root-multiplier", "1.5"], 2, "'1.5' is not a valid integer"),
         (["--speedup-ratio", "0"], 2, "--speedup-ratio is 0"),
-        (["--min-isl", "9", "--max-isl", "8"], 2, "--min-isl is above --max-isl"),
-        (["--max-isl", "100"], 3, "under the smallest prompt"),
+        (["--min-isl", "9", "--max-isl", "8"], 2, "--min-isl must not be above --max-isl"),
+        (["--max-isl", "100"], 3, "below the shortest prompt"),
         (["--min-isl", "100000", "--max-rejections", "50", "--method", "tree"], 3, "50 prompts in a row"),
         (["--block-size", "16"], 2, "the sidecar says 512"),
         (["--input-file", "nowhere.jsonl"], 3, "nowhere.jsonl: no such file"),

@@ -111,7 +111,7 @@ def test_nothing_that_is_read_or_written_is_written_over(folder, capsys):
     (folder / "link.jsonl").symlink_to("log.jsonl")
     for options in ("-o log.jsonl", "-o link.jsonl", "-o out.jsonl --rejects out.jsonl", "-o - --rejects -"):
         assert run(["anonymize", "log.jsonl", "-q", "--on-error", "skip", *options.split()]) == 2
-        assert "is named twice" in one_line(capsys.readouterr().err)
+        assert "is given twice" in one_line(capsys.readouterr().err)
     assert (folder / "log.jsonl").read_text() == ROW % 1
 
 

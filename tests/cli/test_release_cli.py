@@ -137,5 +137,5 @@ def test_a_log_of_lengths_only_has_no_hit_rates(house, capsys):
     (house / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
     assert run(["anonymize", "azure.csv", "-o", "out.jsonl"]) == 0
     trace, shown = kvtrace.read("out.jsonl"), capsys.readouterr().err
-    assert "the log holds lengths only" in shown and "hit rate" not in shown.replace("hit rates", "")
+    assert "the log has lengths only" in shown and "hit rate" not in shown.replace("hit rates", "")
     assert trace.distinct == len(trace.hash_ids) and "hits" not in trace.meta["figures"]

@@ -46,7 +46,9 @@ def results(capsys, *arguments):
 
 def test_a_table_with_a_row_for_each_cache(path, capsys):
     lines = shown(capsys, path, "--capacity", "2,3", "--policy", "lru,unlimited").splitlines()
-    assert lines[0].startswith("Hits of a prefix cache, engine founding, mode block, schedule c1, blocks of 16 tokens")
+    assert lines[0].startswith(
+        "Hits of a prefix cache, engine reference, mode block, schedule serial, blocks of 16 tokens"
+    )
     assert [line.split()[:3] for line in lines[2:]] == [
         ["lru", "2", "2"], ["lru", "3", "3"], ["unlimited", "2", "3"], ["unlimited", "3", "3"]]  # fmt: skip
 
@@ -54,7 +56,8 @@ def test_a_table_with_a_row_for_each_cache(path, capsys):
 def test_json_has_the_keys_that_the_docs_list(path, capsys):
     (found,) = results(capsys, path, "--capacity", "3", "--kv-bytes-per-token", "1024")
     wanted = {
-        "engine": "reference", "policy": "lru", "mode": "block", "schedule": "c1", "capacity": 3, "capacity_tokens": 48,
+        "engine": "reference", "policy": "lru", "mode": "block", "schedule": "serial", "capacity": 3,
+        "capacity_tokens": 48,
         "capacity_bytes": 49152, "capacity_counts": "total", "pool": "flat", "requests": 4, "blocks": 7,
         "hit_blocks": 3, "tokens": 112, "hit_tokens": 48, "evictions": 1, "early_frees": 0, "belady_hit_blocks": 3,
         "gap_to_belady": 0.0,
@@ -82,7 +85,7 @@ def test_each_request_s_hits_go_to_a_file(path, capsys, tmp_path):
     assert [int(row["hit_blocks"]) for row in rows] == [0, 0, 2, 1]
     assert rows[2]["timestamp"] == "120000.0" and rows[2]["blocks"] == "2"
     shown(capsys, path, "--capacity", "2,3", "--per-request", "hits.csv")
-    assert "founding/lru/3" in (tmp_path / "hits.csv").read_text().splitlines()[0]
+    assert "reference/lru/3" in (tmp_path / "hits.csv").read_text().splitlines()[0]
 
 
 def test_windows_and_warm_up(path, capsys):
@@ -107,21 +110,21 @@ def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
 @pytest.mark.parametrize(
     ("options", "status", "expected"),
     [
-        (["--capacity", "1"], 2, "does not hold the longest request: request 0 needs 2"),
+        (["--capacity", "1"], 2, "does not hold the longest request: request 0 needs 2 blocks"),
         (["--capacity", "0"], 2, "less than one block"),
         (["--capacity", "1GiB"], 2, "Add --model-config"),
-        (["--policy", "best"], 2, "no policy 'best'"),
-        (["--policy", ","], 2, "names nothing"),
-        (["--engine", "best"], 2, "no engine 'best'"),
-        (["--engine", "vllm", "--policy", "lfu"], 2, "its one order is lru"),
-        (["--engine", "vllm", "--pool", "leaf-first"], 2, "does not take pool"),
-        (["--schedule", "soon"], 2, "no schedule"),
-        (["--mode", "word"], 2, "no mode"),
-        (["--tiers", "hbm=2"], 2, "tiers are two or more"),
-        (["--tiers", "hbm=2,hbm=3"], 2, "comes twice"),
-        (["--tiers", "hbm=2,dram=2", "--inclusive"], 2, "tiers that grow"),
-        (["--warm-up", "some"], 2, "no part of a trace"),
-        (["--json", "--csv"], 2, "exclude each other"),
+        (["--policy", "best"], 2, "'best' is not a policy"),
+        (["--policy", ","], 2, "is not a list of names"),
+        (["--engine", "best"], 2, "'best' is not an engine"),
+        (["--engine", "vllm", "--policy", "lfu"], 2, "does not have policy 'lfu'. Try lru"),
+        (["--engine", "vllm", "--pool", "leaf-first"], 2, "does not have the option --pool"),
+        (["--schedule", "soon"], 2, "is not a schedule"),
+        (["--mode", "word"], 2, "is not a mode"),
+        (["--tiers", "hbm=2"], 2, "--tiers needs two tiers or more"),
+        (["--tiers", "hbm=2,hbm=3"], 2, "repeats a name"),
+        (["--tiers", "hbm=2,dram=2", "--inclusive"], 2, "each tier must be larger"),
+        (["--warm-up", "some"], 2, "not a part of a trace"),
+        (["--json", "--csv"], 2, "cannot be combined"),
         (["--capacity", "3", "--policy", "orders_of_mine:Broken"], 2, "RuntimeError at orders_of_mine.py:12: out of"),
         (["--capacity", "3", "--model-config", "orders_of_mine.py"], 3, "not valid JSON"),
     ],

@@ -72,13 +72,13 @@ def shown(capsys, *arguments):
 
 
 def test_cells_are_those_of_simulate(folder, capsys):
-    axes = ["--policy", "lru,arc,belady", "--engine", "founding,sglang", "--capacity", "3,5,100%", "--mode", "token"]
-    common = ["--pool", "flat", "--warm-up", "2", "--kv-bytes-per-token", "1024", "--schedule", "window:2"]
+    axes = ["--policy", "lru,arc,belady", "--engine", "reference,sglang", "--capacity", "3,5,100%", "--mode", "token"]
+    common = ["--pool", "flat", "--warm-up", "2", "--kv-bytes-per-token", "1024", "--schedule", "concurrency:2"]
     shown(capsys, "one.jsonl", *axes, *common, "-o", "table.csv")
     rows = list(csv.DictReader(io.StringIO(Path("table.csv").read_text())))
     for row in rows:
         if row["engine"] == "sglang" and row["policy"] == "arc":
-            assert "has no policy 'arc'" in row["error"]
+            assert "does not have policy 'arc'" in row["error"]
             continue
         one = ["--policy", row["policy"], "--engine", row["engine"], "--capacity", row["capacity"], "--mode", "token"]
         assert run(["simulate", "one.jsonl", *one, *common, "--csv", "--no-gap"]) == 0
@@ -89,13 +89,13 @@ def test_cells_are_those_of_simulate(folder, capsys):
 def test_every_column_stands_in_the_docs(folder, capsys):
     found = json.loads(shown(capsys, "one.jsonl", "--capacity", "3,2", "--json").out)
     page = (ROOT / "docs/cache/sweep.md").read_text()
-    assert found["schema"] == 1 and all(f"`{name}`" in page for name in found["results"][0])
+    assert found["schema"] == 2 and all(f"`{name}`" in page for name in found["results"][0])
 
 
 def test_a_small_table_is_printed_and_a_large_one_is_not(folder, capsys):
     said = shown(capsys, "one.jsonl", "two.jsonl", "-o", "table.csv", "--capacity", "3,4")
     lines = said.out.splitlines()
-    assert lines[0] == "Hits of prefix caches, engine founding, mode block, schedule c1"
+    assert lines[0] == "Hits of prefix caches, engine reference, mode block, schedule serial"
     assert [line.split()[:4] for line in lines[2:]] == [
         ["one.jsonl", "16", "lru", "3"], ["one.jsonl", "16", "lru", "4"],
         ["two.jsonl", "32", "lru", "3"], ["two.jsonl", "32", "lru", "4"]]  # fmt: skip
@@ -112,8 +112,8 @@ def test_csv_goes_to_stdout(folder, capsys):
 
 def test_cells_that_failed_are_counted_by_their_reason(folder, capsys):
     said = shown(capsys, "one.jsonl", "--capacity", "3,2", "--policy", "lru,fifo").err.splitlines()
-    assert said[0] == "2 of 4 cells could not be run; the column error says why."
-    assert said[1].startswith("       2 x a capacity of 2 blocks does not hold the longest request")
+    assert said[0] == "2 of 4 cells failed; the column `error` has the reasons."
+    assert said[1].startswith("       2 x --capacity 2 does not hold the longest request")
 
 
 def test_spans_of_seeds(folder, capsys):
@@ -126,13 +126,13 @@ def test_spans_of_seeds(folder, capsys):
     [
         (["one.jsonl", "-o", "table.txt"], 2, "Try .csv, .json, .jsonl or .parquet"),
         (["one.jsonl", "-o", "nowhere/table.csv"], 2, "does not exist"),
-        (["one.jsonl", "--json", "-o", "-"], 2, "both go to stdout"),
+        (["one.jsonl", "--json", "-o", "-"], 2, "both write to stdout"),
         (["one.jsonl", "--resume"], 2, "--resume needs -o FILE"),
         (["one.jsonl", "--resume", "-o", "-"], 2, "--resume needs -o FILE"),
-        (["one.jsonl", "--ray-address", "auto"], 2, "is for --runner ray"),
-        (["model.json", "--seed", "1:x"], 2, "no seed"),
-        (["model.json", "--seed", "3:3"], 2, "names no seed"),
-        (["one.jsonl", "--policy", ","], 2, "names nothing"),
+        (["one.jsonl", "--ray-address", "auto"], 2, "needs --runner ray"),
+        (["model.json", "--seed", "1:x"], 2, "is not a seed"),
+        (["model.json", "--seed", "3:3"], 2, "has no seeds"),
+        (["one.jsonl", "--policy", ","], 2, "is not a list of names"),
         (["missing.jsonl"], 3, "no such file"),
         (["orders_that_die.py"], 3, "kvtrace: orders_that_die.py:2: the row is not JSON"),
         (["unknown.jsonl"], 3, "Try --trace-block-size"),
@@ -160,7 +160,7 @@ def whole(folder, capsys):
 
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_a_killed_sweep_goes_on(folder, whole, capsys, threads):
-    said = ended(child(*SLOW, "-o", "table.csv", "--threads", threads, DIE_AT="12", DIED=str(folder / "died")))
+    said = ended(child(*SLOW, "-o", "table.csv", "--workers", threads, DIE_AT="12", DIED=str(folder / "died")))
     assert said == (-signal.SIGKILL, "")
     checkpoint = Path("table.csv.cells.jsonl")
     kept = checkpoint.read_text().splitlines()[1:]
@@ -173,7 +173,7 @@ def test_a_sweep_killed_at_any_moment_goes_on(folder, whole, capsys):
     checkpoint = Path("table.csv.cells.jsonl")
     for lines in (2, 9, 17):
         options = ["--resume"] if checkpoint.exists() else []
-        process = child(*SLOW, "-o", "table.csv", "--threads", "2", *options)
+        process = child(*SLOW, "-o", "table.csv", "--workers", "2", *options)
         while process.poll() is None and not (checkpoint.exists() and checkpoint.read_bytes().count(b"\n") > lines):
             time.sleep(0.001)
         process.kill()
@@ -183,11 +183,14 @@ def test_a_sweep_killed_at_any_moment_goes_on(folder, whole, capsys):
 
 
 def test_a_signal_keeps_what_was_done_and_ends_with_status_5(folder, whole, capsys):
-    process = child(*SLOW, "-o", "table.csv", "--threads", "1")
+    process = child(*SLOW, "-o", "table.csv", "--workers", "1")
     while not (Path("table.csv.cells.jsonl").exists() and Path("table.csv.cells.jsonl").read_bytes().count(b"\n") > 3):
         time.sleep(0.001)
     process.terminate()
-    assert ended(process) == (5, "kvtrace: stopped by SIGTERM; what was done is kept: --resume goes on.\n")
+    assert ended(process) == (
+        5,
+        "kvtrace: stopped by SIGTERM; the finished work is saved; continue with --resume.\n",
+    )
     shown(capsys, *SLOW, "-o", "table.csv", "--resume")
     assert Path("table.csv").read_bytes() == whole
 
@@ -221,6 +224,9 @@ def test_a_sweep_on_ray_that_was_stopped_goes_on_here(folder, whole, capsys):
         time.sleep(0.01)
         assert process.poll() is None
     process.terminate()
-    assert ended(process) == (5, "kvtrace: stopped by SIGTERM; what was done is kept: --resume goes on.\n")
+    assert ended(process) == (
+        5,
+        "kvtrace: stopped by SIGTERM; the finished work is saved; continue with --resume.\n",
+    )
     shown(capsys, *SLOW, "-o", "table.csv", "--resume")
     assert Path("table.csv").read_bytes() == whole

@@ -190,10 +190,10 @@ def serve(case):
         server.finish(min(row for row in server.live if row != but))
 
     for row in range(len(case["requests"])):
-        if schedule["kind"] == "window":
-            while len(server.live) >= schedule["window"]:
+        if schedule["kind"] == "concurrency":
+            while len(server.live) >= schedule["concurrency"]:
                 free_oldest(row)
-        elif schedule["kind"] == "timed":
+        elif schedule["kind"] == "open-loop":
             for ended in by_end:
                 if ended in server.live and ends[ended] <= schedule["arrival"][row]:
                     server.finish(ended)
@@ -206,7 +206,7 @@ def serve(case):
         while server.grows and not server.grow(row):
             free_oldest(row)
             early += 1
-        if schedule["kind"] == "c1":
+        if schedule["kind"] == "serial":
             server.finish(row)
     for row in sorted(server.live):
         server.finish(row)

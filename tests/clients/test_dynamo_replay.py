@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.dynamo_replay import PYTHON, at_their_times, in_order, replay
 from kvtrace import read, toy
-from kvtrace.cache.demand import jobs
+from kvtrace.cache.demand import block_demand
 from kvtrace.cache.schedules import parse_schedule
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.formats import targets as clients
@@ -71,8 +71,8 @@ def test_a_worker_costs_what_waits_there_and_what_lives_there():
 def test_without_its_rules_the_twin_is_our_kv_aware_router(workers):
     for seed in range(20):
         trace = drawn(seed, gap=7)
-        capacity = int(jobs(trace, "grow").most.sum()) // 2
-        schedule = parse_schedule("timed:0.5")
+        capacity = int(block_demand(trace, "grow").max_blocks.sum()) // 2
+        schedule = parse_schedule("open-loop:0.5")
         setting = Setting(capacity, engine="vllm", mode="grow", schedule=schedule)
         ours = simulate_instances(trace, workers, "kv-aware", setting=setting)
         rules = twin.Rules(waiting=False, shared=False, bunched=False, whole=False, drawn=False)
@@ -83,7 +83,7 @@ def test_without_its_rules_the_twin_is_our_kv_aware_router(workers):
 def test_one_request_at_a_time_hits_as_in_our_engine(tmp_path):
     for seed in range(8):
         trace = drawn(seed)
-        most = int(jobs(trace, "grow").most.max())
+        most = int(block_demand(trace, "grow").max_blocks.max())
         capacities = [most, most + 3, most + 20, most * 60]
         cases = [case(trace, tmp_path, capacity, at_once=1, **ONE) for capacity in capacities]
         for capacity, seen in zip(capacities, replay(trace, cases), strict=True):
@@ -122,7 +122,7 @@ def test_an_idle_worker_takes_what_its_polynomials_say(conversation):
 def test_round_robin_takes_turns_and_hits_as_ours_at_its_times(tmp_path):
     for seed in range(4):
         trace = drawn(seed, gap=20)
-        room = int(jobs(trace, "grow").most.sum())
+        room = int(block_demand(trace, "grow").max_blocks.sum())
         (seen,) = replay(trace, [case(trace, tmp_path, room, num_workers=3)])
         ours, early = at_their_times(trace, seen, room)
         assert seen.worker.tolist() == [row % 3 for row in range(len(trace))]
@@ -147,7 +147,7 @@ def test_four_workers_serve_the_conversation_trace_as_ours_at_its_times(conversa
 def test_its_router_sends_a_request_where_the_cost_is_least(tmp_path):
     for seed in range(4):
         trace = drawn(seed, gap=20)
-        room = int(jobs(trace, "grow").most.sum())
+        room = int(block_demand(trace, "grow").max_blocks.sum())
         trace = distinct(trace)
         (seen,) = replay(trace, [case(trace, tmp_path, room, num_workers=3, router_mode="kv_router")])
         fits, _, hits = twin.decisions(trace, seen, room, 3)

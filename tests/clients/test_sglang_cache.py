@@ -13,11 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvtrace.cache.demand import jobs
+from kvtrace.cache.demand import block_demand
 from tests.cache.test_engine_sglang import POLICIES, VECTORS, drawn, made, plan, serve, vector_trace
 
 PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "sglang/bin/python"
-MODES, SCHEDULES = ("block", "token", "grow"), ("c1", "window:2", "window:4", "timed:0.5", "timed:4")
+MODES, SCHEDULES = (
+    ("block", "token", "grow"),
+    ("serial", "concurrency:2", "concurrency:4", "open-loop:0.5", "open-loop:4"),
+)
 needs_sglang = pytest.mark.skipif(not PYTHON.exists(), reason="no environment sglang in KVTRACE_CLIENTS")
 
 DRAWN = {  # name -> prompts of full blocks
@@ -33,12 +36,12 @@ PRIORITIES = [2, 0, 2, 0, 3, 0]
 
 def wanted(trace, mode, schedule, policy, capacity):
     """The case in the words of sglang_cache.py: pages of tokens, equal where the ids are."""
-    asked, size = jobs(trace, mode, recompute_last=True), trace.block_size
+    demand, size = block_demand(trace, mode, recompute_last=True), trace.block_size
     kind, _, figure = schedule.partition(":")
     when = {name: np.asarray(value).tolist() for name, value in plan(trace, kind, figure).items()}
     requests = []
     for row in range(len(trace)):
-        pages = asked.ids[asked.start[row] : asked.start[row] + asked.full[row]]
+        pages = demand.ids[demand.start[row] : demand.start[row] + demand.full[row]]
         rest = trace.input_length[row] % size if mode != "block" else 0
         tokens = (pages[:, None].astype(np.int64) * size + np.arange(size)).ravel()
         tail = 10**9 + row * size + np.arange(rest)  # tokens of nobody else
@@ -67,7 +70,7 @@ def served(cases, folder):
 def cases_of(trace, kinds, spare):
     """Cases of a trace: mode, schedule and policy by turns, and a capacity with so much to spare for each."""
     for (mode, schedule, policy), more in zip(kinds, itertools.cycle(spare), strict=False):
-        capacity = int(jobs(trace, mode).most.max()) + more
+        capacity = int(block_demand(trace, mode).max_blocks.max()) + more
         yield {"mode": mode, "schedule": schedule, "policy": policy, "capacity": capacity}
 
 
@@ -89,13 +92,13 @@ def test_random_traces_hit_as_in_sglang(tmp_path):
 
 @needs_sglang
 def test_the_vectors_are_what_sglang_says(tmp_path):
-    asked = [
+    expected = [
         wanted(vector_trace(vector), *(case[name] for name in ("mode", "schedule", "policy", "capacity")))
         for vector in VECTORS["vectors"]
         for case in vector["cases"]
     ]
     cases = [case for vector in VECTORS["vectors"] for case in vector["cases"]]
-    for case, real in zip(cases, served(asked, tmp_path), strict=True):
+    for case, real in zip(cases, served(expected, tmp_path), strict=True):
         assert (case["hits"], case["early_frees"]) == (real["hits"], real["early_frees"])
 
 
@@ -109,7 +112,7 @@ def make_vectors(folder):
     for vector in vectors:
         trace = vector_trace(vector)
         if vector["name"] in DRAWN:
-            some = [("block", "c1", policy) for policy in POLICIES for _ in range(4)]
+            some = [("block", "serial", policy) for policy in POLICIES for _ in range(4)]
             cases = list(cases_of(trace, some, spare=range(4)))
         else:
             cases = list(cases_of(trace, kinds, spare=(1, 0, 2, 5, 9, 14, 20, 3)))

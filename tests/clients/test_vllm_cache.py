@@ -13,11 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvtrace.cache.demand import jobs
+from kvtrace.cache.demand import block_demand
 from tests.cache.test_engine_vllm import VECTORS, plan, serve, vector_trace
 
 PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "vllm/bin/python"
-MODES, SCHEDULES = ("block", "token", "grow"), ("c1", "window:2", "window:4", "timed:0.5", "timed:4")
+MODES, SCHEDULES = (
+    ("block", "token", "grow"),
+    ("serial", "concurrency:2", "concurrency:4", "open-loop:0.5", "open-loop:4"),
+)
 needs_vllm = pytest.mark.skipif(not PYTHON.exists(), reason="no environment vllm in KVTRACE_CLIENTS")
 
 DRAWN = {  # name -> ids, input lengths and output lengths, in blocks of two tokens
@@ -86,7 +89,7 @@ def made(name, rng, rows, block_size):
 def cases_of(trace, spare):
     """Each mode and schedule, with capacities that have so much to spare, by turns."""
     for (mode, schedule), more in zip(itertools.product(MODES, SCHEDULES), itertools.cycle(spare), strict=False):
-        capacity = int(jobs(trace, mode).most.max()) + more
+        capacity = int(block_demand(trace, mode).max_blocks.max()) + more
         yield {"mode": mode, "schedule": schedule, "capacity": capacity}
 
 

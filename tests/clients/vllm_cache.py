@@ -64,10 +64,10 @@ def serve(case):
         server.finish(min(row for row in server.live if row != but))
 
     for row in range(len(case["requests"])):
-        if schedule["kind"] == "window":
-            while len(server.live) >= schedule["window"]:
+        if schedule["kind"] == "concurrency":
+            while len(server.live) >= schedule["concurrency"]:
                 free_oldest(row)
-        elif schedule["kind"] == "timed":
+        elif schedule["kind"] == "open-loop":
             for ended in sorted((row for row in server.live), key=lambda row: (end[row], row)):
                 if end[ended] <= arrival[row]:
                     server.finish(ended)
@@ -80,7 +80,7 @@ def serve(case):
         while case["grow"] and not server.grow(row):
             free_oldest(row)
             early += 1
-        if schedule["kind"] == "c1":
+        if schedule["kind"] == "serial":
             server.finish(row)
     for row in sorted(server.live):
         server.finish(row)

@@ -45,16 +45,16 @@ def without_blocks(model, sequence):
 def served(model, requests, *, longest=200, **options):
     engine_options = {name: options.pop(name) for name in ("caching", "temperature") if name in options}
     engine = Engine(model, Serving(**options), longest, keep_logits=True, **engine_options)
-    found = engine.serve(requests)
+    result = engine.serve(requests)
     if engine_options.get("caching", True):
         engine.cache.check()
-    return engine, found
+    return engine, result
 
 
 def chat(rng, turns, *, length=9):
     """A conversation that grows: each prompt begins with the one before it."""
-    said = tokens(rng, SHAPE.vocabulary, length * turns)
-    return [Request(said[: length * turn], 5, turn) for turn in range(1, turns + 1)]
+    text = tokens(rng, SHAPE.vocabulary, length * turns)
+    return [Request(text[: length * turn], 5, turn) for turn in range(1, turns + 1)]
 
 
 def mixed(seed):
@@ -79,9 +79,9 @@ def mixed(seed):
 )
 def test_logits_with_reused_blocks_are_those_computed_without_a_cache(model, seed, options):
     requests = mixed(seed)
-    engine, found = served(model, requests, **options)
-    assert sum(one.sequence.hit_tokens for one in found.requests) > 0 or "idle" in options
-    for one in found.requests:
+    engine, result = served(model, requests, **options)
+    assert sum(one.sequence.hit_tokens for one in result.requests) > 0 or "idle" in options
+    for one in result.requests:
         truth = without_blocks(model, np.concatenate([one.request.prompt, one.output]))
         here = np.array(engine.logits[one.row])
         assert len(one.output) == one.request.output_length
@@ -108,8 +108,8 @@ def test_drawn_outputs_hang_on_the_request_and_not_on_the_batch(model):
 
 def test_only_what_the_cache_lacks_is_computed(model):
     requests = mixed(9)
-    engine, found = served(model, requests, block_size=4)
-    lacking = [max(1, len(one.request.prompt) - one.sequence.hit_tokens) for one in found.requests]
+    engine, result = served(model, requests, block_size=4)
+    lacking = [max(1, len(one.request.prompt) - one.sequence.hit_tokens) for one in result.requests]
     assert engine.computed_tokens == sum(lacking)
     plain, _ = served(model, requests, block_size=4, caching=False)
     assert plain.computed_tokens == sum(len(request.prompt) for request in requests) > engine.computed_tokens
@@ -163,12 +163,12 @@ def measured():
     mix = Mix(requests=8, frequent=2, output_length=(1, 3), vocabulary=64)
     told = []
     options = {"shape": shape, "repeats": 2, "progress": told.append}
-    found = {
+    result = {
         "throughput": throughput([0.0, 1.0], [8, 24], at_lengths=[24], at_probabilities=[1.0], mix=mix, **options),
         "latency": latency(["random", "preamble"], requests=8, **options),
     }
     assert told[0].done == 0 and told[-1].done == told[-1].total
-    return found
+    return result
 
 
 def test_both_arms_serve_the_same_requests_and_only_one_computes_them_all(measured):
@@ -182,11 +182,11 @@ def test_both_arms_serve_the_same_requests_and_only_one_computes_them_all(measur
 
 
 def test_a_point_is_measured_once_where_two_sweeps_meet(measured):
-    found = measured["throughput"]
-    assert [(spot.p, spot.prompt_length) for spot in found.spots] == [(0.0, 24), (1.0, 8), (1.0, 24), (None, 24)]
-    assert found.prompt_lengths == [24] and found.probabilities == [1.0]
-    assert [spot.p for spot in found.over_p(24)] == [0.0, 1.0]
-    assert [spot.prompt_length for spot in found.over_length(1.0)] == [8, 24]
+    result = measured["throughput"]
+    assert [(spot.p, spot.prompt_length) for spot in result.spots] == [(0.0, 24), (1.0, 8), (1.0, 24), (None, 24)]
+    assert result.prompt_lengths == [24] and result.probabilities == [1.0]
+    assert [spot.p for spot in result.over_p(24)] == [0.0, 1.0]
+    assert [spot.prompt_length for spot in result.over_length(1.0)] == [8, 24]
 
 
 def test_measurements_have_tables_notes_a_figure_and_json(measured, tmp_path):
@@ -194,12 +194,12 @@ def test_measurements_have_tables_notes_a_figure_and_json(measured, tmp_path):
 
     from experiments import figures, tables
 
-    for name, found in measured.items():
-        assert all(table.row_count for table in getattr(tables, name)(found)) and tables.notes(found)
-        kept = json.loads(json.dumps(found.to_dict()))
-        assert kept["experiment"] == name and kept["machine"]["device"] and kept["model"]["layers"] == 1
+    for name, result in measured.items():
+        assert all(table.row_count for table in getattr(tables, name)(result)) and tables.notes(result)
+        record = json.loads(json.dumps(result.to_dict()))
+        assert record["experiment"] == name and record["machine"]["device"] and record["model"]["layers"] == 1
         pytest.importorskip("matplotlib")
-        assert figures.write_figure(getattr(figures, name)(found), tmp_path / f"{name}.png").stat().st_size > 10_000
+        assert figures.write_figure(getattr(figures, name)(result), tmp_path / f"{name}.png").stat().st_size > 10_000
 
 
 def test_the_number_of_threads_is_as_before_afterwards(monkeypatch):
@@ -217,11 +217,14 @@ def test_experiments_that_make_no_sense_are_refused():
     from experiments.latency import latency
     from experiments.throughput import throughput
 
-    for call, said in (
-        (lambda: latency(["chess"]), "there is no workload 'chess'"),
-        (lambda: latency(requests=0), "there is nothing to measure"),
-        (lambda: throughput(repeats=0), "0 repeats give no result"),
-        (lambda: throughput(mix=Mix()), "prompts have 32,000 different tokens, the model knows 1,024"),
+    for call, text in (
+        (lambda: latency(["chess"]), "'chess' is not a workload"),
+        (lambda: latency(requests=0), "nothing to measure"),
+        (lambda: throughput(repeats=0), "repeats is 0; it must be at least 1"),
+        (
+            lambda: throughput(mix=Mix()),
+            r"the prompts' vocabulary \(32,000 tokens\) is larger than",
+        ),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=text):
             call()

@@ -1,15 +1,19 @@
-"""The founding experiments: what is asked, what hits, how figures and tables tell it. Without a model; see also
-test_engine_live.py."""
+"""The experiments of Lin's report that need no model: prompts, hits, tables, figures; see also test_engine_live.py."""
 
 import json
+import os
+import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kvtrace
 from experiments import figures, tables
 from experiments.eviction import eviction
 from experiments.fit import Fit
@@ -24,6 +28,7 @@ from experiments.workloads import WORKLOADS
 from kvtrace._base.errors import UsageError
 from kvtrace.analysis.distribution import Distribution
 
+ROOT = Path(__file__).parents[2]
 SHORT = Mix(requests=200, output_length=(4, 20))
 
 
@@ -146,18 +151,18 @@ def test_plain_blocks_are_handed_out_once_and_never_hit():
 
 
 def test_hit_rate_against_probability_is_nearly_a_line():
-    found = hit_rate(seeds=2)
+    result = hit_rate(seeds=2)
     for name in RATES:
-        fit = found.fit(name)
+        fit = result.fit(name)
         assert fit.r2 >= 0.98 and fit.slope > 0.5
-    assert [point.p for point in found.points] == [step / 10 for step in range(1, 11)]
+    assert [point.p for point in result.points] == [step / 10 for step in range(1, 11)]
 
 
 def test_it_is_nearly_a_line_in_blocks_of_16_too_where_prompts_fill_them():
-    found = hit_rate(
+    result = hit_rate(
         mix=replace(SHORT, frequent_length=(48, 48), random_length=48), serving=Serving(block_size=16), seeds=2
     )
-    assert found.fit().r2 >= 0.98
+    assert result.fit().r2 >= 0.98
 
 
 def test_prompts_that_are_all_different_never_hit():
@@ -166,8 +171,8 @@ def test_prompts_that_are_all_different_never_hit():
 
 def test_frequent_prompts_one_at_a_time_hit_their_full_blocks_from_the_second_time_on():
     # 15 tokens are three full blocks of 4 and a partial one, which never hits: its hash moves on with the output
-    found = hit_rate([1.0], mix=SHORT, serving=Serving(batch=1), seeds=3)
-    for hits in found.points[0].runs:
+    result = hit_rate([1.0], mix=SHORT, serving=Serving(batch=1), seeds=3)
+    for hits in result.points[0].runs:
         assert (hits.hit_blocks, hits.blocks) == (3 * (200 - 10), 4 * 200)
 
 
@@ -186,10 +191,10 @@ def test_seeds_are_numbered_from_the_first():
     assert two == tuple(hit_rate([0.5], mix=SHORT, seeds=1, seed=s).points[0].runs[0] for s in (4, 5))
 
 
-def test_progress_is_told_from_the_start_to_the_end():
-    told = []
-    hit_rate([0.1, 0.2], mix=replace(SHORT, requests=5), seeds=1, progress=told.append)
-    assert [(step.done, step.total) for step in told] == [(0, 2), (1, 2), (2, 2)]
+def test_progress_is_reported_from_the_start_to_the_end():
+    states = []
+    hit_rate([0.1, 0.2], mix=replace(SHORT, requests=5), seeds=1, progress=states.append)
+    assert [(step.done, step.total) for step in states] == [(0, 2), (1, 2), (2, 2)]
 
 
 # ---- the identical prompt
@@ -211,10 +216,10 @@ def test_a_prompt_that_fills_its_blocks_always_hits_them(block_size):
 
 
 def test_the_report_s_identical_prompt_hits_rarely_in_blocks_larger_than_it():
-    found = identical_prompt(requests=300, block_sizes=[16], batches=[1, 4, 16], seeds=2)
-    alone, few, some = (case.rate("block_hit_rate").mean for case in found.cases)
+    result = identical_prompt(requests=300, block_sizes=[16], batches=[1, 4, 16], seeds=2)
+    alone, few, some = (case.rate("block_hit_rate").mean for case in result.cases)
     assert alone == 0 < few < some < 0.3
-    for case in found.cases:
+    for case in result.cases:
         assert [hits.hit_blocks for hits in case.runs] == list(case.admitted_after)
 
 
@@ -229,19 +234,19 @@ def test_a_prompt_freed_before_it_grew_is_found_again():
 
 
 def test_with_room_for_all_every_policy_hits_alike():
-    found = eviction(["lru", "lfu", "fifo"], [100_000], pools=[1], mix=SHORT, seeds=1)
-    assert len({case.runs for case in found.cases}) == 1
+    result = eviction(["lru", "lfu", "fifo"], [100_000], pools=[1], mix=SHORT, seeds=1)
+    assert len({case.runs for case in result.cases}) == 1
 
 
 def test_frequency_keeps_what_recency_loses_where_k_is_small():
-    found = eviction(["lru", "lfu"], [32], pools=[1], mix=replace(SHORT, requests=400), seeds=2)
-    lru, lfu = (case.rate("block_hit_rate").min for case in found.cases)
+    result = eviction(["lru", "lfu"], [32], pools=[1], mix=replace(SHORT, requests=400), seeds=2)
+    lru, lfu = (case.rate("block_hit_rate").min for case in result.cases)
     assert lfu > 1.2 * lru
 
 
 def test_recency_wins_where_what_is_frequent_changes_often():
-    found = eviction(["lru", "lfu"], [256], pools=[20], seeds=2)
-    lru, lfu = (case.rate("block_hit_rate").mean for case in found.cases)
+    result = eviction(["lru", "lfu"], [256], pools=[20], seeds=2)
+    lru, lfu = (case.rate("block_hit_rate").mean for case in result.cases)
     assert lru > lfu
 
 
@@ -269,7 +274,7 @@ def test_caching_pays_where_three_repeats_of_four_gain():
 
 
 @pytest.fixture(scope="module")
-def found():
+def results():
     few = replace(SHORT, requests=30)
     return {
         "hit_rates": hit_rate([0.1, 0.5, 1.0], mix=few, seeds=2),
@@ -279,13 +284,13 @@ def found():
 
 
 @pytest.mark.parametrize("name", ["hit_rates", "identical", "eviction"])
-def test_results_have_tables_notes_a_figure_and_json(found, name, tmp_path):
+def test_results_have_tables_notes_a_figure_and_json(results, name, tmp_path):
     from kvtrace.report.interactive import figure
 
-    value = found[name]
+    value = results[name]
     assert all(table.row_count for table in getattr(tables, name)(value)) and tables.notes(value)
-    kept = json.loads(json.dumps(value.to_dict()))
-    assert kept["schema"] == 1 and kept["experiment"]
+    record = json.loads(json.dumps(value.to_dict()))
+    assert record["schema"] == 1 and record["experiment"]
     plot = getattr(figures, name)(value)
     json.dumps([figure(panel) for panel in plot.panels])
     pytest.importorskip("matplotlib")
@@ -295,39 +300,39 @@ def test_results_have_tables_notes_a_figure_and_json(found, name, tmp_path):
         assert first.startswith(magic) and figures.write_figure(plot, tmp_path / f"two{suffix}").read_bytes() == first
 
 
-def test_the_report_s_figures_stand_beside_ours(found):
-    beside = [*tables.identical(found["identical"])].pop()
+def test_the_report_s_figures_stand_beside_ours(results):
+    beside = [*tables.identical(results["identical"])].pop()
     assert [*beside.columns[1].cells] == ["8.14%", "8.14%"] and beside.columns[2].header == "ours"
-    for value in (found["hit_rates"], found["identical"]):
+    for value in (results["hit_rates"], results["identical"]):
         assert value.to_dict()["reported"]["identical_prompt_hit_rate"] == 0.0814
-        assert any("leaves open" in note for note in tables.notes(value))
+        assert any("does not state" in note for note in tables.notes(value))
 
 
 # ---- what does not fit
 
 
 @pytest.mark.parametrize(
-    "call, said",
+    "call, message",
     [
-        (lambda: Mix(p=1.5), "a probability is 0 to 1, not 1.5"),
+        (lambda: Mix(p=1.5), "probability 1.5 is not between 0 and 1"),
         (lambda: Mix(requests=0), "requests is 0"),
         (lambda: Mix(output_length=(0, 4)), "output_length is 0:4"),
         (lambda: Mix(frequent_length=(9, 4)), "frequent_length is 9:4"),
         (lambda: Serving(batch=0), "batch is 0"),
         (lambda: Serving(idle=-1), "idle is -1"),
-        (lambda: hit_rate([]), "there is no probability"),
-        (lambda: hit_rate([0.5, 2], mix=replace(SHORT, requests=2)), "a probability is 0 to 1, not 2"),
-        (lambda: hit_rate(seeds=0), "0 seeds give no result"),
-        (lambda: identical_prompt(0, requests=2), "a prompt of 0 tokens is none"),
-        (lambda: eviction(["newest"], mix=SHORT), "there is no policy 'newest'"),
-        (lambda: eviction([]), "there is nothing to compare"),
+        (lambda: hit_rate([]), "--p names no probability"),
+        (lambda: hit_rate([0.5, 2], mix=replace(SHORT, requests=2)), "probability 2 is not between 0 and 1"),
+        (lambda: hit_rate(seeds=0), "seeds is 0; it must be at least 1"),
+        (lambda: identical_prompt(0, requests=2), "prompt_length is 0; it must be at least 1"),
+        (lambda: eviction(["newest"], mix=SHORT), "'newest' is not a policy"),
+        (lambda: eviction([]), "nothing to compare"),
         (lambda: figures.write_figure(None, "figure.gif"), "figure.gif: a figure is a .png, .svg, .pdf file"),
     ],
 )
-def test_bad_arguments_are_one_clear_sentence(call, said):
+def test_bad_arguments_are_one_clear_sentence(call, message):
     with pytest.raises(UsageError) as error:
         call()
-    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
 def test_without_torch_the_engine_says_what_to_install(monkeypatch):
@@ -336,3 +341,52 @@ def test_without_torch_the_engine_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UsageError, match=r"pip install 'kvtrace\[engine\]'"):
         throughput()
+
+
+# ---- python -m experiments
+
+
+def experiments(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments", *arguments], capture_output=True, text=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(Path(kvtrace.__file__).parent.parent)},
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_each_experiment_has_a_command():
+    status, text, _ = experiments("--help")
+    assert status == 0
+    for name in ("hit-rate", "throughput", "eviction", "latency", "all"):
+        assert f"\n  {name} " in text
+
+
+def test_a_command_prints_its_result_as_json():
+    status, text, errors = experiments("hit-rate", "--p", "0.5", "--requests", "20", "--seeds", "1", "--json", "-q")
+    assert (status, errors) == (0, "") and json.loads(text)["experiment"] == "hit-rate"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["nope"], "No such command 'nope'."),
+        (["hit-rate", "--output-length", "x"], "'x' is not a range of lengths. Example: 16:128."),
+        (["eviction", "--policies", "newest"], "'newest' is not a policy"),
+    ],
+)
+def test_errors_of_a_command_are_one_line_and_status_2(arguments, message):
+    status, text, errors = experiments(*arguments)
+    assert (status, text) == (2, "")
+    assert errors.startswith(f"kvtrace: {message}") and errors.count("\n") == 1
+
+
+def test_all_writes_a_figure_and_a_json_file_for_each_experiment(tmp_path, monkeypatch):
+    from experiments import everything
+    from experiments.__main__ import experiment
+
+    runs = {name: run for name, run in everything.experiments(5).items() if name not in everything.NEED_TORCH}
+    monkeypatch.setattr(everything, "experiments", lambda requests: runs)
+    result = CliRunner().invoke(experiment, ["all", str(tmp_path / "out"), "--requests", "5"])
+    assert result.exit_code == 0 and "hit_rates: " in result.output
+    names = ("hit-rates", "identical", "eviction")
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {f"{n}.{s}" for n in names for s in ("png", "json")}

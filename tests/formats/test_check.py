@@ -142,7 +142,8 @@ def test_broken_rows_are_violations_and_the_others_are_checked(folder):
     text = Path("t.jsonl").read_text().splitlines()
     Path("t.jsonl").write_text("\n".join([text[0], "", "{", text[1], "[]", text[2]]))
     assert said(block_size=4) == [
-        "t.jsonl:3: the row is not JSON from character 2. A trace has one object on each line. Try jq -c '.[]' or jq -c .",
+        "t.jsonl:3: the row is not JSON from character 2. A trace has one object on each line. "
+        "Try jq -c '.[]' or jq -c .",
         "t.jsonl:5: the row is not a JSON object. A trace has one object on each line.",
         "t.jsonl:6: the timestamp is less than in the row before.",
     ]
@@ -156,7 +157,7 @@ def test_every_broken_file_has_a_violation(folder, name):
 
 def test_many_violations_of_a_kind_are_counted(folder):
     path = put(*["0 1"] * 40, block_size=3)
-    lines = said(path, block_size=2, max_of_kind=5)
+    lines = said(path, block_size=2, max_per_rule=5)
     assert len(lines) == 6 and lines[5] == "t.jsonl: ... and 35 more: block counts."
     Path("t.jsonl").write_text("x\n" * 30)
     assert said()[19:] == ["t.jsonl:20: the row is not JSON from character 1.", "t.jsonl: ... and 10 more: rows.",

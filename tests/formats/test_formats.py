@@ -56,13 +56,6 @@ def stdin(monkeypatch, data):
 # -- the table of formats ----------------------------------------------------------------------------------------
 
 
-def test_each_file_has_a_row_each_row_a_vector_and_a_line_in_the_docs():
-    files = {path.stem for path in Path(format_table.__file__).parent.glob("*.py")}
-    assert set(format_table.FORMATS) == set(VECTORS["smallest"]) and files >= set(format_table.FORMATS)
-    page = (Path(__file__).parents[2] / "docs/formats/formats.md").read_text()
-    assert all(f"| `{name}` |" in page for name in format_table.FORMATS)
-
-
 def test_vectors_are_as_the_reference_gives_them():
     texts = {name: text for name, text in VECTORS["smallest"].items() if name != "parquet"}
     for name, found in make_vectors_formats.smallest_rows().items():

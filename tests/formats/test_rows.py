@@ -19,7 +19,7 @@ from kvtrace.formats import jsonl_read
 from tests.reference import rows as slow_rows
 from tests.reference import rows_out as slow_rows_out
 
-SOURCE = Path(jsonl_read.__file__).parent.parent / "_kernels/rows.py"
+SOURCE = Path(jsonl_read.__file__).parent.parent / "_native/rows.py"
 
 # -- rows as text, in every way JSON allows and some it does not ---------------------------------------------------
 

@@ -46,14 +46,6 @@ def test_the_smallest_file(case, tmp_path):
     assert found == (base64.b64decode(VECTORS[case]) if name.endswith("General") else VECTORS[case].encode())
 
 
-def test_every_client_has_a_file_a_vector_and_a_line_in_the_docs():
-    files = {path.stem for path in (ROOT / "src/kvtrace/formats/targets").glob("*.py")} - {"__init__"}
-    assert {module.__name__.split(".")[-1] for module in TARGETS.values()} == files - {"portable", "lengths", "losses"}
-    assert {case.split()[0] for case in VECTORS} == set(TARGETS)
-    page = (ROOT / "docs/formats/formats.md").read_text()
-    assert all(f"| `{to}` |" in page for to in TARGETS)
-
-
 @pytest.mark.parametrize("to", TARGETS)
 def test_a_file_that_is_no_trace_has_no_sidecar(to, tmp_path):
     name = "t.csv" if TARGETS[to].SIDECAR is False and to != "guidellm" and to != "lmcache" else "t.jsonl"

@@ -87,7 +87,9 @@ def test_no_imports_run_in_a_circle():
 
 
 def test_no_public_name_is_a_module_too():
-    modules = {Path(name).name for name in FILES if not name.startswith("cli/")} | {Path(n).parent.name for n in FILES}
+    rows = ("cli/", "report/plots/", "_native/")  # a row's file has the row's name, a kernel's that of its caller
+    names = [name for name in FILES if not name.startswith(rows)]
+    modules = {Path(name).name for name in names} | {Path(name).parent.name for name in names}
     assert not modules & set(kvtrace.__all__)
 
 

@@ -44,7 +44,7 @@ def test_turns_of_a_conversation_rise_and_conversations_begin_in_the_log_s_order
 
 
 @given(conversations, st.integers(0, 1000))
-def test_the_seed_decides_and_what_the_conversations_are_numbered_does_not(conversation, seed):
+def test_times_depend_on_the_seed_but_not_on_conversation_numbers(conversation, seed):
     times = times_ns(conversation, seed=seed)
     assert times.tolist() == times_ns(conversation, seed=seed).tolist()
     renamed = [name if name < 0 else 90 - name for name in conversation]
@@ -52,7 +52,7 @@ def test_the_seed_decides_and_what_the_conversations_are_numbered_does_not(conve
     assert times.tolist() != times_ns(conversation, seed=seed + 1).tolist()
 
 
-def test_the_rate_and_the_mean_wait_are_what_was_asked_for():
+def test_the_rate_and_the_mean_think_time_are_those_of_the_model():
     n, turns = 20_000, 4
     times = times_ns(np.repeat(np.arange(n), turns), rate=5.0, think_ms=30_000.0).reshape(n, turns) / 1e9
     gaps = np.diff(times[:, 0])
@@ -66,7 +66,7 @@ def test_times_of_the_log_s_own_stay_and_a_mixture_is_refused():
     model, alone = ArrivalModel(1.0), np.array([-1, -1])
     assert model.times_ns(np.array([5, 3]), alone).tolist() == [5, 3]
     assert model.times_ns(np.array([], dtype=np.int64), np.array([], dtype=np.int64)).tolist() == []
-    with pytest.raises(RowError, match=r"some requests have times and others have none. Leave --arrivals out"):
+    with pytest.raises(RowError, match=r"some requests have times and others have none. Leave out --arrivals"):
         model.times_ns(np.array([5, NO_TIME]), alone)
 
 
@@ -82,7 +82,7 @@ def test_a_model_is_written_as_pairs():
     ["", "2/s", "think=3s", "rate=", "rate=0", "rate=-1/s", "rate=nan", "rate=inf", "rate=2/m", "rate=2/s,seed=x",
      "rate=2/s,seed=-1", "rate=2/s,pace=3", "rate=2/s,think=fast", "rate=2/s,think="],
 )  # fmt: skip
-def test_what_is_no_model_is_refused(text):
+def test_an_invalid_arrival_model_is_refused(text):
     with pytest.raises(UsageError):
         ArrivalModel.parse(text)
 

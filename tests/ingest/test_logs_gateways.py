@@ -108,7 +108,7 @@ def test_the_docs_examples_are_read_as_they_say():
 
 
 @pytest.mark.parametrize("name", ["litellm", "otel_genai", "otel_traceloop", "otel_openinference", "sglang"])
-def test_the_second_turn_of_a_conversation_goes_on_from_the_first(name):
+def test_the_second_turn_of_a_conversation_extends_the_first(name):
     trace = kvtrace.anonymize(DATA / f"{name}.jsonl", tokenizer=str(TINY), block_size=1, profile="exact")
     first, second = [row for row in range(len(trace)) if trace.session[row] == trace.session[0] >= 0][:2]
     shared = 0
@@ -153,7 +153,7 @@ def test_litellm_users_are_end_users_then_owners_then_keys():
 @pytest.mark.parametrize("call_type", ["aembedding", "aimage_generation", "transcription", "rerank", "moderation"])
 def test_litellm_calls_that_generate_no_text_are_no_requests(call_type):
     assert refused(payload(call_type=call_type), "litellm", NotARequest).startswith("call_type: ")
-    assert refused(payload(status="failure"), "litellm", NotARequest).startswith("status: is a call that failed")
+    assert refused(payload(status="failure"), "litellm", NotARequest).startswith("status: the call failed")
 
 
 def test_litellm_prompts_stand_in_messages_or_in_the_body_that_spend_logs_keep():
@@ -187,7 +187,7 @@ def test_litellm_counts_of_nothing_give_way_to_the_answer():
     assert read(payload(completion_tokens=0), "litellm").output_length == 0
     usage = payload(completion_tokens=None, response=answer | {"usage": {"completion_tokens": 4}})
     assert read(usage, "litellm").output_length == 4
-    assert "no length is logged" in refused(payload(completion_tokens=None), "litellm")
+    assert "no output length is logged" in refused(payload(completion_tokens=None), "litellm")
 
 
 LITELLM_CUT = "x" * 716 + "... (litellm_truncated skipped 912 chars. To keep more, see the docs.) ..." + "y" * 1331
@@ -207,11 +207,11 @@ LITELLM_CUT = "x" * 716 + "... (litellm_truncated skipped 912 chars. To keep mor
         ({"completion_tokens": None, "response": LITELLM_CUT}, "response"),
     ],
 )  # fmt: skip
-def test_what_litellm_cut_is_refused_and_taken_when_allowed(changed, path):
+def test_texts_cut_by_litellm_are_refused_unless_allowed(changed, path):
     line = orjson.dumps(payload(**changed))
     with pytest.raises(RowError) as error:
         open_reader("litellm", [line]).records(line)
-    assert str(error.value).startswith(f"{path}: was cut by the logger.")
+    assert str(error.value).startswith(f"{path}: was cut short by the logger.")
     (record,) = open_reader("litellm", [line], allow_truncated=True).records(line)
     assert record.cut == path
 
@@ -219,9 +219,9 @@ def test_what_litellm_cut_is_refused_and_taken_when_allowed(changed, path):
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"startTime": None}, "startTime: is missing; a trace needs the time of each request."),
-        ({"messages": ["a"]}, "messages[0]: is a string; expected was a message or a token id."),
-        ({"messages": [USER, {"content": "a"}]}, "messages[1].role: is missing; expected was a string."),
+        ({"startTime": None}, "startTime: is missing. A trace needs the time of each request."),
+        ({"messages": ["a"]}, "messages[0]: is a string; expected a message or a token id."),
+        ({"messages": [USER, {"content": "a"}]}, "messages[1].role: is missing; expected a string."),
         ({"completion_tokens": -1}, "completion_tokens: is negative."),
         ({"metadata": {"user_api_key_user_id": []}}, "metadata.user_api_key_user_id: is a list;"),
         ({"model_parameters": {"tools": {}}}, "model_parameters.tools: is an object;"),
@@ -314,7 +314,7 @@ trees = st.recursive(
 
 
 @given(st.lists(trees, min_size=1, max_size=12))
-def test_what_is_numbered_is_gathered_again(items):
+def test_numbered_attributes_become_lists(items):
     flat = {}
 
     def spread(value, name):
@@ -357,7 +357,7 @@ def test_a_span_inherits_users_and_tenants_from_its_resource():
           "llm.input_messages.0.message.content": "__REDACTED__"}, "OPENINFERENCE_HIDE_INPUTS=false"),
     ],
 )  # fmt: skip
-def test_a_span_without_content_says_which_setting_turns_it_on(attributes, setting):
+def test_a_span_without_content_is_reported_with_the_setting_that_captures_it(attributes, setting):
     assert setting in refused({"start_time": "2031-01-01T00:00:00Z", "attributes": attributes}, "otel")
 
 
@@ -402,11 +402,11 @@ JSON_CUT = orjson.dumps([{"role": "user", "parts": [TEXT]}]).decode()[:-7]
          "attributes.gen_ai.prompt[0].content"),
     ],
 )  # fmt: skip
-def test_what_a_limit_on_lengths_cut_is_refused_and_taken_when_allowed(row, path):
+def test_attributes_cut_by_a_length_limit_are_refused_unless_allowed(row, path):
     line = orjson.dumps(row)
     with pytest.raises(RowError) as error:
         open_reader("otel", [line]).records(line)
-    assert str(error.value).startswith(f"{path}: was cut by the logger.")
+    assert str(error.value).startswith(f"{path}: was cut short by the logger.")
     (record,) = open_reader("otel", [line], allow_truncated=True).records(line)
     assert record.cut == path
     assert (records_of(otel, otlp(row))[0].cut or "").endswith(f".spans[0].{path}")
@@ -431,8 +431,8 @@ def test_messages_that_are_lost_are_missed():
         (span(**{"gen_ai.input.messages": 5}), "attributes.gen_ai.input.messages: is a number;"),
         (span(**said(TEXT), **{"gen_ai.usage.output_tokens": -1}), "attributes.gen_ai.usage.output_tokens: is "),
         (span(**said(TEXT), **{"session.id": []}), "attributes.session.id: is a list;"),
-        ({"start_time": 5, "attributes": 5}, "attributes: are no object, nor a list of keys."),
-        ({"start_time": 5, "attributes": '{"gen_ai.pro'}, "attributes: were cut: their JSON breaks off."),
+        ({"start_time": 5, "attributes": 5}, "attributes: are not an object or a list of keys."),
+        ({"start_time": 5, "attributes": '{"gen_ai.pro'}, "attributes: were cut short: their JSON is incomplete."),
         ({"resourceSpans": {}}, "resourceSpans: is not a list of objects."),
         (otlp(span(**said(TEXT)), span(**{"gen_ai.input.messages": 5})),
          "resourceSpans[0].scopeSpans[0].spans[1].attributes.gen_ai.input.messages: is a number;"),
@@ -459,7 +459,9 @@ def test_a_request_came_its_latency_before_its_line_was_written():
     (slow,) = opened.records(orjson.dumps(finished(e2e_latency=9)))
     assert opened.time_ns(quick) - opened.time_ns(slow) == 8_750_000_000
     assert read(finished(e2e_latency=None), "sglang").time == "2031-01-01T00:00:09.250000"
-    assert refused(finished(e2e_latency="1"), "sglang") == "out.meta_info.e2e_latency: is no number of seconds."
+    assert (
+        refused(finished(e2e_latency="1"), "sglang") == "out.meta_info.e2e_latency: is not a valid number of seconds."
+    )
     mapped = read(finished() | {"timestamp": 5}, "sglang")
     assert mapped.time == 5  # a map's: not the time of the line
 
@@ -469,7 +471,7 @@ def test_sglang_token_ids_win_over_the_text_decoded_from_them():
     assert (record.token_ids, record.text, record.output_ids) == (array("I", [5, 6]), None, array("I", [7, 8, 9]))
 
 
-def test_what_keeps_prefixes_apart_keys_the_blocks():
+def test_extra_keys_and_cache_salts_are_part_of_the_blocks_key():
     plain = read(finished(), "sglang")
     for obj in ({"extra_key": "a"}, {"cache_salt": "a"}, {"image_data": "a.png"}, {"audio_data": ["a"]}):
         assert read(finished(obj), "sglang").media != plain.media
@@ -488,7 +490,7 @@ def test_each_prompt_of_a_batch_is_a_request_of_its_own():
     one, two = sglang.read_all(batch)
     assert (one.token_ids, one.adapter, two.token_ids, two.adapter) == (array("I", [5]), None, array("I", [6, 7]), "l")
     assert (one.output_length, two.output_length, one.session, two.session) == (1, 2, None, None)
-    assert refused(batch | {"out": out[:1]}, "sglang") == "out: is not one result a prompt."
+    assert refused(batch | {"out": out[:1]}, "sglang") == "out: does not have one result for each prompt of the batch."
 
 
 def test_sglang_events_that_are_no_requests_are_left_out():
@@ -507,11 +509,11 @@ def test_sglang_events_that_are_no_requests_are_left_out():
         (finished(out={"text": MIDDLE}, completion_tokens=None), "out.text"),
     ],
 )
-def test_what_level_2_cut_is_refused_and_taken_when_allowed(row, path):
+def test_texts_cut_at_level_2_are_refused_unless_allowed(row, path):
     line = orjson.dumps(row)
     with pytest.raises(RowError) as error:
         open_reader("sglang", [line]).records(line)
-    assert str(error.value).startswith(f"{path}: was cut by the logger.")
+    assert str(error.value).startswith(f"{path}: was cut short by the logger.")
     (record,) = open_reader("sglang", [line], allow_truncated=True).records(line)
     assert record.cut == path
 
@@ -519,14 +521,14 @@ def test_what_level_2_cut_is_refused_and_taken_when_allowed(row, path):
 @pytest.mark.parametrize(
     ("row", "line"),
     [
-        (finished() | {"obj": 5}, "obj: is not an object; a finished request has one."),
-        (finished() | {"out": None}, "out: is missing; a finished request has one."),
-        (finished() | {"timestamp": None}, "timestamp: is missing;"),
+        (finished() | {"obj": 5}, "obj: is not an object; a finished request must have this object."),
+        (finished() | {"out": None}, "out: is missing; a finished request must have this object."),
+        (finished() | {"timestamp": None}, "timestamp: is missing."),
         (finished({"text": 5}), "obj.text: is a number;"),
-        (finished({"input_ids": [5, -1]}), "obj.input_ids: holds more than token ids"),
+        (finished({"input_ids": [5, -1]}), "obj.input_ids: is not a list of token ids"),
         (finished({"session_id": {}}), "obj.session_id: is an object;"),
         (finished(completion_tokens=-1), "out.meta_info.completion_tokens: is negative."),
-        (finished(completion_tokens=None), "out.output_ids: is missing, and no length is logged."),
+        (finished(completion_tokens=None), "out.output_ids: is missing, and no output length is logged."),
     ],
 )
 def test_a_bad_line_of_sglang_is_refused_with_its_path(row, line):

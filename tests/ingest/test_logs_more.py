@@ -23,10 +23,10 @@ HERE = Path(__file__).parents[1]
 DATA = HERE / "data" / "logs"
 TINY = str(HERE / "data" / "tokenizers" / "tiny")
 CUT = "x" * 2048 + "..."
-NO_TIME = "is missing; a trace needs the time of each request. Try --map timestamp=FIELD."
-NO_OUTPUT = "is missing, and no length is logged. Try --map output_length=FIELD."
+NO_TIME = "is missing. A trace needs the time of each request. Try --map timestamp=FIELD."
+NO_OUTPUT = "is missing, and no output length is logged. Try --map output_length=FIELD."
 HASHES = "request.replay.input_sequence_hashes"
-NUMBER = "holds another number of hashes than its input_length has blocks of trace_block_size, tail included."
+NUMBER = "does not have one hash for each block of trace_block_size in input_length, tail block included."
 OURS = {  # example -> reader, unit of times, requests that are read without and with --allow-truncated
     "sharegpt.jsonl": ("conversations", None, 5, 7),
     "lmsys.jsonl": ("conversations", None, 3, 3),
@@ -104,7 +104,8 @@ def test_each_example_becomes_a_trace(name):
         DATA / name, tokenizer=TINY, profile="exact", max_errors=-1, on_reject=counted.append, **options
     )
     assert rows.counts.requests == whole
-    assert all("the prompt lacks" in str(error) for error in counted) and bool(counted) == (whole < all_of_it)
+    assert all("the prompt is incomplete: it lacks" in str(error) for error in counted)
+    assert bool(counted) == (whole < all_of_it)
 
 
 def test_the_docs_examples_are_read_as_they_say():
@@ -125,7 +126,7 @@ def test_the_docs_examples_are_read_as_they_say():
 # -- conversations ---------------------------------------------------------------------------------------------------
 
 
-def test_each_answer_is_one_request_and_its_prompt_all_that_was_said_before():
+def test_each_assistant_turn_is_a_request_with_all_earlier_turns_as_its_prompt():
     row = rows_of("sharegpt.jsonl")[0]
     first, second = records(row, "conversations")
     assert [(m["role"], m["content"]) for m in second.messages] == [
@@ -162,12 +163,12 @@ def test_a_later_piece_of_a_conversation_lacks_its_beginning(row):
 
 
 @pytest.mark.parametrize("name", ["train_12", "identity_7", "example_3", "Qw7RtY2_0", "Qw7RtY2", "12", None, 7])
-def test_an_id_that_only_ends_in_a_number_is_no_later_piece(name):
+def test_an_id_that_only_ends_in_a_number_is_not_a_later_segment(name):
     row = {"id": name, "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
     assert read(row, "conversations").lacks is None
 
 
-def test_a_greeting_in_a_plain_chat_is_no_request_but_part_of_the_prompts():
+def test_a_greeting_in_a_plain_chat_is_part_of_the_prompts_but_not_a_request():
     record = read(rows_of("chats.jsonl")[1], "conversations")
     assert [m["role"] for m in record.messages] == ["assistant", "user"]
     assert (record.lacks, record.type, len(record.media), record.output_text) == (None, "image", 1, "A ferry.")
@@ -181,8 +182,8 @@ def test_an_image_counts_only_for_the_requests_that_show_it():
     assert [(len(record.media), record.type) for record in found] == [(0, "text"), (1, "image")]
 
 
-def test_a_conversation_without_an_answer_is_no_request():
-    reason = "conversations: no turn of this conversation is an answer."
+def test_a_conversation_without_an_assistant_turn_is_left_out():
+    reason = "conversations: the conversation has no assistant turn."
     assert refused(rows_of("sharegpt.jsonl")[5], "conversations", NotARequest) == reason
 
 
@@ -202,7 +203,7 @@ def test_lmsys_conversations_are_sessions():
     assert records(rows_of("lmsys.jsonl")[1], "conversations")[0].model == "koala-13b"
 
 
-def test_each_turn_goes_on_from_the_one_before():
+def test_each_turn_extends_the_prompt_of_the_previous_one():
     trace = anonymized(DATA / "chats.jsonl", arrivals="rate=1/s,think=1ms", block_size=1)
     first, second, third, _ = prompts(trace)
     assert second[: len(first)] == first and third[: len(second)] == second
@@ -210,7 +211,9 @@ def test_each_turn_goes_on_from_the_one_before():
 
 
 def test_conversations_without_times_need_an_arrival_model():
-    with pytest.raises(InputError, match=r"lmsys.jsonl:1: the log has no times; .* Try --arrivals rate=1/s."):
+    with pytest.raises(
+        InputError, match=r"lmsys.jsonl:1: the request has no time. To make up arrival times, use --arrivals rate=1/s."
+    ):
         anonymized(DATA / "lmsys.jsonl")
 
 
@@ -224,19 +227,21 @@ def test_a_cut_turn_spoils_the_requests_from_it_on():
 @pytest.mark.parametrize(
     ("said", "line"),
     [
-        ([5], "conversations[0]: is a number; expected was a turn."),
-        ([{"value": "a"}], "conversations[0].from: is missing; expected was a string."),
+        ([5], "conversations[0]: is a number; expected a turn."),
+        ([{"value": "a"}], "conversations[0].from: is missing; expected a string."),
         ([{"from": "nobody", "value": "a"}],
-         "conversations[0].from: is nobody's name that is known; expected was human, gpt, system or tool."),
+         "conversations[0].from: is not a known speaker; expected human, gpt, system or tool."),
         ([{"from": "human", "value": 5}],
-         "conversations[0].value: is a number; expected was text, a list of parts or null."),
-        ({}, "conversations: is an object; expected was a list of turns."),
-        (None, "messages: is missing; it holds the turns. Try --map input=FIELD."),
+         "conversations[0].value: is a number; expected text, a list of parts or null."),
+        ({}, "conversations: is an object; expected a list of turns."),
+        (None, "messages: is missing. It must hold the turns. Try --map input=FIELD."),
     ],
 )  # fmt: skip
 def test_a_bad_conversation_is_refused(said, line):
     found = refused({"conversations": said}, "conversations")
-    assert found == line or (said is None and found.endswith("is missing; it holds the turns. Try --map input=FIELD."))
+    assert found == line or (
+        said is None and found.endswith("is missing. It must hold the turns. Try --map input=FIELD.")
+    )
 
 
 def test_chats_that_are_requests_are_no_bare_conversations():
@@ -251,10 +256,10 @@ def test_chats_that_are_requests_are_no_bare_conversations():
 @pytest.mark.parametrize(
     "text", [b"[\n", b'[{"conversations": []},\n', b'[{"id": "a"}]', b'[ \n{"input": "a"},\n{"input": "b"}\n]']
 )
-def test_one_json_array_is_told_how_to_become_lines(text, tmp_path):
+def test_a_json_array_gives_a_conversion_hint(text, tmp_path):
     path = tmp_path / "sharegpt.json"
     path.write_bytes(text)
-    with pytest.raises(RowError, match=r"this begins an array: try jq -c '\.\[\]' to make lines of it\."):
+    with pytest.raises(RowError, match=r"To convert a JSON array, use jq -c '\.\[\]'\."):
         kvtrace.anonymize(path)
 
 
@@ -285,7 +290,7 @@ def test_anthropic_blocks_become_chat_messages():
     assert fourth.messages[1]["content"] == [{"type": "text", "text": "La"}]  # what is encrypted stays out
 
 
-def test_anthropic_usage_counts_what_caches_had():
+def test_anthropic_usage_includes_cached_tokens():
     found = [read(row, "anthropic") for row in rows_of("anthropic.jsonl")]
     assert [(r.prompt_tokens, r.output_length) for r in found] == [(52, 31), (92, 6), (60, 4), (30, 77)]
     assert [r.output_text for r in found] == ['Look it up.One moment.{"town":"Jena"}', "Yes, both.", "A cup.", None]
@@ -314,18 +319,18 @@ def anthropic(**row):
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"messages": None}, "messages: is missing; expected was a list of messages."),
+        ({"messages": None}, "messages: is missing; expected a list of messages."),
         ({"messages": []}, "messages: the prompt is empty."),
-        ({"messages": [5]}, "messages[0]: is a number; expected was a message."),
+        ({"messages": [5]}, "messages[0]: is a number; expected a message."),
         ({"messages": [{"role": "user", "content": 5}]},
-         "messages[0].content: is a number; expected was text or a list of content blocks."),
+         "messages[0].content: is a number; expected text or a list of content blocks."),
         ({"messages": [{"role": "user", "content": ["a"]}]},
-         "messages[0].content[0]: is a string; expected was a content block."),
+         "messages[0].content[0]: is a string; expected a content block."),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": 5}]}]},
-         "messages[0].content[0].name: is a number; expected was a string."),
+         "messages[0].content[0].name: is a number; expected a string."),
         ({"messages": [{"role": "assistant", "content": [{"type": "thinking"}]}]},
-         "messages[0].content[0].thinking: is missing; expected was a string."),
-        ({"system": 5}, "system: is a number; expected was text or a list of content blocks."),
+         "messages[0].content[0].thinking: is missing; expected a string."),
+        ({"system": 5}, "system: is a number; expected text or a list of content blocks."),
         ({"usage": {"output_tokens": -1}}, "usage.output_tokens: is negative."),
         ({"usage": None, "content": []}, f"content: {NO_OUTPUT}"),
         ({"timestamp": None}, f"timestamp: {NO_TIME}"),
@@ -375,13 +380,13 @@ def test_responses_lengths_and_users():
         ({"previous_response_id": "r"}, "the turns before it (previous_response_id)"),
         ({"conversation": "c"}, "the turns before it (conversation)"),
         ({"conversation": {"id": "c"}}, "the turns before it (conversation)"),
-        ({"prompt": {"id": "p"}}, "the stored prompt it names (prompt)"),
-        ({"input": [{"type": "item_reference", "id": "i"}]}, "an item it only names (item_reference)"),
-        ({"input": [{"type": "compaction", "encrypted_content": "e"}]}, "the turns that were compacted (compaction)"),
+        ({"prompt": {"id": "p"}}, "the stored prompt (prompt)"),
+        ({"input": [{"type": "item_reference", "id": "i"}]}, "a referenced item (item_reference)"),
+        ({"input": [{"type": "compaction", "encrypted_content": "e"}]}, "the compacted turns (compaction)"),
         ({"previous_response_id": None, "conversation": None, "prompt": None}, None),
     ],
 )  # fmt: skip
-def test_what_a_response_went_on_from_is_missed(changed, lacks):
+def test_a_response_that_refers_to_server_state_is_incomplete(changed, lacks):
     row = {"object": "response", "created_at": 5, "input": "Hello", "usage": {"output_tokens": 1}} | changed
     assert read(row, "responses").lacks == lacks
     nested = {"request": {"input": "Hello"} | changed, "response": {"created_at": 5, "usage": {"output_tokens": 1}}}
@@ -408,21 +413,21 @@ def test_block_hash_rows_and_embeddings_are_no_responses():
         "response": {"object": "list", "data": [], "usage": {"prompt_tokens": 1}},
     }
     assert not matches(embedding)
-    assert refused(embedding, "responses", NotARequest) == "response.object: the object is no response of a model."
+    assert refused(embedding, "responses", NotARequest) == "response.object: is not a model response."
 
 
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"input": 5}, "input: is a number; expected was text or a list of items."),
+        ({"input": 5}, "input: is a number; expected text or a list of items."),
         ({"input": ""}, "input: the prompt is empty."),
-        ({"input": ["a"]}, "input[0]: is a string; expected was an item."),
-        ({"input": [{"type": 5}]}, "input[0].type: is a number; expected was a string."),
-        ({"input": [{"content": "a"}]}, "input[0].role: is missing; expected was a string."),
-        ({"input": [{"type": "function_call", "name": 5}]}, "input[0].name: is a number; expected was a string."),
-        ({"instructions": 5}, "instructions: is a number; expected was text or a list of items."),
+        ({"input": ["a"]}, "input[0]: is a string; expected an item."),
+        ({"input": [{"type": 5}]}, "input[0].type: is a number; expected a string."),
+        ({"input": [{"content": "a"}]}, "input[0].role: is missing; expected a string."),
+        ({"input": [{"type": "function_call", "name": 5}]}, "input[0].name: is a number; expected a string."),
+        ({"instructions": 5}, "instructions: is a number; expected text or a list of items."),
         ({"output": []}, f"output: {NO_OUTPUT}"),
-        ({"output": [5, {}]}, "output: holds more than token ids, whole numbers from 0 to 2^32 - 1."),
+        ({"output": [5, {}]}, "output: is not a list of token ids: each must be a whole number from 0 to 2^32 - 1."),
         ({"usage": {"input_tokens": -1}}, "usage.input_tokens: is negative."),
     ],
 )  # fmt: skip
@@ -447,7 +452,7 @@ def test_dynamo_rows_are_read_wrapped_or_not():
     assert (record.time, record.session, record.id, record.model) == (1900002000000, "run-1", "req-1", "tiny")
     assert (record.input_length, record.block_size, record.output_length, record.prompt_tokens) == (40, 16, 9, 40)
     assert record.hashes == array("Q", first["request"]["replay"]["input_sequence_hashes"])
-    assert refused(tool, "dynamo", NotARequest) == "event_type: the event is not the end of a request."
+    assert refused(tool, "dynamo", NotARequest) == "event_type: is not request_end."
     found = read(wrapped, "dynamo")
     assert found.time == 1900002004000  # not the sink's own time
     assert found.hashes[0] == record.hashes[0] and wrapped["event"]["request"]["replay"]["input_sequence_hashes"][0] < 0
@@ -458,20 +463,20 @@ def test_dynamo_rows_are_read_wrapped_or_not():
     [
         (dynamo([1, 2], 33), f"{HASHES}: {NUMBER}"),
         (dynamo([1, 2, 3], 32), f"{HASHES}: {NUMBER}"),
-        (dynamo([1, 2**64], 32), f"{HASHES}: holds more than hashes, whole numbers of 64 bits."),
+        (dynamo([1, 2**64], 32), f"{HASHES}: is not a list of hashes: each must be a whole number of 64 bits."),
         (dynamo([1, -(2**63) - 1], 32),
-         f"{HASHES}: holds more than hashes, whole numbers of 64 bits."),
-        (dynamo([1, True], 32), f"{HASHES}: holds more than hashes, whole numbers of 64 bits."),
-        (dynamo([1, 2.0], 32), f"{HASHES}: holds more than hashes, whole numbers of 64 bits."),
-        (dynamo("ab", 32), f"{HASHES}: is a string; expected was a list of hashes."),
+         f"{HASHES}: is not a list of hashes: each must be a whole number of 64 bits."),
+        (dynamo([1, True], 32), f"{HASHES}: is not a list of hashes: each must be a whole number of 64 bits."),
+        (dynamo([1, 2.0], 32), f"{HASHES}: is not a list of hashes: each must be a whole number of 64 bits."),
+        (dynamo("ab", 32), f"{HASHES}: is a string; expected a list of hashes."),
         (dynamo([], 0), "request.replay.input_length: the prompt is empty."),
-        (dynamo([1], 9, block_size=0), "request.replay.trace_block_size: is missing, or no number of tokens above 0."),
-        (dynamo([1], 9, replay=None), "request.replay: is missing; it holds the hashes of the prompt's blocks. "
+        (dynamo([1], 9, block_size=0), "request.replay.trace_block_size: must be a number of tokens above 0."),
+        (dynamo([1], 9, replay=None), "request.replay: is missing. It must hold the hashes of the prompt's blocks. "
          "Log request_end records with their replay hashes."),
         (dynamo([1], 9, output_tokens=None),
          f"request.output_tokens: {NO_OUTPUT}"),
         (dynamo([1], 9, request_received_ms=None), f"request.request_received_ms: {NO_TIME}"),
-        (dynamo([1], 9) | {"request": 5}, "request: is a number; expected was the request's metrics."),
+        (dynamo([1], 9) | {"request": 5}, "request: is a number; expected the request's metrics."),
     ],
 )  # fmt: skip
 def test_a_bad_dynamo_row_is_refused(row, line):
@@ -490,7 +495,7 @@ def chain(path, tail):
 
 @settings(deadline=None, max_examples=50)
 @given(paths, st.booleans())
-def test_the_same_sharing_goes_in_and_comes_out(tmp_path_factory, found, signed):
+def test_texts_share_prefixes_exactly_as_ids_do(tmp_path_factory, found, signed):
     folder = tmp_path_factory.mktemp("dynamo")
     kept = [(path, tail) for path, tail in found if path or tail] or [([0], 0)]
     hashes = [chain(path, tail) for path, tail in kept]
@@ -513,7 +518,7 @@ def test_the_same_sharing_goes_in_and_comes_out(tmp_path_factory, found, signed)
 
 
 @pytest.mark.parametrize("format", ["mooncake", "bailian", "parquet"])
-def test_no_engine_hash_is_in_what_is_written(tmp_path, format):
+def test_no_engine_hash_is_in_the_output(tmp_path, format):
     hashes = [chain([i, j], 3) for i in range(5) for j in range(5)]
     rows = [dynamo(row, 35, time=1900002000000 + i) for i, row in enumerate(hashes)]
     (tmp_path / "log.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
@@ -549,7 +554,7 @@ def test_lengths_are_all_that_a_table_tells():
 def test_failures_and_empty_prompts_are_left_out():
     assert anonymize_rows(DATA / "burstgpt.csv").counts.filtered == 2
     row = {"Timestamp": "5", "Model": "GPT-4", "Request tokens": "3", "Response tokens": "0"}
-    assert refused(row, "burstgpt", NotARequest).endswith("the request failed: it has no response tokens.")
+    assert refused(row, "burstgpt", NotARequest).endswith("is 0: the request failed.")
     assert refused(row | {"Request tokens": "0"}, "burstgpt", EmptyPrompt).endswith("the prompt is empty.")
     row = {"TIMESTAMP": "5", "ContextTokens": "0", "GeneratedTokens": "7"}
     assert refused(row, "azure", EmptyPrompt) == "ContextTokens: the prompt is empty."
@@ -567,7 +572,7 @@ def test_burstgpt_is_read_with_and_without_sessions():
     assert reader.name == "burstgpt" and reader.time_ns(reader.records(old[1])[0]) == 5 * 10**9
 
 
-def test_what_we_write_for_clients_is_read_again(tmp_path):
+def test_files_for_clients_are_read_as_logs(tmp_path):
     trace = anonymized(DATA / "wildchat.jsonl")
     for client in ("azure", "burstgpt"):
         again = kvtrace.anonymize(written_for(client, trace, tmp_path), profile="exact")
@@ -598,15 +603,15 @@ def test_a_heading_is_names_of_columns(line, names):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"2031-11-16 18:17:03,5", "has 2 cells; the heading has 3."),
-        (b"2031-11-16 18:17:03,5,6,7", "has 4 cells; the heading has 3."),
-        (b'2031-11-16 18:17:03,"5,6', "is no row of CSV in UTF-8."),
-        (b"2031-11-16 18:17:03,\xff,6", "is no row of CSV in UTF-8."),
-        (b"2031-11-16 18:17:03,,6", "ContextTokens: is missing; it holds a number of tokens."),
+        (b"2031-11-16 18:17:03,5", "has 2 cells, but the heading has 3."),
+        (b"2031-11-16 18:17:03,5,6,7", "has 4 cells, but the heading has 3."),
+        (b'2031-11-16 18:17:03,"5,6', "is not a CSV row in UTF-8."),
+        (b"2031-11-16 18:17:03,\xff,6", "is not a CSV row in UTF-8."),
+        (b"2031-11-16 18:17:03,,6", "ContextTokens: is missing. It must hold a number of tokens."),
         (b"2031-11-16 18:17:03,five,6", "ContextTokens: is not a whole number of tokens."),
         (b"2031-11-16 18:17:03,5.5,6", "ContextTokens: is not a whole number of tokens."),
         (b"2031-11-16 18:17:03,-5,6", "ContextTokens: is negative."),
-        (b"2031-11-16 18:17:03,5,9999999999", "GeneratedTokens: is beyond 2^31 tokens."),
+        (b"2031-11-16 18:17:03,5,9999999999", "GeneratedTokens: is not below 2^31 tokens."),
         (b",5,6", f"timestamp: {NO_TIME}"),
     ],
 )
@@ -697,7 +702,7 @@ def assert_silent(error):
 
 
 @pytest.mark.parametrize(("name", "requests", "tokens"), [("code", 8819, 18_059_974), ("conv", 19_366, 22_361_870)])
-def test_the_azure_traces_are_read_whole(shared, name, requests, tokens):
+def test_all_rows_of_the_azure_traces_are_read(shared, name, requests, tokens):
     trace = kvtrace.anonymize(shared / "data" / "azure" / f"AzureLLMInferenceTrace_{name}.csv", profile="exact")
     assert (len(trace), int(trace.input_length.sum())) == (requests, tokens)
 

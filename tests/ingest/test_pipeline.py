@@ -223,14 +223,16 @@ def test_bad_rows_can_be_skipped_and_are_noted(tmp_path):
 
 
 def test_one_bad_row_too_many_stops_the_run(tmp_path):
-    with pytest.raises(InputError, match="bad row 3; --max-errors 2"):
+    with pytest.raises(InputError, match="bad row 3: --max-errors is 2"):
         anonymized(bad_log(tmp_path / "log.jsonl"), max_errors=2)
 
 
 def test_a_log_of_bad_rows_alone_gives_nothing(tmp_path):
     log = tmp_path / "log.jsonl"
     write_log(log, [{"timestamp": 0, "input": []}, {"timestamp": 0, "output": 1}])
-    with pytest.raises(InputError, match="no request was read: 1 rows were rejected, 1 of them so: is missing"):
+    with pytest.raises(
+        InputError, match="the log has no usable request. 1 rows were rejected, 1 of them because: is missing"
+    ):
         anonymized(log, max_errors=-1)
 
 
@@ -300,7 +302,7 @@ def test_the_default_profile_is_standard_and_counts_the_users_of_the_log(tmp_pat
     assert not {"a", "b", "c"} & set(json.dumps(rows.meta)[1:-1].split('"'))
 
 
-def test_users_of_a_log_are_found_under_any_name_and_tenants_where_they_are_asked_for(tmp_path):
+def test_users_are_read_under_any_name_and_tenants_with_the_tenant_field(tmp_path):
     rows = [{"timestamp": 0, "input": [1, 2], "output": 1, "user": name, "org": {"id": org}}
             for name, org in (("a", "x"), ("b", "x"), ("c", "x"), ("d", "y"))]  # fmt: skip
     log = write_log(tmp_path / "log.jsonl", rows)
@@ -308,14 +310,14 @@ def test_users_of_a_log_are_found_under_any_name_and_tenants_where_they_are_aske
     assert anonymized(log, profile="standard", tenant_field="org.id").hash_ids.tolist() == [0, 0, 0, 1]  # two tenants
 
 
-def test_isolated_tenants_share_no_block_whoever_their_users_are(tmp_path):
+def test_isolated_tenants_share_no_block_even_with_equal_users(tmp_path):
     log = token_log(tmp_path / "log.jsonl", [[1, 2], [1, 2], [1, 2]], tenant=["x", "y", "x"])
     assert anonymized(log).hash_ids.tolist() == [0, 0, 0]
     assert anonymized(log, isolate_tenants=True).hash_ids.tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("profile", ["exact", "standard", "strict"])
-def test_what_goes_in_is_written_left_out_or_rejected_under_every_profile(tmp_path, profile):
+def test_every_row_is_written_left_out_or_rejected_under_every_profile(tmp_path, profile):
     prompts = [[1, 2, 3], [], [1, 2], "text without a tokenizer", [4]]
     rows = [{"timestamp": t, "input": p, "output": 3, "session": t % 50} for t, p in enumerate(prompts * 40)]
     log = write_log(tmp_path / "log.jsonl", rows)
@@ -337,8 +339,13 @@ def test_a_sample_is_drawn_by_the_key(tmp_path):
 
 @pytest.mark.parametrize("options", [{"profile": "standard"}, {"k": 3}, {"time_step_ms": 1000}])
 def test_rows_in_the_logs_order_are_for_use_inside_the_house(tmp_path, options):
-    with pytest.raises(UsageError, match="--keep-order goes with --profile exact"):
-        anonymized(token_log(tmp_path / "log.jsonl", [[1]]), keep_order=True, **options)
+    with pytest.raises(UsageError, match="--keep-order is for internal use only"):
+        anonymize_rows(
+            token_log(tmp_path / "log.jsonl", [[1]]),
+            tokenizer=None,
+            **({"profile": "exact"} | options),
+            keep_order=True,
+        )
 
 
 @pytest.mark.parametrize(("tail", "ids"), [("kept", [0, 1, 0, 1]), ("unique", [0, 1, 0, 2]), ("dropped", [0, 0])])
@@ -349,5 +356,5 @@ def test_tails_are_shared_unique_or_dropped_in_the_logs_order_too(tmp_path, tail
 
 
 def test_blocks_of_outputs_do_not_go_with_rounded_lengths(tmp_path):
-    with pytest.raises(UsageError, match="--outputs goes with exact lengths"):
+    with pytest.raises(UsageError, match="--outputs requires exact lengths"):
         anonymized(token_log(tmp_path / "log.jsonl", [[1]]), profile="strict", outputs=True)

@@ -12,7 +12,7 @@ import pytest
 
 from kvtrace._base.errors import InputError, KvtraceError, RowError, StoppedError, UsageError
 from kvtrace._base.workers import retrying_map
-from kvtrace.ingest.encoding_tasks import parts_of
+from kvtrace.ingest.encoding_tasks import partitions_of
 from kvtrace.ingest.keys import Key
 from kvtrace.ingest.logs import sources
 from kvtrace.ingest.pipeline import anonymize_rows
@@ -165,12 +165,12 @@ def test_a_log_of_lengths_shares_nothing(tmp_path):
     assert in_tasks(path, tmp_path, k_counts="requests", partitions=3)[:2] == in_one(path, k_counts="requests")[:2]
 
 
-def test_the_parts_of_a_log_are_all_its_pieces_in_order(log):
+def test_the_partitions_of_a_log_are_all_its_pieces_in_order(log):
     path = log(rows(100, seed=1))
     files = sources.find(path)
     whole = [(piece.start, piece.size) for piece in sources.pieces(files)]
     for count in (1, 3, 8, 500):
-        parts = parts_of(files, count)
+        parts = partitions_of(files, count)
         assert [part.number for part in parts] == list(range(len(parts))) and len(parts) <= count
         assert [(piece.start, piece.size) for part in parts for piece in part.pieces()] == whole
 
@@ -184,7 +184,7 @@ def test_shards_are_of_the_highest_bits_and_all_are_used():
 # -- bad rows --------------------------------------------------------------------------------------------------------
 
 
-def test_bad_rows_are_told_by_their_line_and_counted(log, tmp_path):
+def test_bad_rows_are_reported_by_line_and_counted(log, tmp_path):
     wanted = list(rows(60, seed=4))
     wanted[33]["output_length"] = "no number"
     path = log(wanted)
@@ -197,7 +197,7 @@ def test_bad_rows_are_told_by_their_line_and_counted(log, tmp_path):
     assert not (tmp_path / "work").exists()
 
 
-def test_a_log_without_a_request_says_so(log, tmp_path):
+def test_a_log_without_requests_is_an_error(log, tmp_path):
     path = log([{"timestamp": 0, "prompt_token_ids": [], "output_length": 1}])
     with pytest.raises(InputError, match="prompts are empty"):
         in_tasks(path, tmp_path)
@@ -206,13 +206,13 @@ def test_a_log_without_a_request_says_so(log, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"outputs": True}, "--outputs needs all rows in one place"),
-        ({"keep_order": True, "profile": "exact"}, "--keep-order needs"),
-        ({"arrivals": "rate=1/s"}, "--arrivals needs"),
+        ({"outputs": True}, "--outputs does not work with --runner"),
+        ({"keep_order": True, "profile": "exact"}, "--keep-order does not work"),
+        ({"arrivals": "rate=1/s"}, "--arrivals does not work"),
         ({"sample_sessions": 0.5}, "kvtrace release"),
     ],
 )
-def test_what_needs_all_rows_in_one_place_is_refused(log, tmp_path, options, message):
+def test_options_that_need_all_rows_in_one_process_are_refused(log, tmp_path, options, message):
     with pytest.raises(UsageError, match=message):
         in_tasks(log(rows(9, seed=1)), tmp_path, **options)
 
@@ -243,7 +243,7 @@ def test_no_block_has_two_to_k_minus_1_holders(log, tmp_path, seed):
 # -- workers that die, files that go ---------------------------------------------------------------------------------
 
 
-def test_what_a_killed_worker_was_doing_is_done_again(log, tmp_path, monkeypatch):
+def test_the_task_of_a_killed_worker_is_repeated(log, tmp_path, monkeypatch):
     path, died = log(rows(60, seed=8)), []
     stages = sys.modules["kvtrace.privacy.numbering.run"]
     for name in ("gather", "match", "rank", "resolve", "finish"):
@@ -283,7 +283,7 @@ def test_a_task_that_kills_every_worker_is_given_up():
     assert found == [0, 1, 2]
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path):
+def test_outputs_are_written_atomically(tmp_path):
     store = Store(str(tmp_path / "work"))
     store.write("a/1", {"x": 1}, numbers=np.arange(5), none=np.empty((0, 2)))
     with store.open("a/1") as held:

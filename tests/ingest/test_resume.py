@@ -22,8 +22,8 @@ from kvtrace._base.errors import InputError, KvtraceError, RowError, StoppedErro
 from kvtrace._base.output_files import Output, outputs_together, remove_stale
 from kvtrace.cli import run
 from kvtrace.ingest.batch_codec import packed, unpacked
-from kvtrace.ingest.checkpoint import GOES_ON, Checkpoint
-from kvtrace.ingest.encoding import Batch, Place, Reject
+from kvtrace.ingest.checkpoint import CONTINUES, Checkpoint
+from kvtrace.ingest.encoding import Batch, Reject, RowPosition
 from kvtrace.ingest.keys import Key, load_key
 from kvtrace.ingest.pipeline import anonymize_rows
 from tests.ingest import kill_points
@@ -86,7 +86,7 @@ def cases(tmp_path_factory):
     return found
 
 
-def test_whenever_a_run_is_killed_its_resumption_gives_the_same_bytes(cases, tmp_path):
+def test_a_run_killed_at_any_point_resumes_to_the_same_bytes(cases, tmp_path):
     seed = int(os.environ.get("KVTRACE_KILL_SEED", 0))
     for point in range(POINTS):
         draw = random.Random(seed * 100_003 + point)
@@ -114,7 +114,7 @@ def place(tmp_path, monkeypatch):
 
 OPTIONS = {"block_size": 4, "tokenizer": str(TINY), "workers": 1}
 COMMAND = f"anonymize log.jsonl -o out.jsonl -q --tokenizer {TINY} --block-size 4 --workers 1 --key-file key".split()
-SPOOL = "out.jsonl.resume"
+CHECKPOINT = "out.jsonl.resume"
 
 
 def made(log="log.jsonl", checkpoint=None, **options):
@@ -128,7 +128,7 @@ class Enough(BaseException):
     """Stands for a signal."""
 
 
-def stop_after(pieces, log="log.jsonl", checkpoint=SPOOL, resume=False, **options):
+def stop_after(pieces, log="log.jsonl", checkpoint=CHECKPOINT, resume=False, **options):
     """Run until so many pieces are done; their batches but the last are in the checkpoint."""
     seen = []
 
@@ -142,7 +142,7 @@ def stop_after(pieces, log="log.jsonl", checkpoint=SPOOL, resume=False, **option
     return stop.value
 
 
-def resumed(log="log.jsonl", checkpoint=SPOOL, **options):
+def resumed(log="log.jsonl", checkpoint=CHECKPOINT, **options):
     with Checkpoint(checkpoint, resume=True) as kept:
         found = made(log, kept, **options)
     assert not Path(checkpoint).exists()
@@ -151,13 +151,13 @@ def resumed(log="log.jsonl", checkpoint=SPOOL, **options):
 
 @pytest.mark.parametrize("pieces", [1, 3, 6])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_resumed_run_makes_what_an_undisturbed_one_makes(place, pieces, workers):
+def test_a_resumed_run_writes_the_bytes_of_an_undisturbed_run(place, pieces, workers):
     stop_after(pieces, workers=workers)
     stop_after(pieces + 2, resume=True)
     assert resumed(workers=3 - workers) == made()
 
 
-def test_what_was_done_is_not_done_again(place, monkeypatch):
+def test_finished_batches_are_not_encoded_again(place, monkeypatch):
     from kvtrace.ingest.encoding import Encoder
 
     stop_after(5)
@@ -167,23 +167,23 @@ def test_what_was_done_is_not_done_again(place, monkeypatch):
     assert encoded[0] == 5 and encoded == sorted(encoded)
 
 
-def test_a_run_that_says_resume_and_has_nothing_to_go_on_with_is_a_whole_one(place):
+def test_resume_without_a_checkpoint_does_the_whole_run(place):
     assert resumed() == made()
 
 
-def test_wherever_the_spool_is_torn_or_damaged_the_result_is_the_same(place):
+def test_a_checkpoint_damaged_anywhere_gives_the_same_result(place):
     stop_after(7)
-    whole, right, draw = Path(SPOOL).read_bytes(), made(), random.Random(1)
+    whole, right, draw = Path(CHECKPOINT).read_bytes(), made(), random.Random(1)
     header = whole.index(b"\n") + 1
     for cut in [0, 1, 17, 18, header - 1, header, header + 5, header + 12, *draw.sample(range(len(whole)), 20)]:
-        Path(SPOOL).write_bytes(whole[:cut])
+        Path(CHECKPOINT).write_bytes(whole[:cut])
         assert resumed() == right
-        Path(SPOOL).touch(0o600)
+        Path(CHECKPOINT).touch(0o600)
     for at in draw.sample(range(header, len(whole)), 20):
-        Path(SPOOL).write_bytes(whole[:at] + bytes([whole[at] ^ (1 << draw.randrange(8))]) + whole[at + 1 :])
+        Path(CHECKPOINT).write_bytes(whole[:at] + bytes([whole[at] ^ (1 << draw.randrange(8))]) + whole[at + 1 :])
         assert resumed() == right
-        Path(SPOOL).touch(0o600)
-    Path(SPOOL).write_bytes(whole + bytes(4096))  # as a file system may leave it after a power cut
+        Path(CHECKPOINT).touch(0o600)
+    Path(CHECKPOINT).write_bytes(whole + bytes(4096))  # as a file system may leave it after a power cut
     assert resumed() == right
 
 
@@ -201,7 +201,7 @@ def test_every_field_of_a_batch_survives(data):
         "np.ndarray | None": lambda: data.draw(st.sampled_from([None, column(np.bool_), column(np.uint64, 2)])),
         "list[str | None]": lambda: data.draw(st.lists(st.none() | st.sampled_from(["text", "image"]), max_size=4)),
         "list[Reject]": lambda: [
-            Reject(Place(2, 31, 4), RowError("is bad.", field="a.b", hint=data.draw(st.none() | st.text()))),
+            Reject(RowPosition(2, 31, 4), RowError("is bad.", field="a.b", hint=data.draw(st.none() | st.text()))),
         ],
     }
     batch = Batch(**{field.name: kinds[field.type]() for field in fields(Batch)})
@@ -212,8 +212,8 @@ def test_every_field_of_a_batch_survives(data):
             assert now.dtype == was.dtype and now.shape == was.shape and now.tobytes() == was.tobytes()
             assert now.flags.writeable and now.flags.aligned
         elif field.name == "rejects":
-            assert [(r.place, r.error.reason, r.error.field, r.error.hint) for r in now] == [
-                (r.place, r.error.reason, r.error.field, r.error.hint) for r in was
+            assert [(r.position, r.error.reason, r.error.field, r.error.hint) for r in now] == [
+                (r.position, r.error.reason, r.error.field, r.error.hint) for r in was
             ]
         else:
             assert now == was and type(now) is type(was)
@@ -233,7 +233,7 @@ def disguises(secret: bytes):
         yield from (digest[:8], digest[-8:], digest.hex().encode()[:16])
 
 
-def test_the_spool_holds_no_text_no_token_no_name_and_no_key(place):
+def test_the_checkpoint_holds_no_text_token_name_or_key(place):
     rows = [
         {"timestamp": i, "input": f"{CANARY} {i}", "output": 3, "session": f"{CANARY}-s", "user": f"{CANARY}-u",
          "model": f"{CANARY}-m", "type": CANARY}
@@ -254,12 +254,12 @@ def test_the_spool_holds_no_text_no_token_no_name_and_no_key(place):
         assert b"texts" not in held and str(TINY).encode() not in held and str(place).encode() not in held
 
 
-def test_no_digest_in_the_spool_is_the_same_under_another_key(place):
+def test_no_digest_in_the_checkpoint_is_the_same_under_another_key(place):
     def digests():
         stop_after(5)
-        with Checkpoint(SPOOL, resume=True) as checkpoint:
-            found = np.concatenate([np.concatenate([b.digests, b.session, b.user]) for b in checkpoint.kept()])
-        Path(SPOOL).unlink(missing_ok=True)
+        with Checkpoint(CHECKPOINT, resume=True) as checkpoint:
+            found = np.concatenate([np.concatenate([b.digests, b.session, b.user]) for b in checkpoint.batches()])
+        Path(CHECKPOINT).unlink(missing_ok=True)
         return set(found[:, 0].tolist()) | set(found[:, 1].tolist())
 
     first = digests()
@@ -268,26 +268,26 @@ def test_no_digest_in_the_spool_is_the_same_under_another_key(place):
     assert not first & digests()
 
 
-def test_nobody_else_may_read_the_spool(place):
+def test_only_the_owner_can_read_the_checkpoint(place):
     before = os.umask(0)
     try:
         stop_after(2)
     finally:
         os.umask(before)
-    assert Path(SPOOL).stat().st_mode & 0o777 == 0o600
-    Path(SPOOL).chmod(0o640)
+    assert Path(CHECKPOINT).stat().st_mode & 0o777 == 0o600
+    Path(CHECKPOINT).chmod(0o640)
     assert told(run([*COMMAND, "--resume"]), 2)
 
 
-def test_an_error_before_anything_was_done_leaves_no_spool(place):
+def test_an_error_before_the_first_batch_leaves_no_checkpoint(place):
     write_log(place / "bad.jsonl", [{"timestamp": 0, "prompt_token_ids": CANARY}])
     for log in ("bad.jsonl", "gone.jsonl"):
-        with pytest.raises(KvtraceError), Checkpoint(SPOOL) as checkpoint:
+        with pytest.raises(KvtraceError), Checkpoint(CHECKPOINT) as checkpoint:
             made(log, checkpoint)
-        assert not Path(SPOOL).exists()
-    with pytest.raises(UsageError, match="needs the same key"), Checkpoint(SPOOL) as checkpoint:
+        assert not Path(CHECKPOINT).exists()
+    with pytest.raises(UsageError, match="requires a key"), Checkpoint(CHECKPOINT) as checkpoint:
         anonymize_rows("log.jsonl", checkpoint=checkpoint, **OPTIONS)
-    assert not Path(SPOOL).exists()
+    assert not Path(CHECKPOINT).exists()
 
 
 # -- what fits and what does not -------------------------------------------------------------------------------------
@@ -302,11 +302,11 @@ def told(status, expected, capsys=None, *words):
     return True
 
 
-def test_the_spool_of_an_unfinished_run_is_not_written_over(place, capsys):
+def test_the_checkpoint_of_an_unfinished_run_is_not_overwritten(place, capsys):
     stop_after(3)
-    before = Path(SPOOL).read_bytes()
-    assert told(run(COMMAND), 2, capsys, "unfinished", "--resume", "remove it")
-    assert Path(SPOOL).read_bytes() == before
+    before = Path(CHECKPOINT).read_bytes()
+    assert told(run(COMMAND), 2, capsys, "unfinished", "--resume", "delete it")
+    assert Path(CHECKPOINT).read_bytes() == before
 
 
 def test_another_key_is_refused(place, capsys):
@@ -328,12 +328,13 @@ def test_another_key_is_refused(place, capsys):
 )
 def test_options_that_differ_are_named(place, capsys, option, named):
     stop_after(3)
-    assert told(run([*COMMAND, "--resume", *option.split()]), 2, capsys, f"another {', '.join(named)}. Remove")
+    message = f"another {', '.join(named)}. Use the same options."
+    assert told(run([*COMMAND, "--resume", *option.split()]), 2, capsys, message)
     assert resumed() == made()
 
 
 @pytest.mark.parametrize("options", [{"profile": "strict"}, {"k": 2, "sample_sessions": 0.5}, {"keep_order": True}])
-def test_what_is_done_after_all_batches_are_there_may_differ(place, options):
+def test_options_of_later_steps_may_differ(place, options):
     if "keep_order" in options:
         options["profile"] = "exact"
     stop_after(3)
@@ -344,10 +345,10 @@ def test_inputs_that_changed_are_refused(place, capsys):
     stop_after(3)
     with open("log.jsonl", "a") as log:
         log.write("\n")
-    assert told(run([*COMMAND, "--resume"]), 3, capsys, "log.jsonl: has changed", "Remove out.jsonl.resume")
+    assert told(run([*COMMAND, "--resume"]), 3, capsys, "log.jsonl: has changed", "Delete out.jsonl.resume")
     write_log(place / "second.jsonl", token_rows(3))
     assert told(run([*COMMAND, "second.jsonl", "--resume"]), 3, capsys, "other inputs")
-    assert Path(SPOOL).exists()
+    assert Path(CHECKPOINT).exists()
 
 
 def test_an_input_that_is_back_where_it_was_is_taken(place, capsys):
@@ -358,9 +359,9 @@ def test_an_input_that_is_back_where_it_was_is_taken(place, capsys):
     assert resumed() == made()
 
 
-def test_only_what_can_be_resumed_is(place, capsys):
+def test_runs_that_cannot_be_resumed_have_no_checkpoint(place, capsys):
     for arguments, words in (
-        (["anonymize", "log.jsonl", "-o", "out.jsonl", "--resume"], "needs --key-file"),
+        (["anonymize", "log.jsonl", "-o", "out.jsonl", "--resume"], "requires --key-file"),
         (["anonymize", "-", "-o", "out.jsonl", "--key-file", "key", "--resume"], "stdin"),
         (["anonymize", "log.jsonl", "-o", "-", "--key-file", "key", "--resume"], "stdout"),
         (["anonymize", "log.jsonl", "-o", "/dev/null", "--key-file", "key", "--resume"], "device"),
@@ -369,23 +370,23 @@ def test_only_what_can_be_resumed_is(place, capsys):
     assert sorted(os.listdir()) == ["key", "log.jsonl"]
 
 
-def test_the_spool_is_no_file_that_is_read_or_written(place, capsys):
-    write_log(place / SPOOL, token_rows(3))
-    assert told(run([*COMMAND, SPOOL]), 2, capsys, "is named twice")
+def test_the_checkpoint_cannot_be_an_input_or_an_output(place, capsys):
+    write_log(place / CHECKPOINT, token_rows(3))
+    assert told(run([*COMMAND, CHECKPOINT]), 2, capsys, "is given twice")
     assert told(run([*COMMAND, "--resume"]), 2, capsys)  # a log by that name, open to others
-    Path(SPOOL).chmod(0o600)
-    assert told(run([*COMMAND, "--resume"]), 2, capsys, "no file of kvtrace's")
-    assert len(Path(SPOOL).read_bytes().splitlines()) == 3
+    Path(CHECKPOINT).chmod(0o600)
+    assert told(run([*COMMAND, "--resume"]), 2, capsys, "not a checkpoint")
+    assert len(Path(CHECKPOINT).read_bytes().splitlines()) == 3
 
 
 def test_two_runs_do_not_write_one_output(place, capsys, monkeypatch):
-    monkeypatch.setattr("kvtrace.ingest.checkpoint.PATIENCE", 0.1)
-    with Checkpoint(SPOOL):
+    monkeypatch.setattr("kvtrace.ingest.checkpoint.LOCK_TIMEOUT_S", 0.1)
+    with Checkpoint(CHECKPOINT):
         assert told(run(COMMAND), 2, capsys, "another run")
         assert told(run([*COMMAND, "--resume"]), 2, capsys, "another run")
 
 
-def test_a_spool_of_another_version_is_refused(place, capsys, monkeypatch):
+def test_a_checkpoint_of_another_version_is_refused(place, capsys, monkeypatch):
     stop_after(3)
     monkeypatch.setattr("kvtrace.ingest.checkpoint.__version__", "99")
     assert told(run([*COMMAND, "--resume"]), 2, capsys, "another version")
@@ -398,9 +399,9 @@ def test_a_bad_row_can_be_skipped_by_the_resumption(place, capsys):
     rows = list(token_rows(40))
     rows[30] = {"timestamp": 1, "prompt_token_ids": CANARY}
     write_log(place / "log.jsonl", rows)
-    with pytest.raises(RowError) as error, Checkpoint(SPOOL) as checkpoint:
+    with pytest.raises(RowError) as error, Checkpoint(CHECKPOINT) as checkpoint:
         made(checkpoint=checkpoint)
-    assert error.value.line == 31 and error.value.__notes__ == [GOES_ON]
+    assert error.value.line == 31 and error.value.__notes__ == [CONTINUES]
     rejects = []
     found = resumed(max_errors=-1, on_reject=rejects.append)
     assert found == made(max_errors=-1) and [reject.line for reject in rejects] == [31]
@@ -420,13 +421,13 @@ def test_a_full_disk_leaves_the_batches_before_it(place, monkeypatch):
     monkeypatch.setattr(os, "pwrite", pwrite)
     with (
         pytest.raises(StoppedError, match="out.jsonl.resume: cannot be written") as error,
-        Checkpoint(SPOOL) as checkpoint,
+        Checkpoint(CHECKPOINT) as checkpoint,
     ):
         made(checkpoint=checkpoint)
-    assert error.value.status == 5 and error.value.__notes__ == [GOES_ON]
-    with Checkpoint(SPOOL, resume=True) as checkpoint:
-        frames = sum(1 for _ in checkpoint.kept())
-        assert frames > 2 and Path(SPOOL).stat().st_size == checkpoint._end
+    assert error.value.status == 5 and error.value.__notes__ == [CONTINUES]
+    with Checkpoint(CHECKPOINT, resume=True) as checkpoint:
+        frames = sum(1 for _ in checkpoint.batches())
+        assert frames > 2 and Path(CHECKPOINT).stat().st_size == checkpoint._end
         checkpoint._ours = False  # only looked at
     room[0] = 1 << 40
     assert resumed() == made()
@@ -441,8 +442,9 @@ def test_a_limit_on_the_size_of_files_leaves_the_batches_before_it(place, capsys
         status = run(COMMAND)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert told(status, 5, capsys, "out.jsonl.resume: cannot be written", "What was done is kept: --resume goes on.")
-    assert sorted(os.listdir()) == ["key", "log.jsonl", SPOOL] and Path(SPOOL).stat().st_size <= 6000
+    message = "out.jsonl.resume: cannot be written"
+    assert told(status, 5, capsys, message, "Finished work is saved: continue with --resume.")
+    assert sorted(os.listdir()) == ["key", "log.jsonl", CHECKPOINT] and Path(CHECKPOINT).stat().st_size <= 6000
     assert run([*COMMAND, "--resume"]) == 0
     assert written("out.jsonl") == written_anew("again.jsonl")
 
@@ -475,35 +477,35 @@ def test_an_output_without_room_is_status_5_and_other_faults_are_not(place, numb
         assert error.value.status == status and not [name for name in os.listdir() if "made" in name]
 
 
-def test_a_log_that_is_cut_short_stops_the_run_and_keeps_the_spool(place, capsys):
+def test_an_incomplete_log_stops_the_run_and_keeps_the_checkpoint(place, capsys):
     whole = gzip.compress("".join(json.dumps(row) + "\n" for row in token_rows(3000)).encode())
     Path("log.jsonl").unlink()
     Path("log.gz").write_bytes(whole[: len(whole) // 2])
     command = [word.replace("log.jsonl", "log.gz") for word in COMMAND]
-    assert told(run(command), 3, capsys, "cut short", "What was done is kept: --resume goes on.")
-    assert sorted(os.listdir()) == ["key", "log.gz", SPOOL]
+    assert told(run(command), 3, capsys, "is incomplete", "Finished work is saved: continue with --resume.")
+    assert sorted(os.listdir()) == ["key", "log.gz", CHECKPOINT]
     Path("log.gz").write_bytes(whole)
     assert told(run([*command, "--resume"]), 3, capsys, "log.gz: has changed")
 
 
-def test_a_log_that_becomes_shorter_stops_the_run_and_keeps_the_spool(place):
+def test_a_log_that_becomes_shorter_stops_the_run_and_keeps_the_checkpoint(place):
     size = Path("log.jsonl").stat().st_size
 
     def cut(progress):
         if progress.requests > 10:
             os.truncate("log.jsonl", size // 2)
 
-    with pytest.raises(InputError, match="became shorter") as error, Checkpoint(SPOOL) as checkpoint:
+    with pytest.raises(InputError, match="became shorter") as error, Checkpoint(CHECKPOINT) as checkpoint:
         made(checkpoint=checkpoint, on_progress=cut)
-    assert error.value.__notes__ == [GOES_ON] and Path(SPOOL).exists()
+    assert error.value.__notes__ == [CONTINUES] and Path(CHECKPOINT).exists()
 
 
-def test_what_killed_runs_left_under_temporary_names_goes_and_nothing_else(place):
+def test_temporary_files_of_killed_runs_are_removed_and_no_others(place):
     names = [".out.jsonl.0123456789ab.part", ".out.jsonl.meta.json.0123456789ab.part", ".other.0123456789ab.part",
              ".out.jsonl.part", ".out.jsonl.0123456789abc.part", "out.jsonl"]  # fmt: skip
     for name in names:
         Path(name).touch()
-    with Checkpoint(SPOOL, resume=True, outputs=["out.jsonl", "out.jsonl.meta.json", "-", "/dev/null"]):
+    with Checkpoint(CHECKPOINT, resume=True, outputs=["out.jsonl", "out.jsonl.meta.json", "-", "/dev/null"]):
         pass
     assert {name for name in names if not Path(name).exists()} == set(names[:2])
     long, longer = "x" * 150, "x" * 150 + "y"
@@ -558,7 +560,7 @@ def slow_run(place):
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths})
         processes.append(process)
         deadline = time.monotonic() + 30
-        while not Path(SPOOL).exists() or Path(SPOOL).stat().st_size < 4000:
+        while not Path(CHECKPOINT).exists() or Path(CHECKPOINT).stat().st_size < 4000:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
         return process
@@ -575,8 +577,8 @@ def test_a_signal_ends_a_run_that_can_be_resumed_with_status_5(place, slow_run, 
     process.send_signal(number)
     error = process.communicate(timeout=30)[1].removeprefix("\n")
     name = "the keyboard" if number == signal.SIGINT else number.name
-    assert error == f"kvtrace: stopped by {name}; what was done is kept: --resume goes on.\n"
-    assert process.returncode == 5 and sorted(os.listdir()) == ["key", "log.jsonl", SPOOL]
+    assert error == f"kvtrace: stopped by {name}; finished work is saved: continue with --resume.\n"
+    assert process.returncode == 5 and sorted(os.listdir()) == ["key", "log.jsonl", CHECKPOINT]
     assert resumed() == made()
 
 
@@ -592,7 +594,8 @@ def test_a_worker_that_the_system_kills_ends_the_run_with_status_5(place, slow_r
     process = slow_run()
     os.kill(children(process.pid)[0], signal.SIGKILL)
     error = process.communicate(timeout=30)[1]
-    assert process.returncode == 5 and "a worker process was killed" in error and error.endswith("--resume goes on.\n")
+    assert process.returncode == 5 and "a worker process was killed" in error
+    assert error.endswith("continue with --resume.\n")
     assert resumed() == made()
 
 
@@ -618,8 +621,8 @@ def is_alive(pid):
 # -- the key file ----------------------------------------------------------------------------------------------------
 
 
-def test_a_key_file_is_whole_or_says_what_to_do(place):
+def test_an_empty_key_file_gives_a_hint(place):
     Path("empty").touch(0o600)
-    with pytest.raises(UsageError, match="32 hexadecimal digits and nothing else. This one is empty.*remove it"):
+    with pytest.raises(UsageError, match="the key file is empty.*Delete it"):
         load_key("empty")
     assert Key(bytes.fromhex(Path("key").read_text())).subkey("x") == load_key("key").subkey("x")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.ingest.logs import sources
-from kvtrace.ingest.logs.sources import Piece
+from kvtrace.ingest.logs.sources import LogPiece
 
 ROWS = b'{"a": 1}\n{"a": 22}\n{"a": 333}\n'
 BOM = b"\xef\xbb\xbf"
@@ -85,10 +85,10 @@ def test_one_path_needs_no_list(logs):
         ("gone.jsonl", "gone.jsonl: no such file or directory."),
         ("link", "link: no such file or directory."),
         ("*.nothing", "*.nothing: no file matches this pattern."),
-        ("empty", "empty: holds no .jsonl, .ndjson, .json, .csv file, nor a .gz or .zst of one."),
+        ("empty", "empty: the directory has no .jsonl, .ndjson, .json, .csv file, nor a .gz or .zst of one."),
     ],
 )
-def test_what_names_nothing_is_bad_input(logs, argument, message):
+def test_arguments_without_log_files_are_input_errors(logs, argument, message):
     os.mkdir("empty")
     os.symlink("gone.jsonl", "link")
     with pytest.raises(InputError) as error:
@@ -97,25 +97,25 @@ def test_what_names_nothing_is_bad_input(logs, argument, message):
 
 
 def test_no_argument_at_all_is_bad_usage():
-    with pytest.raises(UsageError, match="no log was named"):
+    with pytest.raises(UsageError, match="no log is given"):
         sources.find([])
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_found_out_at_once(logs):
+def test_an_unreadable_file_is_an_error_at_once(logs):
     os.chmod(logs("a.jsonl"), 0)
-    with pytest.raises(InputError, match=r"a.jsonl: can't be read: Permission denied."):
+    with pytest.raises(InputError, match=r"a.jsonl: cannot be read: Permission denied."):
         sources.find("a.jsonl")
 
 
-def test_a_file_that_fails_to_open_is_found_out_at_once(logs, monkeypatch):
+def test_a_file_that_fails_to_open_is_an_error_at_once(logs, monkeypatch):
     logs("a.jsonl")
 
     def refuse(*_):
         raise PermissionError(13, "Permission denied", "a.jsonl")
 
     monkeypatch.setattr("builtins.open", refuse)
-    with pytest.raises(InputError, match=r"^a.jsonl: can't be read: Permission denied.$"):
+    with pytest.raises(InputError, match=r"^a.jsonl: cannot be read: Permission denied.$"):
         sources.find("a.jsonl")
 
 
@@ -123,7 +123,7 @@ def test_a_file_that_fails_to_open_is_found_out_at_once(logs, monkeypatch):
 
 
 @pytest.mark.parametrize("pack", PACK)
-def test_pieces_are_whole_lines_and_together_the_file(logs, pack):
+def test_pieces_are_whole_lines_and_add_up_to_the_file(logs, pack):
     logs("a.jsonl" + pack, PACK[pack](ROWS))
     found = list(sources.pieces(sources.find("a.jsonl" + pack), size=10))
     #  {"a": 1}\n    ends at 9     a plain piece ends with the line that its tenth byte is in,
@@ -168,7 +168,7 @@ def test_odd_endings_come_through_as_they_are(logs, pack, data):
 
 def test_utf_16_is_refused_with_the_way_out(logs):
     logs("a.jsonl", ROWS.decode().encode("utf-16"))
-    with pytest.raises(InputError, match=r"a.jsonl: is UTF-16; .* Try iconv"):
+    with pytest.raises(InputError, match=r"a.jsonl: is UTF-16, .* iconv"):
         text("a.jsonl")
 
 
@@ -198,7 +198,7 @@ def test_frames_with_a_long_window_are_read(logs):
 def test_a_cut_compressed_file_is_refused(logs, pack, lost):
     packed = PACK[pack](b"".join(b'{"a": %d}\n' % (i * i) for i in range(5000)))
     logs("a.jsonl" + pack, b"" if lost == "all" else packed[:-lost])
-    with pytest.raises(InputError, match=r"a.jsonl.*: the (gzip|zstd) data ends too early; the file was cut short.$"):
+    with pytest.raises(InputError, match=r"a.jsonl.*: the (gzip|zstd) data ends too early: the file is incomplete.$"):
         text("a.jsonl" + pack)
 
 
@@ -213,7 +213,7 @@ def test_a_damaged_compressed_file_is_refused_without_its_content(logs, pack):
         assert error.value.__context__ is None
 
 
-def test_a_file_that_shrinks_is_noticed(logs):
+def test_a_file_that_becomes_shorter_is_an_error(logs):
     logs("a.jsonl")
     (piece,) = sources.pieces(sources.find("a.jsonl"))
     logs("a.jsonl", b"{}\n")
@@ -224,7 +224,7 @@ def test_a_file_that_shrinks_is_noticed(logs):
         piece.read()
 
 
-def test_what_is_done_is_counted_in_bytes_on_disk_over_all_sources(logs):
+def test_progress_counts_bytes_on_disk_over_all_sources(logs):
     packed = PACK[".gz"](ROWS * 50_000)
     logs("a.jsonl"), logs("b.gz", packed), logs("c.jsonl", b"")
     found = sources.find(["a.jsonl", "b.gz", "c.jsonl", "a.jsonl"])
@@ -295,6 +295,6 @@ def test_any_cut_gives_the_text_back_at_its_offsets(tmp_path_factory, lines, pac
     assert b"".join(piece.read() for piece in found) == data
     at = 0
     for number, piece in enumerate(found):
-        assert isinstance(piece, Piece) and (piece.index, piece.start) == (number, at)
+        assert isinstance(piece, LogPiece) and (piece.index, piece.start) == (number, at)
         assert piece.read().endswith(b"\n") or number == len(found) - 1
         at += piece.size

@@ -1,1 +1,1 @@
-"""The slow, obviously right twins of the compiled kernels: plainest Python, which defines what each kernel does."""
+"""Slow, obviously correct twins of the compiled code, in plain Python: they define what the compiled code does."""

@@ -1,4 +1,4 @@
-"""Attachment, the slow way: what a request attaches to, found by looking, and forests grown block by block."""
+"""Attachment, the slow way: finds each request's attachment by search, and grows forests block by block."""
 
 from itertools import pairwise
 
@@ -6,14 +6,14 @@ FULL_KINDS = 15
 
 
 def kind_of(distance, uses):
-    """The kind of a full block: how far from the end of the last path that used it, and how many did."""
+    """The kind of a full block: its distance from the end of the last path that used it, and its uses."""
     band = 0 if distance == 0 else 1 if distance == 1 else 2 if distance <= 3 else 3 if distance <= 10 else 4
     return 3 * band + min(uses, 3) - 1
 
 
 def walk(prompts, unseen, parents=None):
-    """(hits, age, kind, continues) of each prompt; `unseen`: 1 where a partial block is not among its ids."""
-    found, clock, users, follow = [], [], {}, {}
+    """(hits, age, kind, continues) of each prompt; `unseen`: 1 if a partial block is not among its ids."""
+    attachments, clock, users, follow = [], [], {}, {}
     for prompt in prompts:
         for block, after in pairwise(prompt):
             follow.setdefault(block, set()).add(after)
@@ -30,15 +30,15 @@ def walk(prompts, unseen, parents=None):
             continues = int(more and len(follow.get(block, ())) <= 3)
         if parents is not None:
             continues = int(parents[row] >= 0)
-        found.append((hits, age, kind, continues))
+        attachments.append((hits, age, kind, continues))
         clock.append(now + len(prompt) - hits + unseen[row])
         for block in prompt:
             users.setdefault(block, []).append(row)
-    return found
+    return attachments
 
 
 class Block:
-    """A block of the forest, as its last user left it."""
+    """A block of the forest, with the state of its last use."""
 
     def __init__(self, number, parent, depth, tokens):
         self.number, self.parent, self.depth, self.tokens = number, parent, depth, tokens
@@ -76,7 +76,7 @@ class Growth:
         return [block.number for block in path], path[-1].tokens, session, previous
 
     def attachment(self, wanted, shallow, deep, age, kind, step):
-        """The block that is least off; None where there is none at all."""
+        """The block with the least cost, or None."""
         for depth in range(wanted, 0, -1):
             kinds = range(FULL_KINDS) if kind < FULL_KINDS else range(FULL_KINDS, FULL_KINDS + 3)
             best = None
@@ -115,7 +115,7 @@ class Growth:
         return [*self.path_to(block.parent), block] if block else []
 
     def use(self, path, session):
-        """The path's blocks were used by this row."""
+        """Record the use of the path's blocks by the current row."""
         for block in path:
             block.uses += 1
             kind = kind_of(len(path) - block.depth, block.uses)
@@ -129,5 +129,5 @@ class Growth:
 
 
 def steps(kind, other):
-    """How far apart two kinds are."""
+    """The distance between two kinds."""
     return abs(kind // 3 - other // 3) + abs(kind % 3 - other % 3)

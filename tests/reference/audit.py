@@ -1,10 +1,10 @@
-"""Twins of the audit's figures in the plainest Python: who is alone, what shape sharing has, what is found again."""
+"""Twins of the audit's figures in plain Python: unique rows, structure of sharing, rows matched between traces."""
 
 from collections import Counter
 
 
 def alone_near(group, time, near):
-    """The share of rows without another one of their group within `near`."""
+    """The share of rows without another row of their group within `near`."""
     rows = range(len(group))
     alone = [
         not any(other != row and group[other] == group[row] and abs(time[other] - time[row]) <= near for other in rows)
@@ -14,7 +14,7 @@ def alone_near(group, time, near):
 
 
 def structures(prompts):
-    """How many prompts hold each of a prompt's shared blocks, in order, with its place."""
+    """For each prompt: (position, number of prompts with it) of each shared block, in order."""
     visits = Counter(block for prompt in prompts for block in prompt)
     return [
         tuple((place, visits[block]) for place, block in enumerate(prompt) if visits[block] > 1) for prompt in prompts
@@ -22,22 +22,22 @@ def structures(prompts):
 
 
 def partition(values):
-    """Which rows are equal: for each row, the first row that is."""
+    """Groups of equal rows: for each row, the first equal row."""
     return [values.index(value) for value in values]
 
 
 def found_again(old, new, step):
-    """(time, key) rows of two traces: how many of `new` have one of `old` at the commonest difference of times."""
-    at = Counter()
+    """(time, key) rows of two traces: number of pairs with the same key at the most common time difference."""
+    matches = Counter()
     for time, key in new:
-        at.update({round((time - other) / step) for other, its_key in old if its_key == key})
-    return max(at.values(), default=0)
+        matches.update({round((time - other) / step) for other, its_key in old if its_key == key})
+    return max(matches.values(), default=0)
 
 
 def several_parents(prompts):
-    """How many blocks follow different blocks in different places."""
+    """Number of blocks with more than one parent."""
     parents: dict = {}
     for prompt in prompts:
         for before, block in zip([-1, *prompt], prompt, strict=False):
             parents.setdefault(block, set()).add(before)
-    return sum(len(found) > 1 for found in parents.values())
+    return sum(len(several) > 1 for several in parents.values())

@@ -1,4 +1,4 @@
-"""LMCache's chunk store in the plainest Python: a list of keys, least recent first, and how each order picks from it.
+"""LMCache's chunk store in plain Python: a list of keys, least recent first, and each policy's choice of a victim.
 
 Twin of src/kvtrace/cache/core/chunks.py. Times are in ms.
 """
@@ -20,7 +20,7 @@ class Store:
         return hit
 
     def touch(self, chunks):
-        """Tail first, those that are here."""
+        """Touch the resident chunks, tail first."""
         for chunk in reversed(chunks):
             if chunk in self.keys:
                 self.uses[chunk] += 1
@@ -29,7 +29,7 @@ class Store:
                     self.keys.append(chunk)
 
     def store(self, chunks):
-        """Take places one by one, evicting for each; then put the chunks, root first. A copy of one here is dropped."""
+        """Take a place per chunk, evicting for each; then put the chunks, root first. Resident chunks are skipped."""
         taken = 0
         while taken < len(chunks) and (len(self.keys) + taken < self.capacity or self.keys):
             if len(self.keys) + taken == self.capacity:
@@ -39,7 +39,7 @@ class Store:
             self.put(chunk)
 
     def store_all(self, chunks):
-        """All that are not here, or none; tail first."""
+        """Store all missing chunks, or none; tail first."""
         new = [chunk for chunk in chunks if chunk not in self.keys]
         if len(self.keys) + len(new) <= self.capacity:
             for chunk in reversed(new):
@@ -55,12 +55,12 @@ class Store:
         if self.policy == "mru":
             self.keys.pop()
         elif self.policy == "lfu":
-            self.keys.remove(min(self.keys, key=lambda key: self.uses[key]))  # the first of equals
+            self.keys.remove(min(self.keys, key=lambda key: self.uses[key]))  # ties: the first
         else:
             self.keys.pop(0)
 
     def tick(self):
-        """Once a second: at 80 % use a fifth goes."""
+        """Once a second: if 80 % are in use, evict a fifth."""
         if len(self.keys) / self.capacity >= 0.8:
             for _ in range(max(1, int(len(self.keys) * 0.2))):
                 self.evict()
@@ -79,19 +79,19 @@ class Store:
             self.touch(chunks)
 
 
-def serve(paths, arrival, capacity, policy="lru", watermark=False, kind="c1", window=1, end=()):
-    """(hit chunks of each request, evicted chunks): the paths through a store, each ended by the schedule."""
+def serve(paths, arrival, capacity, policy="lru", watermark=False, kind="serial", concurrency=1, end=()):
+    """(hit chunks of each request, evicted chunks) of the paths in a store, with a schedule."""
     store, live, hits = Store(capacity, policy, watermark), [], []
     for row, path in enumerate(paths):
-        if kind == "window" and len(live) >= window:
+        if kind == "concurrency" and len(live) >= concurrency:
             store.end(paths[live.pop(0)])
-        if kind == "timed":
+        if kind == "open-loop":
             for other in sorted(live, key=lambda other: (end[other], other)):
                 if end[other] <= arrival[row]:
                     live.remove(other)
                     store.end(paths[other])
         hits.append(store.serve(path, arrival[row]))
         live.append(row)
-        if kind == "c1":
+        if kind == "serial":
             store.end(paths[live.pop()])
     return hits, store.evicted

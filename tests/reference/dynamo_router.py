@@ -1,7 +1,7 @@
-"""Dynamo's KV router and mocked vLLM engines, in plain Python: what a worker costs a request, and who would be chosen.
+"""Dynamo's KV router and mocked vLLM engines, in plain Python: each worker's cost of a request, and the choice.
 
-The cost of a worker, in blocks: tokens that wait to be prefilled there + those of the request that would not hit, over
-the block size; + distinct complete blocks of the prompts that are live there or would be. Least wins; ties are drawn.
+The cost of a worker, in blocks: (tokens that wait for prefill + tokens of the request that would not hit) / block size
++ distinct complete blocks of live prompts, including the request's. The least cost wins; ties are drawn at random.
 """
 
 import heapq
@@ -9,21 +9,21 @@ import random
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
-TIE = 1e-9  # costs are sums of a few quotients
-PREFILL = (4.209989e-07, 1.518344e-02, 1.650142e01)  # ms of a step over so many new tokens: square, linear, constant
-DECODE = (-25.74, 54.01, 5.74)  # ms of a step where the live contexts fill so much of the cache: the same
-STEP = 8192  # new tokens a step at most
+TIE = 1e-9  # tolerance for ties; costs are sums of a few quotients
+PREFILL = (4.209989e-07, 1.518344e-02, 1.650142e01)  # ms of a prefill step by new tokens: square, linear, constant
+DECODE = (-25.74, 54.01, 5.74)  # ms of a decode step by the share of the cache in use: square, linear, constant
+STEP = 8192  # maximum new tokens per step
 
 
 def prefill_ms(tokens):
-    """How long an idle worker takes to the first token: full steps, then what is left."""
+    """Time to first token of an idle worker: full steps, then the rest."""
     square, linear, constant = PREFILL
     steps = [STEP] * (tokens // STEP) + [tokens % STEP] * (tokens % STEP > 0)
     return sum(square * step**2 + linear * step + constant for step in steps)
 
 
 def decode_ms(context, capacity_tokens):
-    """How long one more token takes a worker whose live requests have so many tokens of context."""
+    """Time per token of a worker whose live requests have `context` tokens of context."""
     square, linear, constant = DECODE
     used = min(context / capacity_tokens, 1)
     return max(square * used**2 + linear * used + constant, 1)
@@ -31,19 +31,17 @@ def decode_ms(context, capacity_tokens):
 
 @dataclass(frozen=True)
 class Rules:
-    """What tells Dynamo's router from ours: each is true for Dynamo, false for `kv-aware`."""
+    """Differences between Dynamo's router and ours: each is true for Dynamo, false for `kv-aware`."""
 
-    waiting: bool = True  # prompts of others that wait for their prefill count too
-    shared: bool = True  # live blocks are those of prompts, each once; else all live tokens, outputs' too
-    bunched: bool = True  # who comes at the same instant is routed before any of them is cached
-    whole: bool = (
-        True  # a prompt that ends with a block may hit all of it; else its last token is computed, and the block
-    )
-    drawn: bool = True  # equal costs are drawn; else the first worker is taken
+    waiting: bool = True  # prompts of other requests that wait for prefill count too
+    shared: bool = True  # live blocks are distinct prompt blocks; else all live tokens count, including outputs
+    bunched: bool = True  # requests with the same arrival are routed before any of them is cached
+    whole: bool = True  # a prompt of complete blocks may hit fully; else its last token, and so its block, is computed
+    drawn: bool = True  # ties are drawn at random; else the first worker is taken
 
 
 class Worker:
-    """A worker's free blocks, the next to go first, and what its router knows of its live requests."""
+    """A worker's free blocks, the next victim first, and the router's record of its live requests."""
 
     def __init__(self, capacity):
         self.free = OrderedDict.fromkeys(range(capacity))
@@ -57,12 +55,12 @@ class Worker:
         return hit
 
     def admit(self, row, job):
-        """Hit blocks. The prompt is allocated, and all that its output will need."""
+        """Allocate the prompt and all blocks of the output; returns the hit blocks."""
         hit = self.peek(job.path[: job.limit])
-        found = [self.copies[block][0] for block in job.path[:hit]]
-        for block in found:
+        reused = [self.copies[block][0] for block in job.path[:hit]]
+        for block in reused:
             self.free.pop(block, None)
-        self.held[row] = found
+        self.held[row] = reused
         for number in job.path[hit:] + [(row, i) for i in range(job.grown)] + [None] * job.tail:
             block, _ = self.free.popitem(last=False)
             if block in self.holds:
@@ -106,7 +104,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Job:
-    """What one request asks for: complete blocks, of which `limit` may hit, and blocks and tokens of its output."""
+    """The demand of one request: complete blocks, of which `limit` may hit, and blocks and tokens of its output."""
 
     path: list
     limit: int
@@ -118,21 +116,21 @@ class Job:
 
 
 def jobs(trace):
-    size, found = trace.block_size, []
+    size, result = trace.block_size, []
     for row in range(len(trace)):
         tokens, output = int(trace.input_length[row]), int(trace.output_length[row])
         full, cached = tokens // size, tokens + max(output - 1, 0)
         path, grown = trace.prompt(row)[:full].tolist(), cached // size - full
-        found.append(Job(path, (tokens - 1) // size, grown, int(cached % size > 0), tokens, output, size))
-    return found
+        result.append(Job(path, (tokens - 1) // size, grown, int(cached % size > 0), tokens, output, size))
+    return result
 
 
 def decisions(trace, seen, capacity, workers):
-    """(requests that went where the cost is least, those where two workers cost the same, hit blocks of each).
+    """(requests sent to a worker of least cost, requests with ties, hit blocks of each request).
 
-    `seen` has what Dynamo did: arrays `worker`, `admit`, `first` and `end`, one value a request.
+    `seen` is Dynamo's record: arrays `worker`, `admit`, `first` and `end`, one value per request.
     """
-    asked, fleet = jobs(trace), [Worker(capacity) for _ in range(workers)]
+    demand, fleet = jobs(trace), [Worker(capacity) for _ in range(workers)]
     fits = ties = 0
     hits = [0] * len(trace)
     events = [(seen.end[row], 0, row, "end") for row in range(len(trace))]
@@ -140,7 +138,7 @@ def decisions(trace, seen, capacity, workers):
     events += [(trace.timestamp[row], 1, row, "arrive") for row in range(len(trace))]
     events += [(seen.admit[row], 2, row, "admit") for row in range(len(trace))]
     for _, _, row, what in sorted(events):
-        job, worker = asked[row], fleet[seen.worker[row]]
+        job, worker = demand[row], fleet[seen.worker[row]]
         if what == "arrive":
             costs = [one.cost(job, Rules()) for one in fleet]
             fits += costs[seen.worker[row]] < min(costs) + TIE
@@ -157,32 +155,32 @@ def decisions(trace, seen, capacity, workers):
 
 
 def routed(trace, capacity, workers, ms_per_token, rules, seed=1):
-    """Hit blocks of all requests, where each lives `ms_per_token` a token of output and waits as if it were alone."""
-    asked, fleet, rng = jobs(trace), [Worker(capacity) for _ in range(workers)], random.Random(seed)
-    coming, hits, routes = [], 0, []  # coming: what happens when, to whom
+    """Hit blocks of all requests, if each is live `ms_per_token` per output token and its prefill runs alone."""
+    demand, fleet, rng = jobs(trace), [Worker(capacity) for _ in range(workers)], random.Random(seed)
+    events, hits, routes = [], 0, []  # events: a heap of (time, row, worker, kind)
 
     def route(row):
-        costs = [one.cost(asked[row], rules) for one in fleet]
+        costs = [one.cost(demand[row], rules) for one in fleet]
         least = [number for number, cost in enumerate(costs) if cost < min(costs) + TIE]
         chosen = rng.choice(least) if rules.drawn else least[0]
-        fleet[chosen].enter(row, asked[row])
+        fleet[chosen].enter(row, demand[row])
         routes.append((row, chosen))
 
     def admit(row, chosen):
-        hit = fleet[chosen].admit(row, asked[row])
-        now, job = trace.timestamp[row], asked[row]
-        heapq.heappush(coming, (now + prefill_ms(job.tokens - hit * job.size), row, chosen, "first"))
-        heapq.heappush(coming, (now + ms_per_token * job.output, row, chosen, "end"))
+        hit = fleet[chosen].admit(row, demand[row])
+        now, job = trace.timestamp[row], demand[row]
+        heapq.heappush(events, (now + prefill_ms(job.tokens - hit * job.size), row, chosen, "first"))
+        heapq.heappush(events, (now + ms_per_token * job.output, row, chosen, "end"))
         return hit
 
     for row in range(len(trace)):
-        while coming and coming[0][0] <= trace.timestamp[row]:
-            _, other, worker, what = heapq.heappop(coming)
+        while events and events[0][0] <= trace.timestamp[row]:
+            _, other, worker, what = heapq.heappop(events)
             if what == "first":
                 fleet[worker].waiting.pop(other, None)
             else:
                 fleet[worker].finish(other)
-                fleet[worker].leave(asked[other])
+                fleet[worker].leave(demand[other])
         route(row)
         last = row + 1 == len(trace) or trace.timestamp[row + 1] > trace.timestamp[row]
         if last or not rules.bunched:

@@ -1,13 +1,13 @@
-"""Many caches behind a router, in plain Python: an LRU cache of each instance, one request at a time or timed."""
+"""Several LRU caches behind a router, in plain Python: one request at a time, or each live for a known time."""
 
 import hashlib
 
 
 class Cache:
-    """An LRU cache whose capacity counts live and idle blocks; a request's blocks are released tail first."""
+    """An LRU cache whose capacity counts live and idle blocks. A request's blocks are released tail first."""
 
     def __init__(self, capacity):
-        self.capacity, self.idle, self.pins = capacity, [], {}  # idle: next to go first
+        self.capacity, self.idle, self.pins = capacity, [], {}  # idle: the next victim first
 
     def peek(self, prompt):
         hit = 0
@@ -16,7 +16,7 @@ class Cache:
         return hit
 
     def admit(self, prompt):
-        """Hit blocks; None where there is no room."""
+        """Hit blocks; None if there is no room."""
         hit = self.peek(prompt)
         missing = [block for block in prompt if block not in self.pins and block not in self.idle]
         held = set(self.pins) | {block for block in prompt if block in self.idle}
@@ -39,7 +39,7 @@ class Cache:
 
 
 def key_of(trace, row):
-    """What a sticky router goes by."""
+    """The key of a sticky router."""
     prompt = trace.prompt(row).tolist()
     key = prompt[min(1, len(prompt) - 1)] if prompt else row
     if trace.session is not None and trace.session[row] >= 0:
@@ -48,7 +48,7 @@ def key_of(trace, row):
 
 
 def fleet(trace, count, router, capacity, ms_per_token=None):
-    """(hit blocks, instance) of each request; with `ms_per_token` a request lives so long a generated token."""
+    """(hit blocks, instance) of each request; with `ms_per_token` a request is live that long per output token."""
     caches, live = [Cache(capacity) for _ in range(count)], []  # live: (end, row, instance)
     sent, hits, instances = [0] * count, [], []
     for row in range(len(trace)):

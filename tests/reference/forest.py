@@ -2,7 +2,7 @@
 
 
 def walk(prompts, full, outputs=None):
-    """(row, id, id before) of every block; an output goes on after the prompt's last full block."""
+    """(row, id, id before) of every block; an output follows the prompt's last full block."""
     for row, prompt in enumerate(prompts):
         before = -1
         for block in prompt:

@@ -1,7 +1,7 @@
-"""vLLM's block pool over lists and dicts: what the compiled one (cache/core/free_queue.py) means.
+"""vLLM's block pool over lists and dicts: the definition of the compiled one (cache/core/free_queue.py).
 
-Free physical blocks wait in one queue, those that still hold a hash among them; a new block is the queue's first, and
-what it held is forgotten. A block that is computed twice has two physical copies under one hash.
+Free physical blocks, including those that still have a hash, are in one queue. An allocation takes the first of them
+and drops its hash. A block that is computed twice has two physical copies under one hash.
 """
 
 from dataclasses import dataclass, field
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Request:
-    """What one request asks for: the hashed blocks of its prompt, and what its output adds."""
+    """The demand of one request: the hashed blocks of its prompt, and the blocks of its output."""
 
     path: list
-    limit: int  # at most so many of them may hit
-    tail: int = 0  # 1 when a block without a hash follows
+    limit: int  # maximum number of them that may hit
+    tail: int = 0  # 1 if a block without a hash follows
     grown: list = field(default_factory=list)  # hashed blocks that the output adds
     grown_tail: int = 0
 
 
 class FreeQueue:
     def __init__(self, capacity, unhashed_first=True, newest_copy=False):
-        self.queue = list(range(capacity))  # free physical blocks, the next to be taken first
-        self.copies = {}  # block -> its physical copies that can be found, the first registered first
-        self.holds = {}  # physical block -> the block whose hash it has
-        self.held = {}  # live row -> its physical blocks, the prompt's first one first
+        self.queue = list(range(capacity))  # free physical blocks, the next to take first
+        self.copies = {}  # block -> its physical copies that lookups can find, in order of registration
+        self.holds = {}  # physical block -> the block that it caches
+        self.held = {}  # live row -> its physical blocks, in order
         self.unhashed_first, self.newest_copy = unhashed_first, newest_copy
         self.evictions = 0
 
@@ -31,7 +31,7 @@ class FreeQueue:
         return not any(physical in blocks for blocks in self.held.values())
 
     def take(self, row):
-        """The first free block, for a request; what it held is cached no longer."""
+        """Take the first free block for a request and drop its cached content."""
         physical = self.queue.pop(0)
         if physical in self.holds:
             self.evictions += 1
@@ -45,24 +45,24 @@ class FreeQueue:
         self.copies[block] = [physical] if self.newest_copy else [*self.copies.get(block, []), physical]
 
     def admit(self, row, request):
-        """Hit blocks, or None where there is no room."""
-        found = []
+        """Hit blocks, or None if there is no room."""
+        reused = []
         for block in request.path[: request.limit]:
             if not self.copies.get(block):
                 break
-            found.append(self.copies[block][0])
-        new = len(request.path) - len(found) + request.tail
-        if new + sum(self.is_free(physical) for physical in found) > len(self.queue):
+            reused.append(self.copies[block][0])
+        new = len(request.path) - len(reused) + request.tail
+        if new + sum(self.is_free(physical) for physical in reused) > len(self.queue):
             return None
-        self.queue = [physical for physical in self.queue if physical not in found]
-        self.held[row] = list(found)
+        self.queue = [physical for physical in self.queue if physical not in reused]
+        self.held[row] = list(reused)
         taken = [self.take(row) for _ in range(new)]
-        for physical, block in zip(taken, request.path[len(found) :], strict=False):  # the tail has no hash
+        for physical, block in zip(taken, request.path[len(reused) :], strict=False):  # the tail has no hash
             self.register(physical, block)
-        return len(found)
+        return len(reused)
 
     def grow(self, row, request):
-        """False where there is no room."""
+        """False if there is no room."""
         new = len(request.grown) + request.grown_tail - request.tail
         if new > len(self.queue):
             return False
@@ -78,9 +78,9 @@ class FreeQueue:
         self.queue = first + self.queue + [physical for physical in freed if physical not in first]
 
 
-def serve(requests, capacity, grows=False, window=1, arrival=None, end=None, **switches):
-    """(hits of each request, evicted blocks, requests freed early); with `end`, request r ends at end[r]."""
-    cache, live, hits, early = FreeQueue(capacity, **switches), [], [], 0
+def serve(requests, capacity, grows=False, concurrency=1, arrival=None, end=None, **options):
+    """(hits of each request, evicted blocks, requests freed early). With `end`, request r ends at end[r]."""
+    cache, live, hits, early = FreeQueue(capacity, **options), [], [], 0
 
     def finish(row):
         live.remove(row)
@@ -88,7 +88,7 @@ def serve(requests, capacity, grows=False, window=1, arrival=None, end=None, **s
 
     for row, request in enumerate(requests):
         if end is None:
-            while len(live) >= window:
+            while len(live) >= concurrency:
                 finish(live[0])
         else:
             for ended in sorted(live, key=lambda row: (end[row], row)):

@@ -1,5 +1,5 @@
-"""The founding document's prefix cache in the plainest Python: a hash table, reference counts, and a pool that is a
-heap of heaps: by last access time, and among equals the longest prefix first."""
+"""The prefix cache of Lin's report in plain Python: a hash table, reference counts, and a pool that is a heap of heaps,
+ordered by last access time and then by prefix length, longest first."""
 
 from heapq import heapify, heappush
 
@@ -9,14 +9,14 @@ class NoRoom(Exception):
 
 
 class Block:
-    """What stands in one slot: its own tokens after a prefix, and how many live sequences hold it."""
+    """The block in one slot: its own tokens, its prefix, and the number of live sequences that hold it."""
 
     def __init__(self, slot, prefix, own):
         self.slot, self.prefix, self.own, self.references = slot, prefix, own, 1
 
     @property
     def name(self):
-        """What determines the block; the document takes hash(prefix, own) for it."""
+        """The block's identity; the report uses hash(prefix, own)."""
         return self.prefix, self.own
 
 
@@ -35,7 +35,7 @@ class Pool:
         self.size += 1
 
     def first(self):
-        """The block that goes next."""
+        """The next victim."""
         return self.groups[self.times[0]][0][2]
 
     def remove(self, block):
@@ -59,7 +59,7 @@ class Sequence:
 
 
 class Cache:
-    """The verbs of kvtrace.cache.PrefixCache; `evicted` and `copied` tell what happened, in order."""
+    """The verbs of kvtrace.cache.PrefixCache; `evicted` and `copied` record these events in order."""
 
     def __init__(self, slots, block_size, idle):
         self.block_size, self.most_idle, self.time = block_size, min(idle, slots), 0
@@ -89,7 +89,7 @@ class Cache:
     def allocate(self, tenant, tokens):
         names = self.names(tenant, tokens)
         found = [self.table[name] for name in names if name in self.table]
-        self.want(len(names) - len(found), [block for block in found if block.references == 0])
+        self.require_room(len(names) - len(found), [block for block in found if block.references == 0])
         sequence, hits = Sequence(tenant, tokens), self.leading(names)
         sequence.hit_blocks, sequence.hit_tokens = len(hits), sum(len(block.own) for block in hits)
         for block in found:
@@ -103,15 +103,15 @@ class Cache:
         sequence.tokens.append(token)
         name, block = self.names(sequence.tenant, sequence.tokens)[-1], sequence.held[-1] if sequence.held else None
         try:
-            if len(name[1]) == 1:  # the block before is full, or there is none
-                self.want(1)
+            if len(name[1]) == 1:  # the last block is full, or there is none
+                self.require_room(1)
                 sequence.held.append(self.new(name))
-            elif block.references > 1:  # others hold the partial block as it is: extend a copy
-                self.want(1)
+            elif block.references > 1:  # other sequences hold the partial block: extend a copy
+                self.require_room(1)
                 block.references -= 1
                 sequence.held[-1] = self.new(name)
                 self.copied.append((block.slot, sequence.held[-1].slot, len(block.own)))
-            else:  # the prefix in the table is updated
+            else:  # update the block in the table
                 if self.table.get(block.name) is block:
                     del self.table[block.name]
                 block.own = name[1]
@@ -123,7 +123,7 @@ class Cache:
     def append_many(self, sequence, tokens):
         before, after = len(sequence.tokens), len(sequence.tokens) + len(tokens)
         copies = tokens and before % self.block_size and sequence.held[-1].references > 1
-        self.want(-(-after // self.block_size) - len(sequence.held) + bool(copies))
+        self.require_room(-(-after // self.block_size) - len(sequence.held) + bool(copies))
         for token in tokens:
             self.append(sequence, token)
 
@@ -133,12 +133,12 @@ class Cache:
         for block in reversed(sequence.held):
             block.references -= 1
             if block.references == 0:
-                self.ended(block, end <= written)
+                self.unreferenced(block, end <= written)
             end -= len(block.own)
 
-    def ended(self, block, is_written):
+    def unreferenced(self, block, is_written):
         if is_written:
-            self.table.setdefault(block.name, block)  # a copy whose twin is gone is found from now on
+            self.table.setdefault(block.name, block)  # lookups find a copy once the other copy is evicted
         if is_written and self.table[block.name] is block:
             self.pool.insert(block, self.time)
             while self.pool.size > self.most_idle:
@@ -148,7 +148,7 @@ class Cache:
                 del self.table[block.name]
             self.unused.append(block.slot)
 
-    def want(self, needed, pinned_soon=()):
+    def require_room(self, needed, pinned_soon=()):
         if needed > len(self.unused) + self.pool.size - len(pinned_soon):
             raise NoRoom
 

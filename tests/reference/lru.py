@@ -1,12 +1,12 @@
-"""The founding document's prefix cache with LRU, one request at a time, over lists: what a simulation means.
+"""The prefix cache of Lin's report with LRU, one request at a time, over lists: the definition of a simulation.
 
-Match the leading resident blocks and pin them; allocate the missing ones root first, evicting the least recently
-released unpinned block when full; when the request ends, release its blocks tail first.
+Match the leading resident blocks and pin them. Allocate the missing blocks root first; if the cache is full, evict the
+least recently released unpinned block. When the request ends, release its blocks tail first.
 """
 
 
 def hits(prompts, capacity):
-    """Leading resident blocks of each prompt, in a cache of so many blocks."""
+    """Leading resident blocks of each prompt, in a cache of `capacity` blocks."""
     released = []  # resident and unpinned, the next victim first
     counts = []
     for prompt in prompts:
@@ -19,10 +19,10 @@ def hits(prompts, capacity):
         pinned = list(prompt[:matched])
         for block in prompt[matched:]:
             if block in released:
-                released.remove(block)  # resident below a gap: computed again in its place
+                released.remove(block)  # resident below a gap: computed again in place
             elif len(released) + len(pinned) >= capacity:
                 if not released:
-                    break  # the rest stays uncached
+                    break  # the other blocks are not cached
                 released.pop(0)
             pinned.append(block)
         released.extend(reversed(pinned))

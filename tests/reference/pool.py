@@ -1,21 +1,25 @@
-"""The founding cache in the plainest Python: a set of residents, pins, and a policy with the five verbs.
+"""The reference engine in plain Python: a set of resident blocks, pins, and a policy with the five verbs.
 
-What a simulation means, whatever the mode, schedule, counting and pool: src/kvtrace/cache/core/pool.py is its twin.
+The definition of a simulation for all modes, schedules, countings and pools. Twin: src/kvtrace/cache/core/pool.py.
 """
+
+from .policies.lru import LRU as Lru
+
+__all__ = ["Lru", "NoRoom", "Pool", "simulate"]
 
 
 class NoRoom(Exception):
-    """The blocks that a request lacks can't be had without those in use."""
+    """There is no room for a request's missing blocks without evicting blocks in use."""
 
 
 class Pool:
-    """A cache of `capacity` blocks; `total` counts live and idle ones, else the idle alone are bounded."""
+    """A cache of `capacity` blocks. With `total`, live and idle blocks count; else only idle blocks."""
 
     def __init__(self, capacity, policy, total=True, parent=None):
         self.capacity, self.policy, self.total = capacity, policy, total
         self.parent = parent  # block -> parent, for leaf-first; None = flat
-        self.pins = {}  # resident block -> live requests that hold it
-        self.unhashed = 0  # blocks without a name, each of one live request
+        self.pins = {}  # resident block -> number of live requests that hold it
+        self.unhashed = 0  # number of blocks without a hash, each held by one live request
         self.evictions = 0
 
     def idle(self):
@@ -29,15 +33,15 @@ class Pool:
         hit = 0
         while hit < len(path) and path[hit] in self.pins:
             hit += 1
-        lacking = [block for block in path if block not in self.pins]
+        missing = [block for block in path if block not in self.pins]
         others = [block for block in self.idle() if block not in path]
-        if self.total and len(lacking) + tail > self.capacity - len(self.pins) - self.unhashed + len(others):
+        if self.total and len(missing) + tail > self.capacity - len(self.pins) - self.unhashed + len(others):
             raise NoRoom
         for block in path:
             if block in self.pins:
                 self.pins[block] += 1
                 self.policy.use(block)
-        for block in lacking:
+        for block in missing:
             self.make_room()
             self.pins[block] = 1
             self.policy.insert(block)
@@ -47,7 +51,7 @@ class Pool:
         return hit
 
     def grow(self, blocks, had_tail, has_tail):
-        """The output's blocks: the first takes the place of the tail that has become full."""
+        """Allocate the output's blocks; the first one replaces the prompt's tail, which is full now."""
         need = len(blocks) + has_tail - had_tail
         if self.total and need > self.capacity - len(self.pins) - self.unhashed + len(self.idle()):
             raise NoRoom
@@ -84,42 +88,19 @@ class Pool:
             self.policy.release(self.parent[block])
 
 
-class Lru:
-    """Least recently released first."""
-
-    def __init__(self, context=None):
-        self.order = []
-
-    def insert(self, block):
-        pass
-
-    def use(self, block):
-        if block in self.order:
-            self.order.remove(block)
-
-    def release(self, block):
-        self.order.append(block)
-
-    def victim(self):
-        return self.order[0]
-
-    def remove(self, block):
-        self.order.remove(block)
-
-
-def simulate(asked, cache, kind="c1", window=1, ends=None, context=None):
-    """(hit blocks of each request, early frees): the jobs of a trace through a cache, by a schedule."""
+def simulate(demand, cache, kind="serial", concurrency=1, ends=None, context=None):
+    """(hit blocks of each request, early frees): the block demand of a trace through a cache, by a schedule."""
     live, hits, early = [], [], 0
 
     def path(row):
-        return [int(block) for block in asked.ids[asked.start[row] : asked.start[row] + asked.full[row]]]
+        return [int(block) for block in demand.ids[demand.start[row] : demand.start[row] + demand.full[row]]]
 
     def grown(row):
-        return list(range(asked.fresh[row], asked.fresh[row] + asked.grown[row])) if asked.grows else []
+        return list(range(demand.fresh[row], demand.fresh[row] + demand.grown[row])) if demand.grows else []
 
     def end(row):
         live.remove(row)
-        cache.finish(path(row) + grown(row), int(asked.grown_tail[row] if asked.grows else asked.tail[row]))
+        cache.finish(path(row) + grown(row), int(demand.grown_tail[row] if demand.grows else demand.tail[row]))
 
     def until_it_fits(row, attempt):
         nonlocal early
@@ -130,24 +111,24 @@ def simulate(asked, cache, kind="c1", window=1, ends=None, context=None):
                 end(min(other for other in live if other != row))
                 early += 1
 
-    for row in range(len(asked)):
+    for row in range(len(demand)):
         if context is not None:
-            context.request, context.now = row, float(asked.arrival[row])
-        if kind == "window":
-            while len(live) >= window:
+            context.request, context.now = row, float(demand.arrival[row])
+        if kind == "concurrency":
+            while len(live) >= concurrency:
                 end(min(live))
-        if kind == "timed":
+        if kind == "open-loop":
             for other in sorted(live, key=lambda other: (ends[other], other)):
-                if ends[other] <= asked.arrival[row]:
+                if ends[other] <= demand.arrival[row]:
                     end(other)
-        hit = until_it_fits(row, lambda row=row: cache.admit(path(row), int(asked.tail[row])))
-        hits.append(min(hit, int(asked.limit[row])))
+        hit = until_it_fits(row, lambda row=row: cache.admit(path(row), int(demand.tail[row])))
+        hits.append(min(hit, int(demand.limit[row])))
         live.append(row)
-        if asked.grows:
-            tails = int(asked.tail[row]), int(asked.grown_tail[row])
+        if demand.grows:
+            tails = int(demand.tail[row]), int(demand.grown_tail[row])
             until_it_fits(row, lambda row=row, tails=tails: cache.grow(grown(row), *tails))
-        if kind == "c1":
+        if kind == "serial":
             end(row)
-    for other in sorted(live, key=lambda other: (ends[other], other) if kind == "timed" else other):
+    for other in sorted(live, key=lambda other: (ends[other], other) if kind == "open-loop" else other):
         end(other)
     return hits, early

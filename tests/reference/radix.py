@@ -1,8 +1,8 @@
-"""SGLang's radix cache over nodes and lists: what the compiled tree (cache/core/radix.py) means.
+"""SGLang's radix cache over nodes and lists: the definition of the compiled tree (cache/core/radix.py).
 
-A node is a run of block ids. A match refreshes each node that it enters and splits the last one where it ends; the
-part above is the new node. A lock holds a node and all above it. When room is short, whole unlocked leaves go, the
-smallest key first, and a parent whose last child went is a leaf as well.
+A node is a run of block ids. A match refreshes each node on its path and splits the last one at the end of the match;
+the upper part is the new node. A lock applies to a node and all its ancestors. Eviction removes whole unlocked leaves,
+smallest key first; a parent becomes a leaf when its last child is evicted.
 """
 
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ KEYS = {
 
 @dataclass
 class Request:
-    """What one request asks for: the hashed blocks of its prompt, and what its output adds."""
+    """The demand of one request: the hashed blocks of its prompt, and the blocks of its output."""
 
     path: list
-    limit: int  # at most so many of them may hit
-    tail: int = 0  # 1 when a block without a hash follows
+    limit: int  # maximum number of them that may hit
+    tail: int = 0  # 1 if a block without a hash follows
     grown: list = field(default_factory=list)  # hashed blocks that the output adds
     grown_tail: int = 0
     priority: int = 0
@@ -46,7 +46,7 @@ class Node:
 class Radix:
     def __init__(self, capacity, policy):
         self.free, self.key = capacity, KEYS[policy]
-        self.clock = count(1)  # never the same time twice
+        self.clock = count(1)  # each value is used once
         self.root = Node([], None, 0, 0)
         self.evictions = 0
         self.held = {}  # live request -> (node it locks, blocks without a hash)
@@ -60,7 +60,7 @@ class Radix:
         return next((child for child in node.children if child.run[0] == block), None)
 
     def split(self, node, length):
-        """The new node above: the first `length` blocks of a node."""
+        """Move the first `length` blocks of a node to a new parent node; returns it."""
         now = next(self.clock)
         upper = Node(node.run[:length], node.parent, now, now, node.hits, node.priority, node.locks, [node])
         node.parent.children[node.parent.children.index(node)] = upper
@@ -68,8 +68,8 @@ class Radix:
         return upper
 
     def walk(self, path):
-        """The nodes of the longest resident prefix of a path, each refreshed, the last one split where it ends."""
-        now, node, found, done = next(self.clock), self.root, [], 0
+        """The nodes of the longest resident prefix of a path. Refreshes each, and splits the last one at its end."""
+        now, node, nodes, done = next(self.clock), self.root, [], 0
         while done < len(path) and self.child(node, path[done]):
             node = self.child(node, path[done])
             node.used = now
@@ -79,13 +79,13 @@ class Radix:
             done += same
             if same < len(node.run):
                 node = self.split(node, same)
-                found.append(node)
+                nodes.append(node)
                 break
-            found.append(node)
-        return found
+            nodes.append(node)
+        return nodes
 
     def insert(self, path, priority, inserted):
-        """Put a path into the tree; the number of its blocks that were there. Nodes past `inserted` count a hit."""
+        """Insert a path; returns the number of its resident blocks. Nodes beyond `inserted` blocks count a hit."""
         node, done = self.root, 0
         for node in self.walk(path):
             done += len(node.run)
@@ -102,7 +102,7 @@ class Radix:
             node = node.parent
 
     def room(self, blocks):
-        """Take so many blocks, evicting leaves for them; False, with nothing evicted, where there are too few."""
+        """Take `blocks` blocks, evicting leaves if needed. False, and nothing evicted, if there are too few."""
         if blocks > self.free + sum(len(node.run) for node in self.nodes() if not node.locks):
             return False
         while self.free < blocks:
@@ -114,18 +114,18 @@ class Radix:
         return True
 
     def publish(self, row, path, priority, inserted):
-        """Insert a live request's path and let its lock hold all of it; the number of blocks that were there."""
-        there = self.insert(path, priority, inserted)
+        """Insert a live request's path and lock all of it; returns the number of its resident blocks."""
+        resident = self.insert(path, priority, inserted)
         node = (self.walk(path) or [self.root])[-1]
         self.lock(self.held[row], -1)
         self.lock(node, 1)
         self.held[row] = node
-        return there
+        return resident
 
     def admit(self, row, request):
-        """Hit blocks, or None where there is no room."""
-        found = self.walk(request.path[: request.limit]) if request.limit else []
-        hit, node = sum(len(node.run) for node in found), (found or [self.root])[-1]
+        """Hit blocks, or None if there is no room."""
+        nodes = self.walk(request.path[: request.limit]) if request.limit else []
+        hit, node = sum(len(node.run) for node in nodes), (nodes or [self.root])[-1]
         self.lock(node, 1)
         if not self.room(len(request.path) + request.tail - hit):
             self.lock(node, -1)
@@ -139,17 +139,17 @@ class Radix:
 
     def finish(self, row, request, grown):
         path = request.path + request.grown if grown else request.path
-        there = self.insert(path, request.priority, inserted=len(request.path))
-        assert there == len(request.path)
-        if grown and request.grown and request.path:  # the output may go before the prompt
+        resident = self.insert(path, request.priority, inserted=len(request.path))
+        assert resident == len(request.path)
+        if grown and request.grown and request.path:  # so that the output is evicted before the prompt
             self.insert(request.path, request.priority + 1, inserted=len(request.path))
         self.publish(row, path, request.priority, inserted=len(path))
         self.lock(self.held.pop(row), -1)
         self.free += request.grown_tail if grown else request.tail
 
 
-def serve(requests, capacity, policy="lru", grows=False, window=1, arrival=None, end=None):
-    """(hits of each request, evicted blocks, requests freed early); with `end`, request r ends at end[r]."""
+def serve(requests, capacity, policy="lru", grows=False, concurrency=1, arrival=None, end=None):
+    """(hits of each request, evicted blocks, requests freed early). With `end`, request r ends at end[r]."""
     cache, live, hits, early = Radix(capacity, policy), [], [], 0
 
     def finish(row):
@@ -158,7 +158,7 @@ def serve(requests, capacity, policy="lru", grows=False, window=1, arrival=None,
 
     for row, request in enumerate(requests):
         if end is None:
-            while len(live) >= window:
+            while len(live) >= concurrency:
                 finish(live[0])
         else:
             for ended in sorted(live, key=lambda row: (end[row], row)):

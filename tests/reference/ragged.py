@@ -1,4 +1,4 @@
-"""Rows of unequal length: taking some is taking them from a list of lists."""
+"""Gathering rows of unequal length, with a list of lists."""
 
 
 def take(rows, chosen):

@@ -1,13 +1,13 @@
-"""The recency list as a list: where each request finds its blocks, found by looking."""
+"""The recency list as a Python list: finds the position of each block by search."""
 
 
 def places(prompts):
-    """(row, row of last use, block, rank) of every block found; a request's path then goes to the front, tail first."""
+    """(row, row of last use, block, rank) of every hit block. A path then moves to the front, tail first."""
     recent, last_use = [], {}
     for row, prompt in enumerate(prompts):
         for block in prompt:
             if block not in last_use:
-                break  # ids form a forest: nothing deeper was seen either
+                break  # ids form a forest: no deeper block was seen either
             yield row, last_use[block], block, recent.index(block) + 1
         for block in reversed(prompt):
             if block in last_use:
@@ -17,7 +17,7 @@ def places(prompts):
 
 
 def segments(prompts):
-    """Places next to each other, of one request and one last use, as (row, last row, blocks, first rank)."""
+    """Runs of adjacent places with one request and one last use: (row, last row, blocks, first rank)."""
     runs = []
     for row, last_row, _, rank in places(prompts):
         if runs and runs[-1][:2] == [row, last_row]:

@@ -1,4 +1,4 @@
-"""JSON rows read line by line: what the scanner, the lines it leaves to Python and the threads find together."""
+"""JSON rows read line by line: the result that the scanner, the Python fallback and the threads must give together."""
 
 import orjson
 
@@ -6,7 +6,7 @@ NEEDED = {"timestamp", "input_length", "output_length", "hash_ids"}
 
 
 def read(data):
-    """(rows, lines of bad rows); a row is its line from 1, its five columns, and its other keys' scalars."""
+    """(rows, line numbers of bad rows). A row is a line number from 1, five columns, and scalars of other keys."""
     rows, bad = [], []
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if line.strip(b" \t\r"):
@@ -35,14 +35,14 @@ def take(row):
 
 
 def ids(values):
-    """Ids of 2^63 and more as the negative numbers that have the same 64 bits."""
+    """Ids from 2^63 on as the negative integers with the same 64 bits."""
     if not isinstance(values, list):
         raise TypeError
     return [value - 2**64 if value >= 2**63 else value for value in map(whole, values)]
 
 
 def whole(value):
-    """orjson gives integers of up to 64 bits, and doubles for what is longer or has a point or an exponent."""
+    """An integer. orjson returns integers up to 64 bits, and doubles for longer ones or with a point or an exponent."""
     if type(value) is int:
         return value
     if type(value) is float and value == int(value) and abs(value) <= 2**53:

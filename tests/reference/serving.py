@@ -1,4 +1,4 @@
-"""Serving in time, one step after the other: instances with a queue, an LRU cache and a batch, behind a router."""
+"""Serving simulation, step by step: instances with a queue, an LRU cache and a batch, behind a router."""
 
 from .fleet import Cache, key_of
 
@@ -7,7 +7,7 @@ class Instance:
     def __init__(self, trace, rates, limits, capacity):
         self.trace, self.rates, self.limits, self.capacity = trace, rates, limits, capacity
         self.cache, self.now, self.busy = Cache(capacity), 0.0, 0.0
-        self.queue, self.prefilling, self.decoding = [], [], {}  # decoding: row -> tokens given
+        self.queue, self.prefilling, self.decoding = [], [], {}  # decoding: row -> generated tokens
         self.done, self.times, self.hits, self.sent = {}, {}, {}, 0
 
     def tokens(self, row):
@@ -19,20 +19,20 @@ class Instance:
     def need(self, row):
         return int(self.trace.prompt_blocks[row])
 
-    def here(self):
+    def active(self):
         return [*self.queue, *self.prefilling, *self.decoding]
 
     def reserved(self):
         return sum(self.need(row) for row in [*self.prefilling, *self.decoding])
 
     def take(self, row, now):
-        if not self.here():
+        if not self.active():
             self.now = max(self.now, now)
         self.queue.append(row)
         self.sent += 1
 
     def run(self, until):
-        while self.now < until and self.here():
+        while self.now < until and self.active():
             self.step()
 
     def step(self):
@@ -52,9 +52,9 @@ class Instance:
         for row in self.prefilling:
             if budget <= 0:
                 break
-            there = self.done[row]
-            chunk = min(max(self.tokens(row) - there, 1), budget)
-            pairs, cached, tokens = pairs + (there + chunk) ** 2 - there**2, cached + there, tokens + chunk
+            start = self.done[row]
+            chunk = min(max(self.tokens(row) - start, 1), budget)
+            pairs, cached, tokens = pairs + (start + chunk) ** 2 - start**2, cached + start, tokens + chunk
             budget -= chunk
             chunks.append((row, chunk))
         computes = self.rates.token_s * tokens + self.rates.pair_s * pairs
@@ -80,21 +80,21 @@ class Instance:
 
 
 def serve(trace, rates, limits, count, router, capacity):
-    """Each request's instance, hit blocks, and times (admitted, first token, ended); None where it is rejected."""
+    """Each request's instance, hit blocks, and times (admitted, first token, ended); None if it is rejected."""
     fleet = [Instance(trace, rates, limits, capacity) for _ in range(count)]
-    found = []
+    chosen_instances = []
     for row in range(len(trace)):
         now = float(trace.timestamp[row]) / 1000
         for one in fleet:
             one.run(now)
         if int(trace.prompt_blocks[row]) > capacity:
-            found.append(None)
+            chosen_instances.append(None)
             continue
         size, prompt, tokens = trace.block_size, trace.prompt(row).tolist(), int(trace.input_length[row])
         costs = []
         for number, one in enumerate(fleet):
             hit = one.cache.peek(prompt)
-            load = sum(one.tokens(r) + one.output(r) for r in one.here())
+            load = sum(one.tokens(r) + one.output(r) for r in one.active())
             prefill = sum(one.tokens(r) for r in one.queue) + sum(one.tokens(r) - one.done[r] for r in one.prefilling)
             costs.append({
                 "round-robin": 0 if number == row % count else 1,
@@ -102,11 +102,13 @@ def serve(trace, rates, limits, count, router, capacity):
                 "overlap": -hit,
                 "least-loaded": (load, one.sent),
                 "kv-aware": max(0, (prefill + tokens) / size - hit) + one.reserved(),
-                "lmetric": max(0, tokens - hit * size) * (len(one.here()) + 1),
+                "lmetric": max(0, tokens - hit * size) * (len(one.active()) + 1),
             }[router])  # fmt: skip
         chosen = min(range(count), key=costs.__getitem__)
         fleet[chosen].take(row, now)
-        found.append(chosen)
+        chosen_instances.append(chosen)
     for one in fleet:
         one.run(float("inf"))
-    return [None if i is None else (i, fleet[i].hits[row], *fleet[i].times[row]) for row, i in enumerate(found)]
+    return [
+        None if i is None else (i, fleet[i].hits[row], *fleet[i].times[row]) for row, i in enumerate(chosen_instances)
+    ]

@@ -1,8 +1,8 @@
-"""A model's matrices, its prefill and a provider's bill, one matrix, one token and one use after another."""
+"""A model's matrices, its prefill FLOP and a provider's bill, by plain loops over matrices, tokens and uses."""
 
 
 def matrices(config):
-    """(rows, columns, layers or experts that have it, those of them that a token goes through) of each matrix."""
+    """(rows, columns, number of experts with it, number of those that a token uses) of each matrix."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     yield config["vocab_size"], hidden, 1, 1
     if not config.get("tie_word_embeddings"):
@@ -48,9 +48,9 @@ def attention(config, hidden, heads):
 
 
 def prefill_flops(shape, new, cached):
-    """FLOP of a prompt's new tokens: each goes through the active parameters and attends to those before it.
+    """FLOP of a prompt's new tokens: each uses the active parameters and attends to the tokens before it.
 
-    To itself it attends by half, which is what n**2 - p**2 says of the diagonal.
+    Attention to itself counts half, as n**2 - p**2 implies for the diagonal.
     """
     flops = 0.0
     for before in range(cached, cached + new):
@@ -60,7 +60,7 @@ def prefill_flops(shape, new, cached):
 
 
 def bill(gaps_s, tokens, lives_s, read, write):
-    """Input tokens that uses of one prefix cost each, the cache followed through time."""
+    """Cost of each use of one prefix, in input tokens, with the cache followed over time."""
     clock, expires, costs = 0.0, None, []
     for gap, count in zip(gaps_s, tokens, strict=True):
         if gap == float("inf"):

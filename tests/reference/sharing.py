@@ -1,17 +1,17 @@
-"""Who shares which block, by sets: contributors counted, blocks split, conversations inferred request by request."""
+"""Sharing of blocks, with sets: counts contributors, splits blocks, infers conversations request by request."""
 
 
 def count_contributors(rows, contributor, distinct):
-    """Different contributors of each block; `rows` are all ids of each request."""
+    """Number of different contributors of each block; `rows` has all ids of each request."""
     users = [set() for _ in range(distinct)]
     for row, ids in enumerate(rows):
         for block in ids:
             users[block].add(contributor[row])
-    return [len(found) for found in users]
+    return [len(contributors) for contributors in users]
 
 
 def split(rows, contributor, is_split):
-    """Each request's ids, named so that a block that is split is another one for each contributor."""
+    """Each request's ids as pairs: a split block is a different pair for each contributor."""
     return [
         [(block, contributor[row]) if is_split[block] else (block, None) for block in ids]
         for row, ids in enumerate(rows)
@@ -20,25 +20,25 @@ def split(rows, contributor, is_split):
 
 def infer(prompts, tails, several=3):
     """The conversation of each request: that of the last request that used its deepest block seen before."""
-    last, users, found = {}, {}, []
+    last, users, session_of = {}, {}, []
     for row, prompt in enumerate(prompts):
         depth = 0
         while depth < len(prompt) and prompt[depth] in last:
             depth += 1
-        session = max(found, default=-1) + 1
+        session = max(session_of, default=-1) + 1
         if depth:
             before = last[prompt[depth - 1]]
             if depth >= len(prompts[before]) - tails and len(users[prompt[depth - 1]]) < several:
-                session = found[before]
-        found.append(session)
+                session = session_of[before]
+        session_of.append(session)
         for block in prompt:
             last[block] = row
             users.setdefault(block, set()).add(session)
-    return found
+    return session_of
 
 
 def release_by_k(trace, contributor, k):
-    """Ids of prompts and outputs, a list a request, after blocks of 2 to k - 1 contributors were split."""
+    """Ids of prompt and output, one list per request, after splitting blocks of 2 to k - 1 contributors."""
     rows = [trace.prompt(row).tolist() for row in range(len(trace))]
     if trace.output_ids is not None:
         for row, ids in enumerate(rows):

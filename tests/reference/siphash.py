@@ -1,4 +1,4 @@
-"""SipHash-2-4 with 128-bit output, as its paper writes it, over Python integers; and chains of it over blocks."""
+"""SipHash-2-4 with 128-bit output, as in its paper, over Python integers; and chains of it over blocks."""
 
 MASK = 2**64 - 1
 
@@ -46,7 +46,7 @@ def siphash128(key: bytes, message: bytes) -> bytes:
 
 
 def chain(key, prompts, roots, block_size, tail):
-    """The digests of each prompt's blocks: lists of 16 bytes, one list a prompt."""
+    """The digests of each prompt's blocks: one list of 16-byte digests per prompt."""
     chains = []
     for tokens, root in zip(prompts, roots, strict=True):
         digests, before = [], root

@@ -1,4 +1,4 @@
-"""A sweep in the plainest way: nested loops around `simulate`, in the order of the table's rows."""
+"""A sweep as nested loops around `simulate`, in the order of the table's rows."""
 
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace.cache.engines import ENGINES
@@ -7,7 +7,7 @@ from kvtrace.cache.simulation import simulate
 from kvtrace.trace.folding import fold
 
 
-def rows(traces, *, factors, engines, modes, schedules, policies, capacities, switches=None):
+def rows(traces, *, factors, engines, modes, schedules, policies, capacities, engine_options=None):
     """(name, trace) pairs and axes -> for each cell its settings, with its counts or its error."""
     found = []
     for name, trace in traces:
@@ -18,18 +18,18 @@ def rows(traces, *, factors, engines, modes, schedules, policies, capacities, sw
                     for schedule in schedules:
                         for policy in policies:
                             for capacity in capacities:
-                                row = row_of(folded, engine, mode, schedule, policy, capacity, switches or {})
+                                row = row_of(folded, engine, mode, schedule, policy, capacity, engine_options or {})
                                 row["trace"], row["block_size"] = name, folded.block_size
-                                if row not in found:  # a ceiling comes once, whatever the engines
+                                if row not in found:  # an upper bound comes once, whatever the engines
                                     found.append(row)
     return found
 
 
-def row_of(trace, engine, mode, schedule, policy, capacity, switches):
+def row_of(trace, engine, mode, schedule, policy, capacity, engine_options):
     """The keys of one simulation, or its settings and its error."""
-    if policy in POLICIES and POLICIES[policy].ceiling:
+    if policy in POLICIES and POLICIES[policy].bound:
         engine = "reference"
-    taken = {name: value for name, value in switches.items() if name in ENGINES[engine].switches}
+    taken = {name: value for name, value in engine_options.items() if name in ENGINES[engine].options}
     try:
         done = simulate(trace, capacity, policy, engine=engine, mode=mode, schedule=schedule, **taken)
     except (UsageError, InputError) as error:

@@ -1,8 +1,8 @@
-"""Two LRU tiers that never hold a block twice, over lists: what leaves the first goes to the second, and may return."""
+"""Two exclusive LRU tiers over lists: the first tier's victims go to the second, and return to the first when used."""
 
 
 def hits(prompts, first, second):
-    """(leading blocks found in tier one, in tier two) of each prompt, for tiers of so many blocks."""
+    """(leading hit blocks in tier one, in tier two) of each prompt, for tiers of `first` and `second` blocks."""
     upper, lower = [], []  # the next victim first
     counts = []
     for prompt in prompts:

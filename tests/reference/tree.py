@@ -1,8 +1,8 @@
-"""The tree method by hand: a core tree of nested dictionaries, and paths by walking it."""
+"""The tree method with dictionaries: the core tree, and paths by walking it."""
 
 
 def core(prompts):
-    """(visits of each prefix that two prompts or more begin with, {prefix: prompts that leave the core after it})."""
+    """(visits of each prefix shared by at least two prompts, {prefix: own blocks of each prompt that leaves there})."""
     visits, left = {}, {}
     for prompt in prompts:
         for depth in range(1, len(prompt) + 1):
@@ -28,8 +28,8 @@ def contracted(shared):
 
 
 def paths(node, own, parent, length):
-    """Each request's path: the blocks of the nodes from the root to `node`, then new ones; numbered as they appear."""
-    numbers, fresh, found = {}, 0, []
+    """Each request's path: the blocks of the nodes from the root to `node`, then new ones; numbered at first use."""
+    numbers, fresh, all_paths = {}, 0, []
     for leaving, more in zip(node, own, strict=True):
         way = []
         while leaving >= 0:
@@ -44,5 +44,5 @@ def paths(node, own, parent, length):
                 path.append(numbers[step, place])
         path += range(fresh, fresh + more)
         fresh += more
-        found.append(path)
-    return found
+        all_paths.append(path)
+    return all_paths

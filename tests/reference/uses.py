@@ -1,10 +1,10 @@
-"""Uses, hits and depths of blocks, counted with dictionaries and sets."""
+"""Uses, hits and depths of blocks, with dictionaries and sets."""
 
 from collections import Counter
 
 
 def walk(prompts):
-    """uses of each block, hits of each prompt, and {band: (distinct blocks, references, blocks used twice or more)}."""
+    """Uses of each block, hits of each prompt, and {band: (distinct blocks, references, blocks used twice or more)}."""
     uses = Counter(block for prompt in prompts for block in prompt)
     seen, hits = set(), []
     for prompt in prompts:
@@ -23,8 +23,8 @@ def walk(prompts):
 def context(prompts, lengths, block_size):
     """Tokens of each prompt in (position, id) pairs that occur more than once, as datagen defines it."""
     pairs = Counter(pair for prompt in prompts for pair in enumerate(prompt))
-    found = []
+    context_tokens = []
     for prompt, length in zip(prompts, lengths, strict=True):
         repeated = sum(pairs[pair] > 1 for pair in enumerate(prompt))
-        found.append(length if repeated == len(prompt) else repeated * block_size)
-    return found
+        context_tokens.append(length if repeated == len(prompt) else repeated * block_size)
+    return context_tokens

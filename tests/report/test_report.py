@@ -11,7 +11,7 @@ from kvtrace import UsageError, fold, toy, write
 from kvtrace.cli import run
 from kvtrace.report import html_page as page
 from kvtrace.report import interactive, paper
-from kvtrace.report.plots import PLOTS, compare
+from kvtrace.report.plots import PLOTS, comparison
 from kvtrace.report.plots.plot import Axis, Panel, Series, Study, cdf, cumulative, log_ticks
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
@@ -55,7 +55,7 @@ def test_without_times_the_page_says_what_is_not_drawn_and_why():
 
 def test_without_reuse_the_page_says_so():
     html = page.page(toy("0", "1", "2"))
-    assert "there is nothing for a prefix cache to reuse" in html
+    assert "a prefix cache has nothing to reuse" in html
     assert html.count("Not drawn: no block is used twice.") == 3
     assert "Not drawn: no prompt is longer than one block." in html
 
@@ -94,17 +94,17 @@ def test_reuse_is_counted_by_its_share_of_blocks():
 
 
 def test_equal_traces_are_no_distance_apart():
-    plot = compare.plot(Study(shared_prefix(), "a"), Study(shared_prefix(), "b"))
+    plot = comparison.plot(Study(shared_prefix(), "a"), Study(shared_prefix(), "b"))
     assert [panel.title[-5:] for panel in plot.panels[1:]] == ["0.000"] * 5
 
 
 def test_a_distance_weighs_values_by_their_counts():
     a, b = (np.array([1, 2]), np.array([3, 1])), (np.array([1, 2]), np.array([1, 3]))
-    assert compare.distance(a, b) == 0.5
+    assert comparison.distance(a, b) == 0.5
 
 
 def test_two_traces_of_one_name_are_two_lines():
-    plot = compare.plot(Study(shared_prefix(), "a"), Study(toy("0 1", "0 1"), "a"))
+    plot = comparison.plot(Study(shared_prefix(), "a"), Study(toy("0 1", "0 1"), "a"))
     assert [len(panel.series) for panel in plot.panels] == [2] * 6
 
 
@@ -121,7 +121,7 @@ def test_a_long_sample_is_thinned_and_keeps_its_ends():
 
 def test_zeros_on_a_logarithmic_axis_are_named():
     panel = cdf("t", Axis("x", log=True), ("gaps", np.array([0, 0, 1, 1000]), None))
-    assert panel.note == "gaps: 50% are 0, left of the axis."
+    assert panel.note == "gaps: 50% are 0 and not shown."
     assert (panel.series[0].x.tolist(), panel.series[0].y.tolist()) == ([1, 1, 1000, 1000], [0.5, 0.75, 1, 1])
 
 
@@ -178,7 +178,7 @@ def test_the_command_never_writes_over_its_trace(trace_file, capsys):
     before = trace_file.read_bytes()
     assert run(["report", str(trace_file), "-o", str(trace_file)]) == 2
     assert trace_file.read_bytes() == before
-    assert "would be written over" in capsys.readouterr().err
+    assert "would be overwritten" in capsys.readouterr().err
 
 
 def test_ids_without_prefixes_are_refused_unless_chained(tmp_path, capsys):

@@ -13,7 +13,8 @@ from kvtrace._base.errors import UsageError
 from kvtrace.cache.schedules import parse_schedule
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cli import run
-from kvtrace.serving.instances import ROUTERS, simulate_instances
+from kvtrace.serving.instances import simulate_instances
+from kvtrace.serving.routers import ROUTERS
 from kvtrace.trace.building import toy
 from tests.reference.fleet import fleet as slow
 from tests.strategies import traces
@@ -28,15 +29,17 @@ def setting(trace, extra=0, **options):
 # -- laws ------------------------------------------------------------------------------------------------------------
 
 
-@given(traces(outputs=False), st.integers(1, 4), routers, st.integers(0, 6), st.sampled_from(["c1", "timed:3"]))
+@given(traces(outputs=False), st.integers(1, 4), routers, st.integers(0, 6), st.sampled_from(["serial", "open-loop:3"]))
 def test_a_fleet_does_what_its_twin_does(trace, count, router, extra, schedule):
     chosen = setting(trace, extra, schedule=parse_schedule(schedule))
     done = simulate_instances(trace, count, router, setting=chosen)
-    hits, instances = slow(trace, count, router, chosen.capacity, 3 if schedule != "c1" else None)
+    hits, instances = slow(trace, count, router, chosen.capacity, 3 if schedule != "serial" else None)
     assert done.instance.tolist() == instances and done.hit_blocks.tolist() == hits
 
 
-@given(traces(outputs=False), routers, st.sampled_from(["reference", "vllm"]), st.sampled_from(["c1", "timed:30"]))
+@given(
+    traces(outputs=False), routers, st.sampled_from(["reference", "vllm"]), st.sampled_from(["serial", "open-loop:30"])
+)
 def test_one_instance_is_the_cache_itself(trace, router, engine, schedule):
     capacity = int(trace.prompt_blocks.max(initial=1)) + 4
     alone = simulate(trace, capacity, engine=engine, schedule=schedule)
@@ -121,7 +124,7 @@ def test_the_least_loaded_takes_turns_while_nobody_is_busy():
 def test_lmetric_leaves_a_busy_instance_that_has_the_prefix():
     #  block size 1; instance 0 has 0 and is busy with two requests: 1 new token x 3 > 2 new tokens x 1
     trace = toy("0 1", "0 2", "0 3", gap_ms=1.0)
-    done = simulate_instances(trace, 2, "lmetric", setting=Setting(9, schedule=parse_schedule("timed:1000")))
+    done = simulate_instances(trace, 2, "lmetric", setting=Setting(9, schedule=parse_schedule("open-loop:1000")))
     assert done.instance.tolist() == [0, 0, 1] or done.instance.tolist() == [0, 1, 0]
 
 
@@ -131,10 +134,10 @@ def test_lmetric_leaves_a_busy_instance_that_has_the_prefix():
 @pytest.mark.parametrize(
     ("count", "router", "changed", "message"),
     [
-        (0, "sticky", {}, "0 instances serve nobody"),
-        (2, "nobody", {}, "no router 'nobody'. Try round-robin"),
-        (2, "sticky", {"schedule": parse_schedule("window:3")}, "one request at a time or timed"),
-        (2, "sticky", {"policy": "belady"}, "an order that an engine can have"),
+        (0, "sticky", {}, "--instances must be at least 1"),
+        (2, "nobody", {}, "'nobody' is not a router. Try round-robin"),
+        (2, "sticky", {"schedule": parse_schedule("concurrency:3")}, "supports --schedule serial and open-loop"),
+        (2, "sticky", {"policy": "belady"}, "does not support the upper bound belady"),
     ],
 )
 def test_what_no_fleet_does_is_refused(count, router, changed, message):

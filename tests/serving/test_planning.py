@@ -12,15 +12,16 @@ from kvtrace.analysis.curves import hit_curve
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cli import run
 from kvtrace.serving.hardware import Roofline, gpu, model_shape
+from kvtrace.serving.plan_result import UnmetTarget
 from kvtrace.serving.planning import (
     GIB,
-    Below,
-    Wanted,
+    LowerTier,
+    PlanTarget,
     memory,
     parse_tier,
     plan,
-    rates_of,
     replace_times,
+    step_cost,
     tiers,
 )
 from kvtrace.serving.simulation import simulate_serving
@@ -43,69 +44,71 @@ def trace():
 
 @pytest.fixture(scope="module")
 def found(trace, roofline):
-    return plan(trace, roofline, Wanted(ttft_s=3.0, tiers=(Below("dram", 64 * GIB, 25e9),)))
+    return plan(trace, roofline, PlanTarget(ttft_s=3.0, tiers=(LowerTier("dram", 64 * GIB, 25e9),)))
 
 
 def test_every_part_states_what_it_assumes(found):
     for name in ("setting", "memory", "tiers", "instances", "block_sizes", "prices", "loop"):
-        assert found[name]["assumes"] and all(isinstance(line, str) for line in found[name]["assumes"])
-    assert json.loads(json.dumps(found)) == found
+        assumes = getattr(found, name).assumes
+        assert assumes and all(isinstance(line, str) for line in assumes)
+    assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
 
 
 def test_the_least_memory_for_a_share_of_the_hits_has_them_and_one_block_less_has_not(trace, roofline):
     curve, part = hit_curve(trace), memory(trace, hit_curve(trace), roofline)
-    possible = part["unlimited_block_hit_rate"] * len(trace.hash_ids)
-    for share, least in part["least"].items():
+    possible = part.unlimited_block_hit_rate * len(trace.hash_ids)
+    for share, least in part.least.items():
         wanted = float(share.rstrip("%")) / 100 * possible
-        assert curve.at(least["capacity"]).hit_blocks >= wanted > curve.at(least["capacity"] - 1).hit_blocks
-        assert least["gib"] == pytest.approx(least["capacity"] * 512 * 131072 / GIB)
+        assert curve.at(least.capacity).hit_blocks >= wanted > curve.at(least.capacity - 1).hit_blocks
+        assert least.gib == pytest.approx(least.capacity * 512 * 131072 / GIB)
 
 
 def test_the_gaps_are_those_of_simulations(trace, roofline):
-    for point in memory(trace, hit_curve(trace), roofline)["points"]:
-        assert simulate(trace, point["capacity"]).hits.block_hit_rate == pytest.approx(point["block_hit_rate"])
-        if "gap_to_belady" in point:
-            best = simulate(trace, point["capacity"], "belady").hits.block_hit_rate
-            assert best - point["block_hit_rate"] == pytest.approx(point["gap_to_belady"])
-            assert point["gap_to_belady"] <= point["gap_to_unlimited"] + 1e-9
+    for point in memory(trace, hit_curve(trace), roofline).points:
+        assert simulate(trace, point.capacity).hits.block_hit_rate == pytest.approx(point.block_hit_rate)
+        if point.gap_to_belady is not None:
+            best = simulate(trace, point.capacity, "belady").hits.block_hit_rate
+            assert best - point.block_hit_rate == pytest.approx(point.gap_to_belady)
+            assert point.gap_to_belady <= point.gap_to_unlimited + 1e-9
 
 
 def test_the_best_router_meets_the_target_and_one_instance_less_does_not(trace, roofline, found):
-    best, wanted = found["instances"]["best"], Wanted(ttft_s=3.0, tiers=(Below("dram", 64 * GIB, 25e9),))
+    best, wanted = found.instances.best, PlanTarget(ttft_s=3.0, tiers=(LowerTier("dram", 64 * GIB, 25e9),))
     from kvtrace.serving.planning import served
 
     blocks = roofline.kv_capacity_tokens // 512
-    times = [np.quantile(served(trace, roofline, wanted, blocks, n, best["router"]).ttft_s, 0.9)
-             for n in (best["instances"], best["instances"] - 1) if n]  # fmt: skip
+    times = [np.quantile(served(trace, roofline, wanted, blocks, n, best.router).ttft_s, 0.9)
+             for n in (best.instances, best.instances - 1) if n]  # fmt: skip
     assert times[0] <= 3.0 and all(time > 3.0 for time in times[1:])
-    assert best["instances"] == min(row["instances"] for row in found["instances"]["routers"] if row["instances"])
+    assert best.instances == min(row.instances for row in found.instances.routers if row.instances)
 
 
 def test_a_target_that_nobody_meets_is_said(trace, roofline):
-    found = plan(trace, roofline, Wanted(ttft_s=1e-6, routers=("sticky",)))
-    assert found["instances"]["best"] is None and found["instances"]["routers"] == [
-        {"router": "sticky", "instances": None}
-    ]
-    assert "loop" not in found and found["tiers"] is None
+    found = plan(trace, roofline, PlanTarget(ttft_s=1e-6, routers=("sticky",)))
+    assert found.instances.best is None and found.instances.routers == [UnmetTarget("sticky")]
+    assert found.loop is None and found.tiers is None
+    said = found.to_dict()
+    assert said["instances"]["routers"] == [{"router": "sticky", "instances": None}]
+    assert said["tiers"] is None and not {"loop", "sensitivity"} & said.keys()
 
 
 def test_slower_arrivals_never_need_more_and_a_tier_only_adds_hits(trace, roofline):
-    slow = simulate_serving(replace_times(trace, 10), rates_of(roofline), setting=Setting(4000, mode="token"))
-    fast = simulate_serving(replace_times(trace, 0.1), rates_of(roofline), setting=Setting(4000, mode="token"))
+    slow = simulate_serving(replace_times(trace, 10), step_cost(roofline), setting=Setting(4000, mode="token"))
+    fast = simulate_serving(replace_times(trace, 0.1), step_cost(roofline), setting=Setting(4000, mode="token"))
     assert slow.ttft_s.mean() <= fast.ttft_s.mean()
-    below = (Below("dram", 4 * GIB, 25e9), Below("ssd", 16 * GIB, 3e9))
-    rows = tiers(trace, roofline, Wanted(tiers=below), 40)["rows"]
-    assert rows[0]["hit_blocks"] == simulate(trace, 40).hits.hit_blocks
-    sizes = np.cumsum([row["capacity"] for row in rows])
-    assert [sum(row["hit_blocks"] for row in rows[: i + 1]) for i in range(3)] == [
+    below = (LowerTier("dram", 4 * GIB, 25e9), LowerTier("ssd", 16 * GIB, 3e9))
+    rows = tiers(trace, roofline, PlanTarget(tiers=below), 40).rows
+    assert rows[0].hit_blocks == simulate(trace, 40).hits.hit_blocks
+    sizes = np.cumsum([row.capacity for row in rows])
+    assert [sum(row.hit_blocks for row in rows[: i + 1]) for i in range(3)] == [
         hit_curve(trace).at(int(size)).hit_blocks for size in sizes
     ]
-    through = tiers(trace, roofline, Wanted(tiers=below, write_through=True), 40)["rows"]
-    assert sum(row["capacity"] for row in through) == 16 * GIB // (512 * 131072)
+    through = tiers(trace, roofline, PlanTarget(tiers=below, write_through=True), 40).rows
+    assert sum(row.capacity for row in through) == 16 * GIB // (512 * 131072)
 
 
 def test_a_tier_is_a_name_a_size_and_a_bandwidth():
-    assert parse_tier("ssd=4TB@3GB") == Below("ssd", 4_000_000_000_000, 3_000_000_000)
+    assert parse_tier("ssd=4TB@3GB") == LowerTier("ssd", 4_000_000_000_000, 3_000_000_000)
     for wrong in ("dram", "dram=4GB", "hbm=4GB@1GB", "=4GB@1GB", "dram=x@1GB"):
         with pytest.raises(UsageError):
             parse_tier(wrong)
@@ -113,22 +116,29 @@ def test_a_tier_is_a_name_a_size_and_a_bandwidth():
 
 def test_a_model_that_does_not_fit_is_refused(trace):
     big = Roofline(model_shape(Path(__file__).parents[1] / "data/models/deepseek-v3.json"), gpu("a100"))
-    with pytest.raises(UsageError, match="GPUs or more"):
+    with pytest.raises(UsageError, match="--gpus 10 or more"):
         plan(trace, big)
-    with pytest.raises(UsageError, match="holds no block"):
-        plan(trace, Roofline(model_shape(MODEL), gpu("a100")), Wanted(tiers=(Below("dram", 5, 25e9),)))
+    with pytest.raises(UsageError, match="has no room beyond"):
+        plan(trace, Roofline(model_shape(MODEL), gpu("a100")), PlanTarget(tiers=(LowerTier("dram", 5, 25e9),)))
 
 
 def test_the_command_prints_a_page_and_one_json(tmp_path, capsys, trace):
     kvtrace.write(trace, tmp_path / "t.jsonl")
     words = ["plan", str(tmp_path / "t.jsonl"), "--model-config", str(MODEL), "--gpu", "a100", "--ttft", "3s"]
-    assert run([*words, "--router", "sticky,lmetric", "--tier", "dram=64GiB@25GB", "-q"]) == 0
+    assert run([*words, "--router", "sticky,lmetric", "--tiers", "dram=64GiB@25GB", "-q"]) == 0
     page = capsys.readouterr().out
-    for title in ("Hits against memory", "Tiers below", "Instances for", "quick look", "assumption changes", "prices"):
+    for title in (
+        "Hits by memory",
+        "Tiers below",
+        "Instances for",
+        "One-pass estimate",
+        "assumption changes",
+        "prices",
+    ):
         assert title in page
     assert run([*words, "--json", "-q", "--router", "sticky"]) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == 1
-    for wrong in (["--gpu", "nothing"], ["--router", "nobody"], ["--ttft", "soon"], ["--tier", "much"]):
+    assert json.loads(capsys.readouterr().out)["schema"] == 2
+    for wrong in (["--gpu", "nothing"], ["--router", "nobody"], ["--ttft", "soon"], ["--tiers", "much"]):
         assert run([*words, *wrong]) in (2, 3)
         assert len(capsys.readouterr().err.splitlines()) == 1
 
@@ -150,6 +160,6 @@ def test_on_a_real_trace_the_plan_takes_seconds(shared):
 
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
     start = time.perf_counter()
-    found = plan(trace, Roofline(model_shape(MODEL), gpu("h100")), Wanted(routers=("sticky", "lmetric")))
+    found = plan(trace, Roofline(model_shape(MODEL), gpu("h100")), PlanTarget(routers=("sticky", "lmetric")))
     assert time.perf_counter() - start < 60
-    assert found["memory"]["unlimited_block_hit_rate"] == pytest.approx(0.3664, abs=1e-4)
+    assert found.memory.unlimited_block_hit_rate == pytest.approx(0.3664, abs=1e-4)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting, simulate
-from kvtrace.serving.instances import ROUTERS
+from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, simulate_serving
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
@@ -90,12 +90,12 @@ def test_a_request_that_no_instance_holds_is_rejected_and_the_others_are_served(
 # -- tiers in time ---------------------------------------------------------------------------------------------------
 
 
-def fetched(block_s, prefetch=True, gap_ms=10_000.0):
+def fetched(fetch_seconds, prefetch=True, gap_ms=10_000.0):
     """Times to first token of "0 1", "2 3", "0 1" with room for two blocks above and plenty below, 1 s a token."""
-    tiers = [Tier("dram", 9, block_s)]
+    tiers = [Tier("dram", 9, fetch_seconds)]
     trace = toy("0 1", "2 3", "0 1", gap_ms=gap_ms)
     done = simulate_serving(trace, StepCost(token_s=1.0), setting=Setting(2), tiers=tiers, prefetch=prefetch)
-    return done.ttft_s.tolist(), done.found.tolist(), done.cached_tokens.tolist()
+    return done.ttft_s.tolist(), done.lower_tier_hits.tolist(), done.cached_tokens.tolist()
 
 
 def test_what_comes_up_from_a_lower_tier_costs_time_and_what_is_sooner_computed_is():
@@ -173,11 +173,11 @@ def test_many_servers_wait_less_than_erlangs_single_queue_would_say_of_turns():
 
 def test_what_can_not_be_served_is_refused():
     trace = toy("0 1")
-    with pytest.raises(UsageError, match="no router"):
+    with pytest.raises(UsageError, match="is not a router"):
         simulate_serving(trace, StepCost(1.0), setting=Setting(4), router="nobody")
-    with pytest.raises(UsageError, match="1 or more"):
+    with pytest.raises(UsageError, match="--step-tokens must be at least 1"):
         simulate_serving(trace, StepCost(1.0), setting=Setting(4), limits=BatchLimits(0, 1))
-    with pytest.raises(UsageError, match="follows from the events"):
+    with pytest.raises(UsageError, match="does not support the upper bound belady"):
         simulate_serving(trace, StepCost(1.0), setting=Setting(4, policy="belady"))
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kvtrace import InputError, UsageError
 from kvtrace.serving.hardware import GPUS, Gpu, Prices, Roofline, gpu, model_shape
-from kvtrace.serving.hardware.described import LARGEST
-from kvtrace.serving.kv_bytes import kv_bytes_per_token
+from kvtrace.serving.hardware.described import MAX_BYTES
+from kvtrace.serving.hardware.kv_bytes import kv_bytes_per_token
 from tests.reference import serving_model as plain
 
 MODELS = {path.stem: path for path in sorted((Path(__file__).parents[1] / "data/models").glob("*.json"))}
@@ -70,16 +70,19 @@ def test_a_file_describes_a_gpu_with_the_same_keys(tmp_path):
         ("[" * 100_000, "not valid JSON"),
         ("[1]", "not a JSON object"),
         ('{"name": "x"}', "lacks flops, bandwidth, memory, price_per_hour"),
-        ('{"name": 5, "flops": 1, "bandwidth": 1, "memory": 1, "price_per_hour": 1}', "name is no text"),
-        ('{"name": "x", "flops": -77, "bandwidth": 1, "memory": 1, "price_per_hour": 1}', "flops is no number"),
-        ('{"name": "x", "flops": 1, "bandwidth": "77", "memory": 1, "price_per_hour": 1}', "bandwidth is no number"),
-        ('{"name": "x", "flops": 1, "bandwidth": 1, "memory": true, "price_per_hour": 1}', "memory is no number"),
-        ('{"name": "x", "flops": 1, "bandwidth": 1, "memory": null, "price_per_hour": 1}', "memory is no number"),
+        ('{"name": 5, "flops": 1, "bandwidth": 1, "memory": 1, "price_per_hour": 1}', "name must be a text"),
+        ('{"name": "x", "flops": -77, "bandwidth": 1, "memory": 1, "price_per_hour": 1}', "flops must be a number"),
+        (
+            '{"name": "x", "flops": 1, "bandwidth": "77", "memory": 1, "price_per_hour": 1}',
+            "bandwidth must be a number",
+        ),
+        ('{"name": "x", "flops": 1, "bandwidth": 1, "memory": true, "price_per_hour": 1}', "memory must be a number"),
+        ('{"name": "x", "flops": 1, "bandwidth": 1, "memory": null, "price_per_hour": 1}', "memory must be a number"),
         (
             '{"name": "x", "flops": 1, "bandwidth": 1, "memory": 1, "price_per_hour": -77}',
-            "price_per_hour is no number",
+            "price_per_hour must be a number",
         ),
-        ('{"name": "x", "flops": 1, "bandwidth": 1, "memory": 1, "price_per_hour": 1, "k77": 1}', "has keys that"),
+        ('{"name": "x", "flops": 1, "bandwidth": 1, "memory": 1, "price_per_hour": 1, "k77": 1}', "has unknown keys"),
     ],
 )
 def test_a_file_that_describes_no_gpu_is_refused_in_one_line_without_its_values(tmp_path, text, message):
@@ -101,7 +104,7 @@ def test_a_name_that_is_neither_row_nor_file_is_refused(name):
 def test_a_log_given_by_mistake_is_not_read_to_its_end(tmp_path):
     path = tmp_path / "log.jsonl"
     with path.open("wb") as file:
-        file.write(b"{}" + b" " * LARGEST)
+        file.write(b"{}" + b" " * MAX_BYTES)
     with pytest.raises(UsageError, match="a page or two"):
         gpu(path)
 
@@ -204,9 +207,9 @@ def test_dtypes_that_are_given_replace_those_of_the_config():
     shape = model_shape(small(quantization_config={"quant_method": "unheard"}), dtype="int4", kv_dtype="fp8")
     assert (shape.weight_bytes, shape.kv_bytes_per_token) == (656, 16)
     for wrong in ("float3", "", 7, []):
-        with pytest.raises(UsageError, match="dtype is none of"):
+        with pytest.raises(UsageError, match="must be one of"):
             model_shape(SMALL, dtype=wrong)
-        with pytest.raises(UsageError, match="dtype is none of"):
+        with pytest.raises(UsageError, match="must be one of"):
             model_shape(SMALL, kv_dtype=wrong)
 
 
@@ -226,19 +229,19 @@ def test_a_missing_field_is_named(field):
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"num_hidden_layers": -77}, "num_hidden_layers is no whole number"),
-        ({"num_hidden_layers": 77_000_000}, "num_hidden_layers is no whole number"),
+        ({"num_hidden_layers": -77}, "num_hidden_layers is not a whole number"),
+        ({"num_hidden_layers": 77_000_000}, "num_hidden_layers is not a whole number"),
         ({"hidden_size": "s77"}, "hidden_size"),
         ({"hidden_size": 77.5}, "hidden_size"),
         ({"vocab_size": True}, "vocab_size"),
         ({"num_attention_heads": 770}, "head_dim"),  # wider than the model: no dimension is left for a head
         ({"tie_word_embeddings": "s77"}, "tie_word_embeddings is neither"),
-        ({"torch_dtype": "s77"}, "the dtype is none of"),
-        ({"torch_dtype": ["s77"]}, "the dtype is none of"),
-        ({"quantization_config": {"quant_method": "s77"}}, "quantised in a way"),
-        ({"quantization_config": "s77"}, "quantised in a way"),
+        ({"torch_dtype": "s77"}, "the dtype is not one of"),
+        ({"torch_dtype": ["s77"]}, "the dtype is not one of"),
+        ({"quantization_config": {"quant_method": "s77"}}, "unknown quantisation"),
+        ({"quantization_config": "s77"}, "unknown quantisation"),
         ({"num_experts": 4}, "num_experts_per_tok is missing"),
-        ({"num_experts": 4, "num_experts_per_tok": 77}, "num_experts_per_tok is no whole number"),
+        ({"num_experts": 4, "num_experts_per_tok": 77}, "num_experts_per_tok is not a whole number"),
         ({"num_experts": 4, "num_experts_per_tok": 2, "mlp_only_layers": "s77"}, "mlp_only_layers"),
         ({"num_experts": 4, "num_experts_per_tok": 2, "moe_layer_freq": [0, 77]}, "moe_layer_freq"),
         ({"kv_lora_rank": 77}, "qk_rope_head_dim is missing"),
@@ -269,10 +272,10 @@ def test_a_file_that_is_no_config_is_refused(tmp_path):
 def test_the_four_coefficients_by_hand():
     # 1312 parameters of 2 bytes, 32 FLOP a pair, 32 bytes of KV a token; 2 GPUs at half of 100 FLOP/s and of 1000 B/s
     roofline = Roofline(model_shape(SMALL), SLOW, 2, compute_share=0.5, bandwidth_share=0.5)
-    assert roofline.seconds_a_token == 2 * 1312 / 100
-    assert roofline.seconds_a_pair == 32 / 100
-    assert roofline.seconds_a_step == 2624 / 1000
-    assert roofline.seconds_a_cached_token == 32 / 1000
+    assert roofline.seconds_per_token == 2 * 1312 / 100
+    assert roofline.seconds_per_pair == 32 / 100
+    assert roofline.seconds_per_step == 2624 / 1000
+    assert roofline.seconds_per_cached_token == 32 / 1000
 
 
 def test_a_prefill_by_hand():
@@ -307,8 +310,8 @@ def test_prefill_flops_are_those_of_the_tokens_one_by_one(roofline, new, cached)
 @given(rooflines, counts, counts)
 def test_a_step_is_the_slower_of_both_bounds_and_never_less_than_either(roofline, new, cached):
     n = new + cached
-    arithmetic = roofline.seconds_a_token * new + roofline.seconds_a_pair * (n**2 - cached**2)
-    traffic = roofline.seconds_a_step + roofline.seconds_a_cached_token * n
+    arithmetic = roofline.seconds_per_token * new + roofline.seconds_per_pair * (n**2 - cached**2)
+    traffic = roofline.seconds_per_step + roofline.seconds_per_cached_token * n
     expected = max(arithmetic, traffic) + roofline.step_overhead_s
     assert roofline.prefill_s(new, cached) == pytest.approx(expected, rel=1e-12)
     assert roofline.compute_s(new, cached) == pytest.approx(arithmetic, rel=1e-12)
@@ -388,7 +391,7 @@ def test_kv_has_what_weights_and_reserve_leave():
 
 def test_weights_that_do_not_fit_say_how_many_gpus_they_want():
     roofline = Roofline(model_shape(MODELS["llama-3-70b"]), GPUS["h100"])
-    with pytest.raises(UsageError, match="141 GB; 1 x h100 leave 72 GB .* Try 2 GPUs"):
+    with pytest.raises(UsageError, match="141 GB; 1 x h100 have 72 GB .* Try --gpus 2"):
         _ = roofline.kv_capacity_tokens
     assert replace(roofline, gpus=2).kv_capacity_tokens > 0
 
@@ -404,7 +407,7 @@ def test_all_gpus_cost_money():
      {"step_overhead_s": math.inf}, {"reserve_share": 1}, {"reserve_share": None}],
 )  # fmt: skip
 def test_assumptions_that_are_none_are_refused(wrong):
-    with pytest.raises(UsageError, match=f"{next(iter(wrong))} is no"):
+    with pytest.raises(UsageError, match=f"{next(iter(wrong))} must be a"):
         replace(LLAMA, **wrong)
 
 
@@ -425,7 +428,7 @@ def test_columns_of_different_lengths_are_refused():
 
 
 def test_a_link_of_no_bandwidth_is_refused():
-    with pytest.raises(UsageError, match="bandwidth_bytes_per_s is 0"):
+    with pytest.raises(UsageError, match="bandwidth_bytes_per_s must be above 0"):
         LLAMA.fetch_pays([1, 2], [0, 1])
 
 
@@ -540,10 +543,10 @@ def test_times_to_live_cost_what_a_cache_followed_through_time_costs(uses):
         ((5, 4), "hit_tokens exceed tokens in 1 rows"),
         ((-1, 4), "hit_tokens: negative"),
         ((1, math.inf), "tokens: negative, not finite"),
-        ((1, 4, "many"), "output_tokens: no number"),
-        ((1, 4, 0, "10m"), "time to live is none of"),
-        ((1, 4, 0, None), "time to live is none of"),
-        ((1, 4, 0, 300), "time to live is none of"),
+        ((1, 4, "many"), "output_tokens: not a number"),
+        ((1, 4, 0, "10m"), "time to live must be one of"),
+        ((1, 4, 0, None), "time to live must be one of"),
+        ((1, 4, 0, 300), "time to live must be one of"),
         (([1, 1], 4, 0, ["5m"] * 3), "different lengths"),
     ],
 )
@@ -560,7 +563,7 @@ def test_gaps_that_are_none_are_refused(wrong):
 
 @pytest.mark.parametrize("wrong", [{"input_per_token": -1}, {"cached_read": math.nan}, {"write_1h": "2"}])
 def test_prices_that_are_none_are_refused(wrong):
-    with pytest.raises(UsageError, match=f"{next(iter(wrong))} is no number"):
+    with pytest.raises(UsageError, match=f"{next(iter(wrong))} must be a number"):
         Prices(**wrong)
 
 

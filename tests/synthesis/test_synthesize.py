@@ -156,14 +156,14 @@ def test_a_cut_path_ends_in_a_full_block_and_a_longer_one_gets_its_own():
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"n": 0}, "0 requests are no trace"),
-        ({"seed": -1}, "a seed of -1"),
-        ({"scale": "size"}, "no scale 'size'"),
+        ({"n": 0}, "the number of requests is 0"),
+        ({"seed": -1}, "the seed is -1"),
+        ({"scale": "size"}, "'size' is not a scale"),
         ({"knobs": {"prefix_len_multiplier": -1.0}}, "--prefix-len-multiplier is -1.0"),
         ({"knobs": {"osl_multiplier": float("nan")}}, "--osl-multiplier is nan"),
         ({"knobs": {"speedup_ratio": 0.0}}, "--speedup-ratio is 0.0"),
         ({"knobs": {"prefix_root_multiplier": 0}}, "--prefix-root-multiplier is 0"),
-        ({"knobs": {"min_isl": 9, "max_isl": 8}}, "--min-isl is above --max-isl"),
+        ({"knobs": {"min_isl": 9, "max_isl": 8}}, "--min-isl must not be above --max-isl"),
         ({"knobs": {"max_osl": -1}}, "--max-osl is -1"),
     ],
 )
@@ -175,7 +175,7 @@ def test_bad_values_are_said_in_a_line(models, options, said):
 
 @each_method
 def test_a_limit_under_the_smallest_prompt_is_refused(models, method):
-    with pytest.raises(InputError, match="under the smallest prompt"):
+    with pytest.raises(InputError, match="below the shortest prompt"):
         sample(models[method], 5, knobs=Knobs(max_isl=3))
 
 
@@ -215,9 +215,9 @@ def test_the_command_writes_a_trace_or_a_model_and_reads_both(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "status", "expected"),
     [
-        (["-n", "0", "-o", "x.jsonl"], 2, "0 requests"),
-        ([], 2, "nothing to write"),
-        (["-n", "5", "-o", "x.jsonl", "--max-isl", "1"], 3, "under the smallest prompt"),
+        (["-n", "0", "-o", "x.jsonl"], 2, "number of requests is 0"),
+        ([], 2, "no output"),
+        (["-n", "5", "-o", "x.jsonl", "--max-isl", "1"], 3, "below the shortest prompt"),
         (["-n", "5", "-o", "x.jsonl", "--step-rates", "fast"], 2, "--step-rates"),
         (["-n", "5", "-o", "x.jsonl", "--speedup-ratio", "-2"], 2, "--speedup-ratio is -2.0"),
     ],

@@ -11,7 +11,7 @@ import kvtrace
 from kvtrace._base.errors import InputError, UsageError
 from kvtrace._native import attach as kernel
 from kvtrace.analysis.arrivals import dispersion
-from kvtrace.synthesis.arrivals import Clock, Pace, profile
+from kvtrace.synthesis.arrivals import ArrivalClock, Pace, step_arrivals
 from kvtrace.synthesis.attach import AttachStream
 from kvtrace.synthesis.bins import FEW, Bins
 from kvtrace.synthesis.fitting import fit
@@ -191,24 +191,24 @@ def test_a_value_that_few_rows_have_moves_no_draw():
 @given(traces(), st.integers(1, 300))
 def test_a_clock_never_goes_back_and_keeps_the_duration(trace, rows):
     pace = Pace.of(trace.timestamp)
-    assert (np.diff(Clock(pace, rng()).take(rows)) >= 0).all()
-    times = Clock(pace, rng()).take(len(trace))
+    assert (np.diff(ArrivalClock(pace, rng()).take(rows)) >= 0).all()
+    times = ArrivalClock(pace, rng()).take(len(trace))
     assert times[-1] == pytest.approx(pace.duration.sum() / 1000)
 
 
 def test_all_at_once_stays_all_at_once():
-    assert not Clock(Pace.of(np.zeros(250)), rng()).take(600).any()
+    assert not ArrivalClock(Pace.of(np.zeros(250)), rng()).take(600).any()
 
 
 def test_gaps_under_a_millisecond_stay():
-    times = Clock(Pace.of(np.arange(500) * 0.25), rng()).take(500)
+    times = ArrivalClock(Pace.of(np.arange(500) * 0.25), rng()).take(500)
     assert len(np.unique(times)) == 500
     assert times[-1] - times[0] == pytest.approx(124.75, rel=0.01)
 
 
 def test_the_rate_drifts_as_it_did():
     slow_then_fast = np.concatenate([np.arange(1000) * 100.0, 1e5 + np.arange(1000) * 10.0])
-    times = Clock(Pace.of(slow_then_fast), rng()).take(2000)
+    times = ArrivalClock(Pace.of(slow_then_fast), rng()).take(2000)
     assert times[999] == pytest.approx(1e5, rel=0.02)
     assert times[1999] == pytest.approx(1.1e5, rel=0.02)
 
@@ -218,13 +218,13 @@ def test_a_large_trace_keeps_its_rate():
     timestamp -= timestamp[0]
     pace = Pace.of(timestamp)
     assert len(pace.gap) < 150_000
-    times = Clock(pace, rng(2)).take(250_000)
+    times = ArrivalClock(pace, rng(2)).take(250_000)
     assert times[-1] == pytest.approx(timestamp[-1], rel=0.01)
     assert dispersion(times, 10_000) == pytest.approx(dispersion(timestamp, 10_000), rel=0.15)
 
 
 def test_step_rates_are_rates():
-    times = profile("10@100s, 0@1m, 50@20000ms, 1", rng(), 2100)
+    times = step_arrivals("10@100s, 0@1m, 50@20000ms, 1", rng(), 2100)
     counts = np.histogram(times, [0, 100e3, 160e3, 180e3, np.inf])[0]
     assert counts[1] == 0 and abs(counts[0] - 1000) < 130 and abs(counts[2] - 1000) < 130
     assert counts.sum() == 2100 and (np.diff(times) >= 0).all()
@@ -236,7 +236,7 @@ NO_RATES = ["", "fast", "10@", "10@60s,", "-1@5s,2", "1@-5s,2", "10@x,2", "5,6",
 @pytest.mark.parametrize("text", NO_RATES)
 def test_step_rates_that_say_nothing_are_refused(text):
     with pytest.raises(UsageError, match="--step-rates"):
-        profile(text, rng(), 10)
+        step_arrivals(text, rng(), 10)
 
 
 # -- the model ---------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ BROKEN = {
 def test_a_broken_model_is_refused(tmp_path, content):
     path = tmp_path / "model.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    with pytest.raises(InputError, match=r"model\.json: is no model"):
+    with pytest.raises(InputError, match=r"model\.json: not a model"):
         Model.load(path)
 
 

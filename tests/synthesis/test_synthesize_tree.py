@@ -1,4 +1,4 @@
-"""The tree method and the multipliers: the founding document's example, laws, and kernels equal to their twins."""
+"""The tree method and the multipliers: datagen README's example, laws, and kernels equal to their twins."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import kvtrace
 from kvtrace._native import stretch as stretch_kernel
 from kvtrace._native import tree as tree_kernel
 from kvtrace.synthesis.draft import Draft
-from kvtrace.synthesis.stretch import State, scaled, stretched
+from kvtrace.synthesis.stretch import StretchState, scaled, stretched
 from kvtrace.synthesis.tree import TreeStream, fit_tree
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
@@ -18,7 +18,7 @@ from tests.reference import stretch as slow_stretch
 from tests.reference import tree as slow_tree
 from tests.strategies import traces
 
-#  the founding document's prompts: 0 1 2 are the core, what is in brackets there is a prompt's own
+#  datagen README's prompts: 0 1 2 are the core, what is in brackets there is a prompt's own
 FOUNDING = ("0 1 2 3", "0 1", "0 1 2", "0 4 5")
 
 
@@ -61,7 +61,7 @@ def by_first_appearance(paths):
 # -- the core tree -----------------------------------------------------------------------------------------------
 
 
-def test_the_founding_documents_core_has_the_visits_that_its_prompts_pay():
+def test_the_datagen_readme_core_has_the_visits_that_its_prompts_pay():
     #  root -4-> 0 -3-> 1 -2-> 2;  [4 5] leaves after 0, [3] after 2;  one prompt ends with 1, one with 2
     tree = fit_tree(toy(*FOUNDING))
     assert tree.visits.tolist() == [4, 4, 3, 2]
@@ -168,7 +168,7 @@ def test_dropped_tails_are_a_prompts_own():
 
 def test_nothing_to_fit_is_said():
     for trace in (Trace.from_columns(Columns([], [], [], [], [0]), block_size=1), toy("", "")):
-        with pytest.raises(kvtrace.InputError, match="holds no prompts"):
+        with pytest.raises(kvtrace.InputError, match="has no prompts"):
             fit_tree(trace)
 
 
@@ -233,7 +233,7 @@ def test_one_time_for_all_is_one_time_for_all():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_half_a_million_requests_keep_the_means(shared, seed):
-    """The founding document's own test."""
+    """The datagen README's own test."""
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
     drafts = list(stream(trace, seed).chunks(500_000))
     tokens = np.concatenate([draft.input_length(512) for draft in drafts])
@@ -250,30 +250,30 @@ def test_half_a_million_requests_keep_the_means(shared, seed):
 # -- the multipliers ---------------------------------------------------------------------------------------------
 
 
-def founding(**knobs):
+def readme_example(**knobs):
     draft = draft_of([[int(word) for word in prompt.split()] for prompt in FOUNDING], [1] * 4)
-    return paths_of(stretched(draft, core_of(draft), State(1), **knobs))
+    return paths_of(stretched(draft, core_of(draft), StretchState(1), **knobs))
 
 
-def test_prefixes_twice_as_long_are_those_of_the_founding_document():
-    assert founding(prefix_len=2) == [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [0, 1, 7, 8]]
+def test_prefixes_twice_as_long_are_those_of_the_datagen_readme():
+    assert readme_example(prefix_len=2) == [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5], [0, 1, 7, 8]]
 
 
-def test_two_roots_are_those_of_the_founding_document_by_first_appearance():
+def test_two_roots_are_those_of_the_datagen_readme_by_first_appearance():
     #  its rows 2 and 4 take the other copy, whose ids are greater by 10 there
     theirs = [[0, 1, 2, 3, 4, 5, 6], [10, 11, 12, 13], [0, 1, 2, 3, 4, 5], [10, 11, 14, 15]]
     ours = [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9, 10], [0, 1, 2, 3, 4, 5], [7, 8, 11, 12]]
-    assert founding(prefix_len=2, roots=2, rng=Copies(0, 1, 0, 1)) == ours == by_first_appearance(theirs)
+    assert readme_example(prefix_len=2, roots=2, rng=Copies(0, 1, 0, 1)) == ours == by_first_appearance(theirs)
 
 
 def test_prompts_of_twice_their_own_length_share_as_much_as_before():
-    assert founding(prompt_len=2) == [[0, 1, 2, 3, 4], [0, 1], [0, 1, 2], [0, 5, 6, 7, 8]]
+    assert readme_example(prompt_len=2) == [[0, 1, 2, 3, 4], [0, 1], [0, 1, 2], [0, 5, 6, 7, 8]]
 
 
 def test_a_shared_partial_block_outlives_any_shortening():
     #  blocks of four; both prompts end on block 1, which holds two tokens: 0 keeps one block, the partial one its own
     draft = draft_of([[0, 1], [0, 1]], [2, 2])
-    shorter = stretched(draft, core_of(draft), State(4), prefix_len=0.0)
+    shorter = stretched(draft, core_of(draft), StretchState(4), prefix_len=0.0)
     assert paths_of(shorter) == [[0, 1], [0, 1]] and shorter.tail.tolist() == [2, 2]
 
 
@@ -292,7 +292,7 @@ multipliers = st.one_of(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0]), st.floats(0,
 @given(drafts(), multipliers, multipliers, st.integers(1, 3), st.integers(1, 5))
 def test_stretches_equal_their_twin_in_chunks_of_any_size(made, prefix_len, prompt_len, roots, size):
     draft, block_size = made
-    rng, state, found = np.random.default_rng(3), State(block_size), []
+    rng, state, found = np.random.default_rng(3), StretchState(block_size), []
     for start in range(0, len(draft), size):
         rows = range(start, min(start + size, len(draft)))
         part = draft_of([paths_of(draft)[row] for row in rows], draft.tail[rows.start : rows.stop])
@@ -315,12 +315,12 @@ def test_stretches_equal_their_twin_in_chunks_of_any_size(made, prefix_len, prom
 @given(drafts())
 def test_a_stretch_by_one_changes_nothing(made):
     draft, block_size = made
-    assert paths_of(stretched(draft, core_of(draft), State(block_size))) == paths_of(draft)
+    assert paths_of(stretched(draft, core_of(draft), StretchState(block_size))) == paths_of(draft)
 
 
 def test_the_numbers_of_core_blocks_outlive_their_chunk_in_a_table_half_empty():
     #  300 prompts of one block, each twice, then 300 others: 600 core blocks, more than half of the first 1,024 slots
-    state = State(4)
+    state = StretchState(4)
     for first in (0, 300):
         draft = draft_of([[first + i] for i in range(300)] * 2, [4] * 600)
         assert paths_of(stretched(draft, np.ones(600, dtype=bool), state)) == paths_of(draft)
@@ -335,7 +335,9 @@ def test_a_larger_multiplier_never_gives_a_shorter_prompt(made, one, other, same
     low, high = sorted([one, other])
     for name, fixed in (("prefix_len", "prompt_len"), ("prompt_len", "prefix_len")):
         short, long = (
-            stretched(draft, core_of(draft), State(block_size), **{name: by, fixed: same}).input_length(block_size)
+            stretched(draft, core_of(draft), StretchState(block_size), **{name: by, fixed: same}).input_length(
+                block_size
+            )
             for by in (low, high)
         )
         assert (short <= long).all()
@@ -344,7 +346,7 @@ def test_a_larger_multiplier_never_gives_a_shorter_prompt(made, one, other, same
 @given(st.integers(0, 500), st.floats(0, 8))
 def test_scaled_counts_are_rounded_halves_up_and_never_lost(blocks, by):
     found = int(scaled(np.array([blocks]), by)[0])
-    assert found == slow_stretch.left(blocks, by)
+    assert found == slow_stretch.scaled(blocks, by)
     assert blocks == 0 or found == 1 or abs(found - blocks * by) <= 0.5
 
 
@@ -352,7 +354,8 @@ def test_x1_5_lies_between_x1_and_x2(shared):
     """datagen's x1.5 acted as x2."""
     (draft,) = stream(kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")).chunks(20_000)
     tokens = [
-        stretched(draft, core_of(draft), State(512), prefix_len=by).input_length(512).mean() for by in (1, 1.5, 2)
+        stretched(draft, core_of(draft), StretchState(512), prefix_len=by).input_length(512).mean()
+        for by in (1, 1.5, 2)
     ]
     assert (tokens[1] - tokens[0]) / (tokens[2] - tokens[0]) == pytest.approx(0.5, abs=0.05)
 
@@ -368,13 +371,13 @@ def test_x1_5_lies_between_x1_and_x2(shared):
 )
 def test_a_bad_multiplier_is_said(knobs, said):
     with pytest.raises(kvtrace.UsageError, match=said):
-        founding(**knobs)
+        readme_example(**knobs)
 
 
 def test_a_stretch_beyond_all_numbers_is_said():
     for by in (1e9, 1e300):
         with pytest.raises(kvtrace.InputError, match="Try smaller multipliers|Try fewer requests"):
-            founding(prefix_len=by)
+            readme_example(prefix_len=by)
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------

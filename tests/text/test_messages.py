@@ -3,11 +3,11 @@
 import pytest
 
 from kvtrace._base.errors import RowError
-from kvtrace.text.messages import Wants, reshape
+from kvtrace.text.messages import AcceptedContent, reshape
 
-TEXT = Wants(text=True, parts=False, null=False)
-BOTH = Wants(text=True, parts=True, null=True)
-LISTS = Wants(text=False, parts=True, null=False)
+TEXT = AcceptedContent(text=True, parts=False, null=False)
+BOTH = AcceptedContent(text=True, parts=True, null=True)
+LISTS = AcceptedContent(text=False, parts=True, null=False)
 
 
 def shaped(message, wants=TEXT, arguments="objects"):
@@ -109,7 +109,7 @@ def test_a_call_without_its_envelope_is_read_as_well():
     assert shaped(message)["tool_calls"] == [{"name": "ring", "arguments": {"times": 2}}]
 
 
-def test_reasoning_is_there_under_all_its_names():
+def test_reasoning_has_all_of_its_names():
     said = {"role": "assistant", "content": "a", "reasoning_content": "r", "thinking": "r", "reasoning": "r"}
     for name in ("reasoning_content", "thinking", "reasoning"):
         assert shaped({"role": "assistant", "content": "a", name: "r"}) == said
@@ -127,7 +127,7 @@ def test_reasoning_is_there_under_all_its_names():
         ({"role": "assistant", "tool_calls": [{"function": "secret"}]}, "messages[1].tool_calls[0].function"),
     ],
 )
-def test_what_is_no_message_is_reported_by_its_place(message, field):
+def test_an_invalid_message_is_reported_by_its_place(message, field):
     with pytest.raises(RowError) as caught:
         reshape([{"role": "user", "content": "a"}, message], lambda role: TEXT, lambda: "objects")
     assert caught.value.field == field

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from kvtrace import InputError, Trace, UsageError, read, toy
 from kvtrace.cli.texts import texts as texts_command
-from kvtrace.text.prompts import Prompts, hashes_to_texts, texts_to_hashes
-from kvtrace.text.prompts.blocks import Blocks
+from kvtrace.text.prompts import PromptBuilder, hashes_to_texts, texts_to_hashes
+from kvtrace.text.prompts.blocks import PromptBlocks
 from kvtrace.text.prompts.bodies import FORMS
 from kvtrace.text.prompts.verifier import Verifier
-from kvtrace.text.prompts.words import LOREM, Words
+from kvtrace.text.prompts.words import LOREM, WordList
 from kvtrace.text.prompts.writing import write
 from kvtrace.text.tokenizers import load
 from kvtrace.trace.columns import Columns
@@ -75,7 +75,7 @@ def test_blocks_of_no_tokens_are_refused():
 @pytest.mark.parametrize("separator", ["none", "bos", "eos"])
 @settings(max_examples=25, deadline=None)
 @given(trace=traces(outputs=False))
-def test_every_trace_comes_back_from_its_texts(tokenizer, separator, trace):
+def test_texts_of_a_trace_have_its_ids(tokenizer, separator, trace):
     ids = ids_of(trace)
     made_up = hashes_to_texts(tokenizer, ids, trace.input_length, trace.block_size, separator=separator)
     assert [len(tokenizer.encode(text)) for text in made_up] == trace.input_length.tolist()
@@ -85,8 +85,8 @@ def test_every_trace_comes_back_from_its_texts(tokenizer, separator, trace):
 @settings(max_examples=25, deadline=None)
 @given(trace=traces(outputs=False), seed=st.integers(0, 2**64))
 def test_the_verifier_finds_every_row_exact(tokenizer, trace, seed):
-    blocks = Blocks.of_trace(trace)
-    prompts, verifier = Prompts(blocks, Words.of(tokenizer), seed=seed), Verifier(blocks)
+    blocks = PromptBlocks.of_trace(trace)
+    prompts, verifier = PromptBuilder(blocks, WordList.of(tokenizer), seed=seed), Verifier(blocks)
     verifier.add(0, *tokenizer.encode_batch([prompts.text(row) for row in range(len(trace))]))
     assert verifier.exact() == len(trace)
 
@@ -109,7 +109,7 @@ def test_prompts_part_in_the_token_where_their_ids_part():
     rows = [[0, 1 + leaf] for leaf in range(31)]  # as many as Lorem Ipsum has words of one token
     tokenizer = DEEPSEEK
     tokens, offsets = tokenizer.encode_batch(hashes_to_texts(tokenizer, rows, [32] * 31, 16))
-    assert len(Words.of(tokenizer).single) == 31
+    assert len(WordList.of(tokenizer).single) == 31
     assert len(set(tokens[offsets[:-1] + 16].tolist())) == 31
 
 
@@ -121,7 +121,7 @@ def test_more_siblings_of_one_token_than_lorem_has_words_get_other_words():
 
 
 def test_more_siblings_than_a_vocabulary_can_tell_apart_are_an_error():
-    with pytest.raises(InputError, match="5,000 blocks follow the same one, and .* words of one token are too few"):
+    with pytest.raises(InputError, match="5,000 blocks follow the same block; .* words of one token are too few"):
         hashes_to_texts(TINY, [[leaf] for leaf in range(5000)], [1] * 5000, 16)
 
 
@@ -157,8 +157,8 @@ def test_the_same_seed_gives_the_same_texts_and_another_one_others():
 # -- errors ------------------------------------------------------------------------------------------------------
 
 
-def test_one_id_at_two_sizes_is_an_error_that_says_where():
-    with pytest.raises(InputError, match=r"row 1: id 8 stands for 3 tokens, in row 0 for 4\. An id has one size"):
+def test_an_id_with_two_sizes_is_an_error_with_both_rows():
+    with pytest.raises(InputError, match=r"row 1: id 8 has 3 tokens, but in row 0 it has 4\. Check the block size"):
         hashes_to_texts(DEEPSEEK, [[5, 8], [5, 8]], [8, 7], 4)
 
 
@@ -168,18 +168,18 @@ def test_an_id_too_many_is_an_error_that_names_the_row():
 
 
 def test_lengths_and_rows_must_be_as_many():
-    with pytest.raises(InputError, match="2 rows of ids, and 1 input lengths"):
+    with pytest.raises(InputError, match="2 rows of ids, but 1 input lengths"):
         hashes_to_texts(DEEPSEEK, [[0], [1]], [4], 4)
 
 
-def test_words_that_no_tokenizer_keeps_whole_are_an_error(monkeypatch):
-    monkeypatch.setattr("kvtrace.text.prompts.words.ENOUGH", 0)  # and no short words come to help
-    with pytest.raises(UsageError, match="none of 1 words is one token of deepseek-r1"):
+def test_words_without_a_stable_token_are_an_error(monkeypatch):
+    monkeypatch.setattr("kvtrace.text.prompts.words.MIN_SINGLE", 0)  # and no short words come to help
+    with pytest.raises(UsageError, match="none of 1 words is a single token of deepseek-r1"):
         hashes_to_texts(DEEPSEEK, [[0]], [4], 4, words=["Brzęczyszczykiewicz"])
 
 
 def test_an_unknown_separator_is_an_error():
-    with pytest.raises(UsageError, match="separator is 'pad'; it is one of none, bos, eos"):
+    with pytest.raises(UsageError, match="--separator 'pad' is unknown. Choose one of: none, bos, eos"):
         hashes_to_texts(DEEPSEEK, [[0]], [4], 4, separator="pad")
 
 
@@ -190,7 +190,7 @@ def checked(rows, lengths, tokens):
     """Rows that a verifier finds exact of such tokens, at blocks of 2."""
     ids = np.array([block for row in rows for block in row])
     offsets = np.cumsum([0] + [len(row) for row in rows])
-    verifier = Verifier(Blocks.of(ids, offsets, np.array(lengths), 2))
+    verifier = Verifier(PromptBlocks.of(ids, offsets, np.array(lengths), 2))
     verifier.add(0, np.concatenate(tokens).astype(np.uint32), np.cumsum([0] + [len(row) for row in tokens]))
     return verifier.exact()
 
@@ -244,7 +244,7 @@ def test_bodies_ask_for_one_token_where_the_trace_has_none(trace, tmp_path):
     assert rows_of(tmp_path / "p.jsonl")[0]["model"] == "m"
 
 
-def test_what_anonymize_makes_of_the_prompts_is_the_trace(tmp_path):
+def test_anonymizing_the_prompts_gives_the_trace(tmp_path):
     from kvtrace.cli import run as command
 
     source, prompts, back = tmp_path / "t.jsonl", tmp_path / "p.jsonl", tmp_path / "back.jsonl"
@@ -264,8 +264,8 @@ def test_the_command_counts_exact_prompts(trace, tmp_path, capsys):
     write_trace(trace, tmp_path / "t.jsonl")
     assert run(tmp_path / "t.jsonl", "-o", tmp_path / "p.jsonl", "--tokenizer", "deepseek-r1", "--to", "openai") == 0
     said = capsys.readouterr().err
-    assert "3 of 3 prompts re-tokenise to the trace's lengths and sharing (100.00%)" in said
-    assert "this tokenizer's adds 3 tokens" in said  # beginning of sentence, user, assistant
+    assert "3 of 3 prompts have the trace's lengths and sharing when tokenised again (100.00%)" in said
+    assert "this tokenizer's template adds 3 tokens" in said  # beginning of sentence, user, assistant
     assert "1 requests have an output of 0 tokens" in said
 
 
@@ -279,7 +279,7 @@ def test_the_command_counts_exact_prompts(trace, tmp_path, capsys):
         (["--model", "m"], 2),  # plain prompts name no model
     ],
 )
-def test_what_will_not_do_is_refused_and_leaves_no_file(trace, tmp_path, capsys, options, status):
+def test_invalid_options_are_refused_and_leave_no_file(trace, tmp_path, capsys, options, status):
     from kvtrace import write as write_trace
 
     write_trace(trace, tmp_path / "t.jsonl")
@@ -302,13 +302,13 @@ def test_an_empty_trace_gives_an_empty_file(tmp_path):
     assert (tmp_path / "p.jsonl").read_bytes() == b""
 
 
-def test_every_prompt_of_the_conversation_trace_comes_back(shared, tmp_path):
+def test_every_prompt_of_the_conversation_trace_is_exact(shared, tmp_path):
     part = read(shared / "data/mooncake/conversation_trace.jsonl")[:300]
     tokenizer = load(str(shared / "data/tokenizers/qwen3"))
     for separator in ("none", "eos"):
         assert write(part, tmp_path / "p.jsonl", tokenizer, separator=separator).exact == 300
 
 
-def test_the_founding_workflow_runs():
+def test_the_workflow_of_lins_report_runs():
     made_up = runpy.run_path(str(ROOT / "examples/texts_workflow.py"))["main"](20)
     assert len(made_up) == 20 and all(made_up)

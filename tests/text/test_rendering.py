@@ -65,7 +65,7 @@ def assert_same(template, requests):
 
 @pytest.mark.parametrize("name", PROVED)
 @given(requests=logs())
-def test_from_memory_comes_what_the_whole_template_gives(name, requests):
+def test_rendering_from_memory_equals_full_rendering(name, requests):
     template = ChatTemplate(PROVED[name], bos_token="<s>")
     assert template._renderer is not None
     assert_same(template, requests)
@@ -113,7 +113,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_a_template_that_is_no_automaton_is_rendered_as_a_whole(why):
+def test_a_template_that_is_not_a_state_machine_is_rendered_in_full(why):
     assert ChatTemplate(REFUSED[why])._renderer is None
 
 
@@ -135,7 +135,7 @@ def test_values_that_are_no_state_are_met_by_giving_up(why):
     assert_same(template, [(messages[:end], None) for end in (1, 2, 3)])
 
 
-def test_what_raises_raises_the_same_from_memory():
+def test_errors_are_the_same_when_rendering_from_memory():
     source = (
         "{% for m in messages %}\n{% if m.content == 'no' %}{{ raise_exception('not that') }}{% endif %}{% endfor %}"
     )
@@ -166,7 +166,7 @@ def test_a_prompt_that_comes_out_differently_stops_the_run(monkeypatch):
     template = ChatTemplate(PLAIN)
     with template.remembering():
         template.render([{"role": "user", "content": "a"}])
-        monkeypatch.setattr(templates, "CHECKED", 1)
+        monkeypatch.setattr(templates, "CHECK_INTERVAL", 1)
         monkeypatch.setattr(template._memory, "render", lambda given: "else")
-        with pytest.raises(KvtraceError, match="came out differently"):
+        with pytest.raises(KvtraceError, match="differs from the full rendering"):
             template.render([{"role": "user", "content": "a"}])

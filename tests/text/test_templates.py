@@ -72,7 +72,7 @@ def test_json_is_not_escaped_and_keeps_its_order():
     )
 
 
-def test_what_a_template_may_look_for_is_there_or_not_as_in_transformers():
+def test_template_variables_are_defined_as_in_transformers():
     source = "{{ documents is none }} {{ tools is none }} {{ bos_token is defined }} {{ strftime_now is defined }}"
     assert written(source) == "True True False True"
     assert ChatTemplate("{{ eos_token }}", bos_token=None, eos_token="</s>").render([ASK]) == "</s>"
@@ -122,7 +122,7 @@ def test_the_same_request_renders_the_same_on_any_day():
 # -- generation prompt ---------------------------------------------------------------------------------------------
 
 
-def test_a_generation_prompt_replaces_what_the_template_appends():
+def test_a_generation_prompt_replaces_the_templates_own():
     assert template("strings").render([ASK]) == "<|user|>Which boat?<|assistant|>"
     assert template("strings", generation_prompt=r"<|go|>\n").render([ASK]) == "<|user|>Which boat?<|go|>\n"
     assert template("strings", generation_prompt="").render([ASK]) == "<|user|>Which boat?"
@@ -132,7 +132,7 @@ def test_a_generation_prompt_is_appended_where_the_template_appends_none_at_all(
     assert template("strict", generation_prompt="<go>").render([ASK]).endswith("<|end|><go>")
 
 
-def test_a_generation_prompt_replaces_nothing_after_a_tool_if_there_was_nothing():
+def test_a_generation_prompt_adds_nothing_after_a_tool_message_if_the_template_does_not():
     #  strings.jinja appends after a user's message, but not after a tool's; objects.jinja after both
     answered = [ASK, call("{}"), {"role": "tool", "content": "Ding.", "tool_call_id": "1"}]
     assert template("strings", generation_prompt="<go>").render(answered).endswith("<|tool|>Ding.")
@@ -161,7 +161,7 @@ def test_text_is_a_part_for_a_template_of_lists_alone():
     assert template("lists").render([ASK]) == "<|user|>Which boat?"
 
 
-def test_a_null_content_is_kept_for_a_template_that_looks_for_it():
+def test_a_null_content_stays_null_for_a_template_that_checks_for_it():
     assert "<|assistant|>(null)<call" in template("strings").render([ASK, call("{}", content=None)])
 
 
@@ -187,14 +187,14 @@ def test_probing_a_template_that_takes_nothing_ends():
     assert str(error_of(nothing.render, [ASK])) == "the chat template raised TemplateError at its line 1: Never."
 
 
-def test_roles_that_nobody_knows_are_rendered_too():
+def test_unknown_roles_are_rendered():
     assert "<|ghost|>a\nb" in template("objects").render([{"role": "ghost", "content": parts("a", "b")["content"]}])
 
 
 # -- sources -------------------------------------------------------------------------------------------------------
 
 
-def test_chat_template_jinja_goes_before_the_settings_and_a_file_before_both(tmp_path):
+def test_chat_template_jinja_precedes_the_settings_and_a_file_precedes_both(tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((DATA / "tiny" / name).read_bytes())
     (tmp_path / "mine.jinja").write_text("mine")
@@ -211,7 +211,7 @@ def test_a_tokenizer_without_a_template_has_none(tmp_path):
     assert templates.load(None) is None
 
 
-def test_a_template_file_that_is_not_there_is_a_usage_error(tmp_path):
+def test_a_missing_template_file_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match=re.escape(str(tmp_path / "none.jinja"))):
         templates.load(TINY, chat_template=tmp_path / "none.jinja")
 
@@ -226,11 +226,11 @@ def test_of_named_templates_tool_use_is_for_requests_with_tools(listed):
 
 def test_named_templates_without_a_default_are_a_usage_error():
     for source in ({"rag": "R"}, [], [{"name": "rag"}], {"default": 3}):
-        assert "no chat template named default" in str(error_of(ChatTemplate, source))
+        assert "chat templates is named default" in str(error_of(ChatTemplate, source))
 
 
 @pytest.mark.parametrize("source, words", [("a\n{% if %}", ":2: the"), ("{{ 'a' | nope }}", "nope"), ("{% for", "")])
-def test_a_template_that_is_no_jinja_is_a_usage_error(source, words):
+def test_an_invalid_template_is_a_usage_error(source, words):
     error = error_of(written, source)
     assert isinstance(error, InputError) and "not valid Jinja" in str(error) and words in str(error)
 

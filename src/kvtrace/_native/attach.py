@@ -1,33 +1,24 @@
-"""Where requests attach to the forest of the requests before them: found in a trace (`walk`), and made anew (`Growth`).
+"""Where requests attach to the forest of earlier requests: measured in a trace (`walk`) and generated (`Growth`).
 
-A request's attachment is the deepest block of its path that was seen before. Its age is counted in blocks that were
-new since the block's last use. Its kind says how far it lay from the end of the last path that used it (0, 1, 2-3,
-4-10, more) and how many paths had used it (1, 2, 3 or more): 15 kinds, and 3 for partial blocks, which only end paths.
+A request's attachment is the deepest block of its path that was seen before. Its age is the number of new blocks since
+the block's last use. Its kind combines the distance from the end of the last path that used it (0, 1, 2-3, 4-10, more)
+and the number of paths that used it (1, 2, 3 or more): 15 kinds, and 3 for partial blocks, which only end paths.
 
 Twin: tests/reference/attach.py.
 """
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.libc.stdlib import free, malloc, realloc
+from cython.cimports.libc.stdlib import free, malloc, realloc
 
 KINDS = 18  # 5 distances * 3 use counts for full blocks, then 3 for partial ones
 FULL_KINDS = 15
-_KINDS = cython.declare(cython.Py_ssize_t, 18)  # the same, for loops without the lock
-_FULL = cython.declare(cython.int, 15)
-MOST_WAYS = cython.declare(cython.int, 3)  # that lead on from where a conversation is taken up
-NEAR_ENOUGH = cython.declare(cython.double, 0.03)  # an age that is off by no more than this share of it will do
-OTHER_KIND = cython.declare(cython.double, 0.5)  # a step to the next kind: so much of the age and the path is off
+NEAR_ENOUGH = cython.declare(cython.double, 0.03)  # accepted error of the age, as a share of it
+OTHER_KIND = cython.declare(cython.double, 0.5)  # cost of one step between kinds, as a share of age + path length
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(-1, check=False)
-def _kind(distance: cython.longlong, uses: cython.int) -> cython.int:
-    """The kind of a full block so far from the end of the last path that used it."""
+def _kind(distance, uses):
+    """The kind of a full block, by its distance from the end of the last path that used it and its uses."""
     band: cython.int = 4
     if distance <= 1:
         band = cython.cast(cython.int, distance)
@@ -39,13 +30,13 @@ def _kind(distance: cython.longlong, uses: cython.int) -> cython.int:
 
 
 def walk(hash_ids, offsets, unseen, parent, distinct):
-    """What each row attaches to; ids must form a forest.
+    """The attachment of each row; ids must form a forest.
 
-    `unseen`: row -> 1 where its partial block is not among its ids (and so counts as new). `parent`: row -> previous
-    turn, or None: then a request continues the session of the last one that used its attachment, unless it adds nothing
-    to it, or more than three ways lead on from there in the whole trace (a prompt that many share). Returns four
-    arrays, one value a row: leading blocks seen before, age and kind of the attachment (kinds of full blocks; 0 where
-    nothing was seen), and 1 where the row continues a session.
+    `unseen`: row -> 1 if its partial block is not among its ids (and so counts as new). `parent`: row -> previous turn,
+    or None. With None, a request continues the session of the last request that used its attachment, unless it adds no
+    block after it, or more than three different blocks follow it in the whole trace (a prompt that many requests
+    share). Returns four arrays with one value per row: leading blocks seen before, age and kind of the attachment
+    (kinds of full blocks; 0 without an attachment), and 1 if the row continues a session.
 
     >>> hits, age, kind, continues = walk(np.array([0, 1, 2, 0, 1]), np.array([0, 2, 3, 5]), np.zeros(3), None, 3)
     >>> hits.tolist(), age.tolist(), kind.tolist(), continues.tolist()
@@ -53,7 +44,7 @@ def walk(hash_ids, offsets, unseen, parent, distinct):
     """
     hash_ids, offsets = np.ascontiguousarray(hash_ids, np.int64), np.ascontiguousarray(offsets, np.int64)
     if len(hash_ids) and not (0 <= hash_ids.min() and hash_ids.max() < distinct):
-        raise ValueError("an id is not below the number of distinct ids")
+        raise ValueError("hash_ids: an id is negative, or not below the number of distinct ids")
     rows = len(offsets) - 1
     hits, age = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
     kind, continues = np.zeros(rows, dtype=np.int32), np.zeros(rows, dtype=np.int32)
@@ -69,9 +60,8 @@ def walk(hash_ids, offsets, unseen, parent, distinct):
     return hits, age, kind, continues
 
 
-def _count_ways(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-                seen: cython.schar[::1], ways: cython.int[::1]):  # fmt: skip
-    """Block -> how many different blocks follow it."""
+def _count_ways(hash_ids, offsets, seen, ways):
+    """Block -> number of different blocks that follow it."""
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     with cython.nogil:
@@ -83,18 +73,14 @@ def _count_ways(hash_ids: cython.const[cython.longlong][::1], offsets: cython.co
                         ways[hash_ids[i - 1]] += 1
 
 
-def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-          unseen: cython.const[cython.longlong][::1], given: cython.bint, parent: cython.const[cython.longlong][::1],
-          ways: cython.const[cython.int][::1], hits: cython.longlong[::1], age: cython.longlong[::1],
-          kind: cython.int[::1], continues: cython.int[::1], last_row: cython.int[::1], uses: cython.schar[::1],
-          clock: cython.longlong[::1]):  # fmt: skip
+def _walk(hash_ids, offsets, unseen, given, parent, ways, hits, age, kind, continues, last_row, uses, clock):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
     block: cython.longlong
     last: cython.int
-    now: cython.longlong = 0  # blocks that were new so far
+    now: cython.longlong = 0  # new blocks so far
     with cython.nogil:
         for row in range(offsets.shape[0] - 1):
             start = offsets[row]
@@ -119,32 +105,14 @@ def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cy
                     uses[hash_ids[i]] += 1
 
 
-Block = cython.struct(
-    last_use=cython.longlong,  # the clock after the path that used it last
-    last_row=cython.longlong,
-    session=cython.longlong,  # of that row
-    parent=cython.int,  # slot of the block before it, -1 = root
-    number=cython.int,  # what the outside calls it
-    bucket=cython.int,  # where it waits to be attached to, -1 = nowhere
-    tokens=cython.int,
-    uses=cython.int,
-)
-Entry = cython.struct(last_use=cython.longlong, slot=cython.int)
-Bucket = cython.struct(  # blocks of one depth and kind in order of last use; those used again since are stale
-    entries=cython.pointer[Entry], length=cython.int, room=cython.int, current=cython.int
-)
-Found = cython.struct(cost=cython.double, depth=cython.Py_ssize_t, slot=cython.int)
-
-
-@cython.cclass
 class Growth:
-    """A forest that grows by attachment: each row's path leaves it at a block of the wanted depth, kind and age.
+    """A forest that grows by attachment: each row's path branches off at a block of the requested depth, kind and age.
 
-    What is off about a block is its age, and for each step from the wanted kind to its own half the wanted age and half
-    the path's length; the least off is taken. Other depths of a row's band are tried, the nearest first, only while no
-    block of a kind is within 0.03 of the age. Where a band has no block at all, the path leaves one block earlier, and
-    so on. A path keeps its number of blocks. Blocks unused while more than `horizon` new ones came are forgotten:
-    memory is bounded by it, and not by the rows.
+    The cost of a block is the error of its age plus, for each step between its kind and the requested one, half the
+    requested age and half the path's length. The block with the least cost is taken. Other depths of a row's band are
+    tried, nearest first, until a block of a kind has an age error of at most 3 %. If a band has no block at all, the
+    path branches off one block earlier, and so on. A path keeps its number of blocks. A block is dropped after
+    `horizon` new blocks without a use, which bounds the memory independently of the number of rows.
 
     >>> forest = Growth(deepest=2, horizon=100, block_size=4)
     >>> hits, age, kind, continues = [0, 0, 1], [0, 0, 2], [0, 0, 3], [0, 0, 1]
@@ -152,21 +120,6 @@ class Growth:
     >>> blocks.tolist(), tail.tolist(), session.tolist(), parent.tolist()
     ([0, 1, 2, 3, 0, 4], [4, 3, 1], [0, 1, 0], [-1, -1, 0])
     """
-
-    slots: cython.pointer[Block]
-    buckets: cython.pointer[Bucket]
-    path: cython.pointer[cython.int]
-    path_room: cython.Py_ssize_t
-    count: cython.int  # slots in use
-    room: cython.int
-    deepest: cython.Py_ssize_t
-    horizon: cython.longlong
-    now: cython.longlong  # the clock: new blocks so far
-    row: cython.longlong
-    sessions: cython.longlong
-    block_size: cython.int
-    nearness: cython.int[18][18]  # kind -> kinds from the nearest on
-    apart: cython.int[18][18]  # and how many steps away each of them is
 
     def __cinit__(self, deepest: cython.Py_ssize_t, horizon: cython.longlong, block_size: cython.int):
         n: cython.Py_ssize_t = (deepest + 1) * _KINDS
@@ -194,15 +147,17 @@ class Growth:
 
     @property
     def remembered(self):
-        """Blocks in memory."""
+        """Number of blocks in memory."""
         return self.count
 
     def grow(self, hits, shallow, deep, length, age, kind, tail, continues):
-        """Add rows: leading blocks to share, and the least and most that will do; blocks in all (at least 1); age and
-        kind of the attachment; tokens in the last block; 1 where the row continues the session of the last row that
-        used its attachment.
+        """Add rows.
 
-        Returns block numbers (int32, paths end to end), tail, session and parent of each row.
+        Args, with one value per row: leading blocks to share, and the least and the greatest accepted number of them;
+        total blocks (at least 1); age and kind of the attachment; tokens in the last block; 1 if the row continues the
+        session of the last row that used its attachment.
+
+        Returns block numbers (int32, paths end to end), and the tail, session and parent of each row.
         """
         columns = [
             np.ascontiguousarray(column, np.int64)
@@ -211,16 +166,16 @@ class Growth:
         hits, shallow, deep, length, age, kind, tail, continues = columns
         rows = len(hits)
         if not all(len(column) == rows for column in columns):
-            raise ValueError("columns of different lengths")
+            raise ValueError("the columns have different lengths")
         if rows and (shallow.min() < 0 or (shallow > hits).any() or (hits > deep).any() or deep.max() > self.deepest):
-            raise ValueError("hits outside their band, or deeper than was said")
+            raise ValueError("hits must be from shallow to deep, and deep at most deepest")
         if rows and (length.min() < 1 or (hits > length).any()):
-            raise ValueError("a path without blocks, or with fewer than it shares")
+            raise ValueError("length must be at least 1 and at least hits")
         if rows and (kind.min() < 0 or kind.max() >= _KINDS or tail.min() < 1 or tail.max() > self.block_size):
-            raise ValueError("a kind or a tail that there is not")
+            raise ValueError(f"kind must be from 0 to {_KINDS - 1}, and tail from 1 to the block size")
         total = int(length.sum())
         if self.now + total >= (1 << 31) - 1:
-            raise OverflowError("more blocks than there are numbers")
+            raise OverflowError("more than 2^31 blocks")
         blocks, tails = np.empty(total, dtype=np.int32), np.empty(rows, dtype=np.int32)
         session, parent = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
         if rows and not self._grow(*columns, blocks, tails, session, parent):
@@ -248,7 +203,7 @@ class Growth:
                     break
                 depth = hits[r]
                 wanted = cython.cast(cython.int, kind[r])
-                if depth == length[r]:  # it ends there: the depth is its length
+                if depth == length[r]:  # the path ends at its attachment: its depth is the path's length
                     slot = self._attachment(cython.address(depth), depth, depth, wanted, age[r], length[r])
                 else:
                     if wanted >= _FULL:
@@ -281,15 +236,11 @@ class Growth:
                     break
         return ok
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-2, check=False)
-    def _attachment(self, depth: cython.pointer[cython.Py_ssize_t], shallow: cython.Py_ssize_t, deep: cython.Py_ssize_t,
-                    kind: cython.int, age: cython.longlong, length: cython.longlong) -> cython.int:  # fmt: skip
-        """The slot to attach to, and its depth; -1 and 0 where there is none."""
+    def _attachment(self, depth, shallow, deep, kind, age, length):
+        """The slot to attach to, and its depth; -1 and 0 if there is none."""
         i: cython.int
         kinds: cython.int
-        best: Found
+        best: Candidate
         step: cython.double = (age + length) * OTHER_KIND
         while depth[0] > 0:
             best.slot = -1
@@ -298,25 +249,20 @@ class Growth:
             kinds = 3 if kind >= _FULL else _FULL
             for i in range(kinds):
                 if best.slot >= 0 and best.cost <= self.apart[kind][i] * step:
-                    break  # further kinds can't be better
+                    break  # kinds further away have a greater cost
                 self._around(cython.address(best), depth[0], shallow, deep, self.nearness[kind][i], age,
                              self.apart[kind][i] * step)  # fmt: skip
             if best.slot >= 0:
                 depth[0] = best.depth
                 return best.slot
             if kind >= _FULL:
-                kind -= _FULL  # one block less, and a new last one
+                kind -= _FULL  # the path's last block will be a new one
             depth[0] -= 1
             shallow = deep = depth[0]
         return -1
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _around(self, best: cython.pointer[Found], wanted: cython.Py_ssize_t, shallow: cython.Py_ssize_t,
-                deep: cython.Py_ssize_t, kind: cython.int, age: cython.longlong,
-                penalty: cython.double) -> cython.int:  # fmt: skip
-        """Look for a better block of a kind: at the wanted depth, and then around it in the band if its age is off."""
+    def _around(self, best, wanted, shallow, deep, kind, age, penalty):
+        """Update `best` with blocks of a kind: at the wanted depth, then around it in the band if the age is off."""
         step: cython.Py_ssize_t = 0
         place: cython.Py_ssize_t
         slot: cython.int
@@ -339,11 +285,8 @@ class Growth:
                 break
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-2, check=False)
-    def _nearest(self, index: cython.Py_ssize_t, wanted: cython.longlong) -> cython.int:
-        """The block of a bucket whose last use is nearest to the wanted time (the earlier of two), or -1."""
+    def _nearest(self, index, wanted):
+        """The block of a bucket whose last use is nearest to the wanted time, or -1. Ties: the earlier one."""
         bucket: cython.pointer[Bucket] = cython.address(self.buckets[index])
         low: cython.int = 0
         high: cython.int = bucket.length
@@ -370,20 +313,12 @@ class Growth:
             return bucket.entries[later].slot
         return bucket.entries[low].slot
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _is_current(self, entry: Entry, index: cython.Py_ssize_t, oldest: cython.longlong) -> cython.bint:
+    def _is_current(self, entry, index, oldest):
         slot: cython.pointer[Block] = cython.address(self.slots[entry.slot])
         return slot.last_use == entry.last_use and slot.bucket == index and entry.last_use >= oldest
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _new_block(self, place: cython.Py_ssize_t) -> cython.int:
-        """A full block at a place of the path (from 0), child of the one before."""
+    def _new_block(self, place):
+        """Add a full block at a position of the path (from 0), as a child of the block before."""
         slot: cython.pointer[Block] = cython.address(self.slots[self.count])
         slot.last_use = -1
         slot.parent = self.path[place - 1] if place > 0 else -1
@@ -396,13 +331,8 @@ class Growth:
         self.now += 1
         return 0
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _use(self, index: cython.int, depth: cython.longlong, length: cython.longlong,
-             session: cython.longlong) -> cython.bint:  # fmt: skip
-        """The block was used by this row's path; False when memory ran out."""
+    def _use(self, index, depth, length, session):
+        """Record the use of a block by the current row's path; False if memory ran out."""
         slot: cython.pointer[Block] = cython.address(self.slots[index])
         kind: cython.int
         into: cython.int = -1
@@ -415,18 +345,14 @@ class Growth:
                 kind = _FULL + slot.uses - 1
             into = cython.cast(cython.int, depth * _KINDS + kind)
         if slot.last_use == self.now and slot.bucket == into:
-            return True  # again at the same time: it waits there already
+            return True  # used again at the same time: its entry exists already
         if slot.bucket >= 0:
             self.buckets[slot.bucket].current -= 1
         slot.last_use = self.now
         slot.bucket = into
         return into < 0 or self._push(into, index)
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _push(self, into: cython.int, index: cython.int) -> cython.bint:
+    def _push(self, into, index):
         bucket: cython.pointer[Bucket] = cython.address(self.buckets[into])
         if bucket.length == bucket.room and not self._tidy(into):
             return False
@@ -436,11 +362,8 @@ class Growth:
         bucket.current += 1
         return True
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _tidy(self, into: cython.int) -> cython.bint:
-        """A full bucket: drop what is stale, and grow if most was not."""
+    def _tidy(self, into):
+        """Drop a full bucket's stale entries, and grow it if at least half are current."""
         bucket: cython.pointer[Bucket] = cython.address(self.buckets[into])
         entries: cython.pointer[Entry]
         i: cython.int
@@ -462,11 +385,8 @@ class Growth:
             bucket.entries = entries
         return True
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _make_room(self, length: cython.longlong) -> cython.bint:
-        """Slots for a path of so many new blocks; False when memory ran out."""
+    def _make_room(self, length):
+        """Reserve slots for a path of `length` new blocks; False if memory ran out."""
         slots: cython.pointer[Block]
         path: cython.pointer[cython.int]
         if length > self.path_room:
@@ -492,11 +412,8 @@ class Growth:
                 self.slots = slots
         return True
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _forget(self) -> cython.bint:
-        """Drop blocks beyond the horizon; a block is used no earlier than those below it, so none loses its parent."""
+    def _forget(self):
+        """Drop blocks beyond the horizon. A block is used whenever its children are, so no child loses its parent."""
         moved: cython.pointer[cython.int] = cython.cast(
             cython.pointer[cython.int], malloc(cython.cast(cython.size_t, self.count) * cython.sizeof(cython.int))
         )
@@ -507,7 +424,7 @@ class Growth:
         oldest: cython.longlong = self.now - self.horizon
         if moved == cython.NULL:
             return False
-        for k in range((self.deepest + 1) * _KINDS):  # entries first: they are judged by the slots as they were
+        for k in range((self.deepest + 1) * _KINDS):  # entries first, because `_is_current` needs the old slots
             bucket = cython.address(self.buckets[k])
             left = 0
             for i in range(bucket.length):
@@ -534,11 +451,11 @@ class Growth:
 
 
 def _nearest_kinds(kind):
-    """All kinds of full blocks, or of partial ones, from the given one outwards."""
+    """All kinds of full blocks, or of partial ones, in order of distance from the given kind."""
     same = range(FULL_KINDS) if kind < FULL_KINDS else range(FULL_KINDS, KINDS)
     return sorted(same, key=lambda other: (_steps(kind, other), other))
 
 
 def _steps(kind, other):
-    """How far apart two kinds of full blocks, or of partial ones, are."""
+    """Distance between two kinds of full blocks, or of partial ones."""
     return abs(kind // 3 - other // 3) + abs(kind % 3 - other % 3)

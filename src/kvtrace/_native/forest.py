@@ -1,19 +1,19 @@
-"""Walks over the rows of a trace: are its ids a forest, what is each block's parent, and new ids that do form one.
+"""Walks over the rows of a trace: check that ids form a forest, find parents, and make ids that form one.
 
-A row's prompt is walked first, then its output, whose blocks continue the chain after the prompt's last FULL block.
+Each row's prompt comes first, then its output, whose blocks follow the prompt's last FULL block.
 Twin: tests/reference/forest.py.
 """
 
 import cython
 import numpy as np
 
-UNSEEN = -2  # parent of an id that has not appeared
+UNSEEN = -2  # parent of an id that has not appeared yet
 
 
 def verify(hash_ids, offsets, full_blocks, output_ids=None, output_offsets=None):
-    """(distinct ids, row of the first id that is not the next new one, row of the first id after another parent).
+    """Check that ids are dense and form a forest: (distinct ids, row of the first gap, row of the first fork).
 
-    A row of -1 means that there is none.
+    A gap is an id that is neither known nor the next new one. A fork is an id with two different parents. -1 = none.
 
     >>> verify(np.array([0, 1, 2, 1]), np.array([0, 2, 4]), np.array([2, 2]))
     (3, -1, 1)
@@ -24,7 +24,7 @@ def verify(hash_ids, offsets, full_blocks, output_ids=None, output_offsets=None)
 
 
 def verify_on(hash_ids, offsets, full_blocks, output_ids, output_offsets, parent, distinct):
-    """As `verify`, of the next rows of a trace that comes in pieces; `parent` is filled, `distinct` ids were there.
+    """Like `verify`, for the next piece of a trace. `distinct` ids have appeared so far; fills in `parent`.
 
     >>> parent = np.array([-1, UNSEEN])
     >>> verify_on(np.array([0, 1]), np.array([0, 2]), np.array([2]), None, None, parent, 1), parent
@@ -46,7 +46,7 @@ def parents(hash_ids, offsets, full_blocks, output_ids, output_offsets, distinct
 
 
 def depths(parent):
-    """Blocks from the root to each block, itself included; parents come before their children.
+    """Number of blocks from the root to each block, including itself; parents come before their children.
 
     >>> depths(np.array([-1, 0, 0, 2]))
     array([1, 2, 2, 3])
@@ -70,9 +70,9 @@ def runs(parent, visits):
 
 
 def chain(hash_ids, offsets, full_blocks, output_ids, output_offsets, distinct):
-    """Ids that form a forest: a new one for each distinct (previous new id, id) pair, by first appearance.
+    """New ids that form a forest: one for each distinct (previous new id, id) pair, by first appearance.
 
-    Returns them for the prompts and for the outputs (None where there are none).
+    Returns the new ids of the prompts, and those of the outputs or None.
     """
     arrays = _arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets)
     references = len(arrays[0]) + len(arrays[3])
@@ -84,7 +84,7 @@ def chain(hash_ids, offsets, full_blocks, output_ids, output_offsets, distinct):
 
 
 def _arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets):
-    """Contiguous int64 arrays of checked shapes; no outputs means an empty output in each row."""
+    """Contiguous int64 arrays with checked shapes. Without outputs, each row has an empty output."""
     if output_ids is None:
         output_ids, output_offsets = np.empty(0, dtype=np.int64), np.zeros(len(offsets), dtype=np.int64)
     arrays = [
@@ -92,14 +92,14 @@ def _arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets):
         for array in (hash_ids, offsets, full_blocks, output_ids, output_offsets)
     ]
     if not len(arrays[1]) == len(arrays[2]) + 1 == len(arrays[4]):
-        raise ValueError("offsets do not fit the number of rows")
+        raise ValueError("offsets and full_blocks have different numbers of rows")
     if arrays[1].item(-1) != len(arrays[0]) or arrays[4].item(-1) != len(arrays[3]):
-        raise ValueError("offsets do not end at the number of ids")
+        raise ValueError("the last offset is not the number of ids")
     return arrays
 
 
 def _reach(hash_ids, output_ids, references):
-    """One more than the greatest id that a dense numbering of so many references can hold."""
+    """Upper bound of the number of distinct ids, if the ids are dense: their maximum + 1 or the references."""
     greatest = max((int(ids.max()) for ids in (hash_ids, output_ids) if ids is not None and len(ids)), default=-1)
     return min(greatest + 1, references)
 
@@ -151,15 +151,14 @@ def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cy
     return distinct, gap, fork
 
 
-def _depths(parent: cython.const[cython.longlong][::1], depth: cython.longlong[::1]):
+def _depths(parent, depth):
     block: cython.Py_ssize_t
     with cython.nogil:
         for block in range(parent.shape[0]):
             depth[block] = 1 if parent[block] < 0 else depth[parent[block]] + 1
 
 
-def _runs(parent: cython.const[cython.longlong][::1], visits: cython.const[cython.longlong][::1],
-          chain: cython.longlong[::1]):  # fmt: skip
+def _runs(parent, visits, chain):
     block: cython.Py_ssize_t
     chains: cython.longlong = 0
     with cython.nogil:
@@ -171,13 +170,8 @@ def _runs(parent: cython.const[cython.longlong][::1], visits: cython.const[cytho
                 chains += 1
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _number(key: cython.ulonglong, fresh: cython.longlong, keys: cython.ulonglong[::1],
-            numbers: cython.longlong[::1]) -> cython.longlong:  # fmt: skip
-    """The number of a key, which becomes `fresh` when the key is new."""
+def _number(key, fresh, keys, numbers):
+    """The number of a key; a new key gets the number `fresh`."""
     mask: cython.ulonglong = keys.shape[0] - 1
     slot: cython.ulonglong = key
     slot = (slot ^ (slot >> 30)) * cython.cast(cython.ulonglong, 0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""Numbering by first appearance: of 64-bit ids, and of 128-bit digests that arrive batch by batch.
+"""Numbering by first appearance, for 64-bit ids and for batches of 128-bit digests.
 
 Twin: tests/reference/ids.py.
 """
@@ -10,7 +10,7 @@ MAX_DISTINCT = 2**31 - 2  # provisional ids are int32
 
 
 def renumber(ids):
-    """The ids renumbered 0, 1, 2, ... by first appearance (int64), and how many are distinct.
+    """Renumber ids 0, 1, 2, ... by first appearance (int64); also returns the number of distinct ids.
 
     >>> renumber(np.array([7, -3, 7, 9]))
     (array([0, 1, 0, 2]), 3)
@@ -20,7 +20,7 @@ def renumber(ids):
     if len(ids) == 0:
         return numbered, 0
     low, high = int(ids.min()), int(ids.max())
-    if 0 <= low and high < 4 * len(ids) + 1024:  # dense enough for one array: id -> number
+    if 0 <= low and high < 4 * len(ids) + 1024:  # dense enough for an array: id -> number
         distinct = _renumber_dense(ids, np.full(high + 1, -1, dtype=np.int64), numbered)
         return numbered, distinct
     slots = 1024
@@ -34,7 +34,7 @@ def renumber(ids):
 
 
 def is_numbered(ids):
-    """Whether ids are 0, 1, 2, ... by first appearance already.
+    """Whether ids are already numbered 0, 1, 2, ... by first appearance.
 
     >>> is_numbered(np.array([0, 1, 0, 2])), is_numbered(np.array([0, 2]))
     (True, False)
@@ -42,7 +42,7 @@ def is_numbered(ids):
     return bool(_is_numbered(np.ascontiguousarray(ids, dtype=np.int64)))
 
 
-def _is_numbered(ids: cython.const[cython.longlong][::1]):
+def _is_numbered(ids):
     i: cython.Py_ssize_t
     fresh: cython.longlong = 0
     sound: cython.bint = True
@@ -64,19 +64,14 @@ def _larger(keys, numbers):
     return larger_keys, larger_numbers
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _mix(x: cython.ulonglong) -> cython.ulonglong:
+def _mix(x):
     """Spread the bits of an id over the table (the finaliser of SplitMix64)."""
     x = (x ^ (x >> 30)) * cython.cast(cython.ulonglong, 0xBF58476D1CE4E5B9)
     x = (x ^ (x >> 27)) * cython.cast(cython.ulonglong, 0x94D049BB133111EB)
     return x ^ (x >> 31)
 
 
-def _renumber_dense(ids: cython.const[cython.longlong][::1], number: cython.longlong[::1],
-                    out: cython.longlong[::1]):  # fmt: skip
+def _renumber_dense(ids, number, out):
     i: cython.Py_ssize_t
     distinct: cython.longlong = 0
     with cython.nogil:
@@ -88,9 +83,8 @@ def _renumber_dense(ids: cython.const[cython.longlong][::1], number: cython.long
     return distinct
 
 
-def _renumber_sparse(ids: cython.const[cython.longlong][::1], done: cython.Py_ssize_t, distinct: cython.longlong,
-                     keys: cython.longlong[::1], numbers: cython.longlong[::1], out: cython.longlong[::1]):  # fmt: skip
-    """Number ids from `done` on, until all are or the table is half full; returns (done, distinct)."""
+def _renumber_sparse(ids, done, distinct, keys, numbers, out):
+    """Number ids from `done` on, until the end or until the table is half full; returns (done, distinct)."""
     i: cython.Py_ssize_t = done
     slot: cython.ulonglong
     mask: cython.ulonglong = keys.shape[0] - 1
@@ -111,8 +105,7 @@ def _renumber_sparse(ids: cython.const[cython.longlong][::1], done: cython.Py_ss
     return i, distinct
 
 
-def _place(keys: cython.const[cython.longlong][::1], numbers: cython.const[cython.longlong][::1],
-           into_keys: cython.longlong[::1], into_numbers: cython.longlong[::1]):  # fmt: skip
+def _place(keys, numbers, into_keys, into_numbers):
     i: cython.Py_ssize_t
     slot: cython.ulonglong
     mask: cython.ulonglong = into_keys.shape[0] - 1
@@ -126,10 +119,10 @@ def _place(keys: cython.const[cython.longlong][::1], numbers: cython.const[cytho
 
 
 def number_rows(found, offsets, order, output_found=None, output_offsets=None):
-    """Final ids of rows taken in `order`: 0, 1, 2, ... by first appearance, each row's prompt before its output.
+    """Final ids of the rows in `order`: 0, 1, 2, ... by first appearance, each row's prompt before its output.
 
-    `found` holds provisional int32 numbers from 0, prompts end to end in the order they were found. Returns the final
-    ids (int64) of the prompts in the new order, and those of the outputs (None where there are none).
+    `found` has provisional int32 numbers from 0, for prompts end to end in their original order. Returns the final ids
+    (int64) of the prompts in the new order, and those of the outputs or None.
 
     >>> number_rows(np.array([0, 1, 0, 2], dtype=np.int32), np.array([0, 2, 4]), np.array([1, 0]))
     (array([0, 1, 0, 2]), None)
@@ -138,9 +131,9 @@ def number_rows(found, offsets, order, output_found=None, output_offsets=None):
     if not outputs:
         output_found, output_offsets = np.empty(0, dtype=np.int32), np.zeros(len(offsets), dtype=np.int64)
     if not (len(offsets) == len(output_offsets) == len(order) + 1 and _is_order(order)):
-        raise ValueError("the order is not one of all rows")
+        raise ValueError("order is not a permutation of the rows")
     if offsets.item(-1) != len(found) or output_offsets.item(-1) != len(output_found):
-        raise ValueError("offsets do not end at the number of ids")
+        raise ValueError("the last offset is not the number of ids")
     greatest = max((int(part.max()) for part in (found, output_found) if len(part)), default=-1)
     number = np.full(greatest + 1, -1, dtype=np.int32)  # provisional -> final
     hash_ids, output_ids = np.empty(len(found), dtype=np.int64), np.empty(len(output_found), dtype=np.int64)
@@ -156,10 +149,7 @@ def _is_order(order) -> bool:
     return len(order) == 0 or (order.min() == 0 and (np.bincount(order, minlength=len(order)) == 1).all())
 
 
-def _number_rows(found: cython.const[cython.int][::1], offsets: cython.const[cython.longlong][::1],
-                 output_found: cython.const[cython.int][::1], output_offsets: cython.const[cython.longlong][::1],
-                 order: cython.const[cython.longlong][::1], number: cython.int[::1],
-                 hash_ids: cython.longlong[::1], output_ids: cython.longlong[::1]):  # fmt: skip
+def _number_rows(found, offsets, output_found, output_offsets, order, number, hash_ids, output_ids):
     r: cython.Py_ssize_t
     row: cython.longlong
     i: cython.Py_ssize_t
@@ -186,8 +176,8 @@ def _number_rows(found: cython.const[cython.int][::1], offsets: cython.const[cyt
 class DigestIndex:
     """Numbers 128-bit digests 0, 1, 2, ... by first appearance, across batches.
 
-    Holds 16 bytes a distinct digest and at most 16 more for the table and for growth; the digests are keyed hashes,
-    so their own bits place them in the table.
+    Uses 16 bytes per distinct digest, and at most 16 more for the hash table and for growth. The digests are keyed
+    hashes, so their own bits are the hash-table index.
 
     >>> index = DigestIndex()
     >>> index.add(np.array([[1, 2], [3, 4], [1, 2]], dtype=np.uint64))
@@ -213,7 +203,7 @@ class DigestIndex:
             self._grow()
 
     def fresh(self, count: int) -> np.ndarray:
-        """The next `count` numbers, for blocks that nothing else shares; they have no digest and need no slot."""
+        """The next `count` numbers, for blocks that no other row shares; they have no digest and no slot."""
         start = self.distinct
         if start + count > MAX_DISTINCT:
             raise OverflowError("more than 2^31 distinct blocks")
@@ -233,8 +223,7 @@ class DigestIndex:
         _index(self._digests, self.distinct, self._table)
 
 
-def _number(digests: cython.const[cython.ulonglong][:, ::1], done: cython.Py_ssize_t, distinct: cython.int,
-            store: cython.ulonglong[:, ::1], table: cython.int[::1], out: cython.int[::1]):  # fmt: skip
+def _number(digests, done, distinct, store, table, out):
     i: cython.Py_ssize_t = done
     slot: cython.ulonglong
     mask: cython.ulonglong = table.shape[0] - 1
@@ -259,14 +248,14 @@ def _number(digests: cython.const[cython.ulonglong][:, ::1], done: cython.Py_ssi
     return i, distinct
 
 
-def _index(store: cython.const[cython.ulonglong][:, ::1], distinct: cython.Py_ssize_t, table: cython.int[::1]):
+def _index(store, distinct, table):
     i: cython.Py_ssize_t
     slot: cython.ulonglong
     mask: cython.ulonglong = table.shape[0] - 1
     with cython.nogil:
         for i in range(distinct):
             if store[i, 0] == 0 and store[i, 1] == 0:
-                continue  # a fresh number without a digest
+                continue  # a number of `fresh`, without a digest
             slot = store[i, 0] & mask
             while table[slot] >= 0:
                 slot = (slot + 1) & mask

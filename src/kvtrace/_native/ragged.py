@@ -1,11 +1,11 @@
-"""Rows of unequal length in one array: gathering some of them. Twin: tests/reference/ragged.py."""
+"""Gathers rows of unequal length from one array. Twin: tests/reference/ragged.py."""
 
 import cython
 import numpy as np
 
 
 def take(values, offsets, rows):
-    """The given rows of `values` cut by `offsets`, end to end, and their offsets.
+    """The given rows of `values`, which `offsets` divides into rows, end to end; and their offsets.
 
     >>> take(np.array([1, 2, 3, 4]), np.array([0, 1, 3, 4]), np.array([2, 1]))
     (array([4, 2, 3]), array([0, 1, 3]))
@@ -14,7 +14,7 @@ def take(values, offsets, rows):
     offsets = np.ascontiguousarray(offsets, dtype=np.int64)
     rows = np.ascontiguousarray(rows, dtype=np.int64)
     if len(rows) and not (0 <= rows.min() and rows.max() < len(offsets) - 1):
-        raise IndexError("no such row")
+        raise IndexError("rows: an index is outside the rows of offsets")
     taken_offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(offsets[rows + 1] - offsets[rows], out=taken_offsets[1:])
     taken = np.empty(taken_offsets.item(-1), dtype=np.int64)
@@ -22,8 +22,7 @@ def take(values, offsets, rows):
     return taken, taken_offsets
 
 
-def _take(values: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-          rows: cython.const[cython.longlong][::1], out: cython.longlong[::1]):  # fmt: skip
+def _take(values, offsets, rows, out):
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
     at: cython.Py_ssize_t = 0

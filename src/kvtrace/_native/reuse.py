@@ -1,9 +1,9 @@
-"""Where each request finds its blocks in one recency list: exact reuse distances for every capacity in one pass.
+"""The positions of each request's blocks in one recency list: exact reuse distances for all capacities in one pass.
 
-A request's path goes to the front of the list, its root foremost. What a later path takes from there is again a
-leading run of that path, so the list is a row of runs, one a request, each the deeper end of its path; and ancestors
-are never less recent than their descendants. A Fenwick tree over requests counts the blocks in the runs before one, and
-blocks that were left side by side have consecutive ranks: one look-up a run, not one a block.
+A request's path moves to the front of the list, its root first. A later path takes a leading run of it away, so the
+list is a sequence of runs, one per request, each the deeper end of its path; ancestors are never less recent than their
+descendants. A Fenwick tree over requests counts the blocks of more recent runs, and the blocks of a run have
+consecutive ranks: one lookup per run instead of one per block.
 
 Twin: tests/reference/reuse.py.
 """
@@ -13,10 +13,10 @@ import numpy as np
 
 
 def segments(hash_ids, offsets, distinct):
-    """What each request found, in runs that one earlier request left side by side; ids must form a forest.
+    """The hit blocks of each request, in runs with the same last use; ids must form a forest.
 
-    Returns four arrays, one value a run: the request's row, the row of the earlier request (the blocks' last use), the
-    number of blocks, and the rank of the first: its place in the recency list, 1 = most recent; the others follow it.
+    Returns four arrays with one value per run: the request's row, the row of the blocks' last use, the number of
+    blocks, and the rank of the first block: its position in the recency list, 1 = most recent. The others follow it.
 
     >>> [part.tolist() for part in segments(np.array([0, 1, 2, 0, 1]), np.array([0, 2, 3, 5]), 3)]
     [[2], [0], [2], [2]]
@@ -25,7 +25,7 @@ def segments(hash_ids, offsets, distinct):
 
 
 class Recency:
-    """The recency list of a trace of so many rows and distinct blocks, whose rows may come in pieces.
+    """The recency list of a trace of `rows` rows and `distinct` blocks, which can come in pieces.
 
     >>> recency = Recency(3, 3)
     >>> [part.tolist() for part in recency.found(np.array([0, 1, 2]), np.array([0, 2, 3]))]
@@ -38,16 +38,16 @@ class Recency:
         self._rows, self._distinct = rows, distinct
         self._last_use = np.full(distinct, -1, dtype=np.int32)  # block -> row
         self._weight = np.zeros(rows + 1, dtype=np.int64)  # Fenwick tree: row -> blocks last used by it
-        self._first = self._active = 0  # the first row of the next piece; blocks in the list
+        self._first = self._active = 0  # the first row of the next piece; number of blocks in the list
 
     def found(self, hash_ids, offsets):
-        """What the next rows found, as `segments` tells it; ValueError where there are more rows than were said."""
+        """The runs of the next rows, as in `segments`. Raises ValueError if the trace has more than `rows` rows."""
         hash_ids, offsets = np.ascontiguousarray(hash_ids, np.int64), np.ascontiguousarray(offsets, np.int64)
         rows = len(offsets) - 1
         if len(hash_ids) and not (0 <= hash_ids.min() and hash_ids.max() < self._distinct):
-            raise ValueError("an id is not below the number of distinct ids")
+            raise ValueError("hash_ids: an id is negative, or not below the number of distinct ids")
         if self._first + rows > self._rows:
-            raise ValueError("there are more rows than were said")
+            raise ValueError(f"the trace has more than {self._rows:,} rows")
         longest = int(np.diff(offsets).max()) if rows else 0
         found = np.empty((4, max(2 * rows, longest, 1)), dtype=np.int64)
         row, count = 0, 0
@@ -63,12 +63,10 @@ class Recency:
             found = grown
 
 
-def _segments(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-              row: cython.Py_ssize_t, first: cython.Py_ssize_t, active: cython.longlong, count: cython.Py_ssize_t,
-              last_use: cython.int[::1], weight: cython.longlong[::1], found: cython.longlong[:, ::1]):  # fmt: skip
-    """Walk rows until all are done or the next might not fit `found`; returns (row, active blocks, count).
+def _segments(hash_ids, offsets, row, first, active, count, last_use, weight, found):
+    """Walk rows to the end, or until `found` may be too small; returns (row, active blocks, count).
 
-    The first of these rows is row `first` of the trace.
+    The first row is row `first` of the trace.
     """
     i: cython.Py_ssize_t
     k: cython.Py_ssize_t
@@ -78,12 +76,12 @@ def _segments(hash_ids: cython.const[cython.longlong][::1], offsets: cython.cons
     run: cython.int
     taken: cython.longlong
     before: cython.longlong
-    here: cython.int  # the row's number in the trace
+    trace_row: cython.int  # the row's number in the trace
     rows: cython.Py_ssize_t = offsets.shape[0] - 1
-    whole: cython.Py_ssize_t = weight.shape[0] - 1  # rows of the trace
+    all_rows: cython.Py_ssize_t = weight.shape[0] - 1  # rows of the trace
     with cython.nogil:
         while row < rows:
-            here = cython.cast(cython.int, first + row)
+            trace_row = cython.cast(cython.int, first + row)
             start = offsets[row]
             stop = offsets[row + 1]
             if count + (stop - start) > found.shape[1]:
@@ -94,30 +92,30 @@ def _segments(hash_ids: cython.const[cython.longlong][::1], offsets: cython.cons
                 run = last_use[hash_ids[i]]
                 begin = i
                 while i < stop and last_use[hash_ids[i]] == run:
-                    last_use[hash_ids[i]] = here
+                    last_use[hash_ids[i]] = trace_row
                     i += 1
-                before = active + taken  # blocks more recent than the run's own, as the request found the list
+                before = active + taken  # number of more recent blocks, in the list as it was before this request
                 k = run + 1
                 while k > 0:
                     before -= weight[k]
                     k -= k & -k
-                found[0, count] = here
+                found[0, count] = trace_row
                 found[1, count] = run
                 found[2, count] = i - begin
-                found[3, count] = before + 1  # a path meets a run at its first block: the ones before it are gone
+                found[3, count] = before + 1  # a path takes a run from its first block on
                 count += 1
                 taken += i - begin
                 active -= i - begin
                 k = run + 1
-                while k <= whole:
+                while k <= all_rows:
                     weight[k] -= i - begin
                     k += k & -k
             while i < stop:
-                last_use[hash_ids[i]] = here
+                last_use[hash_ids[i]] = trace_row
                 i += 1
             active += stop - start
-            k = here + 1
-            while k <= whole:
+            k = trace_row + 1
+            while k <= all_rows:
                 weight[k] += stop - start
                 k += k & -k
             row += 1

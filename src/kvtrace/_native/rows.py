@@ -1,20 +1,20 @@
-"""Rows of a trace scanned from JSON: bytes to columns, without a Python object a number.
+"""Scans trace rows from JSON: bytes to columns, without a Python object per number.
 
-The scanner takes what it fully understands: keys without escapes, whole numbers, decimals that it can read exactly,
-ASCII strings. It stops before any other line, and its caller decodes that one with a JSON library and goes on, so the
-two never disagree. Every line must end in a newline and PAD bytes must follow the last: that is what lets the loops
-run without bounds checks. Twin: tests/reference/rows.py.
+The scanner accepts a subset of JSON: keys without escapes, integers, decimals that a double holds exactly, and ASCII
+strings. It stops before any other line. The caller decodes that line with a JSON library and continues, so both always
+agree. Every line must end with a newline, and PAD bytes must follow the last line; this allows loops without bounds
+checks. Twin: tests/reference/rows.py.
 """
 
 import cython
 import numpy as np
 
-PAD = 32  # keys are compared eight bytes at a time, so a little past the end is read
-MAX_KEYS = 64  # other keys that one scanner tells apart in one buffer
-SHORTEST_ROW = 60  # bytes, not more than a row with its four fields can have
+PAD = 32  # bytes after the data; keys are compared eight bytes at a time, so reads go past the end
+MAX_KEYS = 64  # maximum number of different other keys in one buffer
+SHORTEST_ROW = 60  # lower bound in bytes of a row with its four fields
 EXACT_POWERS = 10.0 ** np.arange(23)  # the powers of ten that a double holds exactly
 
-# a field is known by the length of its key in quotes, which all differ, and by the 8 bytes that begin and end it
+# a field is identified by the length of its quoted key (all differ) and by the key's first and last 8 bytes
 _TIMESTAMP = cython.declare(cython.int, len('"timestamp"'))
 _INPUT_LENGTH = cython.declare(cython.int, len('"input_length"'))
 _OUTPUT_LENGTH = cython.declare(cython.int, len('"output_length"'))
@@ -41,9 +41,8 @@ _TEN_TO_19 = cython.declare(cython.ulonglong, 10_000_000_000_000_000_000)
 _TWO_TO_53 = cython.declare(cython.longlong, 1 << 53)
 
 
-@cython.cclass
 class Scanner:
-    """The columns of the rows in one buffer; a thread has its own and uses it again for the next buffer.
+    """The columns of the rows in one buffer. Each thread has its own scanner and reuses it for the next buffer.
 
     >>> scanner = Scanner(100)
     >>> line = b'{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [7, 8], "turn": 2}'
@@ -53,37 +52,13 @@ class Scanner:
     (array([7, 8]), array([9]), [(b'turn', array([0]), array([2]))])
     """
 
-    _data: cython.const[cython.uchar][::1]
-    _powers: cython.const[cython.double][::1]
-    _timestamp: cython.double[::1]
-    _input_length: cython.longlong[::1]
-    _output_length: cython.longlong[::1]
-    _hash_ids: cython.longlong[::1]
-    _offsets: cython.longlong[::1]
-    _output_ids: cython.longlong[::1]
-    _output_offsets: cython.longlong[::1]
-    _lines: cython.longlong[::1]
-    _notes: cython.longlong[:, ::1]  # values of other keys: row, key number, first byte, byte after the last
-    _keys: cython.longlong[:, ::1]  # key number -> first byte of its name, byte after the last, last row that had it
-    _room: cython.Py_ssize_t
-    _row: cython.Py_ssize_t
-    _ids: cython.Py_ssize_t
-    _outputs: cython.Py_ssize_t
-    _line: cython.Py_ssize_t
-    _note: cython.Py_ssize_t
-    _known: cython.Py_ssize_t  # keys that have a number
-    _guess: cython.Py_ssize_t  # the key that should come next, if rows are alike
-    _listed: cython.Py_ssize_t
-    _has: cython.int  # the fields that the row under way has, a bit each
-    _any_outputs: cython.bint
-
     def __init__(self, room: int):
         self._powers = EXACT_POWERS
         self._keys = np.empty((MAX_KEYS, 3), dtype=np.int64)
         self.reserve(room)
 
     def reserve(self, room: int):
-        """Forget all rows, and make space for any rows that `room` bytes can hold: untouched, it costs nothing."""
+        """Drop all rows and reserve space for the rows of a buffer of `room` bytes. Unused space takes no memory."""
         self._room, rows = room, room // SHORTEST_ROW + 2
         self._timestamp = np.empty(rows, dtype=np.float64)
         self._input_length = np.empty(rows, dtype=np.int64)
@@ -97,16 +72,16 @@ class Scanner:
         self.clear()
 
     def clear(self):
-        """Forget all rows, and keep the space."""
+        """Drop all rows and keep the space."""
         self._row = self._ids = self._outputs = self._line = self._note = self._known = self._guess = 0
         self._any_outputs = False
 
     def scan(self, data: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> int:
-        """Take the rows of data[start:stop]; returns where it stopped: at `stop`, or before a line it can't take."""
+        """Scan the rows of data[start:stop]; returns the position after the last row: `stop`, or a line it rejects."""
         at: cython.Py_ssize_t = start
         end: cython.Py_ssize_t
         if not 0 <= start <= stop <= min(self._room, len(data) - PAD) or (stop > start and data[stop - 1] != 10):
-            raise ValueError("these are no whole lines with room around them")
+            raise ValueError("data[start:stop] must be complete lines, followed by PAD bytes, within the reserved room")
         self._data = data
         with cython.nogil:
             while at < stop:
@@ -120,7 +95,7 @@ class Scanner:
         return at
 
     def skip(self):
-        """Count a line without taking a row of it."""
+        """Count a line that has no row."""
         self._line += 1
 
     def add(self, timestamp: cython.double, input_length: cython.longlong, output_length: cython.longlong,
@@ -139,7 +114,7 @@ class Scanner:
         self._line += 1
 
     def others(self):
-        """The other keys' values: a list of (name, rows, values), where values are int64 or a JSON array in bytes."""
+        """Values of other keys: a list of (name, rows, values), with values as int64 or as a JSON array in bytes."""
         notes = np.asarray(self._notes)[: self._note]
         found = []
         for key in range(self._known):
@@ -149,8 +124,8 @@ class Scanner:
                 found.append((name, of_key[:, 0].copy(), self._values(of_key)))
         return found
 
-    def _values(self, notes: cython.const[cython.longlong][:, ::1]):
-        """The noted values: int64 if all are whole numbers, else the bytes of a JSON array."""
+    def _values(self, notes):
+        """The values of notes: int64 if all are integers, else the bytes of a JSON array."""
         i: cython.Py_ssize_t
         values = np.empty(notes.shape[0], dtype=np.int64)
         into: cython.longlong[::1] = values
@@ -167,7 +142,7 @@ class Scanner:
 
     @property
     def line(self):
-        """Lines passed so far."""
+        """Number of lines scanned or skipped so far."""
         return self._line
 
     @property
@@ -205,25 +180,18 @@ class Scanner:
 
     @property
     def lines(self):
-        """The line of each row, the first line of the buffer being 0."""
+        """The line number of each row; the buffer's first line is 0."""
         return np.asarray(self._lines)[: self._row]
 
-    # -- one row: each of these returns where what it took ends, or -1 where it can't take it -----------------------
+    # -- one row: each method returns the position after the part that it scanned, or -1 if it rejects it ------------
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _blank_line(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _blank_line(self, at):
         while self._data[at] == 32 or self._data[at] == 9 or self._data[at] == 13:  # space, tab, carriage return
             at += 1
         return at + 1 if self._data[at] == 10 else -1
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_row(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """A whole line, its row added; or -1 and nothing added."""
+    def _take_row(self, at):
+        """Scan a whole line and add its row; on -1 nothing is added."""
         ids: cython.Py_ssize_t = self._ids
         outputs: cython.Py_ssize_t = self._outputs
         note: cython.Py_ssize_t = self._note
@@ -241,21 +209,13 @@ class Scanner:
         self._end_row()
         return at
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _end_row(self) -> cython.void:
+    def _end_row(self):
         self._lines[self._row] = self._line
         self._row += 1
         self._offsets[self._row] = self._ids
         self._output_offsets[self._row] = self._outputs
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_fields(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _take_fields(self, at):
         if self._data[at] != 123:  # {
             return -1
         at = self._spaces(at + 1)
@@ -270,15 +230,11 @@ class Scanner:
                 return -1
             at = self._spaces(at + 1)
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_field(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _take_field(self, at):
         field: cython.int = self._known_key(at)
         if field == 0:
             return self._take_other(at)
-        if self._has >> field & 1:  # a second time: the last must win
+        if self._has >> field & 1:  # a duplicate key: in JSON the last one counts, so the caller decodes it
             return -1
         self._has |= 1 << field
         at = self._colon(at + field)
@@ -292,11 +248,7 @@ class Scanner:
             return self._take_timestamp(at)
         return self._take_length(at, field)
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _known_key(self, at: cython.Py_ssize_t) -> cython.int:
+    def _known_key(self, at):
         first: cython.ulonglong = self._word(at)
         if first == _W_HASH_ID:
             return _HASH_IDS if self._word(at + 2) == _W_ASH_IDS else 0
@@ -311,12 +263,8 @@ class Scanner:
                 return _OUTPUT_HASH_IDS
         return 0
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_timestamp(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """A decimal without sign or exponent whose digits and power of ten are exact doubles, as their quotient."""
+    def _take_timestamp(self, at):
+        """A decimal without sign or exponent, as digits / power of ten, if both are exact doubles."""
         i: cython.Py_ssize_t
         end: cython.Py_ssize_t
         point: cython.Py_ssize_t = self._whole_end(at)
@@ -337,11 +285,7 @@ class Scanner:
         self._timestamp[self._row] = cython.cast(cython.double, digits) / self._powers[end - point - 1]
         return end
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_length(self, at: cython.Py_ssize_t, field: cython.int) -> cython.Py_ssize_t:
+    def _take_length(self, at, field):
         end: cython.Py_ssize_t = self._whole_end(at)
         if end < 0:
             return -1
@@ -351,32 +295,20 @@ class Scanner:
             self._output_length[self._row] = self._whole(at, end)
         return end
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_hash_ids(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _take_hash_ids(self, at):
         at = self._take_list(at, self._hash_ids, self._ids)
         if at >= 0:
             self._ids = self._listed
         return at
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_output_ids(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _take_output_ids(self, at):
         at = self._take_list(at, self._output_ids, self._outputs)
         if at >= 0:
             self._outputs = self._listed
         return at
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_list(self, at: cython.Py_ssize_t, into: cython.longlong[::1], k: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """A list of ids, written from into[k] on; `_listed` is the place after the last."""
+    def _take_list(self, at, into, k):
+        """A list of ids, written to into[k:]; `_listed` is the position after the last one."""
         c: cython.uint
         first: cython.Py_ssize_t
         value: cython.ulonglong
@@ -395,7 +327,7 @@ class Scanner:
                 at += 1
                 c = self._data[at]
             if at - first > 18 or at == first or (self._data[first] == 48 and at - first > 1):
-                at = self._long_id_end(first)  # rare: a sign, or 19 digits and more
+                at = self._long_id_end(first)  # rare: a sign, or at least 19 digits
                 if at < 0:
                     return -1
                 c = self._data[at]
@@ -417,12 +349,8 @@ class Scanner:
             elif self._data[at] == 9:
                 at = self._spaces(at)
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take_other(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """A key that is none of a trace's, and its scalar: noted, to be decoded by `others`."""
+    def _take_other(self, at):
+        """Another key and its scalar: adds a note, which `others` decodes."""
         name_end: cython.Py_ssize_t = self._string_end(at)
         value: cython.Py_ssize_t
         end: cython.Py_ssize_t
@@ -436,7 +364,7 @@ class Scanner:
         if end < 0:
             return -1
         key = self._key_number(at + 1, name_end - 1)
-        if key < 0 or self._keys[key, 2] == self._row:  # too many keys, or one a second time in this row
+        if key < 0 or self._keys[key, 2] == self._row:  # too many keys, or a duplicate key in this row
             return -1
         self._keys[key, 2] = self._row
         self._notes[self._note, 0] = self._row
@@ -446,12 +374,8 @@ class Scanner:
         self._note += 1
         return end
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _key_number(self, start: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The number of the key named data[start:stop], a new one if it is new, -1 if there are too many."""
+    def _key_number(self, start, stop):
+        """The number of the key data[start:stop]; a new key gets the next number, or -1 if there are too many."""
         _tried: cython.Py_ssize_t
         key: cython.Py_ssize_t = self._guess
         for _tried in range(self._known):
@@ -470,14 +394,10 @@ class Scanner:
         self._guess = self._known
         return self._known - 1
 
-    # -- what JSON is made of ----------------------------------------------------------------------------------------
+    # -- parts of JSON -----------------------------------------------------------------------------------------------
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _word(self, at: cython.Py_ssize_t) -> cython.ulonglong:
-        """Eight bytes as one little-endian number; compilers make one load of it."""
+    def _word(self, at):
+        """Eight bytes as one little-endian integer; compilers turn this into one load."""
         return (
             cython.cast(cython.ulonglong, self._data[at])
             | cython.cast(cython.ulonglong, self._data[at + 1]) << 8
@@ -489,12 +409,7 @@ class Scanner:
             | cython.cast(cython.ulonglong, self._data[at + 7]) << 56
         )
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _same(self, a: cython.Py_ssize_t, a_end: cython.Py_ssize_t, b: cython.Py_ssize_t,
-              b_end: cython.Py_ssize_t) -> cython.bint:  # fmt: skip
+    def _same(self, a, a_end, b, b_end):
         if a_end - a != b_end - b:
             return False
         while a < a_end and self._data[a] == self._data[b]:
@@ -502,30 +417,18 @@ class Scanner:
             b += 1
         return a == a_end
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _spaces(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _spaces(self, at):
         while self._data[at] == 32 or self._data[at] == 9 or self._data[at] == 13:
             at += 1
         return at
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _colon(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Where the value begins, after spaces, a colon and spaces."""
+    def _colon(self, at):
+        """The start of the value, after spaces, a colon and spaces."""
         at = self._spaces(at)
         return self._spaces(at + 1) if self._data[at] == 58 else -1
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _string_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The end of a string of plain ASCII: no escapes, nothing that needs UTF-8 to be checked."""
+    def _string_end(self, at):
+        """The end of a string of plain ASCII, without escapes."""
         if self._data[at] != 34:  # "
             return -1
         at += 1
@@ -535,21 +438,13 @@ class Scanner:
             at += 1
         return at + 1
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _digits_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _digits_end(self, at):
         while 48 <= self._data[at] <= 57:
             at += 1
         return at
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _whole_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The end of a whole number of up to 18 digits."""
+    def _whole_end(self, at):
+        """The end of an integer of at most 18 digits."""
         end: cython.Py_ssize_t
         if self._data[at] == 45:
             at += 1
@@ -558,11 +453,7 @@ class Scanner:
             return -1
         return end
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _whole(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
+    def _whole(self, at, end):
         value: cython.longlong = 0
         minus: cython.bint = self._data[at] == 45
         if minus:
@@ -572,11 +463,8 @@ class Scanner:
             at += 1
         return -value if minus else value
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _long_id_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The end of an id that may be signed, or unsigned with all of 64 bits."""
+    def _long_id_end(self, at):
+        """The end of an id in the range of a signed or an unsigned 64-bit integer."""
         first: cython.Py_ssize_t = at + 1 if self._data[at] == 45 else at
         end: cython.Py_ssize_t = self._digits_end(first)
         value: cython.ulonglong
@@ -584,27 +472,20 @@ class Scanner:
             return -1
         value = self._long_value(first, end)
         if end - first == 20 and (self._data[first] > 49 or value < _TEN_TO_19 or value > _MOST):
-            return -1  # 2^64 or more: the product wraps in C, and passes the end in Python
+            return -1  # 2^64 or more: the product wraps around in C, and exceeds the maximum in Python
         if first > at and value > _MOST_SIGNED:
             return -1
         return end
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _long_value(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.ulonglong:
+    def _long_value(self, at, end):
         value: cython.ulonglong = 0
         while at < end:
             value = value * 10 + (self._data[at] - 48)
             at += 1
         return value
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _long_id(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-        """Its 64 bits as a signed number."""
+    def _long_id(self, at, end):
+        """The 64 bits of an id as a signed integer."""
         value: cython.ulonglong
         if self._data[at] == 45:
             return -cython.cast(cython.longlong, self._long_value(at + 1, end))
@@ -613,11 +494,7 @@ class Scanner:
             return -cython.cast(cython.longlong, _MOST - value) - 1
         return cython.cast(cython.longlong, value)
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _scalar_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def _scalar_end(self, at):
         """The end of a string, a number, true, false or null."""
         c: cython.uchar = self._data[at]
         if c == 34:
@@ -630,12 +507,8 @@ class Scanner:
             return at + 4 if self._word(at) & _FOUR_BYTES == _W_NULL else -1
         return self._number_end(at)
 
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _number_end(self, at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The end of a number without exponent, of 18 digits before the point at most."""
+    def _number_end(self, at):
+        """The end of a number without exponent, with at most 18 digits before the point."""
         end: cython.Py_ssize_t = self._whole_end(at)
         point: cython.Py_ssize_t = end
         if end >= 0 and self._data[end] == 46:

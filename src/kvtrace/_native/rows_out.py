@@ -1,25 +1,21 @@
-"""Rows of a trace printed as JSON, byte for byte as json.dumps prints them. Twin: tests/reference/rows_out.py."""
+"""Prints trace rows as JSON, with the same bytes as json.dumps. Twin: tests/reference/rows_out.py."""
 
 import cython
 import numpy as np
 
-# kinds of column
+# kinds of columns
 WHOLE = 0  # int64
 SECONDS = 1  # int64 milliseconds, printed as seconds: 61114 is 61.114
-TEXT = 2  # values that are JSON already: uint8, and offsets that cut them
-IDS = 3  # int64, and offsets that cut them into lists
-MOST_LISTS = 2
-
-_WHOLE = cython.declare(cython.int, WHOLE)
-_SECONDS = cython.declare(cython.int, SECONDS)
-_TEXT = cython.declare(cython.int, TEXT)
+TEXT = 2  # JSON texts: uint8, and offsets that divide them into rows
+IDS = 3  # int64, and offsets that divide them into lists
+MAX_LISTS = 2
 
 
 def dump(fields, rows: int, first_id: int = 0):
-    """That many rows as lines of JSON: uint8.
+    """The rows as lines of JSON: uint8.
 
-    `fields` are (before, kind, values): the bytes that stand before each value of the field, its kind, and the rows'
-    values; the closing brace is added. `first_id` is added to each id.
+    `fields` are (before, kind, values): the bytes before each value of the field, its kind, and the values of the rows.
+    The closing brace is added. `first_id` is added to each id.
 
     >>> ids = np.array([0, 1, 2]), np.array([0, 2, 3])
     >>> fields = [(b'{"timestamp": ', SECONDS, np.array([0, 61114])), (b', "hash_ids": ', IDS, ids)]
@@ -29,9 +25,9 @@ def dump(fields, rows: int, first_id: int = 0):
     for _, kind, values in fields:
         _check(kind, values, rows)
     lists = [values for _, kind, values in fields if kind == IDS]
-    if len(lists) > MOST_LISTS:
-        raise ValueError(f"{MOST_LISTS} lists of ids are the most")
-    lists += [(np.empty(0, np.int64), np.zeros(rows + 1, np.int64))] * (MOST_LISTS - len(lists))
+    if len(lists) > MAX_LISTS:
+        raise ValueError(f"at most {MAX_LISTS} fields can be lists of ids")
+    lists += [(np.empty(0, np.int64), np.zeros(rows + 1, np.int64))] * (MAX_LISTS - len(lists))
     befores = [before for before, _, _ in fields]
     out = np.empty(_bound(fields, rows, first_id), dtype=np.uint8)
     end = _dump(
@@ -43,19 +39,19 @@ def dump(fields, rows: int, first_id: int = 0):
 
 
 def _check(kind, values, rows):
-    """The loop below reads and writes without bounds checks."""
+    """Check a field's shape: the compiled loop has no bounds checks."""
     if kind in (WHOLE, SECONDS):
         if len(values) != rows:
-            raise IndexError("a field has more or fewer rows")
+            raise IndexError(f"a field does not have {rows} rows")
         return
     items, offsets = values
     if len(offsets) != rows + 1 or offsets[0] < 0 or offsets[rows] > len(items) or (np.diff(offsets) < 0).any():
-        raise IndexError("offsets do not fit the rows or what they cut")
+        raise IndexError("a field's offsets do not match the rows or its values")
 
 
 def _bound(fields, rows, first_id):
-    """No fewer bytes than the rows take."""
-    bound = (2 + 2 * MOST_LISTS) * rows  # closing braces, ends of lines, brackets
+    """Upper bound of the bytes of all rows."""
+    bound = (2 + 2 * MAX_LISTS) * rows  # closing braces, ends of lines, brackets
     for before, kind, values in fields:
         bound += len(before) * rows
         if kind in (WHOLE, SECONDS):
@@ -65,19 +61,19 @@ def _bound(fields, rows, first_id):
         elif len(ids := _cut(values, rows)):
             ends = [int(end) + first_id for end in (ids.min(), ids.max())]
             if not -(2**63) <= ends[0] <= ends[1] < 2**63:
-                raise OverflowError("ids pass 64 bits")
+                raise OverflowError("an id plus first_id exceeds 64 bits")
             widest = max(len(str(end)) for end in ends)
             bound += (widest + 2) * len(ids)
     return bound
 
 
 def _cut(values, rows):
-    """The part of the values that the offsets span."""
+    """The values that the offsets cover."""
     return values[0][values[1][0] : values[1][rows]]
 
 
 def _wholes(fields, rows):
-    """field -> row -> its whole number, 0 where the field is of another kind."""
+    """field -> row -> its integer; 0 for fields of another kind."""
     wholes = np.zeros((len(fields), rows), dtype=np.int64)
     for place, (_, kind, values) in enumerate(fields):
         if kind in (WHOLE, SECONDS):
@@ -86,7 +82,7 @@ def _wholes(fields, rows):
 
 
 def _texts(fields, rows):
-    """All texts end to end, and field -> row -> where its text begins."""
+    """All texts end to end, and field -> row -> start of its text."""
     parts, offsets, length = [np.empty(0, np.uint8)], np.zeros((len(fields), rows + 1), dtype=np.int64), 0
     for place, (_, kind, values) in enumerate(fields):
         if kind == TEXT:
@@ -130,12 +126,7 @@ def _dump(kinds: cython.const[cython.int][::1], keys: cython.const[cython.uchar]
     return at
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put(out: cython.uchar[::1], at: cython.Py_ssize_t, text: cython.const[cython.uchar][::1],
-         i: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:  # fmt: skip
+def _put(out, at, text, i, end):
     while i < end:
         out[at] = text[i]
         at += 1
@@ -143,12 +134,7 @@ def _put(out: cython.uchar[::1], at: cython.Py_ssize_t, text: cython.const[cytho
     return at
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_ids(out: cython.uchar[::1], at: cython.Py_ssize_t, ids: cython.const[cython.longlong][::1],
-             i: cython.Py_ssize_t, end: cython.Py_ssize_t, first_id: cython.longlong) -> cython.Py_ssize_t:  # fmt: skip
+def _put_ids(out, at, ids, i, end, first_id):
     out[at] = 91  # [
     at += 1
     while i < end:
@@ -162,11 +148,7 @@ def _put_ids(out: cython.uchar[::1], at: cython.Py_ssize_t, ids: cython.const[cy
     return at + 1
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_whole(out: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
+def _put_whole(out, at, value):
     if value < 0:
         out[at] = 45  # a minus
         at += 1
@@ -174,11 +156,7 @@ def _put_whole(out: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.long
     return _put_digits(out, at, cython.cast(cython.ulonglong, value))
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_digits(out: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
+def _put_digits(out, at, value):
     end: cython.Py_ssize_t = at + 1
     i: cython.Py_ssize_t
     rest: cython.ulonglong = value
@@ -191,12 +169,8 @@ def _put_digits(out: cython.uchar[::1], at: cython.Py_ssize_t, value: cython.ulo
     return end
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_seconds(out: cython.uchar[::1], at: cython.Py_ssize_t, ms: cython.longlong) -> cython.Py_ssize_t:
-    """Milliseconds as seconds, three decimals without trailing zeros, one at least: the shortest repr of ms / 1000."""
+def _put_seconds(out, at, ms):
+    """Milliseconds as seconds, with one to three decimals and no trailing zeros: the shortest repr of ms / 1000."""
     if ms < 0:
         out[at] = 45
         at += 1

@@ -1,4 +1,4 @@
-"""Who shares which block: contributors counted, blocks split among them, and conversations inferred request by request.
+"""Sharing of blocks: counts contributors, splits blocks among them, and infers conversations from shared blocks.
 
 Twin: tests/reference/sharing.py.
 """
@@ -7,14 +7,14 @@ import cython
 import numpy as np
 
 UNKNOWN = -1
-SEVERAL = 3  # conversations that share a block, from which on it tells nothing of who goes on with it
+SEVERAL = 3  # a block shared by at least this many conversations identifies none of them
 
 
 def count_contributors(parts, contributor, distinct):
-    """How many different contributors use each block (int32).
+    """Number of different contributors of each block (int32).
 
-    `parts` are (ids, offsets) of the prompts and, where there are some, of the outputs; `contributor` is one of each
-    request, from 0 on.
+    `parts` are (ids, offsets) of the prompts and, if present, of the outputs. `contributor` is each request's
+    contributor, from 0.
 
     >>> count_contributors([(np.array([0, 1, 0, 2, 0, 1]), np.array([0, 2, 4, 6]))], np.array([0, 1, 0]), 3)
     array([2, 1, 1], dtype=int32)
@@ -27,7 +27,7 @@ def count_contributors(parts, contributor, distinct):
 
 
 def split(parts, contributor, is_split, distinct):
-    """The ids of each part, where a block that is split has an id of its own for each contributor (int64).
+    """The ids of each part after splitting: a split block gets one id per contributor (int64).
 
     >>> split([(np.array([0, 1, 0, 1]), np.array([0, 2, 4]))], np.array([0, 1]), np.array([False, True]), 2)
     [array([0, 1, 0, 2])]
@@ -36,7 +36,7 @@ def split(parts, contributor, is_split, distinct):
     checked = [_checked(part, len(contributor), distinct) for part in parts]
     ids, offsets = _joined(checked)
     new, copy = np.empty_like(ids), np.full(distinct, UNKNOWN, dtype=np.int64)
-    taken = np.zeros(distinct, dtype=bool)  # block -> its own id has gone to one of its contributors
+    taken = np.zeros(distinct, dtype=bool)  # block -> whether a contributor has taken its original id
     last = np.full(distinct, UNKNOWN, dtype=np.int64)
     _split(ids, offsets, order, contributor, np.ascontiguousarray(is_split).view(np.uint8), copy, last,
            taken.view(np.uint8), distinct, new)  # fmt: skip
@@ -44,11 +44,11 @@ def split(parts, contributor, is_split, distinct):
 
 
 def infer(hash_ids, offsets, tails, distinct):
-    """The conversation of each request, from 0 on (int64), by what requests up to it shared.
+    """The conversation of each request, from 0 (int64), inferred from the requests before it.
 
-    A request goes on with the conversation of the last request that used its deepest block seen before, if that request
-    ends there, unless three conversations or more have used the block. It ends there where all its blocks are shared;
-    with `tails`, all but the last, which may be partial.
+    Take the last request that used the deepest block of this request's shared prefix. This request continues its
+    conversation if the shared prefix is all of that request's path (with `tails`: all except a last, perhaps partial,
+    block) and fewer than three conversations have used the block.
 
     >>> infer(np.array([0, 1, 0, 1, 2, 0, 3]), np.array([0, 2, 5, 7]), False, 4)
     array([0, 0, 1])
@@ -58,7 +58,7 @@ def infer(hash_ids, offsets, tails, distinct):
 
 
 class Inference:
-    """What `infer` remembers, for a trace that comes in pieces: 13 bytes a block and 8 a request.
+    """The state of `infer`, for a trace that comes in pieces: 13 bytes per block and 8 per request.
 
     >>> found = Inference(3, False, 4)
     >>> found.go_on(np.array([0, 1, 0, 1, 2]), np.array([0, 2, 5]), 0)
@@ -68,19 +68,19 @@ class Inference:
     """
 
     def __init__(self, rows, tails, distinct):
-        self.session = np.empty(rows, dtype=np.int32)  # request -> its conversation, as far as it is known
-        self._blocks = np.empty(rows, dtype=np.int32)  # request -> blocks of its prompt
+        self.session = np.empty(rows, dtype=np.int32)  # request -> its conversation, for the rows so far
+        self._blocks = np.empty(rows, dtype=np.int32)  # request -> number of blocks of its prompt
         self._last = np.full(distinct, UNKNOWN, dtype=np.int32)  # block -> the last row that used it
         self._users = np.full((distinct, SEVERAL - 1), UNKNOWN, dtype=np.int32)  # block -> its first conversations
         self._several = np.zeros(distinct, dtype=np.uint8)  # block -> whether there are more
         self._tails, self._fresh = bool(tails), 0
 
     def go_on(self, hash_ids, offsets, row):
-        """The conversations of the next requests, the first of which is `row`."""
+        """The conversations of the next requests; the first of them is `row`."""
         ids, offsets = _checked((hash_ids, offsets), len(offsets) - 1, len(self._last))
         stop = row + len(offsets) - 1
         if not 0 <= row <= stop <= len(self.session):
-            raise ValueError("these are not rows of the trace")
+            raise ValueError("the rows are outside the trace")
         self._blocks[row:stop] = np.diff(offsets)
         self._fresh = _infer(ids, offsets, row, self._tails, self._fresh, self._blocks, self._last, self._users,
                              self._several, self.session)  # fmt: skip
@@ -90,21 +90,21 @@ class Inference:
 def _by_contributor(contributor):
     contributor = np.ascontiguousarray(contributor, dtype=np.int64)
     if len(contributor) and contributor.min() < 0:
-        raise ValueError("a request has no contributor")
+        raise ValueError("contributor: a value is negative")
     return contributor, np.argsort(contributor, kind="stable")
 
 
 def _checked(part, rows, distinct):
     ids, offsets = (np.ascontiguousarray(array, dtype=np.int64) for array in part)
     if len(offsets) != rows + 1 or offsets[0] != 0 or offsets.item(-1) != len(ids) or (np.diff(offsets) < 0).any():
-        raise ValueError("offsets are not those of the rows")
+        raise ValueError("the offsets do not match the rows or the ids")
     if len(ids) and not (0 <= ids.min() and ids.max() < distinct):
-        raise ValueError("an id is not below the number of distinct ids")
+        raise ValueError("an id is negative, or not below the number of distinct ids")
     return ids, offsets
 
 
 def _joined(parts):
-    """Each row's ids of all parts, one after the other."""
+    """The parts' ids, joined row by row."""
     if len(parts) == 1:
         return parts[0]
     lengths = [np.diff(offsets) for _, offsets in parts]
@@ -116,7 +116,7 @@ def _joined(parts):
 
 
 def _parted(joined, parts):
-    """What _joined joined, apart again."""
+    """The inverse of `_joined`."""
     if len(parts) == 1:
         return [joined]
     lengths = [np.diff(offsets) for _, offsets in parts]
@@ -125,7 +125,7 @@ def _parted(joined, parts):
 
 
 def _places(lengths, offsets):
-    """Where each part's ids are among the joined ones."""
+    """The positions of each part's ids among the joined ids."""
     before = offsets[: len(offsets) - 1].copy()
     for count in lengths:
         starts = np.cumsum(count) - count
@@ -133,14 +133,12 @@ def _places(lengths, offsets):
         before += count
 
 
-def _count(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-           order: cython.const[cython.longlong][::1], contributor: cython.const[cython.longlong][::1],
-           count: cython.int[::1], last: cython.longlong[::1]):  # fmt: skip
+def _count(ids, offsets, order, contributor, count, last):
     r: cython.Py_ssize_t
     i: cython.Py_ssize_t
     row: cython.longlong
     with cython.nogil:
-        for r in range(order.shape[0]):  # contributor after contributor
+        for r in range(order.shape[0]):  # in order of contributors
             row = order[r]
             for i in range(offsets[row], offsets[row + 1]):
                 if last[ids[i]] != contributor[row]:
@@ -148,10 +146,7 @@ def _count(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython
                     count[ids[i]] += 1
 
 
-def _split(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-           order: cython.const[cython.longlong][::1], contributor: cython.const[cython.longlong][::1],
-           is_split: cython.const[cython.uchar][::1], copy: cython.longlong[::1], last: cython.longlong[::1],
-           taken: cython.uchar[::1], fresh: cython.longlong, new: cython.longlong[::1]):  # fmt: skip
+def _split(ids, offsets, order, contributor, is_split, copy, last, taken, fresh, new):
     r: cython.Py_ssize_t
     i: cython.Py_ssize_t
     row: cython.longlong
@@ -175,10 +170,7 @@ def _split(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython
                 new[i] = copy[block]
 
 
-def _infer(ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-           first: cython.Py_ssize_t, tails: cython.int, fresh: cython.int, blocks: cython.const[cython.int][::1],
-           last: cython.int[::1], users: cython.int[:, ::1], several: cython.uchar[::1],
-           session: cython.int[::1]):  # fmt: skip
+def _infer(ids, offsets, first, tails, fresh, blocks, last, users, several, session):
     r: cython.Py_ssize_t
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t

@@ -1,6 +1,6 @@
 """SipHash-2-4 with 128-bit output (Aumasson and Bernstein, 2012), and chains of it over blocks of tokens.
 
-Little-endian by arithmetic, so that every machine gives the same digests. Twin: tests/reference/siphash.py.
+Byte order is explicit little-endian, so all machines give the same digests. Twin: tests/reference/siphash.py.
 """
 
 import cython
@@ -23,16 +23,16 @@ def siphash128(key: bytes, message: bytes) -> bytes:
 
 
 def chain(key: bytes, tokens, offsets, roots, block_size: int, tail: bool):
-    """Chained digests of every row's blocks, and their offsets.
+    """Chained digests of the blocks of all rows, and their offsets.
 
     Row r is tokens[offsets[r]:offsets[r + 1]] (uint32); its first block follows roots[r] (two uint64 each). With
-    `tail` a partial last block gets a digest too. Digests come as an array of (low, high) uint64 pairs.
+    `tail`, a partial last block gets a digest too. The digests are an array of (low, high) uint64 pairs.
     """
     tokens = np.ascontiguousarray(tokens, dtype=np.uint32)
     offsets = np.ascontiguousarray(offsets, dtype=np.int64)
     roots = np.ascontiguousarray(roots, dtype=np.uint64).reshape(-1, 2)
     if len(roots) != len(offsets) - 1 or offsets[0] != 0 or offsets.item(-1) != len(tokens) or block_size < 1:
-        raise ValueError("roots, offsets and tokens do not fit each other")
+        raise ValueError("roots, offsets and tokens have inconsistent sizes, or block_size is below 1")
     lengths = np.diff(offsets)
     blocks = -(-lengths // block_size) if tail else lengths // block_size
     block_offsets = np.zeros(len(offsets), dtype=np.int64)
@@ -46,11 +46,7 @@ def _halves(key):
     return int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _round(v: cython.p_ulonglong) -> cython.void:
+def _round(v):
     v[0] += v[1]
     v[1] = (v[1] << 13) | (v[1] >> 51)
     v[1] ^= v[0]
@@ -67,33 +63,21 @@ def _round(v: cython.p_ulonglong) -> cython.void:
     v[2] = (v[2] << 32) | (v[2] >> 32)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _start(v: cython.p_ulonglong, k0: cython.ulonglong, k1: cython.ulonglong) -> cython.void:
+def _start(v, k0, k1):
     v[0] = k0 ^ cython.cast(cython.ulonglong, 0x736F6D6570736575)
     v[1] = k1 ^ cython.cast(cython.ulonglong, 0x646F72616E646F6D) ^ 0xEE
     v[2] = k0 ^ cython.cast(cython.ulonglong, 0x6C7967656E657261)
     v[3] = k1 ^ cython.cast(cython.ulonglong, 0x7465646279746573)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _take(v: cython.p_ulonglong, word: cython.ulonglong) -> cython.void:
+def _take(v, word):
     v[3] ^= word
     _round(v)
     _round(v)
     v[0] ^= word
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _finish(v: cython.p_ulonglong, low: cython.p_ulonglong, high: cython.p_ulonglong) -> cython.void:
+def _finish(v, low, high):
     v[2] ^= 0xEE
     _round(v)
     _round(v)

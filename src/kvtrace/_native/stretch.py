@@ -1,7 +1,7 @@
-"""Paths whose core is longer or shorter than it was, in several copies; their own blocks too.
+"""Stretches or shrinks the core and the own blocks of paths, with several copies of the core.
 
-A core block owns a run of new numbers in each copy of the core; a hash table from (block, copy) to the first of them is
-all that is remembered, so memory grows with the core and not with the rows. Twin: tests/reference/stretch.py.
+A core block maps to a run of new numbers in each copy of the core. The only state is a hash table from (block, copy) to
+the first of them, so memory grows with the core, not with the rows. Twin: tests/reference/stretch.py.
 """
 
 import cython
@@ -9,26 +9,25 @@ import numpy as np
 
 
 def core_blocks(blocks, offsets, core):
-    """How many blocks each path begins with that are core: int64.
+    """Number of leading core blocks of each path: int64.
 
     >>> core_blocks(np.array([0, 1, 0, 2], dtype=np.int32), np.array([0, 2, 4]), np.array([True, False, False]))
     array([1, 1])
     """
     blocks, core = np.ascontiguousarray(blocks, dtype=np.int32), np.ascontiguousarray(core, dtype=np.uint8)
     if len(blocks) and not (0 <= blocks.min() and blocks.max() < len(core)):
-        raise IndexError("a block number is beyond those that are said to be core or not")
-    found = np.zeros(len(offsets) - 1, dtype=np.int64)
-    _core_blocks(blocks, np.ascontiguousarray(offsets, dtype=np.int64), core, found)
-    return found
+        raise IndexError("blocks: a number is outside `core`")
+    counts = np.zeros(len(offsets) - 1, dtype=np.int64)
+    _core_blocks(blocks, np.ascontiguousarray(offsets, dtype=np.int64), core, counts)
+    return counts
 
 
 def stretch(blocks, offsets, kept, partial, copy, copies, end, new_offsets, keys, firsts, fresh):
-    """The stretched paths (int32, cut by new_offsets), the next new number, and the keys that the table now holds more.
+    """The stretched paths (int32, end to end by new_offsets), the next new number, and the keys added to the table.
 
-    kept: row -> core blocks it begins with; partial: row -> 1 where the last of them is not full; copy: row -> the
-    copy of the core it takes. A core block at depth d (1, 2, ...) owns end[d] - end[d - 1] numbers, a partial one at
-    least 1.
-    keys and firsts are the table, a power of two of slots of which at most half may come to be used; -1 is empty.
+    kept: row -> number of its leading core blocks; partial: row -> 1 if the last of them is not full; copy: row -> its
+    copy of the core. A core block at depth d (1, 2, ...) gets end[d] - end[d - 1] numbers, a partial one at least 1.
+    keys and firsts are the hash table: a power of two of slots, at most half of them used; -1 is empty.
 
     >>> table = np.full(8, -1), np.full(8, -1, dtype=np.int32)
     >>> row = np.array([0, 1], dtype=np.int32), np.array([0, 2]), np.array([1]), np.array([0]), np.array([0])
@@ -37,7 +36,7 @@ def stretch(blocks, offsets, kept, partial, copy, copies, end, new_offsets, keys
     """
     blocks = np.ascontiguousarray(blocks, dtype=np.int32)
     if len(keys) != len(firsts) or len(keys) & (len(keys) - 1):
-        raise ValueError("the table's slots are not a power of two")
+        raise ValueError("the number of the table's slots is not a power of two")
     longs = [np.ascontiguousarray(array, dtype=np.int64) for array in (offsets, kept, copy, end, new_offsets)]
     stretched = np.empty(longs[4].item(-1), dtype=np.int32)
     partial = np.ascontiguousarray(partial, dtype=np.uint8)
@@ -46,7 +45,7 @@ def stretch(blocks, offsets, kept, partial, copy, copies, end, new_offsets, keys
 
 
 def moved(keys, firsts, slots):
-    """The same table with more slots.
+    """The same table with `slots` slots.
 
     >>> keys, firsts = moved(np.array([7, -1]), np.array([3, -1], dtype=np.int32), 4)
     >>> sorted(zip(keys.tolist(), firsts.tolist()))
@@ -57,12 +56,8 @@ def moved(keys, firsts, slots):
     return new_keys, new_firsts
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _slot(key: cython.longlong, keys: cython.longlong[::1]) -> cython.Py_ssize_t:
-    """Where a key is, or the empty slot where it belongs."""
+def _slot(key, keys):
+    """The slot of a key, or the empty slot to put it."""
     mask: cython.ulonglong = keys.shape[0] - 1
     mixed: cython.ulonglong = cython.cast(cython.ulonglong, key)
     mixed = (mixed ^ (mixed >> 30)) * cython.cast(cython.ulonglong, 0xBF58476D1CE4E5B9)
@@ -72,16 +67,15 @@ def _slot(key: cython.longlong, keys: cython.longlong[::1]) -> cython.Py_ssize_t
     return mixed
 
 
-def _core_blocks(blocks: cython.const[cython.int][::1], offsets: cython.const[cython.longlong][::1],
-                 core: cython.const[cython.uchar][::1], found: cython.longlong[::1]):  # fmt: skip
+def _core_blocks(blocks, offsets, core, counts):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     with cython.nogil:
-        for row in range(found.shape[0]):
+        for row in range(counts.shape[0]):
             i = offsets[row]
             while i < offsets[row + 1] and core[blocks[i]]:
                 i += 1
-            found[row] = i - offsets[row]
+            counts[row] = i - offsets[row]
 
 
 def _stretch(blocks: cython.const[cython.int][::1], offsets: cython.const[cython.longlong][::1],
@@ -123,8 +117,7 @@ def _stretch(blocks: cython.const[cython.int][::1], offsets: cython.const[cython
     return fresh, added
 
 
-def _move(keys: cython.const[cython.longlong][::1], firsts: cython.const[cython.int][::1],
-          new_keys: cython.longlong[::1], new_firsts: cython.int[::1]):  # fmt: skip
+def _move(keys, firsts, new_keys, new_firsts):
     old: cython.Py_ssize_t
     slot: cython.Py_ssize_t
     with cython.nogil:

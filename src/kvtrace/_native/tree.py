@@ -1,4 +1,4 @@
-"""Paths of requests through a core tree whose nodes get their block numbers when they first appear.
+"""Paths of requests through a core tree. A node gets its block numbers at its first use.
 
 Twin: tests/reference/tree.py.
 """
@@ -8,11 +8,11 @@ import numpy as np
 
 
 def paths(node, own, parent, length, first, fresh):
-    """The paths of some requests: a leading path through the core tree each, then blocks of its own.
+    """The paths of requests: each follows the core tree from the root to a node, then has blocks of its own.
 
-    `node` is where each request leaves the core and `own` how many blocks it adds. `parent` and `length` (blocks) are
-    the tree's, parents before their children; node 0 is the root and has no blocks. `first` holds the first block
-    number of each node, -1 before it appears, and is filled in; `fresh` is the next new number.
+    `node` is each request's last core node, and `own` its number of own blocks. `parent` and `length` (in blocks)
+    describe the tree, parents before their children; node 0 is the root and has no blocks. `first` is the first block
+    number of each node, -1 before its first use, and is filled in. `fresh` is the next new number.
     Returns the paths end to end (int32), their offsets, and the next new number.
 
     >>> first = np.full(3, -1, dtype=np.int32)
@@ -23,9 +23,9 @@ def paths(node, own, parent, length, first, fresh):
     node = np.ascontiguousarray(node, dtype=np.int32)
     parent, length = np.ascontiguousarray(parent, dtype=np.int32), np.ascontiguousarray(length, dtype=np.int64)
     if not len(parent) == len(length) == len(first):
-        raise ValueError("parent, length and first do not fit each other")
+        raise ValueError("parent, length and first have different lengths")
     if len(node) and not (0 <= node.min() and node.max() < len(parent)):
-        raise IndexError("no such node")
+        raise IndexError("node: a number is outside the tree")
     depth = np.empty_like(length)  # node -> blocks from the root to its end
     _depths(parent, length, depth)
     offsets = np.zeros(len(node) + 1, dtype=np.int64)
@@ -35,8 +35,7 @@ def paths(node, own, parent, length, first, fresh):
     return blocks, offsets, fresh
 
 
-def _depths(parent: cython.const[cython.int][::1], length: cython.const[cython.longlong][::1],
-            depth: cython.longlong[::1]):  # fmt: skip
+def _depths(parent, length, depth):
     node: cython.Py_ssize_t
     with cython.nogil:
         for node in range(parent.shape[0]):
@@ -45,10 +44,7 @@ def _depths(parent: cython.const[cython.int][::1], length: cython.const[cython.l
                 depth[node] += depth[parent[node]]
 
 
-def _paths(node: cython.const[cython.int][::1], offsets: cython.const[cython.longlong][::1],
-           parent: cython.const[cython.int][::1], length: cython.const[cython.longlong][::1],
-           depth: cython.const[cython.longlong][::1], first: cython.int[::1], fresh: cython.longlong,
-           blocks: cython.int[::1]):  # fmt: skip
+def _paths(node, offsets, parent, length, depth, first, fresh, blocks):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     at: cython.Py_ssize_t
@@ -56,7 +52,7 @@ def _paths(node: cython.const[cython.int][::1], offsets: cython.const[cython.lon
     top: cython.longlong
     with cython.nogil:
         for row in range(node.shape[0]):
-            # nodes that appear now are the deeper end of the path: number them from their last block upwards
+            # new nodes are the deeper end of the path: number them from the last one upwards
             step = node[row]
             while step >= 0 and first[step] < 0:
                 step = parent[step]

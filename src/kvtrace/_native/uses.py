@@ -1,6 +1,6 @@
 """One walk over all prompts: uses of each block, hits of a cache that never evicts, and sharing by depth.
 
-Depths come in bands whose width doubles: band b holds depths 2^(b-1)+1 to 2^b, and band 0 the roots.
+Depths are in bands whose width doubles: band b is depths 2^(b-1)+1 to 2^b, and band 0 the roots.
 Twin: tests/reference/uses.py.
 """
 
@@ -13,8 +13,8 @@ BANDS = 64
 def walk(hash_ids, offsets, distinct):
     """Uses of each block (int32), leading blocks of each prompt seen in earlier prompts, and counts by depth.
 
-    The last is an array of three rows, one value a band: distinct blocks, references, and blocks used more than once.
-    Ids must form a forest: a block then has one depth, and is at most once in a prompt.
+    The counts are an array of three rows with one value per band: distinct blocks, references, and blocks used more
+    than once. Ids must form a forest, so that a block has one depth and is at most once in a prompt.
 
     >>> uses, hits, bands = walk(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 3, 6]), 4)
     >>> uses, hits, bands[:, :3].tolist()
@@ -25,7 +25,7 @@ def walk(hash_ids, offsets, distinct):
 
 
 def walk_on(hash_ids, offsets, uses, bands):
-    """Walk the next prompts of a trace that comes in pieces: the hits of each; `uses` and `bands` count on.
+    """Walk the next prompts of a trace that comes in pieces; returns their hits and updates `uses` and `bands`.
 
     >>> uses, bands = np.array([1, 1, 1, 0], dtype=np.int32), np.zeros((3, BANDS), dtype=np.int64)
     >>> walk_on(np.array([0, 1, 3]), np.array([0, 3]), uses, bands), uses
@@ -38,7 +38,7 @@ def walk_on(hash_ids, offsets, uses, bands):
 
 
 def repeated(hash_ids, offsets, uses):
-    """Leading blocks of each prompt that are used more than once; in a forest, all such blocks lead.
+    """Number of leading blocks of each prompt that are used more than once; in a forest, all such blocks are leading.
 
     >>> repeated(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 3, 6]), np.array([2, 2, 1, 1], dtype=np.int32))
     array([2, 2])
@@ -52,17 +52,16 @@ def repeated(hash_ids, offsets, uses):
 def _checked(hash_ids, offsets, distinct):
     hash_ids, offsets = np.ascontiguousarray(hash_ids, np.int64), np.ascontiguousarray(offsets, np.int64)
     if len(hash_ids) and not (0 <= hash_ids.min() and hash_ids.max() < distinct):
-        raise ValueError("an id is not below the number of distinct ids")
+        raise ValueError("hash_ids: an id is negative, or not below the number of distinct ids")
     return hash_ids, offsets
 
 
-def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-          uses: cython.int[::1], hits: cython.longlong[::1], bands: cython.longlong[:, ::1]):  # fmt: skip
+def _walk(hash_ids, offsets, uses, hits, bands):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     start: cython.Py_ssize_t
     band: cython.Py_ssize_t
-    end: cython.Py_ssize_t  # of the band, within the row
+    end: cython.Py_ssize_t  # end of the band, within the row
     block: cython.longlong
     leading: cython.bint
     with cython.nogil:
@@ -87,8 +86,7 @@ def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cy
                 uses[block] += 1
 
 
-def _repeated(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-              uses: cython.const[cython.int][::1], blocks: cython.longlong[::1]):  # fmt: skip
+def _repeated(hash_ids, offsets, uses, blocks):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     with cython.nogil:

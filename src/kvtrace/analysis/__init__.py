@@ -1,1 +1,1 @@
-"""What a trace is like: statistics, sessions, reuse, the hit curve, comparison."""
+"""Statistics of a trace: lengths, arrivals, sessions, reuse, the hit curve, and the comparison of two traces."""

@@ -1,7 +1,8 @@
-"""When requests arrive: rate, gaps, burstiness, and how many would be under way at once."""
+"""Arrival statistics: rate, gaps, burstiness, and the mean number of concurrent requests."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -22,20 +23,20 @@ class Arrivals:
     gap_ms: Distribution  # between one arrival and the next
     gap_cv: float | None  # standard deviation / mean of the gaps: 1 for a Poisson process
     dispersion: dict[int, float | None]  # window in s -> variance / mean of the requests in it: 1 for a Poisson process
-    ms_per_token: float  # the decode speed that `concurrency` assumes
-    concurrency: float | None  # mean number under way, were each answered at that speed (Little's law)
+    ms_per_token: float  # decode time of an output token, an assumption of `concurrency`
+    concurrency: float | None  # mean number of active requests at that decode speed (Little's law)
 
     def to_dict(self) -> dict:
-        """Keys as docs/analysis/analyze.md lists them."""
-        found = asdict(self) | {"gap_ms": self.gap_ms.to_dict()}
-        return found | {"dispersion": {f"{window}s": value for window, value in self.dispersion.items()}}
+        """The JSON object of docs/analysis/analyze.md."""
+        values = asdict(self) | {"gap_ms": self.gap_ms.to_dict()}
+        return values | {"dispersion": {f"{window}s": value for window, value in self.dispersion.items()}}
 
 
-def arrivals(trace: Trace, *, ms_per_token: float = 30.0, quantiles=()) -> Arrivals:
-    """Arrival statistics; what needs a duration is None where all requests arrive at once.
+def arrival_statistics(trace: Trace, *, ms_per_token: float = 30.0, quantiles: Sequence[float] = ()) -> Arrivals:
+    """Compute the arrival statistics. Rates are None if all requests arrive at the same time.
 
     >>> from kvtrace.trace.building import toy
-    >>> arrivals(toy("0", "1", "2", gap_ms=500)).gap_ms.mean
+    >>> arrival_statistics(toy("0", "1", "2", gap_ms=500)).gap_ms.mean
     500.0
     """
     gaps, duration = np.diff(trace.timestamp), float(trace.timestamp[-1]) if len(trace) else 0.0
@@ -54,12 +55,12 @@ def arrivals(trace: Trace, *, ms_per_token: float = 30.0, quantiles=()) -> Arriv
 
 
 def dispersion(timestamp: np.ndarray, window_ms: float) -> float | None:
-    """Variance / mean of the requests in each whole window; None with fewer than two windows.
+    """Variance / mean of the number of requests in each whole window; None for fewer than two whole windows.
 
     >>> dispersion(np.array([0.0, 10.0, 1010.0, 2500.0]), 1000)
     0.16666666666666666
     """
-    windows = int(timestamp[-1] // window_ms) if len(timestamp) else 0  # the last window, cut short, is left out
+    windows = int(timestamp[-1] // window_ms) if len(timestamp) else 0  # whole windows only
     if windows < 2:
         return None
     counts = np.bincount((timestamp // window_ms).astype(np.int64))[:windows]

@@ -1,7 +1,8 @@
-"""A trace in larger blocks: what would be hit at each block size."""
+"""Hit rates of a trace at larger block sizes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +15,8 @@ from .tables import RATES
 
 
 @dataclass(frozen=True)
-class Folded:
-    """What a trace would be like in blocks of another size."""
+class BlockSizeHits:
+    """Blocks and hits of a trace at one block size."""
 
     block_size: int
     blocks: int
@@ -23,16 +24,26 @@ class Folded:
     hits: Hits  # of a cache that never evicts
 
     def to_dict(self) -> dict:
-        """Keys as docs/analysis/analyze.md lists them."""
+        """The JSON object of docs/analysis/analyze.md."""
         counts = {name: getattr(self, name) for name in ("block_size", "blocks", "distinct_blocks")}
         return counts | self.hits.to_dict()
 
 
-def by_block_size(trace: Trace, factors) -> list[Folded]:
-    """Hit counts where so many blocks are made one, for each factor: exact, from one trace in small blocks.
+def by_block_size(trace: Trace, factors: Iterable[int]) -> list[BlockSizeHits]:
+    """Count the hits without eviction in larger blocks, exactly, by folding.
+
+    Args:
+        trace: The trace.
+        factors: For each result, the factor by which blocks are larger.
+
+    Returns:
+        Block size, counts and hits for each factor.
+
+    Raises:
+        InputError: The ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
-    >>> [(found.block_size, found.hits.hit_blocks) for found in by_block_size(toy("0 1 2", "0 1 3"), [1, 2])]
+    >>> [(size.block_size, size.hits.hit_blocks) for size in by_block_size(toy("0 1 2", "0 1 3"), [1, 2])]
     [(1, 2), (2, 1)]
     """
     return [_folded(fold(trace, factor)) for factor in factors]
@@ -40,15 +51,15 @@ def by_block_size(trace: Trace, factors) -> list[Folded]:
 
 def _folded(trace):
     distinct = trace.distinct if trace.output_ids is None else len(np.unique(trace.hash_ids))
-    return Folded(trace.block_size, len(trace.hash_ids), distinct, count_hits(trace, unlimited_hits(trace)))
+    return BlockSizeHits(trace.block_size, len(trace.hash_ids), distinct, count_hits(trace, unlimited_hits(trace)))
 
 
-def block_size_table(found: list[Folded]) -> TextTable:
-    """Hit rates against block size."""
+def block_size_table(sizes: list[BlockSizeHits]) -> TextTable:
+    """A table of hit rates, one row for each block size."""
     table = TextTable("By block size")
     for column in ("block size", "blocks", "distinct", "block hit rate", "token hit rate", "request hit rate"):
         table.add_column(column, right=True)
-    for size in found:
+    for size in sizes:
         rates = [f"{getattr(size.hits, rate):.4f}" for rate, _ in RATES]
         table.add_row(f"{size.block_size:,}", f"{size.blocks:,}", f"{size.distinct_blocks:,}", *rates)
     return table

@@ -1,4 +1,4 @@
-"""Capacities as people write them: blocks, tokens, bytes of KV, or a share of the working set -> blocks."""
+"""Parse capacities: blocks, tokens, bytes of KV cache, or a share of the working set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from .._base.errors import UsageError
 from .._base.units import BYTES
 
-MOST = 1 << 48  # blocks: no cache is larger, and sums over it stay whole
+MAX_BLOCKS = 1 << 48  # larger than any cache, small enough for exact sums
 FORM = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z%]*)")
 COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
@@ -17,7 +17,11 @@ COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 def parse_capacities(
     text: str, *, block_size: int, working_set: int, kv_bytes_per_token: int | None = None
 ) -> list[int]:
-    """The capacities of a comma-separated list, in blocks; UsageError says which is none.
+    """Parse a comma-separated list of capacities into blocks.
+
+    Raises:
+        UsageError: One of them is not a capacity.
+
 
     >>> parse_capacities("1000, 2k, 6400tokens, 50%", block_size=64, working_set=300)
     [1000, 2000, 100, 150]
@@ -25,14 +29,16 @@ def parse_capacities(
     [512]
     """
     return [
-        _blocks(part.strip(), block_size, working_set, kv_bytes_per_token) for part in text.split(",") if part.strip()
-    ] or _refuse(text)
+        _parse_capacity(part.strip(), block_size, working_set, kv_bytes_per_token)
+        for part in text.split(",")
+        if part.strip()
+    ] or _raise_not_a_capacity(text)
 
 
-def _blocks(text, block_size, working_set, kv_bytes_per_token):
+def _parse_capacity(text, block_size, working_set, kv_bytes_per_token):
     match = FORM.fullmatch(text)
     if not match:
-        return _refuse(text)
+        return _raise_not_a_capacity(text)
     number, unit = float(match[1]), match[2].lower().removesuffix("s")
     if unit == "%":
         blocks = round(number / 100 * working_set)
@@ -45,21 +51,23 @@ def _blocks(text, block_size, working_set, kv_bytes_per_token):
     elif unit.removesuffix("block") in COUNTS:
         blocks = int(number * COUNTS[unit.removesuffix("block")])
     else:
-        return _refuse(text)
-    if not 1 <= blocks <= MOST:
-        said = "less than one block" if blocks < 1 else f"more than {MOST:,} blocks"
-        raise UsageError(f"capacity {text} is {said} of {block_size:,} tokens.")
+        return _raise_not_a_capacity(text)
+    if not 1 <= blocks <= MAX_BLOCKS:
+        bound = "less than one block" if blocks < 1 else f"more than {MAX_BLOCKS:,} blocks"
+        raise UsageError(f"capacity {text} is {bound} of {block_size:,} tokens.")
     return blocks
 
 
-def _refuse(text):
-    raise UsageError(f"{text!r} is no capacity. Try 1000 (blocks), 64ktokens, 24GiB or 50% (of the working set).")
+def _raise_not_a_capacity(text):
+    raise UsageError(
+        f"{text!r} is not a capacity. Examples: 1000 (blocks), 64ktokens, 24GiB, 50% (of the working set)."
+    )
 
 
-def spread(longest: int, working_set: int, points: int = 25) -> list[int]:
+def log_spaced(longest: int, working_set: int, points: int = 25) -> list[int]:
     """Capacities from the longest request to the whole working set, evenly on a log scale.
 
-    >>> spread(10, 1000, 3)
+    >>> log_spaced(10, 1000, 3)
     [10, 100, 1000]
     """
     low, high = max(1, min(longest, working_set)), max(1, working_set)

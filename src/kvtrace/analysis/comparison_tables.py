@@ -1,11 +1,11 @@
-"""The tables of `kvtrace compare`: scores, errors of distributions, hit curves, as text."""
+"""The tables of `kvtrace compare`: scores, relative errors, and hit curves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from .._base.tables import TextTable, number, printable
-from .figure_pairs import Curves, Number, Values
+from .figure_pairs import CurvePair, DistributionPair, NumberPair
 
 NAMES = {
     "input_length": "Input length (ISL), tokens",
@@ -31,14 +31,14 @@ NAMES = {
 ERROR_NAMES = {"q0.9": "p90", "q0.99": "p99"}
 
 
-def scores(
+def score_table(
     names: tuple[str, str],
     overall: float,
-    distributions: Mapping[str, Values],
-    numbers: Mapping[str, Number],
-    curves: Mapping[str, Curves],
+    distributions: Mapping[str, DistributionPair],
+    numbers: Mapping[str, NumberPair],
+    curves: Mapping[str, CurvePair],
 ) -> TextTable:
-    """Each figure's score, its distance, and its value in both traces: of a distribution, the mean."""
+    """Score, distance and both values of each figure. A distribution is shown by its mean."""
     one, other = (printable(name) for name in names)
     table = TextTable(f"Fidelity: {overall:.4f}, the mean of the scores (lengths and times are shown by their means)")
     table.add_column()
@@ -47,14 +47,14 @@ def scores(
     for name, values in distributions.items():
         _add(table, name, number(values.a.mean), number(values.b.mean), values)
     for name, value in numbers.items():
-        _add(table, name, _four(value.a), _four(value.b), value)
+        _add(table, name, _four_digits(value.a), _four_digits(value.b), value)
     for name, curve in curves.items():
         _add(table, name, "", "", curve)
     return table
 
 
-def errors(distributions: Mapping[str, Values]) -> TextTable:
-    """Relative errors of each distribution's figures, second trace against first."""
+def error_table(distributions: Mapping[str, DistributionPair]) -> TextTable:
+    """Relative errors of the figures of each distribution, second trace against first."""
     table = TextTable("Relative errors, second trace against first")
     table.add_column()
     names = list(next(iter(distributions.values())).errors)
@@ -65,25 +65,25 @@ def errors(distributions: Mapping[str, Values]) -> TextTable:
     return table
 
 
-def curves(curves: Mapping[str, Curves]) -> TextTable:
-    """How far apart the hit curves are, over which capacities."""
+def curve_table(curves: Mapping[str, CurvePair]) -> TextTable:
+    """The difference of the hit curves, and the compared range of capacities."""
     rate = next(iter(curves.values())).rate.replace("_", " ")
     table = TextTable(f"Difference of the {rate}s of an LRU cache")
     table.add_column("by")
-    for name in ("from", "to", "greatest", "at", "mean"):
+    for name in ("from", "to", "largest", "at", "mean"):
         table.add_column(name, right=True)
     for curve in curves.values():
         by = "share of the working set" if curve.unit == "share" else f"capacity ({curve.unit})"
-        ends = [_place(curve, value) for value in (curve.first, curve.last)]
-        table.add_row(by, *ends, _four(curve.distance), _place(curve, curve.at), _four(curve.mean))
+        bounds = [_capacity(curve, value) for value in (curve.first, curve.last)]
+        table.add_row(by, *bounds, _four_digits(curve.distance), _capacity(curve, curve.at), _four_digits(curve.mean))
     return table
 
 
-def _add(table, name, a, b, found):
-    table.add_row(NAMES[name], _four(found.score), _four(found.distance), a, b)
+def _add(table, name, a, b, pair):
+    table.add_row(NAMES[name], _four_digits(pair.score), _four_digits(pair.distance), a, b)
 
 
-def _four(value: float | None) -> str:
+def _four_digits(value: float | None) -> str:
     return "-" if value is None else f"{value:,.4f}"
 
 
@@ -91,5 +91,5 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:+z.1%}"
 
 
-def _place(curve: Curves, value: float | None) -> str:
+def _capacity(curve: CurvePair, value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}" if curve.unit == "share" else f"{value:,.0f}"

@@ -1,19 +1,39 @@
-"""The hit curve of a trace: exact, or estimated from a sample of its blocks."""
+"""The hit curve of a trace, exact or estimated from a sample of its blocks."""
 
 from __future__ import annotations
+
+from typing import overload
 
 from .._base.errors import InputError
 from ..trace.trace import Trace
 from .exact_curve import HitCurve
-from .reuse import segments
+from .reuse import find_segments
 from .sampled_curve import SampledCurve
 
 
-def hit_curve(trace: Trace, *, sample: float | None = None, seed: int = 0, most: int | None = None) -> HitCurve:
-    """The exact hit counts of an LRU cache at every capacity, one request at a time.
+@overload
+def hit_curve(trace: Trace, *, sample: None = None) -> HitCurve: ...
+@overload
+def hit_curve(trace: Trace, *, sample: float, seed: int = 0, max_references: int | None = None) -> SampledCurve: ...
+@overload
+def hit_curve(trace: Trace, *, sample: float | None, seed: int = 0, max_references: int | None = None) -> HitCurve: ...
+def hit_curve(
+    trace: Trace, *, sample: float | None = None, seed: int = 0, max_references: int | None = None
+) -> HitCurve:
+    """Compute the hit counts of an LRU cache at every capacity, one request at a time.
 
-    With `sample`, an estimate from that share of the blocks and its error (`SampledCurve`); UsageError where
-    it holds more than `most` references. InputError where there are no blocks, or ids that form no forest.
+    Args:
+        trace: The trace.
+        sample: Estimate the curve from this share of the blocks, with an error (`SampledCurve`).
+        seed: Seed of the sample.
+        max_references: Upper limit of the block references in the sample.
+
+    Returns:
+        The exact curve, or the estimate if there is a `sample`.
+
+    Raises:
+        InputError: The trace has no blocks, or its ids do not form a forest.
+        UsageError: The sample has more than `max_references` references, or is not a valid share.
 
     >>> from kvtrace.trace.building import toy
     >>> curve = hit_curve(toy("0 1", "2", "0 1"))
@@ -21,7 +41,7 @@ def hit_curve(trace: Trace, *, sample: float | None = None, seed: int = 0, most:
     [0, 1, 2]
     """
     if not trace.offsets[-1]:
-        raise InputError("the trace has no hash_ids, so nothing can be said of its reuse.")
+        raise InputError("the trace has no hash_ids, so its reuse is unknown.")
     if sample is not None:
-        return SampledCurve(trace.require_chained(), sample, seed, most)
-    return HitCurve(trace, segments(trace))
+        return SampledCurve(trace.require_chained(), sample, seed, max_references)
+    return HitCurve(trace, find_segments(trace))

@@ -1,16 +1,16 @@
-"""How far apart two samples are (Kolmogorov-Smirnov), and how two columns go together (Spearman)."""
+"""The distance of two samples (Kolmogorov-Smirnov), and the rank correlation of two columns (Spearman)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-Sample = tuple[np.ndarray, np.ndarray | None]  # values, and how many each stands for (None: one)
+WeightedValues = tuple[np.ndarray, np.ndarray | None]  # values, and the count of each value (None: 1)
 
 
-def distance(a: Sample, b: Sample) -> float:
-    """The Kolmogorov-Smirnov distance of two samples: the greatest gap between their cumulative distributions.
+def distance(a: WeightedValues, b: WeightedValues) -> float:
+    """The Kolmogorov-Smirnov distance: the largest gap between the two cumulative distributions.
 
-    Each is (values, how many each stands for; None: one), and neither may be empty.
+    Neither sample may be empty.
 
     >>> distance((np.array([1, 2]), None), (np.array([2, 3]), None))
     0.5
@@ -21,7 +21,7 @@ def distance(a: Sample, b: Sample) -> float:
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
-    """The rank correlation of two columns, equal values having their mean rank; None where one does not vary.
+    """The rank correlation of two columns, with the mean rank for ties; None if a column is constant.
 
     >>> spearman(np.array([1, 2, 9]), np.array([10, 20, 30]))
     1.0
@@ -33,7 +33,7 @@ def spearman(x: np.ndarray, y: np.ndarray) -> float | None:
 
 
 def _cumulative(values, counts):
-    """Values in order, and the share of the sample up to each place."""
+    """Sorted values, and the share of the sample up to each position."""
     if counts is None:
         return np.sort(values), np.arange(len(values) + 1) / len(values)
     order = np.argsort(values, kind="stable")

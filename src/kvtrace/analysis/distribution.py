@@ -1,7 +1,8 @@
-"""A distribution in the seven figures that datagen and AIPerf print, and any quantile: of values or counted ones."""
+"""A distribution as the seven figures that datagen and AIPerf print, plus any quantiles."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +12,7 @@ FIGURES = ("mean", "std", "min", "p25", "median", "p75", "max")
 
 @dataclass(frozen=True)
 class Distribution:
-    """Mean, population standard deviation (ddof 0), extremes and linear percentiles; None where there is no value."""
+    """Mean, population standard deviation (ddof 0), extremes and linear percentiles; None for an empty sample."""
 
     count: int
     mean: float | None = None
@@ -24,21 +25,23 @@ class Distribution:
     quantiles: dict[float, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, values: np.ndarray, quantiles=()) -> Distribution:
-        """The distribution of some values.
+    def of(cls, values: np.ndarray, quantiles: Sequence[float] = ()) -> Distribution:
+        """The distribution of the values.
 
         >>> Distribution.of(np.array([1, 2, 3, 4]), [0.9]).quantiles
         {0.9: 3.7}
         """
         if not len(values):
             return cls(0)
-        wanted = [0.25, 0.5, 0.75, *quantiles]
-        found = [float(value) for value in np.percentile(values, [100 * q for q in wanted])]
-        return cls._made(len(values), values.mean(), values.std(), values.min(), found, values.max(), quantiles)
+        shares = [0.25, 0.5, 0.75, *quantiles]
+        percentiles = [float(value) for value in np.percentile(values, [100 * q for q in shares])]
+        return cls._of_figures(
+            len(values), values.mean(), values.std(), values.min(), percentiles, values.max(), quantiles
+        )
 
     @classmethod
-    def of_counted(cls, values: np.ndarray, counts: np.ndarray, quantiles=()) -> Distribution:
-        """The distribution of values that each stand for so many: as `of(np.repeat(values, counts))`, in less memory.
+    def of_counted(cls, values: np.ndarray, counts: np.ndarray, quantiles: Sequence[float] = ()) -> Distribution:
+        """The distribution of values with counts: `of(np.repeat(values, counts))` in less memory.
 
         >>> Distribution.of_counted(np.array([5, 1]), np.array([1, 3])) == Distribution.of(np.array([1, 1, 1, 5]))
         True
@@ -48,18 +51,17 @@ class Distribution:
         if not total:
             return cls(0)
         order = np.argsort(values, kind="stable")
-        values, reached = values[order].astype(np.float64), np.cumsum(counts[order])
+        values, cumulative = values[order].astype(np.float64), np.cumsum(counts[order])
         mean = float(np.average(values, weights=counts[order]))
         std = float(np.sqrt(np.average((values - mean) ** 2, weights=counts[order])))
-        wanted = [0.25, 0.5, 0.75, *quantiles]
-        found = [_quantile(values, reached, total, q) for q in wanted]
-        return cls._made(total, mean, std, values[0], found, values[-1], quantiles)
+        percentiles = [_quantile(values, cumulative, total, q) for q in (0.25, 0.5, 0.75, *quantiles)]
+        return cls._of_figures(total, mean, std, values[0], percentiles, values[-1], quantiles)
 
     @classmethod
-    def _made(cls, count, mean, std, low, found, high, quantiles):
-        p25, median, p75, *rest = found
-        asked = dict(zip(quantiles, rest, strict=True))
-        return cls(count, float(mean), float(std), float(low), p25, median, p75, float(high), asked)
+    def _of_figures(cls, count, mean, std, low, percentiles, high, quantiles):
+        p25, median, p75, *rest = percentiles
+        extra = dict(zip(quantiles, rest, strict=True))
+        return cls(count, float(mean), float(std), float(low), p25, median, p75, float(high), extra)
 
     def figures(self) -> tuple[float | None, ...]:
         """The seven figures, in the order of FIGURES."""
@@ -70,12 +72,12 @@ class Distribution:
         return {name: getattr(self, name) for name in FIGURES}
 
     def to_dict(self) -> dict:
-        """The count, the figures by name, and the quantiles asked for."""
+        """The count, the seven figures, and the extra quantiles."""
         return {"count": self.count, **self.named(), **{f"q{q:g}": value for q, value in self.quantiles.items()}}
 
 
-def _quantile(values, reached, total, q) -> float:
-    """Linear between the two values that the place q * (total - 1) lies between, as NumPy does it."""
-    place = q * (total - 1)
-    low, high = (values[np.searchsorted(reached, side, side="right")] for side in (np.floor(place), np.ceil(place)))
-    return float(low + (high - low) * (place - np.floor(place)))
+def _quantile(values, cumulative, total, q) -> float:
+    """Linear interpolation at position q * (total - 1), as in NumPy."""
+    at = q * (total - 1)
+    low, high = (values[np.searchsorted(cumulative, end, side="right")] for end in (np.floor(at), np.ceil(at)))
+    return float(low + (high - low) * (at - np.floor(at)))

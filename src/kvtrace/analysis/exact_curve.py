@@ -1,36 +1,45 @@
-"""The exact hit curve of an LRU cache for every capacity, one request at a time: sums over reuse distances."""
+"""The exact hit curve of an LRU cache, one request at a time: sums over reuse distances."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 
 from ..trace.hits import Hits
 from ..trace.trace import Trace
-from .capacities import spread
+from .capacities import log_spaced
 from .piecewise_linear import PiecewiseLinear, StepFunction
-from .reuse import Segments, tails
+from .reuse import Segments, partial_block_hits
 
 SCHEMA = 1  # version of the keys of to_dict
 RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
 
 
 class HitCurve:
-    """Hit counts at any capacity in blocks, each in a few binary searches.
+    """Hit counts at any capacity in blocks. One look-up takes a few binary searches.
 
-    Exact for capacities of at least `longest`, the blocks of the longest prompt: a smaller cache can't hold every
-    request whole, and what it keeps of one then depends on the engine.
+    The counts are exact from `longest` on, the number of blocks of the longest prompt. A smaller cache cannot hold
+    every request whole, and the part that it holds depends on the engine.
     """
 
-    sample: float | None = None  # the share of the blocks that was looked at; None = all, exact
+    requests: int
+    blocks: int  # block references
+    tokens: int
+    requests_with_blocks: int
+    block_size: int  # tokens
+    longest: int  # blocks of the longest prompt
+    working_set: int  # distinct blocks
+    sample: float | None = None  # the sampled share of the blocks; None = all, exact
 
-    def __init__(self, trace: Trace, found: Segments):
-        self.found = found
+    def __init__(self, trace: Trace, segments: Segments):
+        self.segments = segments
         self._count(trace)
-        self._unit = (1 << 62) // self.requests  # parts of a request, so small that they are counted in whole numbers
-        shares = np.rint(self._unit / trace.prompt_blocks[found.row]).astype(np.int64)
+        self._unit = (1 << 62) // self.requests  # fractions of a request as integers, so that sums are exact
+        shares = np.rint(self._unit / trace.prompt_blocks[segments.row]).astype(np.int64)
         weights = np.array([np.ones_like(shares), shares])
-        self._ramps = PiecewiseLinear(found.rank, found.rank + found.blocks, weights)
-        self._missing = StepFunction(*tails(trace, found, trace.prompt_blocks))
+        self._full_blocks = PiecewiseLinear(segments.rank, segments.rank + segments.blocks, weights)
+        self._missing_tokens = StepFunction(*partial_block_hits(trace, segments, trace.prompt_blocks))
 
     def _count(self, trace):
         blocks = trace.prompt_blocks
@@ -39,23 +48,23 @@ class HitCurve:
         self.block_size, self.longest = trace.block_size, int(blocks.max())
         self.working_set = trace.working_set
 
-    def hits(self, capacities) -> list[Hits]:
-        """The counts of caches of so many blocks each.
+    def hits(self, capacities: Iterable[int]) -> list[Hits]:
+        """The hit counts at each capacity, in blocks.
 
         >>> from kvtrace import hit_curve, toy
         >>> [hits.block_hit_rate for hits in hit_curve(toy("0", "1", "0")).hits([1, 2])]
         [0.0, 0.3333333333333333]
         """
-        capacity = np.asarray(capacities, dtype=np.int64).reshape(-1)
-        hit_blocks, shares = self._ramps.at(capacity)
-        hit_tokens = hit_blocks * self.block_size - self._missing.at(capacity)
+        capacity = np.asarray(list(capacities), dtype=np.int64)
+        hit_blocks, shares = self._full_blocks.at(capacity)
+        hit_tokens = hit_blocks * self.block_size - self._missing_tokens.at(capacity)
         return [
             self._hits_of(int(blocks), int(tokens), int(share) / self._unit)
             for blocks, tokens, share in zip(hit_blocks, hit_tokens, shares, strict=True)
         ]
 
     def at(self, capacity: int) -> Hits:
-        """The counts of a cache of so many blocks."""
+        """The hit counts at one capacity, in blocks."""
         return self.hits([capacity])[0]
 
     def _hits_of(self, hit_blocks, hit_tokens, request_hits):
@@ -71,11 +80,11 @@ class HitCurve:
         >>> hit_curve(toy("0 1", "2 3", "4 5 6 7")).capacities(3)
         [4, 6, 8]
         """
-        return spread(self.longest, self.working_set, points)
+        return log_spaced(self.longest, self.working_set, points)
 
-    def to_dict(self, capacities=None, *, kv_bytes_per_token: int | None = None) -> dict:
-        """Keys as docs/analysis/curve.md lists them, a point for each capacity; `schema` is their version."""
-        capacities = self.capacities() if capacities is None else capacities
+    def to_dict(self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None) -> dict:
+        """The JSON object of docs/analysis/curve.md, with one point for each capacity; `schema` is its version."""
+        capacities = self.capacities() if capacities is None else list(capacities)
         points = []
         for capacity, hits in zip(capacities, self.hits(capacities), strict=True):
             point = {"capacity": int(capacity), "capacity_tokens": int(capacity) * self.block_size}
@@ -90,8 +99,8 @@ class HitCurve:
         }  # fmt: skip
 
     def hits_per_request(self, capacity: int) -> np.ndarray:
-        """Hit blocks of each request in a cache of so many blocks."""
-        found = self.found
+        """Hit blocks of each request at one capacity, in blocks."""
+        segments = self.segments
         hits = np.zeros(self.requests, dtype=np.int64)
-        np.add.at(hits, found.row, np.clip(capacity - found.rank + 1, 0, found.blocks))
+        np.add.at(hits, segments.row, np.clip(capacity - segments.rank + 1, 0, segments.blocks))
         return hits

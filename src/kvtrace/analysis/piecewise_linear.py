@@ -1,6 +1,6 @@
-"""Sums of ramps and of steps over a capacity: each value in a few binary searches, however many there are.
+"""Sums of linear ramps and of steps over a capacity. One value takes a few binary searches.
 
-Weights of whole numbers give exact sums: where a moment passes 64 bits it wraps, and wraps back in the difference.
+Integer weights give exact sums: a moment that overflows 64 bits wraps around, and the difference wraps back.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class PiecewiseLinear:
-    """Sums of functions that are 0 up to a start, rise by a weight a block, and stay from an end on.
+    """Sums of functions that are 0 up to `start`, rise by `weight` for each block, and are constant from `end` on.
 
     >>> ramps = PiecewiseLinear(np.array([1, 4]), np.array([3, 5]), np.array([[1, 1], [10, 20]]))
     >>> ramps.at(np.array([0, 1, 2, 3, 4]))
@@ -21,12 +21,12 @@ class PiecewiseLinear:
         self._rises, self._stops = _Rises(start, weights), _Rises(end, weights)
 
     def at(self, capacity: np.ndarray) -> np.ndarray:
-        """(weighting, capacity) -> sum; capacities may lie between whole numbers."""
+        """(weighting, capacity) -> sum. Capacities need not be integers."""
         return self._rises.at(capacity) - self._stops.at(capacity)
 
 
 class StepFunction:
-    """The sum of the weights whose place a capacity reaches.
+    """The sum of the weights of all places up to a capacity.
 
     >>> StepFunction(np.array([5, 2]), np.array([1, 10])).at(np.array([1, 2, 5]))
     array([ 0, 10, 11])
@@ -54,19 +54,19 @@ class _Rises:
 
 
 def _by_place(place, weights):
-    """Places in order, and the weights there: summed into a table where it is not much larger, else sorted."""
-    reach = int(place.max(initial=0)) + 1
-    if reach > 4 * len(place):
+    """Places in order with their weights: summed into a table if the table stays small, else sorted."""
+    size = int(place.max(initial=0)) + 1
+    if size > 4 * len(place):
         order = np.argsort(place, kind="stable")
         return place[order], weights[:, order]
-    sums = np.zeros((len(weights), reach), dtype=weights.dtype)
-    for summed, weight in zip(sums, weights, strict=True):
-        np.add.at(summed, place, weight)
-    return np.arange(reach), sums
+    sums = np.zeros((len(weights), size), dtype=weights.dtype)
+    for total, weight in zip(sums, weights, strict=True):
+        np.add.at(total, place, weight)
+    return np.arange(size), sums
 
 
 def _cumulative(values):
-    """Sums of the first 0, 1, 2, ... values, along the last axis."""
+    """Sums of the first 0, 1, 2, ... values along the last axis."""
     sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1), dtype=values.dtype)
     np.cumsum(values, axis=-1, out=sums[..., 1:])
     return sums

@@ -1,13 +1,16 @@
-"""The hit curve estimated from a sample of the blocks, with its error: SHARDS (Waldspurger et al., FAST'15), adjusted.
+"""The hit curve estimated from a sample of the blocks, with an error: adjusted SHARDS (Waldspurger et al., FAST'15).
 
-A subsequence of a path is a path and ancestors stay ancestors, so the same kernel runs on the blocks of a sample alone:
-what it finds at rank k lies near k / rate. Each sample takes one of every so many ids that follow each other, drawn
-by a hash: it then holds a part of every long prompt, and as many distinct blocks as any other sample, where a plain
-threshold on the hash errs several times as far. What a sample holds too few or too many references is due to blocks
-in use all the time: it is added to, or taken from, the first place (SHARDS-adj). Disjoint samples tell the error.
+A subsequence of a path is a path, and ancestors stay ancestors. So the same kernel runs on the sampled blocks alone,
+and a rank of k in the sample estimates a rank of k / rate in the trace. A sample takes one id of each group of
+consecutive ids, chosen by a hash. It then holds a part of every long prompt, and every sample has the same number of
+distinct blocks; a plain threshold on the hash has an error several times as large. If a sample has too few or too many
+references, the difference is due to blocks in constant use: it is corrected at rank 1 (SHARDS-adj). The spread of
+disjoint samples gives the error.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -17,16 +20,16 @@ from ..trace.hits import Hits
 from ..trace.trace import Trace
 from .exact_curve import RATES, HitCurve
 from .piecewise_linear import PiecewiseLinear, StepFunction
-from .reuse import Segments, tails
+from .reuse import Segments, partial_block_hits
 
-SAMPLES = 8  # disjoint, of equal size: their mean is the estimate, their spread its error
-T_95 = 2.365  # Student's t: 95 % of means of eight independent estimates are as near as this many standard errors
-CHUNK = 1 << 20  # blocks that are drawn together
-FEWEST = 20  # blocks a sample, below which it says nothing
+SAMPLES = 8  # disjoint, of equal size; their mean is the estimate, their spread gives the error
+T_95 = 2.365  # Student's t, 7 degrees of freedom: standard errors of a 95 % confidence interval
+CHUNK = 1 << 20  # blocks sampled at a time, which bounds memory
+MIN_SAMPLE_BLOCKS = 20  # a smaller sample has no useful estimate
 
 
 class SampledCurve(HitCurve):
-    """Hit counts at any capacity, estimated from a share of the blocks; `errors` says how far off they may be.
+    """Hit counts at any capacity, estimated from a share of the blocks; `errors` gives the confidence intervals.
 
     >>> from kvtrace.trace.building import toy
     >>> trace = toy(*[" ".join(str(first + i) for i in range(40)) for first in range(0, 4000, 40)] * 2)
@@ -35,78 +38,78 @@ class SampledCurve(HitCurve):
     [0, 4000]
     """
 
-    def __init__(self, trace: Trace, share: float, seed: int = 0, most: int | None = None):
-        """UsageError where more than `most` references are to blocks of the sample."""
+    def __init__(self, trace: Trace, share: float, seed: int = 0, max_references: int | None = None):
+        """UsageError if the sample has more than `max_references` block references."""
         self._count(trace)
         self._every = _every(share, trace.distinct)
         self.sample = SAMPLES / self._every
-        self._parts = list(_parts(trace, self._every, seed, most))
+        self._curves = list(_sample_curves(trace, self._every, seed, max_references))
 
-    def hits(self, capacities) -> list[Hits]:
-        """The estimated counts of caches of so many blocks each."""
+    def hits(self, capacities: Iterable[int]) -> list[Hits]:
+        """The estimated hit counts at each capacity, in blocks."""
         blocks, tokens, requests = self._estimates(capacities).mean(axis=0)
         return [
             self._hits_of(round(hit_blocks), round(hit_tokens), float(request_hits))
             for hit_blocks, hit_tokens, request_hits in zip(blocks, tokens, requests, strict=True)
         ]
 
-    def errors(self, capacities) -> dict[str, np.ndarray]:
-        """Rate -> how far off each may be, up or down: 95 % are nearer, were the samples independent; most are."""
-        wholes = (self.blocks, self.tokens, self.requests_with_blocks)
+    def errors(self, capacities: Iterable[int]) -> dict[str, np.ndarray]:
+        """Rate -> half the width of its 95 % confidence interval, under the assumption of independent samples."""
+        totals = (self.blocks, self.tokens, self.requests_with_blocks)
         spread = self._estimates(capacities).std(axis=0, ddof=1) * T_95 / SAMPLES**0.5
-        return {rate: off / max(1, whole) for rate, off, whole in zip(RATES, spread, wholes, strict=True)}
+        return {rate: error / max(1, total) for rate, error, total in zip(RATES, spread, totals, strict=True)}
 
-    def to_dict(self, capacities=None, *, kv_bytes_per_token: int | None = None) -> dict:
-        """Keys as docs/analysis/curve.md lists them; each point has an `error` of each rate."""
-        capacities = self.capacities() if capacities is None else capacities
-        found, errors = super().to_dict(capacities, kv_bytes_per_token=kv_bytes_per_token), self.errors(capacities)
-        for place, point in enumerate(found["points"]):
-            point["error"] = {rate: float(off[place]) for rate, off in errors.items()}
-        return found
+    def to_dict(self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None) -> dict:
+        """The JSON object of docs/analysis/curve.md; each point has an `error` for each rate."""
+        capacities = self.capacities() if capacities is None else list(capacities)
+        values, errors = super().to_dict(capacities, kv_bytes_per_token=kv_bytes_per_token), self.errors(capacities)
+        for number, point in enumerate(values["points"]):
+            point["error"] = {rate: float(error[number]) for rate, error in errors.items()}
+        return values
 
     def hits_per_request(self, capacity: int) -> np.ndarray:
-        """UsageError: a sample of blocks says nothing of a single request."""
-        raise UsageError("a sampled curve says nothing of single requests. Try hit_curve(trace) without a sample.")
+        """Raise a UsageError: a sample of the blocks has no estimate for a single request."""
+        raise UsageError("a sampled curve has no hits of single requests. Use hit_curve(trace) without a sample.")
 
     def _estimates(self, capacities) -> np.ndarray:
         """(sample, measure, capacity) -> hit blocks, hit tokens and request hits."""
-        capacity = np.asarray(capacities, dtype=np.int64).reshape(-1)
-        most = np.array([self.blocks, self.tokens, self.requests_with_blocks]).reshape(-1, 1)
-        return np.clip([part.at(capacity) for part in self._parts], 0, most)
+        capacity = np.asarray(list(capacities), dtype=np.int64)
+        totals = np.array([self.blocks, self.tokens, self.requests_with_blocks]).reshape(-1, 1)
+        return np.clip([curve.at(capacity) for curve in self._curves], 0, totals)
 
 
-class _Part:
-    """The curve of one sample, scaled up to the whole."""
+class _SampleCurve:
+    """The curve of one sample, scaled up to the whole trace."""
 
     def __init__(self, trace, references, ids, every):
         from .._native import reuse
 
         self._every, blocks = every, trace.prompt_blocks
         offsets = np.searchsorted(references, trace.offsets)  # row -> its first reference in the sample
-        found = Segments(*reuse.segments(ids, offsets, trace.distinct // every + 1))
-        start, shares = found.rank, 1 / blocks[found.row]
-        self._ramps = PiecewiseLinear(
-            start, start + found.blocks, np.array([np.full(len(start), trace.block_size), shares])
+        segments = Segments(*reuse.segments(ids, offsets, trace.distinct // every + 1))
+        start, shares = segments.rank, 1 / blocks[segments.row]
+        self._full_blocks = PiecewiseLinear(
+            start, start + segments.blocks, np.array([np.full(len(start), trace.block_size), shares])
         )
         self._block_size = trace.block_size
         row = np.searchsorted(trace.offsets, references, side="right") - 1
         is_last = references == trace.offsets[row + 1] - 1
-        sampled = np.full(len(trace), -1)  # row -> its blocks in the sample, if its last one is
+        sampled = np.full(len(trace), -1)  # row -> its blocks in the sample, -1 if its last block is not sampled
         sampled[row[is_last]] = np.diff(offsets)[row[is_last]]
-        self._missing = StepFunction(*tails(trace, found, sampled))
+        self._missing_tokens = StepFunction(*partial_block_hits(trace, segments, sampled))
         self._adjustments = np.array(_adjustments(trace, row, is_last, every)).reshape(-1, 1)
 
     def at(self, capacity):
-        reach = capacity / self._every
-        hit_tokens, shares = self._ramps.at(reach) * self._every
-        missing = self._missing.at(reach) * self._every
+        sampled_capacity = capacity / self._every
+        hit_tokens, shares = self._full_blocks.at(sampled_capacity) * self._every
+        missing = self._missing_tokens.at(sampled_capacity) * self._every
         return np.array([hit_tokens / self._block_size, hit_tokens - missing, shares]) + self._adjustments
 
 
 def _adjustments(trace, row, is_last, every):
-    """What all references hold beyond those of the sample, scaled up: blocks, tokens, and shares of requests."""
+    """Totals of the trace less the scaled totals of the sample: blocks, tokens, and shares of requests."""
     blocks, lacking = trace.prompt_blocks, trace.prompt_blocks * trace.block_size - trace.input_length
-    lacking = np.maximum(lacking, 0)  # tokens that the last block lacks to a full one
+    lacking = np.maximum(lacking, 0)  # missing tokens of the last block to a full block
     sampled_tokens = len(row) * trace.block_size - lacking[row[is_last]].sum()
     references = int(trace.offsets[-1])
     return (
@@ -116,46 +119,46 @@ def _adjustments(trace, row, is_last, every):
     )
 
 
-def _parts(trace, every, seed, most):
-    """One curve a sample."""
-    references, sample, ids = _sampled(trace, every, seed, most)
+def _sample_curves(trace, every, seed, max_references):
+    """One curve for each sample."""
+    references, sample, ids = _sampled_references(trace, every, seed, max_references)
     for number in range(SAMPLES):
-        taken = sample == number
-        yield _Part(trace, references[taken], ids[taken], every)
+        selected = sample == number
+        yield _SampleCurve(trace, references[selected], ids[selected], every)
 
 
-def _sampled(trace, every, seed, most):
-    """The references to blocks of any sample: their places in the trace, which sample, and their ids in it."""
-    sample_of, found, count = _sample_of(trace.distinct, every, seed), [], 0
+def _sampled_references(trace, every, seed, max_references):
+    """The references to sampled blocks: (positions in the trace, sample of each, ids within the sample)."""
+    sample_of, columns, count = _sample_of(trace.distinct, every, seed), [], 0
     for rows, piece in trace.pieces():
         sample = sample_of[piece.hash_ids]
-        places = np.flatnonzero(sample >= 0)
-        ids = piece.hash_ids[places] // every  # one id of a group: its number names it
-        found.append((int(trace.offsets[rows.start]) + places, sample[places], ids))
-        count += len(places)
-        if most is not None and count > most:
-            raise UsageError("the sample holds more references than the memory does. Try a smaller --sample.")
-    return map(np.concatenate, zip(*found, strict=True))
+        positions = np.flatnonzero(sample >= 0)
+        ids = piece.hash_ids[positions] // every  # one id of each group: the number of the group
+        columns.append((int(trace.offsets[rows.start]) + positions, sample[positions], ids))
+        count += len(positions)
+        if max_references is not None and count > max_references:
+            raise UsageError("the references of the sample do not fit into --memory. Try a smaller --sample.")
+    return map(np.concatenate, zip(*columns, strict=True))
 
 
 def _sample_of(distinct, every, seed) -> np.ndarray:
-    """block -> the sample that it is in, or -1: in each group of `every` ids the samples take places evenly apart."""
-    found = np.empty(distinct, dtype=np.int8)
+    """block -> its sample, or -1. In each group of `every` ids, the samples take evenly spaced ids."""
+    sample_of = np.empty(distinct, dtype=np.int8)
     for start in range(0, distinct, CHUNK):
         group, place = np.divmod(np.arange(start, min(distinct, start + CHUNK)), every)
         drawn = split_mix(group + (seed << 32)) % np.uint64(every)
         sample, rest = np.divmod((place - drawn.astype(np.int64)) % every, every // SAMPLES)
-        found[start : start + CHUNK] = np.where((rest == 0) & (sample < SAMPLES), sample, -1)
-    return found
+        sample_of[start : start + CHUNK] = np.where((rest == 0) & (sample < SAMPLES), sample, -1)
+    return sample_of
 
 
 def _every(share, distinct):
-    """Ids of which each sample takes one."""
+    """The size of a group of ids, of which each sample takes one."""
     if not 0 < share < 1:
-        raise UsageError(f"the sample is {share:g} of the blocks; it is a share above 0 and below 1.")
-    if share * distinct < FEWEST * SAMPLES:
+        raise UsageError(f"the sample is {share:g}; it must be a share above 0 and below 1. Example: --sample 0.01.")
+    if share * distinct < MIN_SAMPLE_BLOCKS * SAMPLES:
         raise UsageError(
-            f"a sample of {share:g} holds {share * distinct:,.0f} of {distinct:,} blocks, which says nothing; it takes "
-            f"{FEWEST * SAMPLES}. Try a larger share, or the exact curve."
+            f"a sample of {share:g} has {share * distinct:,.0f} of {distinct:,} blocks; an estimate needs at least "
+            f"{MIN_SAMPLE_BLOCKS * SAMPLES}. Try a larger share, or the exact curve."
         )
     return round(SAMPLES / share)

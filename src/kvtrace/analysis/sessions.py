@@ -1,4 +1,4 @@
-"""Who talks with whom: the conversations of a trace, as recorded, or inferred from the blocks that requests share."""
+"""The sessions of a trace: recorded, or inferred from the blocks that requests share."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..trace.trace import Trace
-from .reuse import Segments, segments
+from .reuse import Segments, find_segments
 
-MOST_WAYS = 2  # on from a block of a conversation: what was said next, and one retry or branch
+MAX_CONTINUATIONS = 2  # of a block inside a session: the next turn, and one retry or branch
 
 
 @dataclass(frozen=True, eq=False)
-class Turns:
-    """Which conversation each request belongs to, and which request it follows there."""
+class SessionLinks:
+    """The session of each request, and the previous turn of that session."""
 
-    session: np.ndarray  # request -> conversation, -1 = none
-    parent: np.ndarray  # request -> row of the previous turn, -1 = it begins a conversation
-    recorded: bool  # the trace says so; else it was inferred
+    session: np.ndarray  # request -> session, -1 = none
+    parent: np.ndarray  # request -> row of the previous turn, -1 = first turn
+    recorded: bool  # True: from the trace; False: inferred
 
 
-def recorded_sessions(trace: Trace) -> Turns | None:
-    """The conversations that the trace itself has; None where it has none.
+def recorded_sessions(trace: Trace) -> SessionLinks | None:
+    """The recorded sessions; None if the trace has no sessions.
 
-    Where the trace names no parents, a request follows the one before it in its conversation.
+    If the trace has no parents, the previous turn is the request before it in the same session.
 
     >>> from kvtrace.trace.columns import Columns
     >>> trace = Trace([0, 1, 2], [1, 1, 1], [1, 1, 1], [0, 1, 0], [0, 1, 2, 3], session=[0, 1, 0], block_size=1)
@@ -33,47 +33,57 @@ def recorded_sessions(trace: Trace) -> Turns | None:
     """
     if trace.session is None or not (trace.session >= 0).any():
         return None
-    parent = _previous(trace.session) if trace.parent is None else trace.parent
-    return Turns(trace.session, parent, recorded=True)
+    parent = _previous_turn(trace.session) if trace.parent is None else trace.parent
+    return SessionLinks(trace.session, parent, recorded=True)
 
 
-def infer_sessions(trace: Trace, found: Segments | None = None) -> Turns:
-    """Conversations by what requests share: each follows the last user of its deepest block seen before.
+def infer_sessions(trace: Trace, segments: Segments | None = None) -> SessionLinks:
+    """Infer sessions from shared blocks. A request follows the last request that used its deepest block seen before.
 
-    Not where there are three ways or more on from that block in the whole trace (its children, and prompts that end at
-    it): such a block is a common beginning, and the request begins a conversation. InputError where ids form no forest.
+    A block with three or more continuations in the whole trace (its children, and prompts that end at it) is a common
+    beginning, such as a system prompt. A request whose deepest seen block is a common beginning starts a session.
+
+    Args:
+        trace: The trace.
+        segments: The reuse segments of the trace, if they are known already.
+
+    Returns:
+        The session and the previous turn of each request.
+
+    Raises:
+        InputError: The ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
-    >>> turns = infer_sessions(toy("0 1", "0 2", "0 1 3", "0 4"))
-    >>> turns.session, turns.parent
+    >>> links = infer_sessions(toy("0 1", "0 2", "0 1 3", "0 4"))
+    >>> links.session, links.parent
     (array([0, 1, 0, 2]), array([-1, -1,  0, -1]))
     """
-    found = found or segments(trace)
+    segments = segments or find_segments(trace)
     parent = np.full(len(trace), -1, dtype=np.int64)
-    if len(found.row):
-        last = np.append(found.row[1:] != found.row[:-1], True)  # the deepest run of each request that found any
-        row = found.row[last]
-        hit_blocks = np.add.reduceat(found.blocks, np.flatnonzero(np.append(True, last[:-1])))
+    if len(segments.row):
+        last = np.append(segments.row[1:] != segments.row[:-1], True)  # the deepest segment of each request with hits
+        row = segments.row[last]
+        hit_blocks = np.add.reduceat(segments.blocks, np.flatnonzero(np.append(True, last[:-1])))
         deepest = trace.hash_ids[trace.offsets[row] + hit_blocks - 1]
-        # a block's first request makes one way on; each later one adds a way at its deepest block, and nowhere else
-        ways = 1 + np.bincount(deepest)
-        follows = ways[deepest] <= MOST_WAYS
-        parent[row[follows]] = found.last_row[last][follows]
-    return Turns(_numbered(parent), parent, recorded=False)
+        # the first request of a block is one continuation; each later request adds one at its deepest block only
+        continuations = 1 + np.bincount(deepest)
+        follows = continuations[deepest] <= MAX_CONTINUATIONS
+        parent[row[follows]] = segments.last_row[last][follows]
+    return SessionLinks(_session_numbers(parent), parent, recorded=False)
 
 
-def _numbered(parent):
-    """The conversation of each request, numbered by first appearance: everything that leads back to one request."""
+def _session_numbers(parent):
+    """The session of each request, numbered by first appearance: all requests that lead back to one first turn."""
     first = np.where(parent < 0, np.arange(len(parent)), parent)
-    while (first[first] != first).any():  # each step doubles the way back
+    while (first[first] != first).any():  # each step doubles the distance
         first = first[first]
     return (np.cumsum(parent < 0) - 1)[first]
 
 
-def _previous(session):
-    """The row before each in its conversation, -1 where there is none."""
+def _previous_turn(session):
+    """The row of the previous turn in the same session, -1 = none."""
     order = np.argsort(session, kind="stable")
     parent = np.full(len(session), -1, dtype=np.int64)
-    again = (session[order][1:] == session[order][:-1]) & (session[order][1:] >= 0)
-    parent[order[1:][again]] = order[:-1][again]
+    continues = (session[order][1:] == session[order][:-1]) & (session[order][1:] >= 0)
+    parent[order[1:][continues]] = order[:-1][continues]
     return parent

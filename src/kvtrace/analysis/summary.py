@@ -1,11 +1,11 @@
-"""What a trace is like: Trace -> Summary, by the definitions that docs/analysis/analyze.md gives.
+"""All statistics of a trace: Trace -> Summary. docs/analysis/analyze.md defines every figure.
 
-The statistics of datagen and AIPerf with their definitions come first and alone with `basic`; the rest is ours.
+`basics` computes the statistics of datagen and AIPerf; `analyze` adds the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,21 +14,21 @@ from .._base.errors import InputError
 from .._base.tables import TextTable
 from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
-from .arrivals import Arrivals, arrivals
-from .block_uses import Uses, uses
+from .arrivals import Arrivals, arrival_statistics
+from .block_uses import BlockUses, count_uses
 from .distribution import Distribution
-from .framed import Framed
-from .popularity import Depth, Popularity, popularity, sharing_by_depth
-from .reuse import Reuses
+from .distribution_frames import DistributionFrames
+from .popularity import DepthBand, Popularity, block_popularity, sharing_by_depth
+from .reuse import ReuseAccumulator
 from .tables import RATES, TABLE_ROWS, arrival_rows, depth_table, distribution_table, group_table, pair_table, scaled
-from .turns import Group, Sessions, by_type, sessions
+from .turns import RequestGroup, SessionStatistics, by_type, session_statistics
 
 SCHEMA = 1  # version of the keys of to_dict
 
 
 @dataclass(frozen=True)
-class Basics(Framed):
-    """The statistics of `datagen analyze` and `aiperf analyze-trace`, counts first."""
+class Basics(DistributionFrames):
+    """The statistics of `datagen analyze` and `aiperf analyze-trace`."""
 
     block_size: int
     tail: str
@@ -36,7 +36,7 @@ class Basics(Framed):
     blocks: int
     distinct_blocks: int  # AIPerf's unique prefixes
     hits: Hits  # of a cache that never evicts
-    prefix_groups: int  # first blocks that at least two requests begin with
+    prefix_groups: int  # first blocks of at least two requests
     repeated_blocks: int  # references to blocks that occur more than once in the whole trace
     input_length: Distribution
     context_length: Distribution
@@ -59,100 +59,109 @@ class Basics(Framed):
             ("requests", f"{self.requests:,}", ""),
             ("blocks", f"{self.blocks:,}", "in prompts"),
             ("distinct blocks", f"{self.distinct_blocks:,}", "the working set; AIPerf's unique prefixes"),
-            ("prefix groups", f"{self.prefix_groups:,}", "first blocks that two requests or more begin with"),
+            ("prefix groups", f"{self.prefix_groups:,}", "first blocks of at least two requests"),
             ("reuse ratio", f"{self.reuse_ratio:.4f}", "references to blocks that occur more than once"),
         ])  # fmt: skip
-        yield pair_table(
-            "Hit rates, nothing ever evicted", [(n, f"{getattr(self.hits, n):.4f}", note) for n, note in RATES]
-        )
+        yield pair_table("Hit rates without eviction", [(n, f"{getattr(self.hits, n):.4f}", note) for n, note in RATES])
         yield distribution_table("Per request", {name: getattr(self, field) for name, field in TABLE_ROWS.items()})
 
     def to_dict(self) -> dict:
-        """Keys as docs/analysis/analyze.md lists them; `schema` is their version."""
+        """The JSON object of docs/analysis/analyze.md; `schema` is its version."""
         hits = self.hits
         return {"schema": SCHEMA} | {name: getattr(self, name) for name in COUNTS} | {
             "reuse_ratio": self.reuse_ratio,
             "tokens": hits.tokens, "hit_blocks": hits.hit_blocks, "hit_tokens": hits.hit_tokens,
             "block_hit_rate": hits.block_hit_rate, "token_hit_rate": hits.token_hit_rate,
-        } | {name: found.to_dict() for name, found in self.distributions().items()}  # fmt: skip
+        } | {name: values.to_dict() for name, values in self.distributions().items()}  # fmt: skip
 
 
 COUNTS = ("block_size", "tail", "requests", "blocks", "distinct_blocks", "prefix_groups", "repeated_blocks")
 DISTRIBUTIONS = ("input_length", "context_length", "unique_prompt_length", "output_length", "request_hit_rate")
 
 
-def basics(trace: Trace, quantiles=(), *, found: Uses | None = None) -> Basics:
-    """datagen's and AIPerf's statistics of a trace; InputError where it has no requests or no blocks.
+def basics(trace: Trace, quantiles: Sequence[float] = (), *, uses: BlockUses | None = None) -> Basics:
+    """Compute the statistics of datagen and AIPerf.
+
+    Args:
+        trace: The trace.
+        quantiles: Extra quantiles of each distribution, from 0 to 1.
+        uses: The uses of the blocks, if they are known already.
+
+    Returns:
+        Counts, the three hit rates without eviction, and five distributions.
+
+    Raises:
+        InputError: The trace has no requests or no blocks, or its ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
-    >>> found = basics(toy("0 1 2", "0 1 3", "4"))
-    >>> found.context_length.mean, found.unique_prompt_length.max, found.prefix_groups
+    >>> statistics = basics(toy("0 1 2", "0 1 3", "4"))
+    >>> statistics.context_length.mean, statistics.unique_prompt_length.max, statistics.prefix_groups
     (1.3333333333333333, 1.0, 1)
     """
-    found = found or _uses(trace)
-    blocks, context = trace.prompt_blocks, _context(trace, found)
-    holding = blocks > 0
-    fresh = trace.first_blocks[found.hit_blocks[holding] == 0]  # each first block, once
+    uses = uses or _require_uses(trace)
+    blocks, context = trace.prompt_blocks, _context_length(trace, uses)
+    has_blocks = blocks > 0
+    first_blocks = trace.first_blocks[uses.hit_blocks[has_blocks] == 0]  # each first block, once
     return Basics(
         block_size=trace.block_size, tail=trace.tail, requests=len(trace),
-        blocks=int(trace.offsets[-1]), distinct_blocks=int(np.count_nonzero(found.uses)),
-        hits=count_hits(trace, found.hit_blocks),
-        prefix_groups=int((found.uses[fresh] > 1).sum()),
-        repeated_blocks=int(found.repeated_blocks.sum()),
+        blocks=int(trace.offsets[-1]), distinct_blocks=int(np.count_nonzero(uses.uses)),
+        hits=count_hits(trace, uses.hit_blocks),
+        prefix_groups=int((uses.uses[first_blocks] > 1).sum()),
+        repeated_blocks=int(uses.repeated_blocks.sum()),
         input_length=Distribution.of(trace.input_length, quantiles),
         context_length=Distribution.of(context, quantiles),
         unique_prompt_length=Distribution.of(trace.input_length - context, quantiles),
         output_length=Distribution.of(trace.output_length, quantiles),
-        request_hit_rate=Distribution.of(found.hit_blocks[holding] / blocks[holding], quantiles),
+        request_hit_rate=Distribution.of(uses.hit_blocks[has_blocks] / blocks[has_blocks], quantiles),
     )  # fmt: skip
 
 
-def _uses(trace) -> Uses:
-    """The uses of a trace that has some."""
+def _require_uses(trace) -> BlockUses:
+    """Count the uses; InputError if the trace has no requests or no blocks."""
     if not len(trace):
-        raise InputError("the trace holds no requests.")
+        raise InputError("the trace has no requests.")
     if not trace.offsets[-1]:
-        raise InputError("the trace has no hash_ids, so nothing can be said of its reuse.")
-    return uses(trace)
+        raise InputError("the trace has no hash_ids, so its reuse is unknown.")
+    return count_uses(trace)
 
 
-def _context(trace, found) -> np.ndarray:
-    """Tokens of each prompt in blocks that occur more than once in the whole trace; all of it if all do."""
-    blocks = found.repeated_blocks
+def _context_length(trace, uses) -> np.ndarray:
+    """Tokens of each prompt in blocks that occur more than once; the input length if all of its blocks do."""
+    blocks = uses.repeated_blocks
     return np.where(blocks == trace.prompt_blocks, trace.input_length, blocks * trace.block_size)
 
 
 @dataclass(frozen=True)
-class Summary(Framed):
-    """Everything that `kvtrace analyze` says of a trace."""
+class Summary(DistributionFrames):
+    """All statistics of a trace, as `kvtrace analyze` prints them."""
 
     basics: Basics
     popularity: Popularity
-    sharing_by_depth: list[Depth]
-    reuse_time_ms: Distribution  # from a block's use to its next, over all hits of a cache that never evicts
-    reuse_distance: Distribution  # distinct blocks between the two
+    sharing_by_depth: list[DepthBand]
+    reuse_time_ms: Distribution  # from a use of a block to its next, over all hits without eviction
+    reuse_distance: Distribution  # distinct blocks used between the two uses
     arrivals: Arrivals
-    sessions: Sessions | None
-    by_type: list[Group]
-    hits_with_outputs: Hits | None  # where blocks of outputs stay resident too; None without output blocks
+    sessions: SessionStatistics | None
+    by_type: list[RequestGroup]
+    hits_with_outputs: Hits | None  # with the blocks of outputs resident too; None without output blocks
     kv_bytes_per_token: int | None
 
     @property
     def working_set_bytes(self) -> int | None:
-        """KV-cache bytes of all distinct blocks, each counted whole; None where no model is named."""
+        """Bytes of KV cache of all distinct blocks, each counted as a full block; None without a model."""
         tokens = self.basics.distinct_blocks * self.basics.block_size
         return None if self.kv_bytes_per_token is None else self.kv_bytes_per_token * tokens
 
     def distributions(self) -> dict[str, Distribution]:
-        """Every distribution of the whole trace by name."""
-        found = {**self.basics.distributions(), "reuse_time_ms": self.reuse_time_ms}
-        found |= {"reuse_distance": self.reuse_distance, "gap_ms": self.arrivals.gap_ms}
+        """All distributions by name."""
+        distributions = {**self.basics.distributions(), "reuse_time_ms": self.reuse_time_ms}
+        distributions |= {"reuse_distance": self.reuse_distance, "gap_ms": self.arrivals.gap_ms}
         if self.sessions:
-            found |= {name: getattr(self.sessions, name) for name in ("turns", "think_ms", "growth")}
-        return found
+            distributions |= {name: getattr(self.sessions, name) for name in ("turns", "think_ms", "growth")}
+        return distributions
 
     def tables(self) -> Iterator[TextTable]:
-        """Everything, section by section."""
+        """All statistics, one table for each section."""
         yield from self.basics.tables()
         yield distribution_table("Reuse", {
             "Reuse time (s)": scaled(self.reuse_time_ms, 1000),
@@ -176,17 +185,17 @@ class Summary(Framed):
         if self.by_type:
             yield group_table("By type", "type", self.by_type)
         if self.hits_with_outputs:
-            note = "where the blocks of outputs stay resident too"
+            note = "with the blocks of outputs resident too"
             yield pair_table("Outputs", [(n, f"{getattr(self.hits_with_outputs, n):.4f}", note) for n, _ in RATES])
         if self.kv_bytes_per_token and self.working_set_bytes:
             gib = self.working_set_bytes / 2**30
             yield pair_table("KV cache", [
-                ("bytes a token", f"{self.kv_bytes_per_token:,}", "over all layers"),
-                ("working set", f"{gib:,.2f}", "GiB, to hold every distinct block"),
+                ("bytes per token", f"{self.kv_bytes_per_token:,}", "over all layers"),
+                ("working set", f"{gib:,.2f}", "GiB for all distinct blocks"),
             ])  # fmt: skip
 
     def to_dict(self) -> dict:
-        """Keys as docs/analysis/analyze.md lists them; `schema` is their version."""
+        """The JSON object of docs/analysis/analyze.md; `schema` is its version."""
         return self.basics.to_dict() | {
             "popularity": self.popularity.to_dict(),
             "sharing_by_depth": [band.to_dict() for band in self.sharing_by_depth],
@@ -202,35 +211,49 @@ class Summary(Framed):
 
 
 def analyze(
-    trace: Trace, *, quantiles=(), ms_per_token: float = 30.0, kv_bytes_per_token: int | None = None
+    trace: Trace,
+    *,
+    quantiles: Sequence[float] = (),
+    ms_per_token: float = 30.0,
+    kv_bytes_per_token: int | None = None,
 ) -> Summary:
-    """All statistics of a trace, in memory or streamed.
+    """Compute all statistics of a trace, in memory or streamed.
 
-    InputError where it has no requests, no blocks, or ids that form no forest.
+    Args:
+        trace: The trace.
+        quantiles: Extra quantiles of each distribution, from 0 to 1.
+        ms_per_token: Decode time of an output token, for the mean concurrency.
+        kv_bytes_per_token: Bytes of KV cache per token, for the size of the working set in bytes.
+
+    Returns:
+        The statistics; docs/analysis/analyze.md defines each of them.
+
+    Raises:
+        InputError: The trace has no requests or no blocks, or its ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
-    >>> found = analyze(toy("0 1 2", "0 1 3", "4"))
-    >>> found.basics.hits.hit_blocks, found.reuse_distance.max
+    >>> summary = analyze(toy("0 1 2", "0 1 3", "4"))
+    >>> summary.basics.hits.hit_blocks, summary.reuse_distance.max
     (2, 1.0)
     """
-    used = _uses(trace)
-    reuses = Reuses(trace)
+    uses = _require_uses(trace)
+    reuse = ReuseAccumulator(trace)
     for _, piece in trace.pieces():
-        reuses.add(piece)
+        reuse.add(piece)
     return Summary(
-        basics=basics(trace, quantiles, found=used),
-        popularity=popularity(trace, used), sharing_by_depth=sharing_by_depth(trace, used),
-        reuse_time_ms=reuses.times(quantiles), reuse_distance=reuses.distances(quantiles),
-        arrivals=arrivals(trace, ms_per_token=ms_per_token, quantiles=quantiles),
-        sessions=sessions(trace, used.hit_blocks, quantiles),
-        by_type=by_type(trace, used.hit_blocks),
+        basics=basics(trace, quantiles, uses=uses),
+        popularity=block_popularity(trace, uses), sharing_by_depth=sharing_by_depth(trace, uses),
+        reuse_time_ms=reuse.times(quantiles), reuse_distance=reuse.distances(quantiles),
+        arrivals=arrival_statistics(trace, ms_per_token=ms_per_token, quantiles=quantiles),
+        sessions=session_statistics(trace, uses.hit_blocks, quantiles),
+        by_type=by_type(trace, uses.hit_blocks),
         hits_with_outputs=count_hits(trace, _hits_with_outputs(trace)) if trace.has_output_blocks else None,
         kv_bytes_per_token=kv_bytes_per_token,
     )  # fmt: skip
 
 
 def _hits_with_outputs(trace) -> np.ndarray:
-    """Hit blocks of each request when nothing is ever evicted, and outputs stay resident too."""
+    """Hit blocks of each request without eviction, with the blocks of outputs resident too."""
     hits, seen = np.empty(len(trace), dtype=np.int64), 0
     for rows, piece in trace.pieces():
         hits[rows] = unlimited_hits(piece, outputs=True, seen=seen)

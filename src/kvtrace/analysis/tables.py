@@ -1,4 +1,4 @@
-"""The tables of `kvtrace analyze`: what a trace is like, as text."""
+"""The tables of `kvtrace analyze`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 from .._base.tables import TextTable, number, printable
 from .arrivals import Arrivals
 from .distribution import Distribution
-from .popularity import Depth
-from .turns import Group
+from .popularity import DepthBand
+from .turns import RequestGroup
 
 TABLE_ROWS = {  # the names that datagen and AIPerf print
     "Input length (ISL)": "input_length",
@@ -26,7 +26,7 @@ RATES = (
 
 
 def pair_table(title: str, rows: list[tuple[str, str, str]]) -> TextTable:
-    """Names, values, and a note on each."""
+    """A table of names, values and notes."""
     table = TextTable(title, has_header=False)
     table.add_column()
     table.add_column(right=True)
@@ -37,19 +37,19 @@ def pair_table(title: str, rows: list[tuple[str, str, str]]) -> TextTable:
 
 
 def distribution_table(title: str, rows: dict[str, Distribution]) -> TextTable:
-    """One distribution a row, in the seven figures and the quantiles asked for."""
+    """A table with one row for each distribution: the seven figures, and the extra quantiles."""
     table = TextTable(title)
     extra = list(next(iter(rows.values())).quantiles)
     table.add_column("")
     for name in ("mean", "std", "min", "p25", "median", "p75", "max", *(f"q{q:g}" for q in extra)):
         table.add_column(name, right=True)
-    for name, found in rows.items():
-        table.add_row(name, *map(number, (*found.figures(), *found.quantiles.values())))
+    for name, distribution in rows.items():
+        table.add_row(name, *map(number, (*distribution.figures(), *distribution.quantiles.values())))
     return table
 
 
-def group_table(title: str, name: str, groups: Iterable[Group]) -> TextTable:
-    """Requests of a kind, a row each."""
+def group_table(title: str, name: str, groups: Iterable[RequestGroup]) -> TextTable:
+    """A table with one row for each group of requests."""
     table = TextTable(title)
     table.add_column(name)
     for column in ("requests", "mean ISL", "mean OSL", "block hit rate", "token hit rate", "request hit rate"):
@@ -61,10 +61,10 @@ def group_table(title: str, name: str, groups: Iterable[Group]) -> TextTable:
     return table
 
 
-def depth_table(bands: Iterable[Depth]) -> TextTable:
-    """How much is shared at which depth."""
+def depth_table(bands: Iterable[DepthBand]) -> TextTable:
+    """A table of sharing by depth."""
     table = TextTable("Sharing by depth")
-    for column in ("depth (blocks)", "distinct", "shared", "share", "uses a block"):
+    for column in ("depth (blocks)", "distinct", "shared", "share", "uses per block"):
         table.add_column(column, right=True)
     for band in bands:
         depth = f"{band.low:,}" if band.low == band.high else f"{band.low:,}-{band.high:,}"
@@ -73,19 +73,24 @@ def depth_table(bands: Iterable[Depth]) -> TextTable:
     return table
 
 
-def arrival_rows(found: Arrivals) -> Iterator[tuple[str, str, str]]:
-    """Names, values and notes of the arrivals."""
-    yield "duration", number(found.duration_ms / 1000), "s"
-    yield "requests per second", number(found.requests_per_second), ""
-    yield "prompt tokens per second", number(found.prompt_tokens_per_second), ""
-    yield "gap", number(found.gap_ms.mean), f"ms on average; median {number(found.gap_ms.median)}"
-    yield "gap variation", number(found.gap_cv), "standard deviation / mean: 1 for a Poisson process"
-    for window, value in found.dispersion.items():
-        yield f"dispersion, {window} s", number(value), "variance / mean of requests a window: 1 for a Poisson process"
-    yield "concurrency", number(found.concurrency), f"on average, at {found.ms_per_token:g} ms a generated token"
+def arrival_rows(arrivals: Arrivals) -> Iterator[tuple[str, str, str]]:
+    """(name, value, note) of each arrival statistic."""
+    yield "duration", number(arrivals.duration_ms / 1000), "s"
+    yield "requests per second", number(arrivals.requests_per_second), ""
+    yield "prompt tokens per second", number(arrivals.prompt_tokens_per_second), ""
+    yield "gap", number(arrivals.gap_ms.mean), f"ms on average; median {number(arrivals.gap_ms.median)}"
+    yield "gap variation", number(arrivals.gap_cv), "standard deviation / mean: 1 for a Poisson process"
+    for window, value in arrivals.dispersion.items():
+        yield (
+            f"dispersion, {window} s",
+            number(value),
+            "variance / mean of the requests per window: 1 for a Poisson process",
+        )
+    yield "concurrency", number(arrivals.concurrency), f"on average, at {arrivals.ms_per_token:g} ms per output token"
 
 
-def scaled(found: Distribution, by: float) -> Distribution:
-    """The distribution of values divided by a number: milliseconds as seconds."""
-    figures = {name: None if figure is None else figure / by for name, figure in found.named().items()}
-    return replace(found, **figures, quantiles={q: value / by for q, value in found.quantiles.items()})  # type: ignore[arg-type]
+def scaled(distribution: Distribution, by: float) -> Distribution:
+    """The distribution of the values divided by a number, for example milliseconds as seconds."""
+    figures = {name: None if figure is None else figure / by for name, figure in distribution.named().items()}
+    quantiles = {q: value / by for q, value in distribution.quantiles.items()}
+    return replace(distribution, **figures, quantiles=quantiles)  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
-"""Conversations: how many turns they have, how context grows, and what each turn hits; and the same by request type."""
+"""Statistics of sessions: turns, think time, context growth, and hits by turn; and hits by request type."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +11,13 @@ from ..trace.hits import Hits, count_hits
 from ..trace.trace import Trace
 from .distribution import Distribution
 
-MOST_TURNS = 20  # later turns are counted together
-MOST_TYPES = 20  # and so are rarer types
+MAX_TURNS = 20  # later turns are one group
+MAX_TYPES = 20  # rarer types are one group
 
 
 @dataclass(frozen=True)
-class Group:
-    """Requests of one kind: a turn, or a type."""
+class RequestGroup:
+    """The requests of one turn or of one type."""
 
     name: str
     input_length: Distribution
@@ -24,34 +25,36 @@ class Group:
     hits: Hits  # of a cache that never evicts
 
     def to_dict(self) -> dict:
-        """Keys as docs/analysis/analyze.md lists them."""
+        """The JSON object of docs/analysis/analyze.md."""
         lengths = {"input_length": self.input_length.to_dict(), "output_length": self.output_length.to_dict()}
         return {"name": self.name, **self.hits.to_dict(), **lengths}
 
 
 @dataclass(frozen=True)
-class Sessions:
-    """The conversations of a trace."""
+class SessionStatistics:
+    """Statistics of the sessions of a trace."""
 
     sessions: int
     requests_in_sessions: int
-    turns: Distribution  # requests of each conversation
-    think_ms: Distribution  # from one turn's arrival to the next turn's
-    growth: Distribution  # tokens by which a prompt is longer than the turn before
-    by_turn: list[Group]
+    turns: Distribution  # requests of each session
+    think_ms: Distribution  # from the arrival of a turn to the arrival of the next
+    growth: Distribution  # tokens of a prompt less those of the previous turn's prompt
+    by_turn: list[RequestGroup]
 
     def to_dict(self) -> dict:
-        """Keys as docs/analysis/analyze.md lists them."""
+        """The JSON object of docs/analysis/analyze.md."""
         named = {name: getattr(self, name).to_dict() for name in ("turns", "think_ms", "growth")}
         counts = {"sessions": self.sessions, "requests_in_sessions": self.requests_in_sessions}
         return counts | named | {"by_turn": [group.to_dict() for group in self.by_turn]}
 
 
-def sessions(trace: Trace, hit_blocks: np.ndarray, quantiles=()) -> Sessions | None:
-    """The conversations of a trace; None where it has no sessions.
+def session_statistics(
+    trace: Trace, hit_blocks: np.ndarray, quantiles: Sequence[float] = ()
+) -> SessionStatistics | None:
+    """Compute the statistics of the sessions; None if the trace has no sessions.
 
     >>> from kvtrace.trace.building import toy
-    >>> sessions(toy("0"), np.array([0])) is None
+    >>> session_statistics(toy("0"), np.array([0])) is None
     True
     """
     if trace.session is None or not (trace.session >= 0).any():
@@ -59,15 +62,17 @@ def sessions(trace: Trace, hit_blocks: np.ndarray, quantiles=()) -> Sessions | N
     inside = trace.session >= 0
     turn, parent = turn_numbers(trace), trace.parent if trace.parent is not None else np.full(len(trace), -1)
     child = np.flatnonzero(parent >= 0)
-    counted = np.minimum(turn, MOST_TURNS)
-    return Sessions(
+    counted = np.minimum(turn, MAX_TURNS)
+    return SessionStatistics(
         sessions=len(np.unique(trace.session[inside])),
         requests_in_sessions=int(inside.sum()),
         turns=Distribution.of(np.bincount(trace.session[inside])[np.unique(trace.session[inside])], quantiles),
         think_ms=Distribution.of(trace.timestamp[child] - trace.timestamp[parent[child]], quantiles),
         growth=Distribution.of(trace.input_length[child] - trace.input_length[parent[child]], quantiles),
         by_turn=[
-            group(trace, hit_blocks, inside & (counted == number), f"{number}{'+' if number == MOST_TURNS else ''}")
+            request_group(
+                trace, hit_blocks, inside & (counted == number), f"{number}{'+' if number == MAX_TURNS else ''}"
+            )
             for number in range(1, int(counted[inside].max()) + 1)
             if (inside & (counted == number)).any()
         ],
@@ -75,31 +80,31 @@ def sessions(trace: Trace, hit_blocks: np.ndarray, quantiles=()) -> Sessions | N
 
 
 def turn_numbers(trace: Trace) -> np.ndarray:
-    """Each request's place in its conversation, from 1, by order of arrival."""
+    """The number of each request within its session, from 1, in order of arrival."""
     assert trace.session is not None
     order = np.argsort(trace.session, kind="stable")
     session = trace.session[order]
     first = np.ones(len(trace), dtype=bool)
     first[1:] = session[1:] != session[:-1]
-    place = np.arange(len(trace)) - np.maximum.accumulate(np.where(first, np.arange(len(trace)), 0)) + 1
+    number = np.arange(len(trace)) - np.maximum.accumulate(np.where(first, np.arange(len(trace)), 0)) + 1
     turn = np.empty(len(trace), dtype=np.int64)
-    turn[order] = place
+    turn[order] = number
     return np.where(trace.session < 0, 1, turn)
 
 
-def by_type(trace: Trace, hit_blocks: np.ndarray) -> list[Group]:
-    """The requests of each `type`, the most frequent first, rare ones together; empty where the trace has no types."""
+def by_type(trace: Trace, hit_blocks: np.ndarray) -> list[RequestGroup]:
+    """One group for each `type`, the most frequent first, and one for all rarer types; empty without types."""
     if "type" not in trace.extra:
         return []
     kinds, which, counts = np.unique(trace.extra["type"].astype(str), return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    found = [group(trace, hit_blocks, which == kind, str(kinds[kind])) for kind in order[:MOST_TYPES]]
-    if len(order) > MOST_TYPES:
-        found.append(group(trace, hit_blocks, np.isin(which, order[MOST_TYPES:]), "(others)"))
-    return found
+    groups = [request_group(trace, hit_blocks, which == kind, str(kinds[kind])) for kind in order[:MAX_TYPES]]
+    if len(order) > MAX_TYPES:
+        groups.append(request_group(trace, hit_blocks, np.isin(which, order[MAX_TYPES:]), "(others)"))
+    return groups
 
 
-def group(trace: Trace, hit_blocks: np.ndarray, mask: np.ndarray, name: str) -> Group:
-    """The figures of the requests where the mask is true."""
+def request_group(trace: Trace, hit_blocks: np.ndarray, mask: np.ndarray, name: str) -> RequestGroup:
+    """The figures of the requests selected by the mask."""
     lengths = Distribution.of(trace.input_length[mask]), Distribution.of(trace.output_length[mask])
-    return Group(name, *lengths, count_hits(trace, hit_blocks, mask))
+    return RequestGroup(name, *lengths, count_hits(trace, hit_blocks, mask))

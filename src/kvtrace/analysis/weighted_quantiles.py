@@ -1,7 +1,7 @@
-"""The distribution of values that each stand for so many, of which only a piece is in memory at a time.
+"""The distribution of sorted values with counts, of which only one piece is in memory at a time.
 
-The values come sorted. What is summed does not depend on how they came to be, so that a trace read in a stream and one
-in memory have the same mean to the last bit.
+The sums do not depend on the source of the values: a streamed trace and a trace in memory have the same mean to the
+last bit.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 
 from .distribution import Distribution
 
-Pieces = Callable[[], Iterable[tuple[np.ndarray, np.ndarray]]]  # (values, how many each stands for), twice the same
+ValuePieces = Callable[[], Iterable[tuple[np.ndarray, np.ndarray]]]  # yields (values, counts), the same on each call
 
 
-def of_sorted(pieces: Pieces, quantiles=()) -> Distribution:
-    """The distribution of values that rise, from piece to piece too: as `Distribution.of_counted` of them all.
+def distribution_of_sorted(pieces: ValuePieces, quantiles=()) -> Distribution:
+    """The distribution of values that rise within and across pieces: `Distribution.of_counted` of all of them.
 
-    >>> parts = [(np.array([1.0, 2.0]), np.array([1, 2])), (np.array([5.0]), np.array([1]))]
-    >>> found = of_sorted(lambda: parts)
-    >>> found.count, found.mean, found.median, found.max
+    >>> pieces = [(np.array([1.0, 2.0]), np.array([1, 2])), (np.array([5.0]), np.array([1]))]
+    >>> distribution = distribution_of_sorted(lambda: pieces)
+    >>> distribution.count, distribution.mean, distribution.median, distribution.max
     (4, 2.5, 2.0, 5.0)
     """
     total, sums, ends = 0, [], []
@@ -33,24 +33,26 @@ def of_sorted(pieces: Pieces, quantiles=()) -> Distribution:
         return Distribution(0)
     mean = fsum(sums) / total
     squares = fsum(float(((values - mean) ** 2 * counts).sum()) for values, counts in pieces())
-    wanted = [0.25, 0.5, 0.75, *quantiles]
-    p25, median, p75, *rest = _at(pieces, [q * (total - 1) for q in wanted])
-    asked = dict(zip(quantiles, rest, strict=True))
-    return Distribution(total, mean, sqrt(squares / total), float(ends[0]), p25, median, p75, float(ends[-1]), asked)
+    shares = [0.25, 0.5, 0.75, *quantiles]
+    p25, median, p75, *rest = _values_at(pieces, [q * (total - 1) for q in shares])
+    extra = dict(zip(quantiles, rest, strict=True))
+    return Distribution(total, mean, sqrt(squares / total), float(ends[0]), p25, median, p75, float(ends[-1]), extra)
 
 
-def _at(pieces, places) -> list[float]:
-    """The value at each place, linear between the two values that it lies between."""
-    whole = np.unique([side(place) for place in places for side in (floor, ceil)])
-    found: dict[int, float] = {}
+def _values_at(pieces, positions) -> list[float]:
+    """The value at each position, with linear interpolation between whole positions."""
+    whole = np.unique([end(position) for position in positions for end in (floor, ceil)])
+    value_at: dict[int, float] = {}
     before = 0
     for values, counts in pieces():
-        reached = before + np.cumsum(counts)
-        here = whole[(whole >= before) & (whole < reached[-1])]
-        found |= zip(here.tolist(), values[np.searchsorted(reached, here, side="right")].tolist(), strict=True)
-        before = int(reached[-1])
-    return [_between(found[floor(place)], found[ceil(place)], place - floor(place)) for place in places]
+        cumulative = before + np.cumsum(counts)
+        inside = whole[(whole >= before) & (whole < cumulative[-1])]
+        value_at |= zip(
+            inside.tolist(), values[np.searchsorted(cumulative, inside, side="right")].tolist(), strict=True
+        )
+        before = int(cumulative[-1])
+    return [_interpolate(value_at[floor(at)], value_at[ceil(at)], at - floor(at)) for at in positions]
 
 
-def _between(low, high, share) -> float:
+def _interpolate(low, high, share) -> float:
     return float(low + (high - low) * share)

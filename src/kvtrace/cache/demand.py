@@ -1,8 +1,8 @@
-"""What each request of a trace asks of a cache, as arrays: its path, an unhashed tail, and what its output adds.
+"""The block demand of each request of a trace, as arrays: its path, an unhashed tail, the blocks of its output.
 
-The mode says how much of the truth is looked at:
-block: each id is a full block. token: true lengths; a last, partial block is allocated but has no hash. grow: as token,
-then the output's tokens but for the last are cached too, its full blocks under hashes that nobody else has.
+The mode sets how closely lengths are modelled:
+block: each id is a full block. token: true lengths; a partial last block takes room and has no hash. grow: as token;
+the output's tokens, except the last one, are cached too, and their full blocks have hashes that no other request has.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from .._base.errors import InputError, UsageError
 from ..trace.trace import Trace
 
 MODES = ("block", "token", "grow")
-MOST = (1 << 31) - 1  # block numbers are int32 in the compiled core
+MAX_BLOCKS = (1 << 31) - 1  # block numbers are int32 in the compiled core
 
 
 @dataclass(frozen=True, eq=False)
-class Jobs:
-    """One value a request in each array; block numbers are the trace's ids, and fresh ones above them."""
+class BlockDemand:
+    """One value for each request in each array; block numbers are the trace's ids, then those of output blocks."""
 
     trace: Trace
     mode: str
-    ids: np.ndarray  # int32: all prompts' ids, end to end
-    start: np.ndarray  # int64: where a request's path begins in ids
+    ids: np.ndarray  # int32: the ids of all prompts, end to end
+    start: np.ndarray  # int64: the position in `ids` where the request's path begins
     full: np.ndarray  # int32: hashed blocks of its path
-    tail: np.ndarray  # int8: 1 where one more block without a hash is allocated
-    limit: np.ndarray  # int32: at most so many blocks may hit
+    tail: np.ndarray  # int8: 1 if one more block, without a hash, is allocated
+    limit: np.ndarray  # int32: the upper limit of its hit blocks
     grown: np.ndarray  # int32: hashed blocks that the output adds
-    grown_tail: np.ndarray  # int8: 1 where a block without a hash is left at the end
-    fresh: np.ndarray  # int32: the first of the numbers of its grown blocks
+    grown_tail: np.ndarray  # int8: 1 if a block without a hash is left at the end
+    fresh: np.ndarray  # int32: the number of its first output block; the others follow
     arrival: np.ndarray  # float64: ms
     blocks: int  # block numbers in all
     grows: bool
@@ -41,8 +41,8 @@ class Jobs:
         return len(self.full)
 
     @cached_property
-    def most(self) -> np.ndarray:
-        """Blocks that each request holds at once, at its greatest."""
+    def max_blocks(self) -> np.ndarray:
+        """int64: request -> the largest number of blocks that it holds at once."""
         return self.full.astype(np.int64) + (self.grown + self.grown_tail if self.grows else self.tail)
 
     @cached_property
@@ -52,35 +52,44 @@ class Jobs:
         before[1:] = self.ids[:-1]
         offsets = self.trace.offsets
         before[offsets[:-1][np.diff(offsets) > 0]] = -1
-        parent = np.arange(-1, self.blocks - 1, dtype=np.int32)  # a grown block follows the one before it,
+        parent = np.arange(-1, self.blocks - 1, dtype=np.int32)  # an output block follows the one before it;
         parent[self.ids] = before
-        last = (
-            self.ids[np.minimum(self.start + np.maximum(self.full, 1) - 1, max(len(self.ids) - 1, 0))]
-            if len(self.ids)
-            else -1
-        )
-        firsts = self.grown > 0
-        parent[self.fresh[firsts]] = np.where(self.full > 0, last, -1)[
-            firsts
-        ]  # the first of them the prompt's last full one
+        has_output = self.grown > 0
+        parent[self.fresh[has_output]] = self._last_full[has_output]  # the first follows the last full prompt block
         return parent
 
+    @property
+    def _last_full(self) -> np.ndarray:
+        """Request -> the last hashed block of its prompt, -1 = none."""
+        if not len(self.ids):
+            return np.full(len(self), -1)
+        place = np.minimum(self.start + np.maximum(self.full, 1) - 1, len(self.ids) - 1)
+        return np.where(self.full > 0, self.ids[place], -1)
 
-def jobs(trace: Trace, mode: str = "block", recompute_last: bool = False) -> Jobs:
-    """What a trace's requests ask for in a mode; with `recompute_last`, a prompt's last token is never a hit.
 
-    UsageError for an unknown mode, InputError where ids do not form a forest.
+def block_demand(trace: Trace, mode: str = "block", recompute_last: bool = False) -> BlockDemand:
+    """The block demand of a trace's requests in a mode.
+
+    Args:
+        trace: The trace.
+        mode: "block", "token" or "grow".
+        recompute_last: The last token of a prompt is always computed, so its block never hits.
+
+    Raises:
+        UsageError: The mode is not one of MODES.
+        InputError: The ids do not form a forest, or there are more blocks than int32 can number.
 
     >>> from kvtrace.trace.building import toy
-    >>> jobs(toy("0 1 2", "0 3"), recompute_last=True).limit
+    >>> block_demand(toy("0 1 2", "0 3"), recompute_last=True).limit
     array([2, 1], dtype=int32)
     """
     if mode not in MODES:
-        raise UsageError(f"there is no mode {mode!r}. Try {', '.join(MODES)}.")
+        raise UsageError(f"{mode!r} is not a mode. Try {', '.join(MODES)}.")
     trace.require_chained()
-    if trace.distinct > MOST:
+    if trace.distinct > MAX_BLOCKS:
         raise InputError(
-            f"{trace.distinct:,} distinct blocks are more than a simulation can number. Try a part of the trace."
+            f"The trace has {trace.distinct:,} distinct blocks; a simulation can number {MAX_BLOCKS:,}. "
+            "Simulate a part of the trace."
         )
     size, tokens, ids = trace.block_size, trace.input_length, trace.prompt_blocks
     nothing = np.zeros(len(trace), dtype=np.int64)
@@ -94,11 +103,11 @@ def jobs(trace: Trace, mode: str = "block", recompute_last: bool = False) -> Job
         cached = tokens + np.maximum(trace.output_length - 1, 0)  # the last token is never fed back
         grown, grown_tail = cached // size - full, cached % size > 0
     blocks = trace.distinct + int(grown.sum())
-    if blocks > MOST:
+    if blocks > MAX_BLOCKS:
         raise InputError(
-            f"{blocks:,} blocks with those of outputs are more than a simulation can number. Try --mode token."
+            f"Prompts and outputs have {blocks:,} blocks; a simulation can number {MAX_BLOCKS:,}. Try --mode token."
         )
-    return Jobs(
+    return BlockDemand(
         trace=trace, mode=mode, ids=trace.hash_ids.astype(np.int32, copy=False),
         start=trace.offsets[:-1].astype(np.int64),
         full=full.astype(np.int32), tail=tail.astype(np.int8), limit=np.minimum(limit, full).astype(np.int32),

@@ -1,4 +1,4 @@
-"""Many caches over one trace, in threads: policies x capacities x engines, each beside the offline optimum."""
+"""Many settings on one trace, in threads: policies x capacities x engines, and the offline optimum of each."""
 
 from __future__ import annotations
 
@@ -10,27 +10,33 @@ from itertools import product
 from threading import Event
 
 from ..trace.trace import Trace
-from .demand import jobs
+from .demand import block_demand
 from .simulation import Setting, Simulation, run
 
 
-def sweep(
+def simulate_settings(
     trace: Trace,
     settings: Iterable[Setting],
     *,
     threads: int | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Simulation]:
-    """The simulation of each setting, in their order; `on_progress` gets numbers of requests served, from any thread.
+    """Simulate each setting; the results are in the order of the settings.
 
-    Errors as `simulate`; the first one ends the others. Compiled policies run side by side, Python ones in turn.
+    Compiled policies run in parallel, Python policies one after another. The first error stops the other simulations.
+
+    Args:
+        trace: The trace.
+        settings: The settings.
+        threads: Simulations at once; the default is one per core.
+        on_progress: Receives the number of requests served since its last call, from any thread.
 
     >>> from kvtrace.trace.building import toy
-    >>> [done.hits.hit_blocks for done in sweep(toy("0 1", "2", "0 1"), [Setting(2), Setting(3)])]
+    >>> [done.hits.hit_blocks for done in simulate_settings(toy("0 1", "2", "0 1"), [Setting(2), Setting(3)])]
     [1, 2]
     """
     settings = list(settings)
-    asked = {asks: jobs(trace, *asks) for asks in {setting.asks for setting in settings}}
+    demand = {options: block_demand(trace, *options) for options in {setting.demand_options for setting in settings}}
     stopped = Event()
 
     def served(requests: int) -> None:
@@ -40,7 +46,7 @@ def sweep(
             on_progress(requests)
 
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
-        runs = [pool.submit(run, setting, trace, asked[setting.asks], served) for setting in settings]
+        runs = [pool.submit(run, setting, trace, demand[setting.demand_options], served) for setting in settings]
         try:
             return [done.result() for done in runs]
         except BaseException:
@@ -52,7 +58,7 @@ def sweep(
 def settings_of(
     capacities: Iterable[int], policies: Iterable[str], engine_names: Iterable[str] = ("reference",), **common
 ) -> list[Setting]:
-    """Every engine with every policy at every capacity; a ceiling, which is no engine's, comes once a capacity.
+    """Every engine with every policy at every capacity. An upper bound has no engine: it comes once per capacity.
 
     >>> [(setting.policy, setting.capacity) for setting in settings_of([1, 2], ["lru", "belady"])]
     [('lru', 1), ('lru', 2), ('belady', 1), ('belady', 2)]
@@ -61,9 +67,9 @@ def settings_of(
         Setting(capacity, policy, engine, **common)
         for engine, policy, capacity in product(engine_names, policies, capacities)
     ]
-    return list(dict.fromkeys(replace(one, engine="reference") if one.ceiling else one for one in made))
+    return list(dict.fromkeys(replace(one, engine="reference") if one.bound else one for one in made))
 
 
 def optimum_of(setting: Setting) -> Setting:
-    """The setting of the offline optimum that bounds another one."""
+    """The setting of the offline optimum that bounds another setting."""
     return replace(setting, policy="belady", engine="reference")

@@ -1,4 +1,4 @@
-"""Who is live when in a simulation: `c1`, `window:8` or `timed:30`."""
+"""Schedules: which requests are active at the same time in a simulation."""
 
 from __future__ import annotations
 
@@ -13,39 +13,44 @@ from ..trace.trace import Trace
 
 @dataclass(frozen=True)
 class Schedule:
-    """c1: each request ends before the next comes. window: so many are live at once. timed: ms a generated token."""
+    """When requests end.
+
+    serial: each request ends before the next one arrives.
+    concurrency: `value` requests are active at once; the oldest one ends before the next one arrives.
+    open-loop: a request ends `value` milliseconds per output token after its arrival.
+    """
 
     kind: str
     value: float = 1
 
     def __str__(self) -> str:
-        return self.kind if self.kind == "c1" else f"{self.kind}:{self.value:g}"
+        return self.kind if self.kind == "serial" else f"{self.kind}:{self.value:g}"
 
     def ends(self, trace: Trace) -> np.ndarray | None:
-        """When each request ends, in ms, where the schedule says so.
+        """The end of each request in ms, if the schedule is open-loop.
 
         >>> from kvtrace.trace.building import toy
-        >>> parse_schedule("timed:30").ends(toy("0", "1", gap_ms=100)).tolist()
+        >>> parse_schedule("open-loop:30").ends(toy("0", "1", gap_ms=100)).tolist()
         [30.0, 130.0]
         """
-        return trace.timestamp + self.value * trace.output_length if self.kind == "timed" else None
+        return trace.timestamp + self.value * trace.output_length if self.kind == "open-loop" else None
 
 
-ONE = Schedule("c1")
+SERIAL = Schedule("serial")
 
 
 def parse_schedule(text: str) -> Schedule:
-    """The schedule that a text names; UsageError where it names none.
+    """Parse `serial`, `concurrency:N` or `open-loop:MS`; UsageError for any other text.
 
-    >>> parse_schedule("window:8")
-    Schedule(kind='window', value=8)
+    >>> parse_schedule("concurrency:8")
+    Schedule(kind='concurrency', value=8)
     """
-    if text == "c1":
-        return ONE
-    if found := re.fullmatch(r"window:([1-9]\d{0,8})", text):
-        return Schedule("window", int(found[1]))
-    if found := re.fullmatch(r"timed:(\d{1,9}(?:\.\d{1,9})?)", text):
-        return Schedule("timed", float(found[1]))
+    if text == "serial":
+        return SERIAL
+    if match := re.fullmatch(r"concurrency:([1-9]\d{0,8})", text):
+        return Schedule("concurrency", int(match[1]))
+    if match := re.fullmatch(r"open-loop:(\d{1,9}(?:\.\d{1,9})?)", text):
+        return Schedule("open-loop", float(match[1]))
     raise UsageError(
-        f"{text!r} is no schedule. Try c1, window:8 (so many live at once) or timed:30 (ms a generated token)."
+        f"{text!r} is not a schedule. Try serial, concurrency:8 (requests) or open-loop:30 (ms per output token)."
     )

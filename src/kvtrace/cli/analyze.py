@@ -1,4 +1,4 @@
-"""`kvtrace analyze`: what a trace is like."""
+"""`kvtrace analyze`: statistics of a trace."""
 
 from __future__ import annotations
 
@@ -8,54 +8,53 @@ from .large import MEMORY
 from .output import print_json, print_tables
 
 
-@click.command()
+@click.command("analyze")
 @click.argument("trace", metavar="TRACE")
-@click.option("--basic", is_flag=True, help="Only the statistics of datagen and AIPerf.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/analysis/analyze.md lists its keys.")
-@click.option("--quantiles", metavar="Q,...", help="Further quantiles of every distribution, as in 0.9,0.99.")
-@click.option("--fold", "factors", metavar="N,...", help="Also hit rates where so many blocks are one, as in 1,2,4.")
-@click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="MS", help="Time of a generated token that the concurrency assumes.")
-@click.option("--model-config", metavar="FILE", help="A model's config.json, for bytes of KV cache.")
-@click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache a token, in place of --model-config.")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
-@click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
+@click.option("--basic", is_flag=True, help="Print only the statistics of datagen and AIPerf.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; its keys are in docs/analysis/analyze.md.")
+@click.option("--quantiles", metavar="Q,...", help="Extra quantiles of each distribution. Example: 0.9,0.99.")
+@click.option("--fold", "factors", metavar="N,...", help="Also print hit rates at block sizes N times as large. Example: 1,2,4.")
+@click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="MS", help="Decode time of an output token, for the mean concurrency.")
+@click.option("--model-config", metavar="FILE", help="config.json of the model, to compute bytes of KV cache.")
+@click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
+@click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
 @MEMORY
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
-def analyze(trace, basic, as_json, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
-    """Say what a trace is like: lengths, hit rates, reuse, arrivals, conversations; TRACE - is stdin."""
+@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
+def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
+    """Print statistics of a trace: lengths, hit rates, reuse, arrivals, sessions. TRACE - is stdin."""
     from .._base.lists import factors as parse_factors
     from .._base.lists import quantiles as parse_quantiles
     from ..analysis.block_sizes import block_size_table, by_block_size
-    from ..analysis.summary import analyze as analyzed
-    from ..analysis.summary import basics
-    from ..serving.kv_bytes import chosen
+    from ..analysis.summary import analyze, basics
+    from ..serving.hardware.kv_bytes import chosen
 
-    wanted, sizes = parse_quantiles(quantiles), parse_factors(factors)
+    extra_quantiles, fold_factors = parse_quantiles(quantiles), parse_factors(factors)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
-    read = _read(trace, basic, factors, block_size, chain, memory, quiet)
+    loaded = _load(trace, basic, factors, block_size, chain, memory, quiet)
     if basic:
-        found = basics(read, wanted)
+        statistics = basics(loaded, extra_quantiles)
     else:
-        found = analyzed(read, quantiles=wanted, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
-    folded = by_block_size(read, sizes)
+        statistics = analyze(loaded, quantiles=extra_quantiles, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
+    sizes = by_block_size(loaded, fold_factors)
     if as_json:
-        print_json(found.to_dict() | ({"by_block_size": [size.to_dict() for size in folded]} if sizes else {}))
+        print_json(statistics.to_dict() | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
     else:
-        print_tables([*found.tables(), *([block_size_table(folded)] if sizes else [])])
+        print_tables([*statistics.tables(), *([block_size_table(sizes)] if sizes else [])])
 
 
-def _read(trace, basic, factors, block_size, chain, memory, quiet):
-    """The trace: in a stream where it is a folder of parts and every statistic can be counted in one."""
+def _load(trace, basic, factors, block_size, chain, memory, quiet):
+    """Load the trace. A data set is streamed, unless an option needs the whole trace in memory."""
     from ..formats import reading
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import analyzing, whole
     from .large import opened, require_memory
 
-    parts, most = opened(trace, memory, block_size)
-    if parts is None or chain or factors:
-        if parts is not None:
-            require_memory(whole(parts, "--chain" if chain else "--fold"), most, quiet)
-        read = reading.read(trace, block_size=block_size, extra="ignore" if basic else "keep")
-        return read.chained() if chain else read
-    require_memory(analyzing(parts), most, quiet)
-    return LazyTrace(parts, extra=() if basic else ("type",))
+    dataset, max_bytes = opened(trace, memory, block_size)
+    if dataset is None or chain or factors:
+        if dataset is not None:
+            require_memory(whole(dataset, "--chain" if chain else "--fold"), max_bytes, quiet)
+        loaded = reading.read(trace, block_size=block_size, extra="ignore" if basic else "keep")
+        return loaded.chained() if chain else loaded
+    require_memory(analyzing(dataset), max_bytes, quiet)
+    return LazyTrace(dataset, extra=() if basic else ("type",))

@@ -8,13 +8,13 @@ import click
 @click.command()
 @click.argument("trace", metavar="TRACE")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
-@click.option("--max", "max_of_kind", default=20, metavar="N", help="List at most N violations of each kind.")
+@click.option("--max", "max_per_rule", default=20, metavar="N", help="List at most N violations of each kind.")
 @click.option("-q", "--quiet", is_flag=True, help="Print violations only.")
-def check(trace, block_size, max_of_kind, quiet):
+def check(trace, block_size, max_per_rule, quiet):
     """Check the invariants of any trace file: one line for each violation; exit status 3 if there is any."""
     from ..formats.violations import check as violations_of
 
-    violations = violations_of(trace, block_size=block_size, max_of_kind=max_of_kind)
+    violations = violations_of(trace, block_size=block_size, max_per_rule=max_per_rule)
     for violation in violations:
         click.echo(str(violation))
     if not violations and not quiet:

@@ -1,4 +1,4 @@
-"""The `datagen` command: the names, flags, defaults and table of NVIDIA Dynamo's tool, over kvtrace."""
+"""The `datagen` command: the flags, defaults and table of NVIDIA Dynamo's tool, on top of kvtrace."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def commands() -> None:
     """Analyze and synthesize prefix-cache traces, with the flags of Dynamo's datagen."""
 
 
-@commands.command()
+@commands.command("analyze")
 @click.option("--input-file", default="mooncake_trace.jsonl", metavar="FILE", help="The trace to analyze.")
-@click.option("--block-size", default=512, type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.")
-def analyze(input_file, block_size):
-    """Print datagen's statistics of a trace; `kvtrace analyze` says more."""
+@click.option("--block-size", default=512, type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.")
+def analyze_command(input_file, block_size):
+    """Print the statistics of datagen; `kvtrace analyze` prints more."""
     from ..analysis.summary import basics
     from ..formats import reading
     from .output import print_tables
@@ -31,28 +31,28 @@ def analyze(input_file, block_size):
     print_tables([datagen_table(basics(reading.read(input_file, block_size=block_size, extra="ignore")))])
 
 
-@commands.command()
-@click.option("--input-file", default="mooncake_trace.jsonl", metavar="FILE", help="The trace to learn from.")
+@commands.command("synthesize")
+@click.option("--input-file", default="mooncake_trace.jsonl", metavar="FILE", help="The trace to fit.")
 @click.option("--num-requests", default=100_000, type=click.IntRange(1), metavar="N", help="Requests to synthesize.")
-@click.option("--speedup-ratio", **TIMES, help="Divide times by this.")
-@click.option("--prefix-len-multiplier", **TIMES, help="Stretch what prompts share.")
-@click.option("--prefix-root-multiplier", default=1, metavar="N", help="Disjoint copies of what prompts share.")
-@click.option("--prompt-len-multiplier", **TIMES, help="Stretch what is a prompt's own.")
-@click.option("--osl-multiplier", **TIMES, help="Stretch outputs.")
-@click.option("--min-isl", **TOKENS, help="Draw shorter prompts again.  [default: no limit]")
-@click.option("--max-isl", **TOKENS, help="Draw longer prompts again.  [default: no limit]")
-@click.option("--min-osl", **TOKENS, help="Raise shorter outputs to this.  [default: no limit]")
-@click.option("--max-osl", **TOKENS, help="Cut longer outputs to this.  [default: no limit]")
-@click.option("--block-size", default=512, type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.")
-@click.option("--output-file", metavar="FILE", help="File to write.  [default: named here after input and options]")
+@click.option("--speedup-ratio", **TIMES, help="Divide times by X.")
+@click.option("--prefix-len-multiplier", **TIMES, help="Multiply the length of shared prefixes.")
+@click.option("--prefix-root-multiplier", default=1, metavar="N", help="Number of disjoint copies of the shared prefixes.")
+@click.option("--prompt-len-multiplier", **TIMES, help="Multiply the length of unique prompt parts.")
+@click.option("--osl-multiplier", **TIMES, help="Multiply output lengths.")
+@click.option("--min-isl", **TOKENS, help="Redraw shorter prompts.  [default: no limit]")
+@click.option("--max-isl", **TOKENS, help="Redraw longer prompts.  [default: no limit]")
+@click.option("--min-osl", **TOKENS, help="Raise shorter outputs to this length.  [default: no limit]")
+@click.option("--max-osl", **TOKENS, help="Cut longer outputs to this length.  [default: no limit]")
+@click.option("--block-size", default=512, type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.")
+@click.option("--output-file", metavar="FILE", help="File to write.  [default: a name from the input and the options, in the current folder]")
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The same seed gives the same bytes.")
-@click.option("--max-rejections", default=10_000, metavar="N", help="Give up after so many prompts in a row.")
+@click.option("--max-rejections", default=10_000, metavar="N", help="Stop after N redrawn prompts in a row.")
 @click.option(
-    "--method", default="attach", type=click.Choice(["attach", "tree"]), help="tree is datagen's own, normalised."
+    "--method", default="attach", type=click.Choice(["attach", "tree"]), help="tree: the algorithm of datagen, with corrections."
 )
-@click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
-def synthesize(input_file, num_requests, block_size, output_file, seed, method, chain, **knobs):
-    """Make a trace of any size that behaves as another; `kvtrace synthesize` can do more."""
+@click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
+def synthesize_command(input_file, num_requests, block_size, output_file, seed, method, chain, **knobs):
+    """Synthesize a trace of any size from another trace; `kvtrace synthesize` has more options."""
     from ..formats import reading
     from ..synthesis.fitting import fit
     from ..synthesis.knobs import Knobs
@@ -60,34 +60,34 @@ def synthesize(input_file, num_requests, block_size, output_file, seed, method, 
     from ..synthesis.tree import fit_tree
     from .output import console
 
-    turned = Knobs(**knobs)  # before a long trace is read
+    settings = Knobs(**knobs)  # validate before reading a long trace
     trace = reading.read(input_file, block_size=block_size, extra="ignore")
     model = (fit_tree if method == "tree" else fit)(trace.chained() if chain else trace)
-    output_file = output_file or auto_name(input_file, num_requests, seed, method, turned)
-    # a longer trace at the same rate, as datagen's
-    written = write_sample(model, num_requests, output_file, seed=seed, scale="duration", knobs=turned)
+    output_file = output_file or auto_name(input_file, num_requests, seed, method, settings)
+    # a longer trace at the same rate, as in datagen
+    written = write_sample(model, num_requests, output_file, seed=seed, scale="duration", knobs=settings)
     console().print(f"wrote       {' and '.join(map(str, written))}", highlight=False, markup=False)
 
 
 def auto_name(input_file: str, num_requests: int, seed: int, method: str, knobs) -> str:
-    """A file's name, in this folder, that says what it was made of and with which options.
+    """The default name of the output: the input and the options, in the current folder.
 
     >>> from kvtrace.synthesis.knobs import Knobs
     >>> auto_name("logs/day.jsonl.gz", 500, 7, "tree", Knobs(max_isl=4096, osl_multiplier=1.5))
     'day_synth_500_seed7_tree_osl-multiplier1.5_max-isl4096.jsonl'
     """
     stem = "stdin" if input_file == "-" else Path(input_file).name.split(".")[0] or "trace"
-    turned = [f"{name.replace('_', '-')}{value}" for name, value in knobs.to_dict().items()]
-    return "_".join([stem, "synth", str(num_requests), f"seed{seed}", method, *turned]) + ".jsonl"
+    options = [f"{name.replace('_', '-')}{value}" for name, value in knobs.to_dict().items()]
+    return "_".join([stem, "synth", str(num_requests), f"seed{seed}", method, *options]) + ".jsonl"
 
 
 def main() -> None:
-    """Run the command; failures end as those of kvtrace do."""
+    """Run the command, with the error handling of kvtrace."""
     cli.main(commands, "datagen")
 
 
-def datagen_table(found):
-    """The table of `datagen analyze`: its rows, its columns."""
+def datagen_table(statistics):
+    """The table of `datagen analyze`, with its row and column names."""
     from .._base.tables import TextTable
 
     table = TextTable("Statistics")
@@ -95,6 +95,6 @@ def datagen_table(found):
     for name in ("Mean", "Std Dev", "Min", "P25", "Median", "P75", "Max"):
         table.add_column(name, right=True)
     names = ("Input Length", "Context Length", "Unique Prompt Length", "Output Length", "Theoretical Hit Rates")
-    for name, values in zip(names, found.distributions().values(), strict=True):
+    for name, values in zip(names, statistics.distributions().values(), strict=True):
         table.add_row(name, *("-" if figure is None else f"{figure:,.2f}" for figure in values.figures()))
     return table

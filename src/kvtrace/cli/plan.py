@@ -1,57 +1,56 @@
-"""`kvtrace plan`: how much memory, how many instances, and what it saves."""
+"""`kvtrace plan`: the memory, the number of instances, and the savings."""
 
 from __future__ import annotations
 
 import click
 
+from ..serving.routers import PLANNED, check_router
 from .output import console, print_json, print_tables
 
 
-@click.command()
+@click.command("plan")
 @click.argument("trace", metavar="TRACE")
-@click.option("--model-config", required=True, metavar="FILE", help="The model's config.json, as Hugging Face repositories have it.")
-@click.option("--gpu", "gpu_name", default="h100", metavar="G", help="h100, h200, a100, or a JSON file; docs/serving/serving-model.md lists its keys.")
-@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="GPUs of an instance, which work as one.")
-@click.option("--ttft", default="2s", metavar="TIME", help="What the time to first token may be, at most.")
-@click.option("--quantile", default=0.9, type=click.FloatRange(0.01, 0.999), metavar="Q", help="For this share of the requests.")
-@click.option("--router", "routers", default="round-robin,sticky,least-loaded,kv-aware,lmetric", metavar="R,...", help="Routers to try; docs/serving/instances.md says what each does.")
-@click.option("--tier", "tiers", multiple=True, metavar="NAME=SIZE@RATE", help="A tier of an instance below its GPUs, as in dram=512GiB@25GB; several, the fastest first.")
-@click.option("--write-through", is_flag=True, help="Tiers hold what is above them, too.  [default: what is evicted from there]")
-@click.option("--input-price", default=3.0, type=click.FloatRange(0), metavar="USD", help="A provider's price of a million input tokens.")
-@click.option("--output-price", default=15.0, type=click.FloatRange(0), metavar="USD", help="... of a million output tokens.")
-@click.option("--step-tokens", default=8192, type=click.IntRange(1), metavar="N", help="Tokens that a step of an instance takes, at most.")
-@click.option("--max-requests", default=256, type=click.IntRange(1), metavar="N", help="Requests that an instance has at once, at most.")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/serving/plan.md lists its keys.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
-def plan(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, step_tokens, max_requests, block_size, as_json, quiet):
-    """Say how much memory buys how many hits, how many instances meet a target, and what it costs and saves.
+@click.option("--model-config", required=True, metavar="FILE", help="config.json of the model, as in its Hugging Face repository.")
+@click.option("--gpu", "gpu_name", default="h100", metavar="G", help="h100, h200, a100, or a JSON file; its keys are in docs/serving/serving-model.md.")
+@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="GPUs per instance, which work as one.")
+@click.option("--ttft", default="2s", metavar="TIME", help="Target: the largest time to first token.")
+@click.option("--quantile", default=0.9, type=click.FloatRange(0.01, 0.999), metavar="Q", help="Target: the share of the requests that must meet --ttft.")
+@click.option("--router", "routers", default=",".join(PLANNED), metavar="R,...", help="Routers to try; docs/serving/instances.md describes them.")
+@click.option("--tiers", metavar="NAME=SIZE@RATE,...", help="Tiers of an instance below its GPUs, fastest first. Example: dram=512GiB@25GB,ssd=4TB@3GB.")
+@click.option("--write-through", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: only blocks evicted from them]")
+@click.option("--input-price", default=3.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million input tokens.")
+@click.option("--output-price", default=15.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million output tokens.")
+@click.option("--step-tokens", default=8192, type=click.IntRange(1), metavar="N", help="Largest number of tokens per step of an instance.")
+@click.option("--max-requests", default=256, type=click.IntRange(1), metavar="N", help="Largest number of active requests per instance.")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; its keys are in docs/serving/plan.md.")
+@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
+def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, step_tokens, max_requests, block_size, as_json, quiet):
+    """Plan capacity: hits by memory, the instances that meet a latency target, costs and savings.
 
-    Every figure stands with what it assumes, and how it changes when that is a fifth lower or higher. TRACE - is stdin.
+    Each table lists its assumptions, and the result if an assumption is 20 % lower or higher. TRACE - is stdin.
     """
     from .._base.lists import names
     from .._base.units import milliseconds
     from ..formats import reading
-    from ..report import planning as shown
-    from ..serving.core import router as routing
+    from ..report import planning
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
-    from ..serving.planning import Wanted, parse_tier
-    from ..serving.planning import plan as planned
+    from ..serving.planning import PlanTarget, parse_tier, plan
     from ..serving.simulation import BatchLimits
 
     roofline = Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
-    wanted = Wanted(
-        ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, tiers)),
+    target = PlanTarget(
+        ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
         limits=BatchLimits(step_tokens, max_requests), routers=names(routers),
     )  # fmt: skip
-    for router in wanted.routers:
-        routing.check(router)
-    read = reading.read(trace, block_size=block_size)
+    for router in target.routers:
+        check_router(router)
+    loaded = reading.read(trace, block_size=block_size)
     screen = console()
-    tell = None if quiet else lambda part: screen.print(f"[dim]{shown.DOING[part]} ...[/dim]", highlight=False)
-    found = planned(read, roofline, wanted, on_part=tell)
+    on_part = None if quiet else lambda part: screen.print(f"[dim]{planning.PROGRESS[part]} ...[/dim]", highlight=False)
+    result = plan(loaded, roofline, target, on_part=on_part)
     if as_json:
-        print_json(found)
+        print_json(result.to_dict())
     else:
-        print_tables(shown.tables(found))
+        print_tables(planning.tables(result))

@@ -1,4 +1,4 @@
-"""`kvtrace simulate`: what a prefix cache would have hit."""
+"""`kvtrace simulate`: the hits of a prefix cache on a trace."""
 
 from __future__ import annotations
 
@@ -7,115 +7,142 @@ from contextlib import contextmanager, nullcontext
 
 import click
 
+from ..serving.routers import ROUTERS
 from .large import MEMORY
 from .output import console, print_json, print_tables
 
 
-@click.command()
+class RowsOption(click.Option):
+    """An option whose help names the rows of a table in place of `{rows}`; the table is imported only to print it."""
+
+    def __init__(self, *arguments, rows, **options):
+        super().__init__(*arguments, **options)
+        self.rows = rows
+
+    def get_help_record(self, ctx):
+        self.help = self.help.replace("{rows}", self.rows())
+        return super().get_help_record(ctx)
+
+
+def _policies():
+    from ..cache.policies import POLICIES
+
+    names = [row.example if row.required else name for name, row in POLICIES.items() if not row.bound]
+    bounds = [name for name, row in POLICIES.items() if row.bound]
+    return f"{', '.join(names)}, or your class as module:Class; bounds: {', '.join(bounds)}"
+
+
+def _engines():
+    from ..cache.engines import ENGINES
+
+    return ", ".join(ENGINES)
+
+
+@click.command("simulate")
 @click.argument("trace", metavar="TRACE")
-@click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders: lru, lfu, fifo, slru, lfu-da, sieve, s3fifo, arc, ttl:60s, priority, pgdsf, workload, a class of yours as module:Class; ceilings: belady, unlimited.")
-@click.option("--capacity", default="auto", metavar="C,...", help="Capacities, as in 1000,64ktokens,24GiB,50%; a number alone is blocks, % is of the working set. auto: ten from the longest request to the working set.")
-@click.option("--engine", "engine_names", default="reference", metavar="E,...", help="Whose cache: reference, vllm, sglang, nano-vllm, tensorrt-llm, lmcache.")
-@click.option("--mode", default="block", metavar="M", help="block: each id a full block. token: true lengths. grow: outputs are cached too.")
-@click.option("--schedule", default="c1", metavar="S", help="Who is live when: c1 one at a time, window:N so many, timed:MS a token of output.")
-@click.option("--capacity-counts", default="total", metavar="WHAT", help="total: live and idle blocks. idle: the idle alone. (reference)")
-@click.option("--pool", default="flat", metavar="WHICH", help="flat: any idle block may go. leaf-first: none that has a resident child. (reference)")
-@click.option("--free-order", default="prepend", metavar="HOW", help="Where unhashed blocks go when freed: prepend, or append as before May 2026. (vllm)")
-@click.option("--watermark", default="off", metavar="HOW", help="on: a fifth is evicted at 80 % use. (lmcache)")
-@click.option("--tiers", metavar="NAME=C,...", help="Tiers in place of --capacity, as in hbm=5000,dram=50000.")
-@click.option("--inclusive", is_flag=True, help="Tiers hold what those above them hold.  [default: exclusive]")
-@click.option("--instances", type=click.IntRange(1), metavar="N", help="So many instances, each with a cache of its own, behind a router.")
-@click.option("--router", "routers", metavar="R,...", help="With --instances: round-robin, sticky, overlap, least-loaded, kv-aware, lmetric.  [default: round-robin]")
-@click.option("--gpu", "gpu_name", metavar="G", help="With --model-config: serve the trace in time, on h100, h200, a100 or a JSON file's; says TTFT and TPOT.")
-@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs of an instance.")
-@click.option("--warm-up", default="0", metavar="N", help="Count only what comes after so many requests (1000), share (10%) or time (10m).")
-@click.option("--over-time", metavar="WINDOW", help="Also the counts of each window of time, as in 10m.")
-@click.option("--per-request", metavar="FILE", help="Also write each request's hit blocks, as CSV.")
-@click.option("--no-gap", is_flag=True, help="Leave out the comparison with the offline optimum, which takes a simulation a capacity.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/cache/simulate.md lists its keys.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
-@click.option("--threads", type=click.IntRange(1), metavar="N", help="Simulations at once.  [default: one a core]")
-@click.option("--model-config", metavar="FILE", help="A model's config.json, for bytes of KV cache.")
-@click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache a token, in place of --model-config.")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
-@click.option("--chain", is_flag=True, help="Re-chain ids of blocks that were hashed without their prefix.")
+@click.option("--policy", "policies", default="lru", metavar="P,...", cls=RowsOption, rows=_policies, help="Eviction orders: {rows}.")
+@click.option("--capacity", default="auto", metavar="C,...", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set. auto: ten from the longest request to the working set.")
+@click.option("--engine", "engine_names", default="reference", metavar="E,...", cls=RowsOption, rows=_engines, help="Engine whose cache is simulated: {rows}.")
+@click.option("--mode", default="block", metavar="M", help="block: each id is a full block. token: true lengths. grow: outputs are cached too.")
+@click.option("--schedule", default="serial", metavar="S", help="Active requests: serial is one at a time, concurrency:N is N at a time, open-loop:MS takes MS per output token.")
+@click.option("--capacity-counts", default="total", metavar="WHAT", help="Blocks that count: total is active and idle blocks, idle is idle blocks only. (reference)")
+@click.option("--pool", default="flat", metavar="WHICH", help="Blocks that can be evicted: flat is any idle block, leaf-first is idle blocks without a resident child. (reference)")
+@click.option("--free-order", default="prepend", metavar="HOW", help="Position of freed unhashed blocks in the free queue: prepend, or append as before May 2026. (vllm)")
+@click.option("--watermark", default="off", metavar="HOW", help="on: evict a fifth of the blocks at 80 % use. (lmcache)")
+@click.option("--tiers", metavar="NAME=C,...", help="Tiers, in place of --capacity. Example: hbm=5000,dram=50000.")
+@click.option("--inclusive", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: exclusive]")
+@click.option("--instances", type=click.IntRange(1), metavar="N", help="Number of instances behind a router, each with its own cache.")
+@click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
+@click.option("--gpu", "gpu_name", metavar="G", help="With --model-config: simulate serving in time on h100, h200, a100, or a JSON file; prints TTFT and TPOT.")
+@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
+@click.option("--warm-up", default="0", metavar="N", help="Exclude the first requests (1000), share (10%) or time (10m) from the counts.")
+@click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")
+@click.option("--per-request", metavar="FILE", help="Also write the hit blocks of each request as CSV.")
+@click.option("--no-gap", is_flag=True, help="Skip the comparison with the offline optimum, which needs one more simulation per capacity.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; its keys are in docs/cache/simulate.md.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Simulations at a time.  [default: one per core]")
+@click.option("--model-config", metavar="FILE", help="config.json of the model, to compute bytes of KV cache.")
+@click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
+@click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
 @MEMORY
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but results and errors.")
-def simulate(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
-    """Say what a prefix cache would have hit: an engine's, with any eviction order, at any capacity; TRACE - is stdin."""
+@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
+def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
+    """Simulate a prefix cache: any engine, eviction order and capacity. TRACE - is stdin."""
     from dataclasses import replace
 
     from .._base.errors import UsageError
     from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
     from .._base.units import milliseconds
-    from ..report import simulation as shown
-    from ..report.progress import Requests
+    from ..report import simulation as simulation_report
+    from ..report.progress import RequestProgress
     from ..serving.hardware import roofline_of
-    from ..serving.kv_bytes import chosen
+    from ..serving.hardware.kv_bytes import chosen
 
     if as_json and as_csv:
-        raise UsageError("--json and --csv exclude each other. Give one of them.")
+        raise UsageError("--json and --csv cannot be combined. Use one of them.")
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = milliseconds(over_time) if over_time else None
     options["roofline"] = roofline_of(model_config, gpu_name, gpus)
-    read = _read(trace, block_size, chain, memory, quiet, {"per_request": per_request, "over_time": over_time} | options)
-    units = {"block_size": read.block_size, "working_set": read.working_set, "kv_bytes_per_token": kv_bytes}
-    skipped = leading_rows(warm_up, read.timestamp)
+    loaded = _load(trace, block_size, chain, memory, quiet, {"per_request": per_request, "over_time": over_time} | options)
+    units = {"block_size": loaded.block_size, "working_set": loaded.working_set, "kv_bytes_per_token": kv_bytes}
+    skipped = leading_rows(warm_up, loaded.timestamp)
     with write_atomically(per_request) if per_request else nullcontext() as stream:
-        with Requests(console(), quiet) as bar, _policies_of_the_user():
-            done, optimum = _simulated(read, units, bar, **options)
-        done, optimum = ([replace(one, warm_up=skipped) for one in many] for many in (done, optimum))
+        with RequestProgress(console(), quiet) as bar, _user_policies():
+            simulations, optima = _simulate_all(loaded, units, bar, **options)
+        simulations, optima = ([replace(one, warm_up=skipped) for one in runs] for runs in (simulations, optima))
         if stream:
-            shown.write_per_request(done, stream)
-    best = {one.setting.capacity: one for one in optimum}
-    values = shown.to_dict(read, [
-        shown.result(one, best.get(one.setting.capacity), kv_bytes_per_token=kv_bytes, window_ms=window_ms) for one in done
+            simulation_report.write_per_request(simulations, stream)
+    optimum_at = {one.setting.capacity: one for one in optima}
+    values = simulation_report.to_dict(loaded, [
+        simulation_report.result(one, optimum_at.get(one.setting.capacity), kv_bytes_per_token=kv_bytes, window_ms=window_ms) for one in simulations
     ])  # fmt: skip
     if as_json:
         print_json(values)
     elif as_csv:
-        click.echo(shown.as_csv(values["results"]), nl=False)
+        click.echo(simulation_report.as_csv(values["results"]), nl=False)
     else:
-        print_tables(shown.tables(values))
+        print_tables(simulation_report.tables(values))
 
 
-def _read(trace, block_size, chain, memory, quiet, options):
-    """The trace; of a folder of parts, all columns with ids of 32 bits, which is what a simulation wants."""
+def _load(trace, block_size, chain, memory, quiet, options):
+    """Load the trace. Of a data set, only the columns of a simulation, with 32-bit ids."""
     from ..formats import reading
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import whole
     from .large import opened, require_memory
 
-    parts, most = opened(trace, memory, block_size)
-    if parts is None or chain:
-        if parts is not None:
-            require_memory(whole(parts, "--chain"), most, quiet)
-        read = reading.read(trace, block_size=block_size)
-        return read.chained() if chain else read
-    require_memory(_need(parts, **options), most, quiet)
-    return LazyTrace(parts, ids=True)
+    dataset, max_bytes = opened(trace, memory, block_size)
+    if dataset is None or chain:
+        if dataset is not None:
+            require_memory(whole(dataset, "--chain"), max_bytes, quiet)
+        loaded = reading.read(trace, block_size=block_size)
+        return loaded.chained() if chain else loaded
+    require_memory(_memory_need(dataset, **options), max_bytes, quiet)
+    return LazyTrace(dataset, ids=True)
 
 
-def _need(parts, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, threads, inclusive, per_request, over_time, instances, routers, roofline, **switches):
-    """The memory that the simulations will take; which capacities they have makes no difference, how many does."""
+def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, **engine_options):
+    """The memory that the simulations need. It depends on the number of capacities, not on their values."""
     from .._base.lists import names
+    from ..cache.engines import non_default
     from ..cache.many_settings import optimum_of, settings_of
     from ..cache.schedules import parse_schedule
-    from ..cache.simulation import switched
     from ..formats.memory_needs import simulating
 
     count = 10 if capacity == "auto" else len(names(capacity))
-    common = {"mode": mode, "schedule": parse_schedule(schedule), "switches": switched(switches)}
+    common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options)}
     settings = settings_of(range(1, count + 1), names(policies), names(engine_names), **common)
     bounds = [] if no_gap or tiers else [optimum_of(one) for one in settings]
     beyond = "--tiers" if tiers else "--instances" if instances else "--gpu" if roofline else "--over-time" if over_time else None
-    return simulating(parts, dict.fromkeys(settings + bounds), threads, per_request=bool(per_request), beyond=beyond)
+    return simulating(dataset, dict.fromkeys(settings + bounds), workers, per_request=bool(per_request), beyond=beyond)
 
 
 @contextmanager
-def _policies_of_the_user():
-    """Find classes in the folder where the command runs, and let what goes wrong in one be told as theirs."""
+def _user_policies():
+    """Import policy classes from the current folder, and report their exceptions as usage errors."""
     import traceback
 
     from .._base.errors import KvtraceError, UsageError
@@ -128,66 +155,66 @@ def _policies_of_the_user():
     except (KvtraceError, MemoryError):
         raise
     except Exception as error:
-        through = {frame.name.rpartition(".")[2] for frame in traceback.extract_tb(error.__traceback__)}
-        if not through & {"_users", *VERBS}:
+        functions = {frame.name.rpartition(".")[2] for frame in traceback.extract_tb(error.__traceback__)}
+        if not functions & {"_users", *VERBS}:
             raise
-        said = f": {error}" if str(error) else ""  # a policy sees numbers only, no content
-        raise UsageError(f"the policy failed, {place_of(error)}{said}") from error
+        message = f": {error}" if str(error) else ""  # safe: a policy sees numbers only, no content
+        raise UsageError(f"the policy failed, {place_of(error)}{message}") from error
     finally:
         sys.path.remove("")
 
 
-def _simulated(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, threads, instances, routers, roofline, **switches):
-    """The simulations that were asked for, and the offline optimum at each of their capacities."""
+def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, workers, instances, routers, roofline, **engine_options):
+    """Run the simulations; return them and the offline optimum at each capacity."""
     from functools import partial
 
     from .._base.errors import UsageError
     from .._base.lists import names
     from ..analysis.capacities import parse_capacities
-    from ..cache.many_settings import optimum_of, settings_of, sweep
+    from ..cache.engines import non_default
+    from ..cache.many_settings import optimum_of, settings_of, simulate_settings
     from ..cache.schedules import parse_schedule
-    from ..cache.simulation import switched
     from ..cache.tiered import parse_tiers, simulate_tiers
     from ..serving.instances import simulate_instances
-    from ..serving.planning import rates_of
+    from ..serving.planning import step_cost
     from ..serving.simulation import simulate_serving
 
     common = {
         "mode": mode,
         "schedule": parse_schedule(schedule),
-        "switches": switched(switches),
+        "engine_options": non_default(engine_options),
     }
-    wanted, engines = names(policies), names(engine_names)
+    policy_names, engines = names(policies), names(engine_names)
     if (routers and not instances) or (tiers and (instances or roofline)):
-        raise UsageError("--router goes with --instances, and --instances and --gpu without --tiers.")
+        raise UsageError("--router needs --instances. --tiers cannot be combined with --instances or --gpu.")
     if tiers:
         sizes = parse_tiers(tiers, lambda text: parse_capacities(text, **units)[0])
-        settings = settings_of([1], wanted, engines, **common)
+        settings = settings_of([1], policy_names, engines, **common)
         bar.expect(len(trace) * len(settings) * (len(sizes) if inclusive else 1))
         runs = [simulate_tiers(trace, sizes, one.policy, exclusive=not inclusive, setting=one, on_progress=bar.update) for one in settings]
         return runs, []
     if roofline and capacity == "auto":
         capacity = str(roofline.kv_capacity_tokens // trace.block_size)
-    capacities = _auto(trace, mode) if capacity == "auto" else parse_capacities(capacity, **units)
-    settings = settings_of(dict.fromkeys(capacities), wanted, engines, **common)
+    capacities = _auto_capacities(trace, mode) if capacity == "auto" else parse_capacities(capacity, **units)
+    settings = settings_of(dict.fromkeys(capacities), policy_names, engines, **common)
     if instances or roofline:
-        by = [(router, one) for router in names(routers or "round-robin") for one in settings]
-        bar.expect(len(trace) * len(by))
+        routed = [(router, one) for router in names(routers or "round-robin") for one in settings]
+        bar.expect(len(trace) * len(routed))
         if roofline:
-            served = partial(simulate_serving, trace, rates_of(roofline), instances=instances or 1, on_progress=bar.update)
-            return [served(setting=one, router=router) for router, one in by], []
-        return [simulate_instances(trace, instances, router, setting=one, on_progress=bar.update) for router, one in by], []
+            serve = partial(simulate_serving, trace, step_cost(roofline), instances=instances or 1, on_progress=bar.update)
+            return [serve(setting=one, router=router) for router, one in routed], []
+        return [simulate_instances(trace, instances, router, setting=one, on_progress=bar.update) for router, one in routed], []
     bounds = [] if no_gap else list(dict.fromkeys(optimum_of(one) for one in settings))
-    every = list(dict.fromkeys(settings + bounds))
-    bar.expect(len(trace) * len(every))
-    done = dict(zip(every, sweep(trace, every, threads=threads, on_progress=bar.update), strict=True))
+    all_settings = list(dict.fromkeys(settings + bounds))
+    bar.expect(len(trace) * len(all_settings))
+    done = dict(zip(all_settings, simulate_settings(trace, all_settings, threads=workers, on_progress=bar.update), strict=True))
     return [done[one] for one in settings], [done[one] for one in bounds]
 
 
-def _auto(trace, mode, points=10):
+def _auto_capacities(trace, mode, points=10):
     """Capacities from the longest request to the working set."""
-    from ..analysis.capacities import spread
-    from ..cache.demand import jobs
+    from ..analysis.capacities import log_spaced
+    from ..cache.demand import block_demand
 
-    most = jobs(trace, mode).most
-    return spread(int(most.max(initial=1)), max(trace.working_set, int(most.max(initial=1))), points)
+    longest = int(block_demand(trace, mode).max_blocks.max(initial=1))
+    return log_spaced(longest, max(trace.working_set, longest), points)

@@ -1,4 +1,4 @@
-"""`kvtrace texts`: prompts that a trace could have come from, made up."""
+"""`kvtrace texts`: make up prompts with a trace's lengths and shared prefixes."""
 
 from __future__ import annotations
 
@@ -9,41 +9,71 @@ from .output import console
 
 @click.command()
 @click.argument("trace", metavar="TRACE")
-@click.option("-o", "--output", required=True, metavar="FILE", help="JSON Lines to write; - is stdout. .gz, .zst by name.")
-@click.option("--tokenizer", required=True, metavar="NAME", help="deepseek-r1 (built in), the path of a tokenizer.json or of its folder, or a Hugging Face id.")
-@click.option("--to", default="prompts", metavar="FORM", help="prompts (plain, with times and lengths), openai (chat bodies), vllm (custom data set), sglang (openai data set), aiperf.")
-@click.option("--separator", default="none", metavar="TOKEN", help="What stands first in each block: none, bos, eos.")
-@click.option("--words", metavar="FILE", help="Words to write with, apart by spaces or lines.  [default: Lorem Ipsum]")
-@click.option("--model", metavar="NAME", help="The model that chat bodies name.  [default: none]")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block of TRACE.  [default: the sidecar's, else inferred]")
-@click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="What the words are drawn with.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE",
+    help="JSON Lines file to write; - is stdout. The name may end in .gz or .zst.",
+)
+@click.option(
+    "--tokenizer",
+    required=True,
+    metavar="NAME",
+    help="deepseek-r1 (built in), path of a tokenizer.json or of its folder, or Hugging Face id.",
+)
+@click.option(
+    "--to",
+    default="prompts",
+    metavar="FORM",
+    help="Output format: prompts (plain, with times and lengths), openai (chat bodies), vllm (custom data set), sglang (openai data set) or aiperf.",
+)
+@click.option(
+    "--separator", default="none", metavar="TOKEN", help="Control token at the start of each block: none, bos or eos."
+)
+@click.option("--words", metavar="FILE", help="File of words to use, separated by white space.  [default: Lorem Ipsum]")
+@click.option("--model", metavar="NAME", help="Model name in chat bodies.  [default: none]")
+@click.option(
+    "--block-size",
+    type=click.IntRange(1),
+    metavar="TOKENS",
+    help="Tokens a block of TRACE.  [default: the sidecar's, else inferred]",
+)
+@click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the random words.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def texts(trace, output, tokenizer, to, separator, words, model, block_size, seed, quiet):
-    """Make up prompts with the lengths and the sharing of TRACE; - is stdin.
+    """Make up prompts with the lengths and the shared prefixes of TRACE; - is stdin.
 
-    Every prompt is tokenised again and compared with the trace: the summary counts those that came back exactly.
+    Every prompt is tokenised again and compared with the trace. The summary counts the exact ones.
     """
     from ..formats import reading
     from ..report.progress import Steps
-    from ..text import prompts as replay
-    from ..text import tokenizers
+    from ..text import prompts, tokenizers
 
     loaded = tokenizers.load(tokenizer)
     vocabulary = None if words is None else _words(words)
-    whole = reading.read(trace, block_size=block_size)
+    source = reading.read(trace, block_size=block_size)
     done = 0
     with Steps(console(), quiet) as bar:
 
         def progress(rows):
             nonlocal done
             done += rows
-            bar.update(done, len(whole), "requests")
+            bar.update(done, len(source), "requests")
 
-        written = replay.write(
-            whole, output, loaded, to=to, separator=separator, words=vocabulary, seed=seed, model=model, progress=progress
+        written = prompts.write(
+            source,
+            output,
+            loaded,
+            to=to,
+            separator=separator,
+            words=vocabulary,
+            seed=seed,
+            model=model,
+            progress=progress,
         )
     if not quiet:
-        _say(whole, written, output, to, tokenizer, loaded)
+        _print_summary(source, written, output, to, tokenizer, loaded)
 
 
 def _words(path):
@@ -52,41 +82,46 @@ def _words(path):
 
     with open_read(path) as stream:
         try:
-            found = stream.read().decode("utf-8").split()
+            words = stream.read().decode("utf-8").split()
         except UnicodeDecodeError:
             raise InputError(f"{path}: not UTF-8 text.") from None
-    if not found:
-        raise InputError(f"{path}: holds no words.")
-    return found
+    if not words:
+        raise InputError(f"{path}: the file has no words.")
+    return words
 
 
-def _say(trace, written, output, to, name, tokenizer):
-    from ..text.prompts.bodies import IS_CHAT, usage
+def _print_summary(trace, written, output, to, name, tokenizer):
+    from ..text.prompts.bodies import CHAT_FORMS, usage
 
-    exact = f"{written.exact:,} of {written.requests:,} prompts re-tokenise to the trace's lengths and sharing"
+    exact = (
+        f"{written.exact:,} of {written.requests:,} prompts have the trace's lengths and sharing when tokenised again"
+    )
     lines = [
-        ("wrote", f"{written.requests:,} prompts, {written.tokens:,} tokens of {tokenizer.name}, {written.words} words: {output}"),
+        (
+            "wrote",
+            f"{written.requests:,} prompts, {written.tokens:,} tokens of {tokenizer.name}, {written.words} words: {output}",
+        ),
         ("exact", f"{exact} ({written.exact / max(1, written.requests):.2%})"),
     ]
     if written.no_output:
-        lines.append(("lost", f"{written.no_output:,} requests have an output of 0 tokens; they ask for 1."))
-    if to in IS_CHAT:
+        lines.append(("lost", f"{written.no_output:,} requests have an output of 0 tokens; 1 is written instead."))
+    if to in CHAT_FORMS:
         lines.append(("counted", _chat_tokens(name, tokenizer)))
     lines += [("use", line) for line in usage(to, output, len(trace))]
     screen = console()
-    for word, line in lines:
-        screen.print(f"{word:<12}{line}", highlight=False, markup=False)
+    for label, line in lines:
+        screen.print(f"{label:<12}{line}", highlight=False, markup=False)
 
 
 def _chat_tokens(name, tokenizer):
-    """How many tokens the tokenizer's own chat template adds to a text."""
+    """The number of tokens that the tokenizer's own chat template adds to a text, in words."""
     from ..text import templates
 
-    counted = "input_length is the text's tokens, without a chat template"
+    counted = "input_length counts the text without a chat template"
     template = templates.load(name)
     if template is None:
         return f"{counted}; this tokenizer has none."
     text = " ipsum dolor"
-    whole = template.render([{"role": "user", "content": text}])
-    added = len(tokenizer.encode(whole)) - len(tokenizer.encode(text))
-    return f"{counted}; this tokenizer's adds {added:,} tokens to a prompt of words."
+    templated = template.render([{"role": "user", "content": text}])
+    added = len(tokenizer.encode(templated)) - len(tokenizer.encode(text))
+    return f"{counted}; this tokenizer's template adds {added:,} tokens to each prompt."

@@ -25,7 +25,7 @@ from ..trace.columns import Columns
 from ..trace.trace import Trace
 from . import parquet
 from .read_result import ReadResult
-from .sidecar import FORMAT_VERSION, Counts, describe, dump, load
+from .sidecar import FORMAT_VERSION, Counts, Sidecar, describe, dump, load
 
 ROWS = 65_536  # requests in a part
 REFERENCES = 1 << 20  # approximate block references in a chunk
@@ -56,7 +56,7 @@ class DatasetWriter:
         *,
         block_size: int,
         tail: str,
-        meta: Mapping | None = None,
+        meta: Mapping[str, Any] | None = None,
         rows: int = ROWS,
         inspect: Callable[..., str] | None = None,
     ):
@@ -146,6 +146,16 @@ class DatasetWriter:
 class Dataset:
     """An open data set: the values of its manifest, and its rows in chunks or at once."""
 
+    path: str
+    requests: int
+    blocks: int  # references to blocks of prompts
+    distinct: int
+    output_blocks: int
+    block_size: int  # tokens a block
+    tail: str  # "kept", "unique" or "dropped"
+    meta: dict[str, Any]  # how it was made
+    sidecar: Sidecar
+
     def __init__(self, path: str | Path, manifest: dict[str, Any], parts: list[tuple[str, int, int]]):
         self.path, self._parts = str(path), parts
         self.requests, self.blocks = manifest["requests"], manifest["blocks"]
@@ -204,7 +214,22 @@ class Dataset:
 
 
 def open_dataset(path: str | Path) -> Dataset:
-    """Open a data set; InputError if its manifest is missing, damaged, or from a newer kvtrace."""
+    """Open a data set folder, to read it piece by piece.
+
+    Returns:
+        The data set; its rows are still on disk.
+
+    Raises:
+        InputError: The folder is not a data set, its manifest is damaged, or a newer kvtrace wrote it.
+
+    >>> import tempfile
+    >>> from kvtrace.trace.building import toy
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = write(toy("0 1", "0 2"), f"{folder}/day.dataset", block_size=1, tail="kept")
+    ...     opened = open_dataset(f"{folder}/day.dataset")
+    ...     opened.requests, [len(columns) for columns in opened.chunks()]
+    (2, [2])
+    """
     name = os.path.join(path, MANIFEST)
     try:
         text = Path(name).read_bytes()
@@ -255,9 +280,18 @@ def read(path: str | Path, *, extra: str = "keep") -> ReadResult:
     return ReadResult(dataset.columns(extra=extra), dataset.path, "dataset", sidecar=dataset.sidecar)
 
 
-def write(columns: Columns, path: str | Path, **options) -> list[str]:
-    """Write the columns of a trace as a data set; returns its name. The options are those of DatasetWriter."""
-    with DatasetWriter(path, **options) as writer:
+def write(
+    columns: Columns,
+    path: str | Path,
+    *,
+    block_size: int,
+    tail: str,
+    meta: Mapping[str, Any] | None = None,
+    rows: int = ROWS,
+    inspect: Callable[..., str] | None = None,
+) -> list[str]:
+    """Write columns, whose ids are a trace's, as a data set; returns its name. The options are DatasetWriter's."""
+    with DatasetWriter(path, block_size=block_size, tail=tail, meta=meta, rows=rows, inspect=inspect) as writer:
         writer.add(columns)
     return [str(path)]
 

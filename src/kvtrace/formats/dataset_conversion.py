@@ -41,8 +41,11 @@ def convert_dataset(
     meta = meta_of(whole, whole, ratio=checked_ratio(ratio), requests=count)
     del whole
     columns = _row_by_row(dataset, count, ratio)
-    settings = {"block_size": dataset.block_size, "tail": dataset.tail, "meta": meta}
-    return write_chunks(columns, path, format=format, first_id=first_id, extra=extra, **settings), count
+    names = write_chunks(
+        columns, path, block_size=dataset.block_size, tail=dataset.tail, format=format, first_id=first_id, extra=extra,
+        meta=meta,
+    )  # fmt: skip
+    return names, count
 
 
 def _row_by_row(dataset, limit, ratio) -> Iterator[Columns]:

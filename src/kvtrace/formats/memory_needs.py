@@ -12,9 +12,6 @@ from collections.abc import Iterable
 from .._base.memory import PIECE, PROGRAM, Need
 from .dataset import ROWS, Dataset
 
-LIGHT = {"lru": 8, "fifo": 8, "slru": 8, "unlimited": 8, "mru": 16, "lfu": 16, "sieve": 16, "s3fifo": 16, "arc": 16}
-HEAVY = ("lfu-da", "ttl", "priority", "pgdsf", "workload", "belady")  # LIGHT: bytes a distinct block, without queues
-
 
 def analyzing(dataset: Dataset) -> Need:
     """The memory of `analyze`: uses, last uses and distances of distinct blocks, and reused runs."""
@@ -53,27 +50,25 @@ def simulating(
     settings = list(settings)
     states = sorted((_state(dataset, setting) for setting in settings), reverse=True)
     at_once = states[: threads or os.cpu_count() or 1]
-    asks = 1 + len({setting.asks for setting in settings})
+    demands = 1 + len({setting.demand_options for setting in settings})
     unknown = next(filter(None, map(_unknown, settings)), None)
-    each = _columns(dataset) + 40 + 75 * asks + 24 * len(settings)
+    each = _columns(dataset) + 40 + 75 * demands + 24 * len(settings)
     each += (40 * (5 + len(settings))) if per_request else 0
     return Need({
         "for the program and a piece": PROGRAM + PIECE,
         f"for {len(dataset):,} requests": len(dataset) * each,
         f"for {dataset.blocks:,} ids": 4 * dataset.blocks,
         f"for {len(at_once)} cache{'s' * (len(at_once) != 1)} at once": max(sum(at_once), 8 * dataset.distinct),
-    }, remedy="Try --no-gap, which leaves out the offline optimum, fewer settings, or --threads 1",
+    }, remedy="Try --no-gap, which leaves out the offline optimum, fewer settings, or --workers 1",
         beyond=beyond or unknown)  # fmt: skip
 
 
 def _state(dataset, setting) -> int:
-    """Bytes that a cache of the reference engine needs for blocks."""
-    name = setting.policy.partition(":")[0]
-    if name in LIGHT and dict(setting.switches).get("pool", "flat") == "flat":
-        queues = min(
-            48 * dataset.distinct, 6 * dataset.blocks
-        )  # a log takes up to 8 times what is in line, or all uses
-        return LIGHT[name] * dataset.distinct + queues
+    """Bytes of a pool's state for blocks: those of its policy's row, or a bound for heaps and leaf-first pools."""
+    block_bytes = setting.row and setting.row.block_bytes
+    if block_bytes and dict(setting.engine_options).get("pool", "flat") == "flat":
+        queues = min(48 * dataset.distinct, 6 * dataset.blocks)  # a log takes up to 8 times the queue, or all uses
+        return block_bytes * dataset.distinct + queues
     return 64 * dataset.distinct + 16 * dataset.blocks  # heaps of blocks, or a look ahead
 
 
@@ -83,7 +78,9 @@ def _unknown(setting) -> str | None:
         return f"engine {setting.engine}"
     if setting.mode == "grow":
         return "mode grow"
-    return None if setting.policy.partition(":")[0] in (*LIGHT, *HEAVY) else "a policy of your own"
+    if setting.row is None:
+        return "a policy of your own"
+    return f"policy {setting.policy}" if setting.row.block_bytes is None else None
 
 
 def converting(dataset: Dataset) -> Need:

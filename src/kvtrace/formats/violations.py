@@ -33,7 +33,7 @@ class Violation:
     rule: str
     message: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.path}:{'' if self.line is None else f'{self.line}:'} {self.message}"
 
 
@@ -43,23 +43,42 @@ def check(
     block_size: int | None = None,
     tail: str | None = None,
     format: str | None = None,
-    max_of_kind: int = 20,
+    max_per_rule: int = 20,
     threads: int | None = None,
 ) -> list[Violation]:
-    """The violations in a trace file, by rule and line; empty if all invariants hold.
+    """Check a trace file against the invariants of a trace, as it stands, and list what breaks them.
 
-    For each rule the first `max_of_kind` lines are listed and the others counted. InputError if it cannot be read.
+    Args:
+        path: A trace file, a data set folder, or "-" for stdin.
+        block_size: Tokens a block; the default is the sidecar's, else what the prompts imply.
+        tail: "kept", "unique" or "dropped"; the default is the sidecar's.
+        format: "mooncake", "bailian", "parquet" or "dataset"; the default is told by the content.
+        max_per_rule: Lines to list for each rule; the others are counted.
+        threads: Threads that parse; the default is one a core.
+
+    Returns:
+        The violations, rule by rule; an empty list if all invariants hold.
+
+    Raises:
+        InputError: The file cannot be read at all.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+    ...     row = '{"timestamp": 5, "input_length": 2, "output_length": 1, "hash_ids": [0]}'
+    ...     _ = file.write(row), file.flush()
+    ...     [violation.rule for violation in check(file.name, block_size=2)]
+    ['times']
     """
-    unreadable = _UnreadableRows(max_of_kind)
+    unreadable = _UnreadableRows(max_per_rule)
     result = read_columns(path, format=format, threads=threads, on_error=unreadable.add)
-    listed = _List(name_of(path), max_of_kind)
+    listed = _List(name_of(path), max_per_rule)
     listed.add_rows("rows", unreadable.rows, unreadable.count, lambda error: (error.line, _without_place(error)))
     if not len(result.columns):
         listed.add("rows", "the file has no requests.")
         return listed.violations
     block_size, tail = _sizes(listed, result, block_size, tail)
     for rule, rows, message in _findings(result, block_size, tail):
-        listed.add_rows(rule, rows[:max_of_kind], len(rows), partial(_located, result, message))
+        listed.add_rows(rule, rows[:max_per_rule], len(rows), partial(_located, result, message))
     return listed.violations
 
 
@@ -71,9 +90,9 @@ def _located(result: ReadResult, message: str | Callable[[int], str], row: int) 
 class _UnreadableRows:
     """The first unreadable rows, and the number of all."""
 
-    def __init__(self, max_of_kind: int):
+    def __init__(self, max_per_rule: int):
         self.rows: list[RowError] = []
-        self.count, self._max = 0, max_of_kind
+        self.count, self._max = 0, max_per_rule
 
     def add(self, error: RowError) -> None:
         self.count += 1
@@ -82,11 +101,11 @@ class _UnreadableRows:
 
 
 class _List:
-    """Violations, at most `max_of_kind` for each rule."""
+    """Violations, at most `max_per_rule` for each rule."""
 
-    def __init__(self, path: str, max_of_kind: int):
+    def __init__(self, path: str, max_per_rule: int):
         self.violations: list[Violation] = []
-        self._path, self._max = path, max_of_kind
+        self._path, self._max = path, max_per_rule
 
     def add(self, rule: str, message: str, line: int | None = None) -> None:
         violation = Violation(self._path, line, rule, message)
@@ -224,9 +243,9 @@ class _Walk:
         np.cumsum(prompt + output, out=self.starts[1:])
         self.number, self.distinct = ids.renumber(self.ids)
 
-    def rows(self, broken: np.ndarray) -> np.ndarray:
+    def rows(self, unreadable: np.ndarray) -> np.ndarray:
         """The rows of the marked references."""
-        return np.unique(self.row[broken])
+        return np.unique(self.row[unreadable])
 
     def at_first(self, values: np.ndarray) -> np.ndarray:
         """For each reference, the value at the first appearance of its id."""

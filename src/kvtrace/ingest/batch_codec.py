@@ -1,4 +1,4 @@
-"""A Batch as bytes and back: JSON for its plain values and rejects, and its arrays as they are in memory. No pickle."""
+"""Serialise a Batch: a JSON header for plain values and rejects, then the arrays' bytes. No pickle."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import RowError
-from .encoding import Batch, Place, Reject
+from .encoding import Batch, Reject, RowPosition
 
-COUNT = struct.Struct("<I")  # bytes of the JSON
+HEADER_LENGTH = struct.Struct("<I")  # bytes of the JSON header
 
 
 def packed(batch: Batch) -> bytes:
-    """The batch's bytes: the length of the JSON, the JSON, which says what arrays there are, and these end to end.
+    """Serialise a batch: the header's length, the header (with each array's type and shape), the arrays end to end.
 
     >>> len(unpacked(packed(Batch(lines=7, type=["text", None])))), unpacked(packed(Batch(lines=7))).lines
     (0, 7)
@@ -32,28 +32,31 @@ def packed(batch: Batch) -> bytes:
         elif name == "rejects":
             value = [_row(reject) for reject in value]
         values[name] = value
-    plain = json.dumps(values).encode()
-    return b"".join([COUNT.pack(len(plain)), plain, *(array.tobytes() for array in arrays)])
+    header = json.dumps(values).encode()
+    return b"".join([HEADER_LENGTH.pack(len(header)), header, *(array.tobytes() for array in arrays)])
 
 
 def unpacked(data: bytes) -> Batch:
-    """The batch that `packed` made these bytes of."""
-    (size,) = COUNT.unpack_from(data)
-    values, at = json.loads(data[COUNT.size : COUNT.size + size]), COUNT.size + size
+    """The batch that `packed` serialised."""
+    (size,) = HEADER_LENGTH.unpack_from(data)
+    offset = HEADER_LENGTH.size + size
+    values = json.loads(data[HEADER_LENGTH.size : offset])
     for name, value in values.items():
         if isinstance(value, dict):
             dtype, shape = np.dtype(value["dtype"]), value["shape"]
-            values[name] = np.frombuffer(data, dtype, prod(shape), at).reshape(shape).copy()  # ours, aligned, writable
-            at += values[name].nbytes
+            values[name] = np.frombuffer(data, dtype, prod(shape), offset).reshape(shape).copy()  # aligned, writable
+            offset += values[name].nbytes
     values["rejects"] = [_reject(row) for row in values["rejects"]]
     return Batch(**values)
 
 
 def _row(reject: Reject) -> dict[str, Any]:
-    place, error = reject.place, reject.error
-    return {"place": [place.line, place.offset, place.length], "error": [error.reason, error.field, error.hint]}
+    position, error = reject.position, reject.error
+    return {
+        "place": [position.line, position.offset, position.length], "error": [error.reason, error.field, error.hint]
+    }  # fmt: skip
 
 
 def _reject(row: dict[str, Any]) -> Reject:
     reason, field, hint = row["error"]
-    return Reject(Place(*row["place"]), RowError(reason, field=field, hint=hint))
+    return Reject(RowPosition(*row["place"]), RowError(reason, field=field, hint=hint))

@@ -1,6 +1,6 @@
-"""One piece of a raw log becomes a Batch: lengths, times and digests, and not a word of text.
+"""Encode one piece of a raw log: parse, render, tokenise and hash its requests. Workers run this.
 
-This is what a worker does: parse, render, tokenise, hash. The text of a piece lives only while its call lasts.
+The result is a Batch of lengths, times and digests. The text of a piece is in memory only while it is encoded.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from .logs.record import Record
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a worker needs to encode pieces of a log; it can be pickled, and prints no secret."""
+    """The settings that a worker needs to encode pieces of a log. It can be pickled; its repr does not show the key."""
 
     reader: Any  # logs.LogReader
-    tokenizer: str | None  # name or path; None where every prompt is already token ids
-    chat_template: str | None  # a file; None = the tokenizer's own
+    tokenizer: str | None  # name or path; None = all prompts are token ids
+    chat_template: str | None  # a file; None = the tokenizer's own template
     use_template: bool
     generation_prompt: str | None
     key: Key = field(repr=False)
     block_size: int
     tail: str
-    outputs: bool  # also digests of the output's blocks
+    outputs: bool  # also hash the blocks of outputs
     stop_at_error: bool
     isolate_tenants: bool = False  # tenants share no blocks, as in engines that salt their caches
-    by_tenant: bool = False  # tenants, not users, are who k-sharing counts
+    by_tenant: bool = False  # k-sharing counts tenants, not users
 
 
 @dataclass(repr=False)
 class Batch:
-    """What is left of one piece of a log: columns over its good requests, and its rejects; prints as their numbers."""
+    """The encoded requests of one piece of a log, as columns, and its rejects. The repr shows counts only."""
 
-    lines: int = 0  # lines of the piece, to number those of the next
+    lines: int = 0  # lines of the piece, to number the lines of the next piece
     time_ns: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     input_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     output_length: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
@@ -50,27 +50,27 @@ class Batch:
     offsets: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     output_digests: np.ndarray | None = None
     output_offsets: np.ndarray | None = None
-    output_known: np.ndarray | None = None  # request -> True where the output has blocks
+    output_known: np.ndarray | None = None  # request -> True if its output has blocks
     session: np.ndarray | None = None  # request -> digest of its session key, zeros = none
     user: np.ndarray | None = None  # request -> digest of its user (or tenant), zeros = none
     type: list[str | None] = field(default_factory=list)
-    logged_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # -1 = the log does not say
-    cut: int = 0  # requests whose text the logger cut, taken all the same
-    empty: int = 0  # rows left out because their prompt is empty
-    others: int = 0  # rows left out because they are no requests
-    lengths_only: int = 0  # requests of which the log holds lengths, and no word of the prompt
+    logged_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # -1 = unknown
+    cut: int = 0  # requests that are incomplete in the log, taken with --allow-truncated
+    empty: int = 0  # rows left out: empty prompt
+    others: int = 0  # rows left out: not a request
+    lengths_only: int = 0  # requests with lengths but no prompt
     rejects: list[Reject] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.time_ns)
 
-    def __repr__(self):  # tracebacks that show local variables show no time or length of a row
+    def __repr__(self):  # tracebacks with local variables must not show times or lengths
         return f"Batch({len(self)} requests, {len(self.rejects)} rejects)"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a row is in its piece."""
+class RowPosition:
+    """The position of a row in its piece."""
 
     line: int  # from 0
     offset: int  # bytes
@@ -79,14 +79,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Reject:
-    """A row that was not taken: where it is and why, never what it holds."""
+    """A bad row: its position and the reason, never its content."""
 
-    place: Place
+    position: RowPosition
     error: RowError
 
 
 class Encoder:
-    """Encodes pieces of a log as its recipe says."""
+    """Encodes pieces of a log with the settings of a recipe."""
 
     def __init__(self, recipe: Recipe):
         from ..text import templates, tokenizers
@@ -111,64 +111,64 @@ class Encoder:
             )
         )
 
-    def __reduce__(self):  # where workers are not forked, each loads tokenizer and template anew
+    def __reduce__(self):  # a worker that is not forked loads tokenizer and template itself
         return Encoder, (self.recipe,)
 
     @property
     def can_fork(self) -> bool:
-        """Whether forked workers can use what is loaded here."""
+        """Whether forked workers can use the loaded tokenizer."""
         return self.tokenizer is None or self.tokenizer.can_fork
 
     def __call__(self, piece) -> Batch:
         batch = Batch()
         with self.template.remembering() if self.template else nullcontext():
-            requests, places = self._parse(piece, batch)
-        prompts, outputs = self._tokenised(requests, places, batch)
+            requests, positions = self._parse(piece, batch)
+        prompts, outputs = self._tokenised(requests, positions, batch)
         self._measure(requests, prompts, outputs, batch)
         self._hash(requests, prompts, outputs, batch)
         return batch
 
-    def _parse(self, piece, batch: Batch) -> tuple[list[Record], list[Place]]:
-        """The piece's good rows, their messages rendered to text, and their places; the others are counted."""
-        requests, places, times, offset = [], [], [], 0
+    def _parse(self, piece, batch: Batch) -> tuple[list[Record], list[RowPosition]]:
+        """The requests of the piece, with rendered prompts, and their positions. Bad rows go to the batch's rejects."""
+        requests, positions, times, offset = [], [], [], 0
         for line in piece.read().split(b"\n"):
             if stripped := line.strip():
-                place = Place(batch.lines, offset, len(line))
+                position = RowPosition(batch.lines, offset, len(line))
                 try:
-                    found = self._found(stripped, f"{piece.path}:{piece.start + offset}")
+                    parsed = self._requests_of(stripped, f"{piece.path}:{piece.start + offset}")
                 except LeftOut as reason:
                     batch.empty += isinstance(reason, EmptyPrompt)
                     batch.others += not isinstance(reason, EmptyPrompt)
                 except (RowError, RecursionError) as error:
-                    known = error if isinstance(error, RowError) else RowError("is nested too deeply.")
-                    batch.rejects.append(Reject(place, known.with_traceback(None)))
+                    row_error = error if isinstance(error, RowError) else RowError("is nested too deeply.")
+                    batch.rejects.append(Reject(position, row_error.with_traceback(None)))
                     if self.recipe.stop_at_error:
                         break
                 else:
-                    requests += [record for record, _ in found]
-                    times += [time_ns for _, time_ns in found]
-                    places += [place] * len(found)
+                    requests += [record for record, _ in parsed]
+                    times += [time_ns for _, time_ns in parsed]
+                    positions += [position] * len(parsed)
             batch.lines += 1
             offset += len(line) + 1
-        batch.lines -= 1  # what follows the last newline is no line
+        batch.lines -= 1  # the text after the last newline is not a line
         batch.cut = sum(record.cut is not None or record.lacks is not None for record in requests)
         batch.lengths_only = sum(record.input_length is not None and record.hashes is None for record in requests)
         batch.time_ns = np.array(times, dtype=np.int64)
-        return requests, places
+        return requests, positions
 
-    def _found(self, line: bytes, place: str) -> list[tuple[Record, int]]:
-        """The requests that one line holds, ready to be tokenised, and their times."""
+    def _requests_of(self, line: bytes, place: str) -> list[tuple[Record, int]]:
+        """The requests of one line, rendered, with their times. `place` (path:offset) is unique for each line."""
         records = self.reader.records(line)
-        found = []
+        requests = []
         for record in records:
             if len(records) > 1 and record.session is None and self.reader.is_conversation:
                 record.session = place  # the requests of this line are the turns of one conversation
             time_ns = self.reader.time_ns(record)
-            found.append((self._rendered(record, time_ns, place), time_ns))
-        return found
+            requests.append((self._rendered(record, time_ns, place), time_ns))
+        return requests
 
-    def _tokenised(self, requests, places, batch: Batch):
-        """Tokens of prompts and outputs; a request that the tokenizer refuses goes to the rejects, the rest again."""
+    def _tokenised(self, requests, positions, batch: Batch):
+        """Tokens of prompts and outputs. A request that the tokenizer refuses is rejected; the others are retried."""
         while True:
             try:
                 prompts = self._tokens([r.text or "" for r in requests], [r.token_ids for r in requests])
@@ -178,38 +178,40 @@ class Encoder:
                 row = error.index
                 if row is None:
                     raise
-                batch.rejects.append(Reject(places.pop(row), error.with_traceback(None)))
-                batch.rejects.sort(key=lambda reject: reject.place.line)
+                batch.rejects.append(Reject(positions.pop(row), error.with_traceback(None)))
+                batch.rejects.sort(key=lambda reject: reject.position.line)
                 batch.time_ns = np.delete(batch.time_ns, row)
                 del requests[row]
 
     def _rendered(self, record: Record, time_ns: int, place: str) -> Record:
         if record.hashes is not None:
             if record.block_size != self.recipe.block_size:
-                raise RowError(f"its blocks are not of {self.recipe.block_size:,} tokens, as the others' are.")
+                raise RowError(
+                    f"the block size differs: the first rows have blocks of {self.recipe.block_size:,} tokens."
+                )
             return record
-        if record.input_length:  # all that is known: tokens that no other prompt begins with
+        if record.input_length:  # the log holds only the length: make blocks that no other prompt shares
             record.token_ids, record.media = array("I", bytes(4 * record.input_length)), [place.encode()]
             return record
         if record.messages is not None:
             if self.template is None:
-                raise RowError("the prompt is chat messages, and there is no chat template.", hint=NO_TEMPLATE)
+                raise RowError("the prompt is chat messages, but the tokenizer has no chat template.", hint=NO_TEMPLATE)
             record.text = self.template.render(record.messages, record.tools, time=max(0, time_ns) / 1e9)
             record.messages = record.tools = None
         if not record.text and not record.token_ids:
             raise EmptyPrompt("the prompt is empty.")
         if record.token_ids is None and self.tokenizer is None:
-            raise RowError("the prompt is text, and there is no tokenizer.", hint="Try --tokenizer deepseek-r1.")
+            raise RowError("the prompt is text, but no tokenizer is set.", hint="Try --tokenizer deepseek-r1.")
         return record
 
     def _output_text(self, record: Record) -> str:
-        """The output's text, where its tokens must be counted or hashed."""
+        """The output's text if its tokens must be counted or hashed, else ''."""
         if record.output_ids is not None or record.output_text is None:
             return ""
         return record.output_text if self.recipe.outputs or record.output_length is None else ""
 
     def _tokens(self, texts, ids) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of each row, end to end (uint32), and their offsets; the log's own ids are taken as they are."""
+        """The tokens of all rows, end to end (uint32), and their offsets. Token ids of the log are used unchanged."""
         if self.tokenizer is not None and any(texts):
             tokens, offsets = self.tokenizer.encode_batch(texts)
         else:
@@ -244,7 +246,7 @@ class Encoder:
             return
         batch.digests, batch.offsets = self.hasher.prompts(prompts, roots)
         if self.recipe.outputs:
-            # where the log counts other tokens than its text has (hidden reasoning, say), the blocks are not known
+            # if the logged count differs from the text's tokens (hidden reasoning, for example), the blocks are unknown
             counted = np.diff(outputs[1])
             known = (counted > 0) & (counted == batch.output_length)
             batch.output_digests, batch.output_offsets = self.hasher.outputs(
@@ -253,17 +255,18 @@ class Encoder:
             batch.output_known = known
 
     def _engine_digests(self, requests, roots):
-        """Digests of the hashes that an engine logged in place of the prompts' blocks."""
-        rows = [self._kept(np.frombuffer(r.hashes, dtype=np.uint64), r.input_length) for r in requests]
+        """Keyed digests of the block hashes that an engine logged."""
+        rows = [self._block_hashes(r) for r in requests]
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
         values = np.concatenate(rows) if rows else np.empty(0, np.uint64)
         return self.hasher.engine_hashes((values, offsets), roots), offsets
 
-    def _kept(self, hashes, input_length):
-        return hashes[: input_length // self.recipe.block_size] if self.recipe.tail == "dropped" else hashes
+    def _block_hashes(self, record) -> np.ndarray:
+        hashes = np.frombuffer(record.hashes, dtype=np.uint64)
+        return hashes[: record.input_length // self.recipe.block_size] if self.recipe.tail == "dropped" else hashes
 
     def _user(self, record: Record) -> str | None:
-        """Who k-sharing counts: tenants where they were asked for, else users, else the tenants that the log has."""
+        """The contributor that k-sharing counts: the tenant with --tenant-field, else the user, else the tenant."""
         return record.tenant if self.recipe.by_tenant or record.user is None else record.user
 
     def _context(self, record: Record) -> str:

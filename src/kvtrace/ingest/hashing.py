@@ -1,7 +1,8 @@
-"""Tokens and a key become chained digests, one a block: the last place that sees what a log says.
+"""Hash the blocks of prompts: tokens and a key become chained digests, one a block. No later step sees tokens.
 
 The digest of a block is SipHash-2-4-128 over the previous block's digest and the block's tokens, so that equal digests
-mean equal prefixes. A prompt's chain begins at a root, which is keyed by whatever else changes the KV cache.
+mean equal prefixes. A prompt's chain starts at a root, which covers all else that its KV cache depends on: the model,
+the adapter, the tokenizer, the images.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .._native import siphash
 from ..trace.columns import TAILS
 from .keys import Key
 
-Ragged = tuple[np.ndarray, np.ndarray]  # rows end to end, and their offsets
+Ragged = tuple[np.ndarray, np.ndarray]  # rows end to end; their offsets
 NO_DIGEST = np.zeros(2, dtype=np.uint64)
 
 
@@ -32,7 +33,7 @@ class BlockHasher:
     def __init__(self, key: Key, *, block_size: int, tail: str):
         assert tail in TAILS
         self.block_size = block_size
-        self._digest_tails = tail == "kept"  # a unique tail needs no digest: it is numbered afresh
+        self._digest_tails = tail == "kept"  # a unique tail needs no digest: it gets a new id
         self._block_key = key.subkey("blocks")
         root_key, session_key, user_key = key.subkey("roots"), key.subkey("sessions"), key.subkey("users")
         self._engine_key = key.subkey("engine hashes")
@@ -41,7 +42,7 @@ class BlockHasher:
         self._user = lru_cache(maxsize=4096)(lambda user: _digest(user_key, user))
 
     def roots(self, contexts: list[str]) -> np.ndarray:
-        """One root a request, from the words that name what else its KV cache depends on (see `context`)."""
+        """Request -> root of its chain, from its context string (see `context`)."""
         return np.array([self._root(context) for context in contexts], dtype=np.uint64).reshape(-1, 2)
 
     def prompts(self, prompts: Ragged, roots: np.ndarray) -> Ragged:
@@ -50,10 +51,14 @@ class BlockHasher:
         return siphash.chain(self._block_key, tokens, offsets, roots, self.block_size, self._digest_tails)
 
     def outputs(self, prompts: Ragged, prompt_digests: Ragged, outputs: Ragged, roots, has_output) -> Ragged:
-        """Digests of each output's blocks, continuing the prompt's chain after its last full block.
+        """Chained digests of each output's blocks, which continue the prompt's chain after its last full block.
 
-        `prompts` and `outputs` hold tokens, `prompt_digests` what `prompts()` made of the first. An output's first
-        tokens fill what the prompt's last, partial block left free. A row without output text gets no blocks.
+        An output's first tokens fill up the prompt's partial block.
+
+        Args:
+            prompts, outputs: tokens.
+            prompt_digests: the result of `prompts()`.
+            has_output: row -> False if the row gets no output blocks.
         """
         tokens, offsets = prompts
         digests, digest_offsets = prompt_digests
@@ -65,23 +70,23 @@ class BlockHasher:
         return siphash.chain(self._block_key, joined, joined_offsets, roots, self.block_size, self._digest_tails)
 
     def engine_hashes(self, hashes: Ragged, roots: np.ndarray) -> np.ndarray:
-        """Keyed digests of an engine's own hashes (uint64), which tell a block with its prefix already."""
+        """Keyed digests of an engine's own hashes (uint64), which already cover a block with its prefix."""
         values, offsets = hashes
         words = np.ascontiguousarray(values, dtype="<u8").view("<u4")
-        each = np.repeat(roots, np.diff(offsets), axis=0)  # every hash is a chain of one block
-        return siphash.chain(self._engine_key, words, np.arange(0, len(words) + 1, 2), each, 2, False)[0]
+        root_of_hash = np.repeat(roots, np.diff(offsets), axis=0)  # each hash is a chain of one block
+        return siphash.chain(self._engine_key, words, np.arange(0, len(words) + 1, 2), root_of_hash, 2, False)[0]
 
     def sessions(self, keys: list[str | None]) -> np.ndarray:
-        """Keyed digests of session keys; two zeros where a request has none."""
+        """Request -> keyed digest of its session key; two zeros = no session."""
         return _digests(self._session, keys)
 
     def users(self, keys: list[str | None]) -> np.ndarray:
-        """Keyed digests of what names users or tenants; two zeros where a request has none."""
+        """Request -> keyed digest of its user or tenant key; two zeros = no user."""
         return _digests(self._user, keys)
 
 
 def context(**parts) -> str:
-    """The canonical words of a root: tokenizer, template, model, adapter, media ... by name; None is left out.
+    """The canonical string of a root: its parts (tokenizer, template, model, adapter, media ...) by name, without None.
 
     >>> context(model="a", adapter=None)
     '{"model": "a"}'
@@ -90,16 +95,16 @@ def context(**parts) -> str:
 
 
 def _digests(digest, keys) -> np.ndarray:
-    found = [NO_DIGEST if key is None else digest(key) for key in keys]
-    return np.array(found, dtype=np.uint64).reshape(-1, 2)
+    digests = [NO_DIGEST if key is None else digest(key) for key in keys]
+    return np.array(digests, dtype=np.uint64).reshape(-1, 2)
 
 
-def _digest(key: bytes, words: str) -> np.ndarray:
-    return np.frombuffer(siphash.siphash128(key, words.encode("utf-8", "surrogatepass")), dtype="<u8")
+def _digest(key: bytes, text: str) -> np.ndarray:
+    return np.frombuffer(siphash.siphash128(key, text.encode("utf-8", "surrogatepass")), dtype="<u8")
 
 
 def _join(prompts, outputs, has_output):
-    """Each row's leftover prompt tokens followed by its output tokens; nothing for rows without output."""
+    """Each row's prompt tokens after its last full block, followed by its output tokens; empty without an output."""
     tokens, starts, stops = prompts
     output_tokens, output_offsets = outputs
     rows = [

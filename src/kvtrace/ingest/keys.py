@@ -1,4 +1,4 @@
-"""The secret key of a run: from the operating system's randomness or a key file, and never shown elsewhere."""
+"""The secret key of a run: random, or read from a key file. It is never printed."""
 
 from __future__ import annotations
 
@@ -14,39 +14,51 @@ from .._native.siphash import siphash128
 
 
 class Key:
-    """A 128-bit secret; what it prints as does not reveal it."""
+    """A 128-bit secret. Its repr does not show it."""
 
     __slots__ = ("_secret",)
 
     def __init__(self, secret: bytes):
         self._secret = bytes(secret)
         if len(self._secret) != 16:
-            raise UsageError("a key has 16 bytes.")
+            raise UsageError(f"a key must have 16 bytes, not {len(self._secret)}.")
 
     @classmethod
     def random(cls) -> Key:
-        """A new key, which exists in memory only."""
+        """A new random key, in memory only."""
         return cls(secrets.token_bytes(16))
 
     def subkey(self, purpose: str) -> bytes:
-        """A key of its own for one purpose: digests made for one say nothing about another's."""
+        """The key for one purpose. Digests under different subkeys are unrelated."""
         return siphash128(self._secret, purpose.encode())
 
     def number(self, purpose: str) -> int:
-        """A number for one purpose, to seed a generator with: as hard to guess as the key."""
+        """A seed for one purpose, as hard to guess as the key."""
         return int.from_bytes(self.subkey(purpose), "little")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "Key(secret)"
 
-    def __reduce__(self):  # workers get the key through a pipe of the operating system
+    def __reduce__(self) -> tuple[type[Key], tuple[bytes]]:
+        # workers get the key through a pipe of the operating system
         return Key, (self._secret,)
 
 
-def load_key(path, *, make: bool = True) -> Key:
-    """The key in a file of 32 hexadecimal digits that only its owner can read; a missing file is made, mode 0600.
+def load_key(path: str | Path, *, make: bool = True) -> Key:
+    """Read the key in a file of 32 hexadecimal digits that only its owner can read.
 
-    Without `make`, a missing file is a UsageError.
+    Args:
+        path: The key file, mode 0600.
+        make: Make a missing file, with a new random key.
+
+    Raises:
+        UsageError: The file cannot be read, others may read it, or it is missing and `make` is False.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     key, again = load_key(f"{folder}/key"), load_key(f"{folder}/key")
+    >>> key, key.subkey("sample") == again.subkey("sample")
+    (Key(secret), True)
     """
     path = Path(path)
     try:
@@ -54,35 +66,37 @@ def load_key(path, *, make: bool = True) -> Key:
     except FileNotFoundError:
         if make:
             return _make(path)
-        raise UsageError(f"{path}: there is no such key file on this host. Copy it there, mode 0600.") from None
+        raise UsageError(f"{path}: the key file does not exist on this host. Copy it there, with mode 0600.") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}).") from None
     if not stat.S_ISREG(mode):
-        raise UsageError(f"{path}: not a regular file; a key file holds 32 hexadecimal digits.")
+        raise UsageError(f"{path}: not a regular file. A key file holds 32 hexadecimal digits.")
     if mode & 0o077:
-        raise UsageError(f"{path}: others may read or write this key file. Try `chmod 600 {path}`.")
+        raise UsageError(f"{path}: other users may read or write this key file. Run `chmod 600 {path}`.")
     try:
         with suppress(ValueError, UsageError):
             return Key(bytes.fromhex(path.read_text("ascii").strip()))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror}).") from None
-    # raised out here, so that no error that holds the file's text hangs on ours
-    empty = " This one is empty, as a run leaves it that was killed while it made it: remove it, and one is made."
-    raise UsageError(
-        f"{path}: a key file holds 32 hexadecimal digits and nothing else.{'' if path.stat().st_size else empty}"
-    )
+    # raised outside the handlers, so that no chained error holds the file's text
+    if not path.stat().st_size:
+        raise UsageError(
+            f"{path}: the key file is empty (a run was killed while creating it). Delete it and run again; a new key "
+            "will be created."
+        )
+    raise UsageError(f"{path}: not a key file. A key file holds 32 hexadecimal digits and nothing else.")
 
 
 def _make(path: Path) -> Key:
-    """A new key in a new file, on the disk before anything is hashed with it: what is hashed may be kept.
+    """Create a key file. It is synced to disk before the key is used, since digests may outlive a crash.
 
-    It is written under its name and no other, so that no copy of it can stay behind.
+    It is written under its final name, so that no temporary copy can be left behind.
     """
     secret = secrets.token_bytes(16)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be made ({error.strerror}).") from None
+        raise UsageError(f"{path}: cannot be created ({error.strerror}).") from None
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
             file.write(secret.hex() + "\n")

@@ -1,8 +1,8 @@
-"""Raw logs become a trace by many tasks, on this machine or on a cluster; the bytes are those of `anonymize_rows`."""
+"""Raw logs to a trace by tasks over files, on this machine or on a Ray cluster. The trace equals `anonymize_rows`'s."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +12,21 @@ from .._base.row_counts import Counts
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import BLOCKS, Plan, counted_kind, cuts
-from .encoding_tasks import Encoded, FarEncoder, PartEncoder, parts_of
+from ..privacy.profiles import Profile
+from .encoding_tasks import EncodedPartition, PartitionEncoder, RemoteEncoder, partitions_of
+from .keys import Key
 from .logs import sources
-from .pipeline import Prepared, nothing_read, prepared
+from .pipeline import no_requests_error
+from .preparation import Inputs, Job, prepare
 from .row_counts import Progress, RowCounter
 
-TOKEN_BYTES = 4  # of log, that a token takes, or more
-LEAST, MOST = 4 << 20, 256 << 20  # bytes of log that a task encodes
+LOG_BYTES_PER_TOKEN = 4  # a lower estimate
+MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 4 << 20, 256 << 20  # bytes of log that a task encodes
 
 
 @dataclass
-class Anonymized:
-    """A trace in a store, and what happened to the rows of its log."""
+class AnonymizedDataset:
+    """A trace in a store, and the counts of the log's rows."""
 
     made: Numbered
     counts: Counts
@@ -31,29 +34,82 @@ class Anonymized:
 
 @contextmanager
 def anonymize_dataset(
-    inputs: str | Path | Iterable,
+    inputs: Inputs,
     *,
     runner: Runner,
     work: str | Path,
     partitions: int | None = None,
     task_blocks: int = BLOCKS,
     key_file: str | None = None,
+    log_format: str = "auto",
+    field_map: dict[str, str] | None = None,
+    time_unit: str = "auto",
+    allow_truncated: bool = False,
+    tokenizer: str | None = "deepseek-r1",
+    chat_template: str | Path | None = None,
+    use_template: bool = True,
+    generation_prompt: str | None = None,
+    block_size: int | None = None,
+    profile: Profile | str = "standard",
+    k: int | None = None,
+    k_counts: str | None = None,
+    tail: str | None = None,
+    time_step_ms: int | None = None,
+    round_input: str | int | None = None,
+    round_output: str | int | None = None,
+    drop_sessions: bool | None = None,
+    tenant_field: str | None = None,
+    isolate_tenants: bool = False,
+    key: Key | None = None,
     max_errors: int = 0,
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[dict], None] | None = None,
-    **options,
-) -> Iterator[Anonymized]:
-    """Anonymise raw logs by tasks of a runner; what they hand on lies in the folder or URL `work` until the block ends.
+    arrivals: str | None = None,
+    outputs: bool = False,
+    keep_order: bool = False,
+    sample_sessions: float = 1.0,
+) -> Iterator[AnonymizedDataset]:
+    """Anonymise raw logs by tasks of a runner, in bounded memory; the trace is that of `anonymize`.
 
-    Whatever `partitions`, `task_blocks` (references that a task holds) and the runner are, the trace is the same. The
-    options are those of `anonymize.prepared`, less those that need all rows in one place: UsageError names them.
+    Args:
+        inputs: Paths, directories or globs of files that can be read more than once.
+        runner: Runs the tasks: a `LocalRunner`, or the runner of `on_ray`.
+        work: A new or empty folder, or a URL, for intermediate files; removed when the `with` block ends.
+        partitions: Partitions of the log, and tasks of each stage; the default follows from the size of the log.
+        task_blocks: Block references that a task holds, when `partitions` is None.
+        key_file: A file with the key, on each host, for a runner whose tasks run on other hosts.
+        log_format, ..., on_progress: As in `anonymize`.
+        on_start: Receives the provenance of the trace (log, tokenizer, hash) before the work starts.
+        arrivals, outputs, keep_order, sample_sessions: Not supported; they need all rows in one process.
+
+    Yields:
+        The rows in a store, their figures, and the counts of the log's rows.
+
+    Raises:
+        UsageError: Options do not fit together, or need all rows in one process.
+        InputError: A log cannot be read, or has more than `max_errors` bad rows.
+
+    >>> import json, tempfile, kvtrace
+    >>> rows = [{"timestamp": time, "prompt": "a b c d e f g h", "output_length": 1} for time in (0, 1)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(f"{folder}/log.jsonl").write_text("".join(json.dumps(row) + "\\n" for row in rows))
+    ...     options = {"runner": kvtrace.LocalRunner(1), "work": f"{folder}/work"}
+    ...     with anonymize_dataset(f"{folder}/log.jsonl", block_size=4, profile="exact", **options) as done:
+    ...         done.made.figures["distinct_blocks"]
+    2
     """
-    _require_partable(options)
-    job = prepared(inputs, stop_at_error=max_errors == 0, **options)
-    _require_files(job)
+    _check_options(arrivals, outputs, keep_order, sample_sessions)
+    job = prepare(
+        inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
+        tokenizer=tokenizer, chat_template=chat_template, use_template=use_template,
+        generation_prompt=generation_prompt, block_size=block_size, profile=profile, k=k, k_counts=k_counts, tail=tail,
+        time_step_ms=time_step_ms, round_input=round_input, round_output=round_output, drop_sessions=drop_sessions,
+        tenant_field=tenant_field, isolate_tenants=isolate_tenants, key=key, stop_at_error=max_errors == 0,
+    )  # fmt: skip
+    _check_sources(job)
     if runner.is_far and key_file is None:
-        raise UsageError("tasks on other hosts need --key-file: each host reads the key from its own copy.")
+        raise UsageError("tasks on other hosts require --key-file: each host reads the key from its own copy.")
     if on_start:
         on_start(job.meta)
     store = Store.at(work)
@@ -61,67 +117,72 @@ def anonymize_dataset(
     try:
         encoded = _encoded(job, runner, store, partitions, task_blocks, key_file, row_counter, on_progress)
         if not row_counter.counts.requests:
-            raise nothing_read(job.files, row_counter.counts)
+            raise no_requests_error(job.sources, row_counter.counts)
         plan = _plan(job, store, encoded, partitions, task_blocks)
-        spilled = {"encode": sum(one.bytes for one in encoded)}
+        spilled = {"encode": sum(partition.bytes for partition in encoded)}
         del encoded
         made = number(plan, runner, job.meta | row_counter.counts.unknown, isolated=job.recipe.isolate_tenants)
-        if "prefixes" in made.meta:  # nothing is shared, so there is nothing to lose or to warn of
+        if "prefixes" in made.meta:  # the log holds lengths only: without shared blocks there are no costs to report
             made.account.steps, made.account.notes = [], []
         made.meta |= made.account.meta | {"counts": row_counter.counts.to_dict()}
         made.bytes = spilled | made.bytes
-        yield Anonymized(made, row_counter.counts)
+        yield AnonymizedDataset(made, row_counter.counts)
     finally:
         store.remove()
 
 
-def _require_partable(options) -> None:
-    """UsageError for what a run of many tasks can't do."""
-    for name, option in (("arrivals", "--arrivals"), ("outputs", "--outputs"), ("keep_order", "--keep-order")):
-        if options.pop(name, None):
-            raise UsageError(f"{option} needs all rows in one place. Leave out --runner.")
-    if options.pop("sample_sessions", 1.0) != 1:
-        raise UsageError("a sample is drawn from all sessions. Release the result with `kvtrace release` to draw it.")
+def _check_options(arrivals: str | None, outputs: bool, keep_order: bool, sample_sessions: float) -> None:
+    """UsageError if an option needs all rows in one process."""
+    for value, option in ((arrivals, "--arrivals"), (outputs, "--outputs"), (keep_order, "--keep-order")):
+        if value:
+            raise UsageError(f"{option} does not work with --runner. Leave out one of them.")
+    if sample_sessions != 1:
+        raise UsageError(
+            "--sample-sessions does not work with --runner. Anonymise the whole log, then draw the sample with "
+            "`kvtrace release --sample-sessions`."
+        )
 
 
-def _require_files(job: Prepared) -> None:
-    if any(source.form is None for source in job.files):
-        raise UsageError("a run of many tasks needs inputs that are files: stdin and pipes can be read but once.")
+def _check_sources(job: Job) -> None:
+    if any(source.form is None for source in job.sources):
+        raise UsageError("--runner requires files as inputs: stdin and pipes cannot be read twice.")
     if job.recipe.reader.block_size is not None:
-        raise UsageError("the log holds an engine's hashes, which may not be chained. Leave out --runner.")
+        raise UsageError("--runner does not work with logs of an engine's hashes, which may not be chained.")
 
 
 # -- the stages --------------------------------------------------------------------------------------------------
 
 
-def _encoded(job, runner, store, partitions, task_blocks, key_file, row_counter, on_progress) -> list[Encoded]:
-    total = sources.total(job.files)
-    size = min(max(LEAST, task_blocks * TOKEN_BYTES * job.recipe.block_size), MOST)
+def _encoded(job, runner, store, partitions, task_blocks, key_file, row_counter, on_progress) -> list[EncodedPartition]:
+    """Encode the log, one task a partition."""
+    total = sources.total(job.sources)
+    size = min(max(MIN_PARTITION_BYTES, task_blocks * LOG_BYTES_PER_TOKEN * job.recipe.block_size), MAX_PARTITION_BYTES)
     count = partitions or max(runner.workers, -(-total // size))
-    parts = parts_of(job.files, count)
-    encode = FarEncoder.of(job.encoder, key_file, store) if runner.is_far else PartEncoder(job.encoder, store)
-    found, done = [], 0
-    for one in runner.map(encode, parts):
-        for piece, batch in one.told:
+    log_partitions = partitions_of(job.sources, count)
+    encode = RemoteEncoder.of(job.encoder, key_file, store) if runner.is_far else PartitionEncoder(job.encoder, store)
+    encoded, done = [], 0
+    for partition in runner.map(encode, log_partitions):
+        for piece, batch in partition.batches:
             row_counter.add(batch, piece)
             done += piece.size
-        one.told.clear()
-        found.append(one)
+        partition.batches.clear()
+        encoded.append(partition)
         if on_progress:
             on_progress(Progress(min(done, total), total, row_counter.counts.requests, row_counter.tokens))
-    return found
+    return encoded
 
 
-def _plan(job: Prepared, store: Store, encoded: list[Encoded], partitions: int | None, task_blocks: int) -> Plan:
-    """How the work goes on, now that it is known what there is."""
-    blocks = sum(int(one.blocks.sum()) for one in encoded)
+def _plan(job: Job, store: Store, encoded: list[EncodedPartition], partitions: int | None, task_blocks: int) -> Plan:
+    """The plan of the later stages, from the sizes and times of the encoded partitions."""
+    blocks = sum(int(partition.blocks.sum()) for partition in encoded)
     tasks = partitions or max(1, -(-blocks // task_blocks))
-    users, sessions = (any(getattr(one, f"has_{name}") for one in encoded) for name in ("users", "sessions"))
+    users = any(partition.has_users for partition in encoded)
+    sessions = any(partition.has_sessions for partition in encoded)
     counts = counted_kind(job.profile, users, sessions, "--map user=PATH or session=PATH")
     return Plan(
         store=store, parts=len(encoded), shards=tasks, block_size=job.recipe.block_size,
         tail=job.profile.tail, profile=job.profile, counts=counts,
-        cuts=cuts([one.times for one in encoded], [one.blocks for one in encoded], tasks),
-        first_time=min(one.first for one in encoded if one.first is not None),
-        has_sessions=sessions, has_types=any(one.has_types for one in encoded),
+        cuts=cuts([partition.times for partition in encoded], [partition.blocks for partition in encoded], tasks),
+        first_time=min(partition.first_time for partition in encoded if partition.first_time is not None),
+        has_sessions=sessions, has_types=any(partition.has_types for partition in encoded),
     )  # fmt: skip

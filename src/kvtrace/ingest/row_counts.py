@@ -1,4 +1,4 @@
-"""What happened to the rows of a log, counted batch by batch in its order; its bad rows are told by their place."""
+"""Count the rows of a log, batch by batch: requests, rows left out, and bad rows with their file and line."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from .encoding import Batch
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come."""
+    """The progress of a run."""
 
     done: int  # bytes of input
-    total: int  # bytes of input, 0 where it is not known
+    total: int  # bytes of input, 0 = unknown
     requests: int
     tokens: int
 
 
 class RowCounter:
-    """Counts what batches hold and hands their bad rows on; one too many of these ends the run with its error.
+    """Counts the rows of batches, which must arrive in log order, and reports bad rows.
 
-    `max_errors` rows may be bad, -1 = any number. Batches come in the order of the log.
+    Args:
+        max_errors: bad rows to skip, -1 = any number. The next one raises its error.
+        on_reject: called with the error of each bad row.
     """
 
     def __init__(self, max_errors: int = 0, on_reject: Callable[[RowError], None] | None = None):
         self.counts, self.tokens = Counts(), 0
         self._max_errors, self._on_reject = max_errors, on_reject
-        self._line = 1  # line of the current file that the next piece begins with
+        self._line = 1  # number of the first line of the next piece
         self._path: str | None = None
 
     def add(self, batch: Batch, piece) -> None:
-        """Count what a piece's batch holds; RowError or InputError where a bad row ends the run."""
+        """Count the rows of one batch. RowError or InputError if a bad row ends the run."""
         self._reject(batch, piece)
         self.counts.requests += len(batch)
         self.counts.rows += len(batch) + batch.empty + batch.others + len(batch.rejects)
@@ -50,21 +52,23 @@ class RowCounter:
             self.counts.without_output_blocks += int((~batch.output_known).sum())
 
     def _reject(self, batch, piece):
-        """Count the batch's rejects, each with its file, line and offset; stop at one too many."""
+        """Count and report the rejects, each with its file, line and offset. Raise the one that exceeds the limit."""
         if piece.path != self._path:
             self._path, self._line = piece.path, 1
         for reject in batch.rejects:
-            place, path = reject.place, name_of(piece.path)
-            error = reject.error.at(path, self._line + place.line, piece.start + place.offset, place.length)
+            row, path = reject.position, name_of(piece.path)
+            error = reject.error.at(path, self._line + row.line, piece.start + row.offset, row.length)
             self.counts.rejected += 1
             self.counts.reasons[error.reason] += 1
             if self._on_reject:
                 self._on_reject(error)
             if self._max_errors == 0:
-                error.hint = error.hint or "Try --on-error skip --max-errors N to leave such rows out."
+                error.hint = error.hint or "To skip such rows, use --on-error skip --max-errors N."
                 raise error
             if 0 < self._max_errors < self.counts.rejected:
-                raise InputError(f"{error} That is bad row {self.counts.rejected:,}; --max-errors {self._max_errors}.")
+                raise InputError(
+                    f"{error} This is bad row {self.counts.rejected:,}: --max-errors is {self._max_errors}."
+                )
         self._line += batch.lines
 
     def _compare(self, batch):

@@ -5,13 +5,25 @@ docs/privacy/privacy.md explains the settings and their costs.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypedDict
 
 from .._base.errors import UsageError
 from ..trace.columns import TAILS
 
 COUNTED = ("auto", "users", "sessions", "requests")
+
+
+class ProfileSettings(TypedDict):
+    """What `Profile.settings` returns."""
+
+    tail: str
+    k: int
+    k_counts: str
+    time_step_ms: int
+    round_input: str | int
+    round_output: str | int
+    drop_sessions: bool
 
 
 @dataclass(frozen=True)
@@ -32,9 +44,12 @@ class Profile:
         """Whether any setting changes a trace."""
         return self.settings() != Profile(self.name).settings()
 
-    def settings(self) -> dict[str, Any]:
-        """All settings except the name, for a sidecar."""
-        return {name: value for name, value in asdict(self).items() if name != "name"}
+    def settings(self) -> ProfileSettings:
+        """The settings without the name, as a sidecar file states them."""
+        return {
+            "tail": self.tail, "k": self.k, "k_counts": self.k_counts, "time_step_ms": self.time_step_ms,
+            "round_input": self.round_input, "round_output": self.round_output, "drop_sessions": self.drop_sessions,
+        }  # fmt: skip
 
 
 PROFILES = {
@@ -46,15 +61,46 @@ PROFILES = {
 }
 
 
-def profile(name: str, **settings) -> Profile:
-    """A profile by name, with some settings changed (None = the profile's own); UsageError for an invalid one.
+def profile(
+    name: Profile | str,
+    *,
+    k: int | None = None,
+    k_counts: str | None = None,
+    tail: str | None = None,
+    time_step_ms: int | None = None,
+    round_input: str | int | None = None,
+    round_output: str | int | None = None,
+    drop_sessions: bool | None = None,
+) -> Profile:
+    """Take a release profile, by its name, with some settings replaced.
+
+    Args:
+        name: "exact", "standard" or "strict", or a Profile.
+        k: Blocks with fewer contributors than k are split, one copy each; 1 never splits.
+        k_counts: What k counts: "users", "sessions", "requests" or "auto".
+        tail: The last, partial block of a prompt: "kept", "unique" or "dropped".
+        time_step_ms: Times are rounded down to such steps; 0 keeps milliseconds.
+        round_input: Input lengths are rounded up to so many tokens, or to "block"; "exact" keeps them.
+        round_output: Output lengths are rounded up to so many tokens, or to "pow2"; "exact" keeps them.
+        drop_sessions: Leave out sessions, turns and parents.
+
+    Returns:
+        The profile; a setting that is None is the profile's own.
+
+    Raises:
+        UsageError: The name is unknown, or a setting is out of range.
 
     >>> profile("standard", k=5).settings()["k"]
     5
     """
-    if name not in PROFILES:
+    if isinstance(name, str) and name not in PROFILES:
         raise UsageError(f"{name!r} is not a release profile. Choose one of {', '.join(PROFILES)}.")
-    chosen = replace(PROFILES[name], **{key: value for key, value in settings.items() if value is not None})
+    own = PROFILES[name] if isinstance(name, str) else name
+    given: dict[str, Any] = {
+        "k": k, "k_counts": k_counts, "tail": tail, "time_step_ms": time_step_ms, "round_input": round_input,
+        "round_output": round_output, "drop_sessions": drop_sessions,
+    }  # fmt: skip
+    chosen = replace(own, **{key: value for key, value in given.items() if value is not None})
     _verify(chosen)
     return chosen
 

@@ -43,9 +43,30 @@ def release_dataset(
     session_share: float = 1.0,
     rng: np.random.Generator | None = None,
 ) -> Iterator[Numbered]:
-    """Coarsen a data set by the settings of a profile; `work` holds intermediate files until the block ends.
+    """Coarsen a data set as its release profile says, by tasks, in bounded memory; the result is that of `release`.
 
-    `users` and `session_share` are those of `release`; UsageError for steps that need all blocks at once.
+    Args:
+        dataset: The data set, from `open_dataset`.
+        profile: A profile, from `profile(name)` or PROFILES.
+        runner: Runs the tasks: a `LocalRunner`, or the one that `on_ray` gives.
+        work: A folder or URL for the files that tasks hand on; it is removed when the block ends.
+        partitions: Tasks of each stage; the default follows from `task_blocks`.
+        task_blocks: Block references that a task holds.
+        users, session_share, rng: As in `release`.
+
+    Yields:
+        The rows in a store, their figures, and what the sidecar says.
+
+    Raises:
+        UsageError: The profile or the data set needs all blocks in one place.
+
+    >>> import tempfile, kvtrace
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = kvtrace.write(kvtrace.toy("0 1", "0 2", block_size=16), f"{folder}/day.dataset")
+    ...     opened, runner = kvtrace.open_dataset(f"{folder}/day.dataset"), kvtrace.LocalRunner(1)
+    ...     with release_dataset(opened, kvtrace.profile("exact"), runner=runner, work=f"{folder}/work") as made:
+    ...         made.figures["distinct_blocks"]
+    3
     """
     whole = LazyTrace(dataset, extra=("turn",))
     _require_supported(dataset, whole, profile)
@@ -139,8 +160,8 @@ class _Encoder:
         ids, offsets = columns.hash_ids, columns.offsets
         if self._drops:
             ids, offsets = _without_tails(columns, self._dataset.block_size)
-        carried = {"session": columns.session, "parent": columns.parent, "turn": columns.extra.get("turn")}
-        carried = {name: values for name, values in carried.items() if values is not None and values.dtype.kind in "iu"}
+        linked = {"session": columns.session, "parent": columns.parent, "turn": columns.extra.get("turn")}
+        carried = {name: values for name, values in linked.items() if values is not None and values.dtype.kind in "iu"}
         known: dict[str, int] = {}
         kinds = columns.extra["type"].tolist() if "type" in columns.extra else []
         codes = np.array([known.setdefault(str(kind), len(known)) for kind in kinds], dtype=np.int32)

@@ -76,15 +76,21 @@ def release(
     isolate: bool = False,
     rng: np.random.Generator | None = None,
 ) -> Released:
-    """Coarsen a trace by the settings of a profile.
+    """Coarsen a trace as its release profile says.
 
     Args:
-        trace: the trace.
-        profile: the settings.
-        users: request -> user or tenant, -1 = unknown; k counts them if given.
-        session_share: the share of sessions (or users, or inferred conversations) to keep, each whole.
-        isolate: whether users share no block at all; needs `users`.
-        rng: draws the sample.
+        trace: The trace.
+        profile: A profile, from `profile(name)` or PROFILES.
+        users: Request -> number of its user or tenant, -1 = unknown; k counts users where they are given.
+        session_share: Share of the sessions (or users, or inferred conversations) to release: above 0, at most 1.
+        isolate: Users share no block; needs `users`.
+        rng: Randomness of the draw; the default is fresh.
+
+    Returns:
+        The released trace, its steps, and the hits after each.
+
+    Raises:
+        UsageError: The share is out of range, no request is left, or `isolate` is given without `users`.
 
     >>> from kvtrace.trace.building import toy
     >>> from kvtrace.privacy.profiles import PROFILES

@@ -1,1 +1,1 @@
-"""Results as tables, JSON, plots, and one HTML page."""
+"""Presentation of results: tables, JSON, CSV, plots, and the HTML page."""

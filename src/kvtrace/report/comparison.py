@@ -1,4 +1,4 @@
-"""What `kvtrace compare --csv` writes: one row for each figure."""
+"""The CSV of `kvtrace compare --csv`: one row for each figure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..analysis.comparison import Comparison
-    from ..analysis.figure_pairs import Curves, Number, Values
+    from ..analysis.figure_pairs import CurvePair, DistributionPair, NumberPair
 
 
-def as_csv(found: Comparison) -> str:
-    """A header and a figure a line; errors are relative, and of distributions only."""
-    rows = [{"figure": "overall", "score": found.overall}]
-    rows += [{"figure": name} | _flat_values(values) for name, values in found.distributions.items()]
-    rows += [{"figure": name} | _flat_number(value) for name, value in found.numbers.items()]
-    rows += [{"figure": name} | _flat_curve(curve) for name, curve in found.curves.items()]
+def as_csv(comparison: Comparison) -> str:
+    """A header, and one line for each figure. Only distributions have relative errors."""
+    rows = [{"figure": "overall", "score": comparison.overall}]
+    rows += [{"figure": name} | _flat_distribution(pair) for name, pair in comparison.distributions.items()]
+    rows += [{"figure": name} | _flat_number(pair) for name, pair in comparison.numbers.items()]
+    rows += [{"figure": name} | _flat_curve(pair) for name, pair in comparison.curves.items()]
     names = list(dict.fromkeys(["figure", "score", "distance", "a", "b", *(name for row in rows for name in row)]))
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
@@ -25,14 +25,14 @@ def as_csv(found: Comparison) -> str:
     return text.getvalue()
 
 
-def _flat_values(values: Values) -> dict[str, Any]:
-    named = {f"{name}_error": error for name, error in values.errors.items()}
-    return {"score": values.score, "distance": values.distance, "a": values.a.mean, "b": values.b.mean} | named
+def _flat_distribution(pair: DistributionPair) -> dict[str, Any]:
+    named = {f"{name}_error": error for name, error in pair.errors.items()}
+    return {"score": pair.score, "distance": pair.distance, "a": pair.a.mean, "b": pair.b.mean} | named
 
 
-def _flat_number(value: Number) -> dict[str, Any]:
-    return {"score": value.score, "distance": value.distance, "a": value.a, "b": value.b}
+def _flat_number(pair: NumberPair) -> dict[str, Any]:
+    return {"score": pair.score, "distance": pair.distance, "a": pair.a, "b": pair.b}
 
 
-def _flat_curve(curve: Curves) -> dict[str, Any]:
-    return {"score": curve.score, "distance": curve.distance, "at": curve.at, "mean_distance": curve.mean}
+def _flat_curve(pair: CurvePair) -> dict[str, Any]:
+    return {"score": pair.score, "distance": pair.distance, "at": pair.at, "mean_distance": pair.mean}

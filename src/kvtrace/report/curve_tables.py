@@ -1,4 +1,4 @@
-"""What `kvtrace curve` shows: a table for people, and rows for a spreadsheet."""
+"""The table and the CSV of `kvtrace curve`."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ GIB = 1 << 30
 RATES = {"block_hit_rate": "block", "token_hit_rate": "token", "request_hit_rate": "request"}
 
 
-def table(found: dict[str, Any]) -> Table:
-    """A point a row, of a curve's `to_dict()`; the last row is a cache that holds everything."""
-    shown = Table(
-        title=_title(found), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+def curve_table(curve: dict[str, Any]) -> Table:
+    """A table with one row for each point of a curve's `to_dict()`; the last row is a cache that never evicts."""
+    table = Table(
+        title=_title(curve), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )
-    for name in ("blocks", "tokens", *(["GiB"] if found["kv_bytes_per_token"] else []), "of the working set"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    for name in ("blocks", "tokens", *(["GiB"] if curve["kv_bytes_per_token"] else []), "of the working set"):
+        table.add_column(name, justify="right", no_wrap=True)
     for name in RATES.values():
-        shown.add_column(f"{name} hit rate", justify="right", no_wrap=True)
-    for point in found["points"]:
-        mark = "" if point["exact"] or found["sample"] else "*"
-        shown.add_row(f"{mark}{point['capacity']:,}", *_sizes(point), f"{point['share']:.2%}", *_rates(point))
-    blank = [""] * (3 if found["kv_bytes_per_token"] else 2)
-    shown.add_row("unlimited", *blank, *_rates(found["unlimited"]))
-    return shown
+        table.add_column(f"{name} hit rate", justify="right", no_wrap=True)
+    for point in curve["points"]:
+        mark = "" if point["exact"] or curve["sample"] else "*"
+        table.add_row(f"{mark}{point['capacity']:,}", *_sizes(point), f"{point['share']:.2%}", *_rates(point))
+    blank = [""] * (3 if curve["kv_bytes_per_token"] else 2)
+    table.add_row("unlimited", *blank, *_rates(curve["unlimited"]))
+    return table
 
 
-def notes(found: dict[str, Any]) -> list[str]:
-    """What the reader of a table has to know."""
-    said = []
-    if found["sample"]:
-        said.append(f"Estimated from {found['sample']:.2%} of the blocks; ± is how far off a rate may be (95 %).")
-    elif not all(point["exact"] for point in found["points"]):
-        said.append(
-            f"* smaller than the longest request ({found['longest']:,} blocks), which it can't hold whole: what stays "
-            "of such a request depends on the engine, and the figure is a guide."
+def notes(curve: dict[str, Any]) -> list[str]:
+    """Sentences on how to read the table."""
+    sentences = []
+    if curve["sample"]:
+        sentences.append(f"Estimated from {curve['sample']:.2%} of the blocks; ± is a 95 % confidence interval.")
+    elif not all(point["exact"] for point in curve["points"]):
+        sentences.append(
+            f"* smaller than the longest request ({curve['longest']:,} blocks). Which part of such a request stays in "
+            "the cache depends on the engine, so the figure is a guide."
         )
-    return said
+    return sentences
 
 
-def as_csv(found: dict[str, Any]) -> str:
-    """A header and a point a line, with the keys of `to_dict()`."""
-    rows = [_flat(point) for point in found["points"]]
+def as_csv(curve: dict[str, Any]) -> str:
+    """A header, and one line for each point, with the keys of `to_dict()`."""
+    rows = [_flat(point) for point in curve["points"]]
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -52,8 +52,8 @@ def as_csv(found: dict[str, Any]) -> str:
     return text.getvalue()
 
 
-def _title(found):
-    return f"LRU hit rates, one request at a time, blocks of {found['block_size']:,} tokens"
+def _title(curve):
+    return f"LRU hit rates, one request at a time, blocks of {curve['block_size']:,} tokens"
 
 
 def _sizes(point):
@@ -70,4 +70,4 @@ def _rates(point):
 def _flat(point):
     errors = point.get("error", {})
     flat = {name: value for name, value in point.items() if name != "error"}
-    return flat | {f"{rate}_error": off for rate, off in errors.items()}
+    return flat | {f"{rate}_error": error for rate, error in errors.items()}

@@ -1,6 +1,6 @@
-"""The report page: one HTML file with all a trace shows, that needs no network and holds no content.
+"""The report page: one HTML file that needs no network and contains no text of prompts.
 
-jinja2 fills page.html.jinja; plotly's script is inlined once; the figures stand on the page as JSON.
+jinja2 fills page.html.jinja. The page contains the script of plotly once, and the figures as JSON.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from typing import Any
 import orjson
 
 from .._base.tables import TextTable
-from ..analysis.comparison import Comparison, compare_sides
+from ..analysis.comparison import Comparison, compare_prepared
+from ..serving.plan_result import Plan
 from ..trace.trace import Trace
 from . import interactive, planning
-from .plots import PLOTS, compare
+from .plots import PLOTS, comparison
 from .plots.plot import Plot, Study, short, time_unit
 
 DEFINITIONS = {
-    "Block": "So many tokens of a prompt; its id stands for it and all before it: equal ids are equal prefixes.",
+    "Block": "A fixed number of tokens of a prompt. Equal block ids mean equal prefixes.",
     "Hit": "The leading run of a prompt's blocks that are in the cache.",
     "Block hit rate": "Hit blocks / blocks, over all requests.",
     "Token hit rate": "Hit tokens / prompt tokens, over all requests: the share of prefill saved.",
     "Request hit rate": "The mean of each request's hit blocks / blocks; what datagen and AIPerf print.",
-    "Unlimited": "A cache that never evicts: what no policy can exceed.",
+    "Unlimited": "A cache that never evicts: the upper bound of every policy.",
     "Working set": "The distinct blocks of the trace.",
-    "Reuse distance": "Distinct blocks used between one use of a block and the next.",
-    "Reuse time": "Time between one use of a block and the next.",
+    "Reuse distance": "Distinct blocks used between a use of a block and its next use.",
+    "Reuse time": "Time between a use of a block and its next use.",
 }
 
 
@@ -38,13 +39,23 @@ def page(
     names: tuple[str, str] = ("trace", "other"),
     title: str | None = None,
     kv_bytes_per_token: int | None = None,
-    plan: dict[str, Any] | None = None,
+    plan: Plan | None = None,
 ) -> str:
-    """The HTML report of a trace, and of how another one differs from it; InputError where it has no blocks.
-
-    `plan` is what `kvtrace.plan` found for it, to stand on the page too.
+    """Build the HTML report of a trace, or of two traces and their differences.
 
     The same traces give the same page, byte for byte.
+
+    Args:
+        trace: The trace.
+        other: A second trace to compare with it.
+        names: The names of the traces on the page.
+        title: The title of the page. Default: the names of the traces.
+        kv_bytes_per_token: Bytes of KV cache per token, to show capacities in GiB.
+        plan: A result of `kvtrace.plan` to show on the page.
+
+    Raises:
+        InputError: A trace has no blocks.
+        UsageError: plotly is not installed.
 
     >>> from kvtrace.trace.building import toy
     >>> page(toy("0 1", "0 2"), title="two requests").split("title>")[1]
@@ -57,19 +68,17 @@ def page(
 
 
 def draw(study: Study, other: Study | None = None) -> dict[str, Plot]:
-    """Every plot by name: those of the first trace, and with two the comparison."""
+    """All plots by name: those of the first trace and, for two traces, their comparison."""
     plots = {}
     if other is not None:
-        plots["compare"] = compare.plot(study, other)
-        if (behaviour := compare.behaviour(study, other)) is not None:
+        plots["compare"] = comparison.plot(study, other)
+        if (behaviour := comparison.behaviour(study, other)) is not None:
             plots["compare-behaviour"] = behaviour
     return plots | {name: plot(study) for name, plot in PLOTS.items()}
 
 
-def render(
-    studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: dict[str, Any] | None = None
-) -> str:
-    """The page of plots that are drawn already."""
+def render(studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: Plan | None = None) -> str:
+    """Build the page from finished plots."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -94,65 +103,69 @@ def render(
 
 
 def story(study: Study) -> str:
-    """What the trace says about caching, in two sentences.
+    """Two sentences on the trace: the upper bound of hits, and the capacity that reaches 90 % of it.
 
     >>> from kvtrace.trace.building import toy
     >>> print(story(Study(toy("0 1", "0 1"))).replace(". ", ".\\n"))
     A cache that never evicts serves 50.0% of prompt tokens.
-    An LRU cache of 2 blocks (100% of the working set) reaches nine tenths of that.
+    An LRU cache of 2 blocks (100% of the working set) reaches 90 % of that.
     """
     curve = study.curve
     best = curve.at(curve.working_set)
     if not best.hit_tokens:
-        return "No request begins as an earlier one does: there is nothing for a prefix cache to reuse."
+        return "No two requests share a prefix, so a prefix cache has nothing to reuse."
     low, high = max(curve.longest, 1), max(curve.working_set, curve.longest)
-    while low < high:  # hit tokens never fall as the cache grows
+    while low < high:  # hit tokens never decrease with capacity
         middle = (low + high) // 2
         low, high = (low, middle) if curve.at(middle).hit_tokens >= 0.9 * best.hit_tokens else (middle + 1, high)
     return (
         f"A cache that never evicts serves {best.token_hit_rate:.1%} of prompt tokens. An LRU cache of {low:,} blocks "
-        f"({low / curve.working_set:.0%} of the working set{_gib(study, low)}) reaches nine tenths of that."
+        f"({low / curve.working_set:.0%} of the working set{_gib(study, low)}) reaches 90 % of that."
     )
 
 
 def tiles(study: Study) -> Iterator[tuple[str, str, str]]:
-    """The headline numbers: what, how much, and a note."""
-    found, trace, hits = study.summary, study.trace, study.summary.basics.hits
-    unit, ms = time_unit(found.arrivals.duration_ms)
-    rate = found.arrivals.requests_per_second
-    yield "requests", f"{len(trace):,}", f"{found.sessions.sessions:,} sessions" if found.sessions else "no sessions"
+    """(name, value, note) of each headline number."""
+    summary, trace, hits = study.summary, study.trace, study.summary.basics.hits
+    unit, ms = time_unit(summary.arrivals.duration_ms)
+    rate = summary.arrivals.requests_per_second
+    yield (
+        "requests",
+        f"{len(trace):,}",
+        f"{summary.sessions.sessions:,} sessions" if summary.sessions else "no sessions",
+    )
     yield (
         "duration",
-        f"{found.arrivals.duration_ms / ms:,.3g} {unit}",
-        f"{rate:,.3g} requests / s" if rate else "all at once",
+        f"{summary.arrivals.duration_ms / ms:,.3g} {unit}",
+        f"{rate:,.3g} requests / s" if rate else "all at the same time",
     )
     yield "prompt tokens", short(hits.tokens), f"{short(int(trace.output_length.sum()))} output tokens"
-    yield "blocks", short(found.basics.blocks), f"of {trace.block_size:,} tokens"
+    yield "blocks", short(summary.basics.blocks), f"of {trace.block_size:,} tokens"
     yield (
         "distinct blocks",
-        short(found.basics.distinct_blocks),
+        short(summary.basics.distinct_blocks),
         f"the working set{_gib(study, study.curve.working_set)}",
     )
-    yield "block hit rate", f"{hits.block_hit_rate:.1%}", "unlimited cache"
-    yield "token hit rate", f"{hits.token_hit_rate:.1%}", "unlimited cache"
+    yield "block hit rate", f"{hits.block_hit_rate:.1%}", "without eviction"
+    yield "token hit rate", f"{hits.token_hit_rate:.1%}", "without eviction"
     yield "request hit rate", f"{hits.request_hit_rate:.1%}", "mean over requests"
 
 
 def fidelity(study: Study, other: Study) -> Comparison:
-    """How faithful the second trace is to the first, as `kvtrace compare` says it."""
-    return compare_sides(compare.side(study), compare.side(other), (study.name, other.name))
+    """The fidelity of the second trace to the first, as in `kvtrace compare`."""
+    return compare_prepared(comparison.prepared(study), comparison.prepared(other), (study.name, other.name))
 
 
-def _fidelity(found: Comparison) -> dict[str, Any]:
-    return {"tables": [_cells(table) for table in found.tables()], "notes": found.notes}
+def _fidelity(comparison: Comparison) -> dict[str, Any]:
+    return {"tables": [_cells(table) for table in comparison.tables()], "notes": comparison.notes}
 
 
-def _plan(found: dict[str, Any]) -> dict[str, Any]:
-    """A plan's tables, and what each assumes."""
-    shown = planning.tables(found)
+def _plan(plan: Plan) -> dict[str, Any]:
+    """The tables of a plan, and the assumptions of each table."""
+    tables = planning.tables(plan)
     return {
-        "tables": [_cells(table) for table in shown],
-        "notes": [f"{table.title}: {table.caption}." for table in shown if table.caption],
+        "tables": [_cells(table) for table in tables],
+        "notes": [f"{table.title}: {table.caption}." for table in tables if table.caption],
     }
 
 
@@ -165,17 +178,17 @@ def _gib(study, blocks):
 def _section(name: str, plot: Plot) -> dict[str, Any]:
     panels = [
         {
-            "id": f"{name}-{place}", "title": panel.title, "note": panel.note, "missing": panel.missing,
+            "id": f"{name}-{number}", "title": panel.title, "note": panel.note, "missing": panel.missing,
             "figure": None if panel.missing else interactive.figure(panel),
         }
-        for place, panel in enumerate(plot.panels, 1)
+        for number, panel in enumerate(plot.panels, 1)
     ]  # fmt: skip
-    shown = name.replace("-", " ").capitalize()
-    return {"id": name, "name": shown, "title": plot.title, "says": plot.says, "panels": panels}
+    heading = name.replace("-", " ").capitalize()
+    return {"id": name, "name": heading, "title": plot.title, "explanation": plot.explanation, "panels": panels}
 
 
 def _cells(table: TextTable) -> dict[str, Any]:
-    """A table's parts, as the page's template takes them."""
+    """A table as the template expects it."""
     return {
         "title": table.title,
         "head": [column.name for column in table.columns] if table.has_header else [],
@@ -185,7 +198,7 @@ def _cells(table: TextTable) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it ends the element."""
+    """JSON that is safe inside a script element: it cannot end the element."""
     return orjson.dumps(value).decode().replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

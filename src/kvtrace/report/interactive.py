@@ -1,4 +1,4 @@
-"""A panel as a plotly figure: plain dicts, which one small script on the page draws in the colours of its theme."""
+"""A panel as a plotly figure: plain dicts, which a small script on the page draws in the colours of the theme."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import numpy as np
 from .._base.errors import UsageError
 from .plots.plot import Axis, Density, Panel, Series, log_ticks, short
 
-DIGITS = 5  # significant, more than a screen can show
+DIGITS = 5  # significant digits, more than a screen shows
 LINES = {"line": "linear", "dash": "linear", "step": "hv", "dots": "linear"}
 
 
 @cache
 def script() -> str:
-    """plotly's own JavaScript, to stand on the page once; UsageError where plotly is not installed."""
+    """The JavaScript of plotly, which the page contains once; UsageError if plotly is not installed."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise UsageError("the report needs plotly. Try `pip install 'kvtrace[report]'`.") from None
+        raise UsageError("plotly is not installed. Run `pip install 'kvtrace[report]'`.") from None
     return get_plotlyjs()
 
 
 def figure(panel: Panel) -> dict[str, Any]:
-    """The data and layout that plotly draws; a trace's `meta` is its place in the palette.
+    """The data and the layout of a plotly figure; `meta` of a series is its colour in the palette.
 
-    >>> found = figure(Panel("", Axis("x"), Axis("y"), [Series("a", np.array([1, 2]), np.array([3, 4]))]))
-    >>> found["data"][0]["y"]
+    >>> drawn = figure(Panel("", Axis("x"), Axis("y"), [Series("a", np.array([1, 2]), np.array([3, 4]))]))
+    >>> drawn["data"][0]["y"]
     [3, 4]
     """
     data = [_trace(series, panel) for series in panel.series]
@@ -68,33 +68,33 @@ def _heat(density: Density) -> dict[str, Any]:
 
 
 def _axis(axis: Axis, values: list[np.ndarray]) -> dict[str, Any]:
-    found: dict[str, Any] = {"title": {"text": _escaped(axis.title)}}
+    options: dict[str, Any] = {"title": {"text": _escaped(axis.title)}}
     if axis.percent:
-        found["tickformat"] = ".4~%"
+        options["tickformat"] = ".4~%"
     if axis.log:
         low, high = (float(end) for end in extent(values))
-        found |= {"type": "log", "range": [_rounded(np.log10(low)), _rounded(np.log10(high))]}
+        options |= {"type": "log", "range": [_rounded(np.log10(low)), _rounded(np.log10(high))]}
         ticks = axis.ticks or {
             tick: f"{100 * tick:.3g}%" if axis.percent else short(tick) for tick in log_ticks(low, high)
         }
     else:
         ticks = axis.ticks or {}
         if axis.limits:
-            found |= {"rangemode": "tozero"} if axis.limits[1] == 0 else {"range": list(map(_rounded, axis.limits))}
+            options |= {"rangemode": "tozero"} if axis.limits[1] == 0 else {"range": list(map(_rounded, axis.limits))}
     if ticks:
         labels = [label.replace("\n", "<br>") for label in ticks.values()]
-        found |= {"tickmode": "array", "tickvals": list(map(_rounded, ticks)), "ticktext": labels}
-    return found
+        options |= {"tickmode": "array", "tickvals": list(map(_rounded, ticks)), "ticktext": labels}
+    return options
 
 
 def extent(values: list[np.ndarray]) -> tuple[float, float]:
-    """The least and the greatest positive value, a little apart where they are equal.
+    """The smallest and the largest positive value; a range around the value if they are equal.
 
     >>> extent([np.array([0, 2]), np.array([5])])
     (2.0, 5.0)
     """
-    every = np.concatenate([np.asarray(part, dtype=np.float64) for part in values])
-    low, high = float(every[every > 0].min()), float(every.max())
+    together = np.concatenate([np.asarray(part, dtype=np.float64) for part in values])
+    low, high = float(together[together > 0].min()), float(together.max())
     return (low, high) if high > low else (low / 2, high * 2)
 
 
@@ -109,5 +109,5 @@ def _rounded(value: float) -> float:
 
 
 def _escaped(text: str) -> str:
-    """As plotly wants it: it reads a few tags in its labels, and takes the rest as text."""
+    """Escape text for labels: plotly reads a few HTML tags in them."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("%{", "% {")

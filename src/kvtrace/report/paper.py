@@ -1,4 +1,4 @@
-"""The report's plots as PNG files for a paper: one file a plot, drawn by matplotlib from the same data as the page."""
+"""The plots of the report as PNG files for a paper, drawn by matplotlib from the same data as the page."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .._base.errors import InputError, UsageError
 from .interactive import extent
 from .plots.plot import Axis, Panel, Plot, log_ticks, short
 
-PALETTE = ("#0067a5", "#d55e00", "#009e73", "#a6519d")  # apart for colour-blind readers too, after Okabe and Ito
-WIDTH, HEIGHT, DPI = 3.4, 2.6, 200  # inches of a panel: a column of a paper
-ACROSS = 3
+PALETTE = ("#0067a5", "#d55e00", "#009e73", "#a6519d")  # distinct for colour-blind readers, after Okabe and Ito
+WIDTH, HEIGHT, DPI = 3.4, 2.6, 200  # inches of a panel (a column of a paper), dots per inch
+MAX_COLUMNS = 3  # of panels in one figure
 STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 9,
@@ -23,20 +23,22 @@ STYLE: dict[Any, Any] = {
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "lines.linewidth": 1.3,
-    "text.parse_math": False,  # a dollar sign in a name is one
+    "text.parse_math": False,  # a dollar sign in a name is not math
 }
 
 
 def write_figures(plots: dict[str, Plot], folder: str | Path) -> list[Path]:
-    """Write every plot that has something to show as a PNG of its name into a folder; the files written.
+    """Write each plot that has data to `<folder>/<name>.png`, and return the paths.
 
-    UsageError where matplotlib is not installed, InputError where the folder can't be written to.
+    Raises:
+        UsageError: matplotlib is not installed.
+        InputError: The folder is not writable.
     """
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError("--png needs matplotlib. Try `pip install 'kvtrace[paper]'`.") from None
+        raise UsageError("--png needs matplotlib. Run `pip install 'kvtrace[paper]'`.") from None
     written, folder = [], Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,17 +49,17 @@ def write_figures(plots: dict[str, Plot], folder: str | Path) -> list[Path]:
                     written.append(folder / f"{name}.png")
                     draw(Figure, panels).savefig(written[-1], dpi=DPI, metadata={"Software": None})
     except OSError as error:
-        raise InputError(f"{folder}: {error.strerror or 'cannot be written to'}.") from None
+        raise InputError(f"{folder}: {error.strerror or 'cannot write to this folder'}.") from None
     return written
 
 
 def draw(figure_class, panels):
-    """A matplotlib figure of some panels, side by side."""
-    across = min(len(panels), ACROSS)
-    down = -(-len(panels) // across)
-    figure = figure_class(figsize=(WIDTH * across, HEIGHT * down), layout="constrained")
-    for place, panel in enumerate(panels):
-        _draw_panel(figure, figure.add_subplot(down, across, place + 1), panel)
+    """A matplotlib figure with the panels in a grid."""
+    columns = min(len(panels), MAX_COLUMNS)
+    rows = -(-len(panels) // columns)
+    figure = figure_class(figsize=(WIDTH * columns, HEIGHT * rows), layout="constrained")
+    for number, panel in enumerate(panels, 1):
+        _draw_panel(figure, figure.add_subplot(rows, columns, number), panel)
     return figure
 
 
@@ -95,7 +97,7 @@ def _set_axis(axes, which, axis: Axis, values):
         low, high = extent(values)
         axes.set(**{f"{which}scale": "log", f"{which}lim": (low / 1.02, high * 1.05)})
         ticks = ticks or {tick: f"{100 * tick:.3g}%" if axis.percent else short(tick) for tick in log_ticks(low, high)}
-        line.set_minor_locator(_nowhere())
+        line.set_minor_locator(_no_ticks())
     elif axis.percent:
         line.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")
     else:
@@ -106,7 +108,7 @@ def _set_axis(axes, which, axis: Axis, values):
         axes.set(**{f"{which}lim": axis.limits if axis.limits[1] else (0, None)})
 
 
-def _nowhere():
+def _no_ticks():
     from matplotlib.ticker import NullLocator
 
     return NullLocator()

@@ -1,4 +1,4 @@
-"""A progress bar for long work: share, rate and remaining time, on a terminal only."""
+"""Progress bars for long runs: share, rate and remaining time, on a terminal only."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rich.progress import (
 
 
 class Bar:
-    """Shows how far a run over some bytes of input has come; silent where the console is no terminal."""
+    """The progress over the bytes of the input; silent unless the console is a terminal."""
 
     def __init__(self, console: Console, quiet: bool = False):
         self._bar = Progress(
             TextColumn("[bold]{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
-            TimeRemainingColumn(), TextColumn("{task.fields[said]}"), console=console, transient=True,
+            TimeRemainingColumn(), TextColumn("{task.fields[counts]}"), console=console, transient=True,
             disable=quiet or not console.is_terminal,
         )  # fmt: skip
         self._task: TaskID | None = None
@@ -33,16 +33,16 @@ class Bar:
         self._bar.stop()
 
     def update(self, progress) -> None:
-        """Show a new state: `done` and `total` bytes, `requests` and `tokens` so far."""
-        if self._task is None:  # begun here, after the workers were forked: the bar has a thread
+        """Show `done` and `total` bytes, and the `requests` and `tokens` so far."""
+        if self._task is None:  # the bar has a thread, so it starts after the workers are forked
             self._bar.start()
-            self._task = self._bar.add_task("anonymizing", total=progress.total or None, said="")
-        said = f"{progress.requests:,} requests, {progress.tokens:,} tokens"
-        self._bar.update(self._task, completed=progress.done, said=said)
+            self._task = self._bar.add_task("anonymizing", total=progress.total or None, counts="")
+        counts = f"{progress.requests:,} requests, {progress.tokens:,} tokens"
+        self._bar.update(self._task, completed=progress.done, counts=counts)
 
 
-class Requests:
-    """Shows how many requests simulations have served; silent where the console is no terminal."""
+class RequestProgress:
+    """The number of simulated requests; silent unless the console is a terminal."""
 
     def __init__(self, console: Console, quiet: bool = False):
         self._bar = Progress(
@@ -51,7 +51,7 @@ class Requests:
         )  # fmt: skip
         self._task = self._bar.add_task("", total=None)
 
-    def __enter__(self) -> Requests:
+    def __enter__(self) -> RequestProgress:
         self._bar.start()
         return self
 
@@ -59,16 +59,16 @@ class Requests:
         self._bar.stop()
 
     def expect(self, requests: int) -> None:
-        """Say how many there are in all."""
+        """Set the total number of requests."""
         self._bar.update(self._task, total=requests)
 
     def update(self, requests: int) -> None:
-        """So many more were served."""
+        """Add newly simulated requests."""
         self._bar.advance(self._task, requests)
 
 
 class Steps:
-    """Shows how many steps of some work are done and what it is doing; silent where the console is no terminal."""
+    """The number of finished steps and the current step; silent unless the console is a terminal."""
 
     def __init__(self, console: Console, quiet: bool = False):
         self._bar = Progress(
@@ -84,6 +84,6 @@ class Steps:
     def __exit__(self, *_):
         self._bar.stop()
 
-    def update(self, done: int, total: int, doing: str) -> None:
-        """So many steps of all are done, and what comes now."""
-        self._bar.update(self._task, completed=done, total=total, description=doing)
+    def update(self, done: int, total: int, step: str) -> None:
+        """Show the number of finished steps, their total, and the current step."""
+        self._bar.update(self._task, completed=done, total=total, description=step)

@@ -1,4 +1,4 @@
-"""What `kvtrace anonymize` says: what it found before it starts, and the figures at the end."""
+"""The messages of `kvtrace anonymize`: the detected settings at the start, and the figures at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATES = {
 
 
 def opening(meta: dict[str, Any]) -> list[str]:
-    """Lines that name what the run detected and chose."""
+    """Lines on the detected and chosen settings."""
     lines = [f"log         {meta['log']['reader']}; times: {meta['log']['time']}"]
     if tokenizer := meta["tokenizer"]:
         lines.append(f"tokenizer   {tokenizer['name']}, by {tokenizer['backend']} ({tokenizer['why']})")
@@ -28,7 +28,7 @@ def opening(meta: dict[str, Any]) -> list[str]:
 
 
 def closing(figures: dict[str, Any], counts: Counts) -> Table:
-    """The figures of a run as a table: the trace's size, its hit rates without eviction, and what was left out."""
+    """The figures of a run: trace size, hit rates without eviction, and the rows that were left out."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right")
@@ -47,36 +47,40 @@ def _size(figures):
 
 def _rates(figures):
     if "hits" not in figures:
-        yield "hit rates", "unknown", "the log holds lengths only"
+        yield "hit rates", "unknown", "the log has lengths only"
         return
     for kind, note in RATES.items():
         yield f"{kind} hit rate", f"{figures['hits'][f'{kind}_hit_rate']:.3f}", f"{note}, without eviction"
     if outputs := figures.get("hits_with_outputs"):
-        yield "block hit rate", f"{outputs['block_hit_rate']:.3f}", "where outputs stay cached too"
+        yield "block hit rate", f"{outputs['block_hit_rate']:.3f}", "with outputs cached too"
 
 
 def _left_out(counts):
     if counts.without_output_blocks:
-        yield "no output blocks", f"{counts.without_output_blocks:,}", "outputs without text, or counted otherwise"
+        yield (
+            "no output blocks",
+            f"{counts.without_output_blocks:,}",
+            "outputs without text, or with another token count",
+        )
     if logged := counts.with_logged_tokens:
         mean = counts.logged_difference / logged
         yield (
-            "as logged",
+            "equal to log",
             f"{counts.equal_to_logged:,}",
-            f"of {logged:,} prompt token counts; {mean:.1f} off on average",
+            f"of {logged:,} prompt token counts; mean difference {mean:.1f}",
         )
     if counts.cut:
         yield (
-            "cut short",
+            "truncated",
             f"{counts.cut:,}",
-            "requests whose text was cut, or lacks its beginning: their prefixes are wrong",
+            "requests with truncated text: their prefixes are wrong",
         )
     if counts.filtered > counts.others:
         yield "left out", f"{counts.filtered - counts.others:,}", "requests with an empty prompt"
     if counts.others:
-        yield "left out", f"{counts.others:,}", "rows that are no requests"
+        yield "left out", f"{counts.others:,}", "rows that are not requests"
     if counts.unsampled:
-        yield "left out", f"{counts.unsampled:,}", "requests that were not drawn"
+        yield "left out", f"{counts.unsampled:,}", "requests outside the sample"
     yield "rejected", f"{counts.rejected:,}", "rows"
     for reason, count in counts.reasons.most_common():
         yield "", f"{count:,}", reason

@@ -1,7 +1,7 @@
-"""A trace over many instances of a serving engine, each with a cache of its own, behind a router.
+"""A trace over several instances of a serving engine, each with its own cache, behind a router.
 
-What one instance has cached the others have not, so a router decides what can hit. docs/serving/instances.md says what
-each router does, and what pure overlap does where all prompts begin with the same block.
+An instance hits only blocks that it has cached itself, so the router decides what can hit. docs/serving/instances.md
+explains the routers, and why pure overlap fails if all prompts begin with the same block.
 """
 
 from __future__ import annotations
@@ -9,56 +9,71 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from .._base.errors import UsageError
-from ..cache.demand import Jobs, jobs
-from ..cache.simulation import CHUNK, Setting, Simulation, build
+from ..cache.demand import BlockDemand, block_demand
+from ..cache.simulation import CHUNK, Setting, Simulation, SimulationDict, build
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
-from .core import router as routers
+from .routers import check_router
 
-ROUTERS = {
-    "round-robin": "in turns",
-    "sticky": "by session, or by the second block of the prompt, where no sessions are known",
-    "overlap": "to the instance where most blocks hit; of equal ones to the first",
-    "least-loaded": "to the instance with the fewest live tokens; of equal ones to the one sent fewest requests",
-    "kv-aware": "least blocks to compute and live blocks together, as Dynamo's router does with a weight of 1",
-    "lmetric": "least tokens to compute x (live requests + 1): LMetric (arXiv 2603.15202)",
-}
+
+class InstanceLoad(TypedDict):
+    """The requests that one instance served."""
+
+    instance: int
+    requests: int
+    blocks: int
+    tokens: int
+    hit_blocks: int
+    block_hit_rate: float
+
+
+class FleetDict(SimulationDict):
+    """What `FleetSimulation.to_dict` returns; docs/serving/instances.md explains the keys."""
+
+    router: str
+    instances: int
+    imbalance: float
+    loads: list[InstanceLoad]
 
 
 @dataclass(frozen=True, eq=False)
 class FleetSimulation(Simulation):
-    """What the caches of many instances did with a trace."""
+    """The result of the caches of several instances on a trace."""
 
     router: str = "round-robin"
-    instance: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # request -> the instance it went to
+    instance: np.ndarray = field(
+        default_factory=lambda: np.empty(0, np.int32)
+    )  # request -> the instance that served it
     instances: int = 1
 
     @property
-    def loads(self) -> list[dict[str, Any]]:
-        """Each instance's requests, blocks and tokens of prompts, and its hit blocks, after the warm-up."""
-        found = []
+    def loads(self) -> list[InstanceLoad]:
+        """The requests, prompt blocks, prompt tokens and hit blocks of each instance, after the warm-up."""
+        loads: list[InstanceLoad] = []
         for number in range(self.instances):
             rows = np.flatnonzero(self.instance == number)
             hits = count_hits(self.trace, self.hit_blocks, rows[rows >= self.warm_up])
-            found.append({"instance": number, "requests": hits.requests, "blocks": hits.blocks, "tokens": hits.tokens,
+            loads.append({"instance": number, "requests": hits.requests, "blocks": hits.blocks, "tokens": hits.tokens,
                           "hit_blocks": hits.hit_blocks, "block_hit_rate": hits.block_hit_rate})  # fmt: skip
-        return found
+        return loads
 
     @property
     def imbalance(self) -> float:
-        """Tokens of the busiest instance / their mean: 1 where all have the same, the number of instances at worst."""
+        """Tokens of the busiest instance / mean tokens: 1 at best, the number of instances at worst."""
         tokens = [load["tokens"] for load in self.loads]
         return max(tokens) * len(tokens) / sum(tokens) if sum(tokens) else 1.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> FleetDict:
         """Keys as docs/serving/instances.md lists them: those of a simulation, and the router's."""
-        more = {"router": self.router, "instances": self.instances, "imbalance": self.imbalance, "loads": self.loads}
-        return super().to_dict() | more
+        return {
+            **super().to_dict(), "router": self.router, "instances": self.instances, "imbalance": self.imbalance,
+            "loads": self.loads,
+        }  # fmt: skip
 
 
 def simulate_instances(
@@ -67,12 +82,24 @@ def simulate_instances(
     router: str = "round-robin",
     *,
     setting: Setting,
-    asked: Jobs | None = None,
+    demand: BlockDemand | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> FleetSimulation:
-    """What so many instances, each with the cache of `setting`, would have hit behind a router.
+    """Run a trace over several instances behind a router, each with a cache of its own, and count the hits.
 
-    UsageError for an unknown router, or a schedule other than c1 and timed.
+    Args:
+        trace: The trace.
+        instances: The number of instances.
+        router: A router of docs/serving/instances.md.
+        setting: The cache of each instance.
+        demand: The block demand of the trace, if it is already known.
+        on_progress: Receives the number of requests served since its last call.
+
+    Returns:
+        The hit blocks and the instance of each request, and the load of each instance.
+
+    Raises:
+        UsageError: The router is unknown, or the schedule is `concurrency:N`.
 
     >>> from kvtrace.trace.building import toy
     >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2))
@@ -81,15 +108,17 @@ def simulate_instances(
     """
     from .core.fleet import Fleet
 
-    routers.check(router)
+    check_router(router)
     if instances < 1:
-        raise UsageError(f"{instances} instances serve nobody. Try 1 or more.")
-    if setting.schedule.kind == "window" or setting.ceiling:
-        raise UsageError("instances are served one request at a time or timed, by an order that an engine can have.")
-    asked = asked or jobs(trace, *setting.asks)
-    engines = [build(setting, asked) for _ in range(instances)]
-    run = Fleet(engines, routed(trace, router, engines), trace.input_length + trace.output_length)
-    while run.done < len(asked):
+        raise UsageError("--instances must be at least 1.")
+    if setting.schedule.kind == "concurrency":
+        raise UsageError("--instances supports --schedule serial and open-loop:MS, not concurrency:N.")
+    if setting.bound:
+        raise UsageError(f"--instances does not support the upper bound {setting.policy}. Try another --policy.")
+    demand = demand or block_demand(trace, *setting.demand_options)
+    engines = [build(setting, demand) for _ in range(instances)]
+    run = Fleet(engines, make_router(trace, router, engines), trace.input_length + trace.output_length)
+    while run.done < len(demand):
         before = run.done
         run.advance(CHUNK)
         if on_progress:
@@ -102,15 +131,17 @@ def simulate_instances(
     )  # fmt: skip
 
 
-def routed(trace: Trace, router: str, engines: list):
-    """The router of that name over a trace and the engines that it may ask."""
-    return routers.Router(engines, router, _keys(trace), trace.input_length, trace.block_size)
+def make_router(trace: Trace, name: str, engines: list):
+    """The compiled router of a name, for a trace and the engines of its instances."""
+    from .core.router import Router
+
+    return Router(engines, name, _keys(trace), trace.input_length, trace.block_size)
 
 
 def _keys(trace: Trace) -> np.ndarray:
-    """What a sticky router goes by: a hash of the session, else of the second block (the only one where there is one).
+    """The key of each request for the sticky router: a hash of its session, or of its second block (or only block).
 
-    The hash is SHA-256 of the number's digits, of which the last 32 bits are taken: the same everywhere.
+    The hash is the last 32 bits of SHA-256 over the digits of the number: the same on every machine.
     """
     blocks = trace.prompt_blocks
     key = np.arange(len(trace), dtype=np.int64)

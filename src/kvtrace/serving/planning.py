@@ -1,7 +1,7 @@
-"""The capacity planner: how much memory buys how many hits, on which tier, over how many instances, and what it saves.
+"""The capacity planner: hits by memory, tier and number of instances, and the savings.
 
-Each part is a function here, a key of the result, and states what it assumes. Hits of one pass are exact; times are
-those of the event-driven simulation (cache/serving.py) with the roofline of serving/roofline.py.
+Each part is a function of this file and a key of the result, and states its assumptions. Hits of one pass are exact;
+times come from the event-driven simulation (simulation.py) with the roofline of hardware/roofline.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,119 +23,163 @@ from ..cache.tiered import simulate_tiers
 from ..trace.hits import count_hits, unlimited_hits
 from ..trace.trace import Trace
 from .hardware import Prices, Roofline
+from .plan_result import (
+    BlockSizePlan,
+    BlockSizesPlan,
+    InstancesPlan,
+    LeastMemory,
+    LoopPlan,
+    MemoryPlan,
+    MemoryPoint,
+    Plan,
+    PlanSetting,
+    PricePlan,
+    PricesPlan,
+    RouterPlan,
+    Sensitivity,
+    TierPlan,
+    TiersPlan,
+    TimeTarget,
+    UnmetTarget,
+)
+from .routers import PLANNED
 from .simulation import BatchLimits, ServingRun, StepCost, Tier, simulate_serving
 
-SCHEMA = 1  # version of the keys
+Part = TypeVar("Part")
+
 GIB = 1 << 30
 SHARES = (0.90, 0.95, 0.99)  # of the possible hits
 POINTS = 12
-ROUTERS = ("round-robin", "sticky", "least-loaded", "kv-aware", "lmetric")
-MOST = 512  # instances that are tried
+MAX_INSTANCES = 512
 TTLS = {"5m": 300, "1h": 3600}
 CHANGES = {"compute share": "compute_share", "bandwidth share": "bandwidth_share"}
 
 
 @dataclass(frozen=True)
-class Below:
+class LowerTier:
     """A tier below an instance's GPUs: DRAM, an SSD, or memory elsewhere.
 
     >>> parse_tier("dram=512GiB@25GB")
-    Below(name='dram', size=549755813888, bandwidth=25000000000)
+    LowerTier(name='dram', size=549755813888, bandwidth=25000000000)
     """
 
     name: str
     size: int  # bytes
-    bandwidth: float  # bytes a second to the GPUs
+    bandwidth: float  # bytes per second to the GPUs
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is planned for: a target, the tiers below the GPUs, and the prices."""
+class PlanTarget:
+    """The input of a plan: a target, the tiers below the GPUs, and the prices."""
 
-    ttft_s: float = 2.0  # at most, for `quantile` of the requests
+    ttft_s: float = 2.0  # upper limit for `quantile` of the requests
     quantile: float = 0.9
-    tiers: Sequence[Below] = ()  # of an instance, the fastest first
-    write_through: bool = False  # a tier holds all that is above it; else what is evicted from there
+    tiers: Sequence[LowerTier] = ()  # of an instance, the fastest first
+    write_through: bool = False  # a tier also holds the blocks above it; otherwise only evicted ones
     prices: Prices = field(default_factory=Prices)
     limits: BatchLimits = field(default_factory=BatchLimits)
-    routers: Sequence[str] = ROUTERS
+    routers: Sequence[str] = PLANNED
 
 
 def plan(
-    trace: Trace, roofline: Roofline, wanted: Wanted | None = None, on_part: Callable[[str], None] | None = None
-) -> dict[str, Any]:
-    """What operators ask of a trace, a model and its GPUs, by part; docs/serving/plan.md says what each key is.
+    trace: Trace,
+    roofline: Roofline,
+    target: PlanTarget | None = None,
+    on_part: Callable[[str], None] | None = None,
+) -> Plan:
+    """Plan capacity for a trace, a model and its GPUs: memory, tiers, instances, block size and prices.
 
-    UsageError where the weights do not fit, or the longest request does not.
+    Args:
+        trace: The trace, with its arrivals.
+        roofline: The model on the GPUs of one instance.
+        target: The time to first token, lower tiers, prices and routers; the default is `PlanTarget()`.
+        on_part: Receives the name of each part before it is computed.
+
+    Returns:
+        A result for each part, with its assumptions; docs/serving/plan.md explains them.
+
+    Raises:
+        UsageError: The weights or the longest request do not fit into the GPUs.
+
+    >>> from kvtrace.serving.hardware import gpu, model_shape
+    >>> from kvtrace.trace.building import toy
+    >>> shape = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+    ...          "intermediate_size": 14336, "vocab_size": 128256, "torch_dtype": "bfloat16"}
+    >>> trace = toy("0 1", "0 1", "0 2", block_size=512, gap_ms=1000.0)
+    >>> result = plan(trace, Roofline(model_shape(shape), gpu("h100")), PlanTarget(routers=("sticky",)))
+    >>> result.instances.best.instances, result.memory.unlimited_block_hit_rate
+    (1, 0.5)
     """
-    wanted, tell = wanted or Wanted(), on_part or (lambda part: None)
+    target, report = target or PlanTarget(), on_part or (lambda part: None)
     curve = hit_curve(trace)
     blocks = roofline.kv_capacity_tokens // trace.block_size
     if blocks < int(trace.prompt_blocks.max(initial=1)):
         raise UsageError(
-            f"{roofline.gpus} x {roofline.gpu.name} hold {blocks:,} blocks of KV, and the longest request needs "
+            f"{roofline.gpus} x {roofline.gpu.name} hold {blocks:,} blocks of KV, but the longest request needs "
             f"{int(trace.prompt_blocks.max()):,}. Try more --gpus."
         )
-    found: dict[str, Any] = {"schema": SCHEMA, "setting": _setting(trace, roofline, blocks)}
-    parts = {
-        "memory": lambda: memory(trace, curve, roofline),
-        "tiers": lambda: tiers(trace, roofline, wanted, blocks),
-        "instances": lambda: instances(trace, roofline, wanted, blocks),
-        "block_sizes": lambda: block_sizes(trace),
-        "prices": lambda: prices(trace, wanted),
-    }
-    for name, part in parts.items():
-        tell(name)
-        found[name] = part()
-    best = found["instances"]["best"]
-    if best is not None:
-        tell("loop")
-        found["loop"] = loop(trace, roofline, wanted, blocks, best)
-        tell("sensitivity")
-        found["sensitivity"] = sensitivity(trace, roofline, wanted, best["router"])
-    return found
+
+    def part(name: str, compute: Callable[[], Part]) -> Part:
+        report(name)
+        return compute()
+
+    result = Plan(
+        setting=_setting(trace, roofline, blocks),
+        memory=part("memory", lambda: memory(trace, curve, roofline)),
+        tiers=part("tiers", lambda: tiers(trace, roofline, target, blocks)),
+        instances=part("instances", lambda: instances(trace, roofline, target, blocks)),
+        block_sizes=part("block_sizes", lambda: block_sizes(trace)),
+        prices=part("prices", lambda: prices(trace, target)),
+    )
+    best = result.instances.best
+    if best is None:
+        return result
+    return replace(
+        result,
+        loop=part("loop", lambda: loop(trace, roofline, target, blocks, best)),
+        sensitivity=part("sensitivity", lambda: sensitivity(trace, roofline, target, best.router)),
+    )
 
 
-def _setting(trace, roofline, blocks) -> dict[str, Any]:
+def _setting(trace: Trace, roofline: Roofline, blocks: int) -> PlanSetting:
     gpu, model = roofline.gpu, roofline.model
-    return {
-        "requests": len(trace), "block_size": trace.block_size, "model": model.name, "gpu": gpu.name,
-        "gpus_an_instance": roofline.gpus, "kv_bytes_per_token": model.kv_bytes_per_token,
-        "weight_bytes": model.weight_bytes, "capacity_blocks": blocks,
-        "capacity_gib": blocks * trace.block_size * model.kv_bytes_per_token / GIB,
-        "usd_an_instance_hour": roofline.gpus * gpu.price_per_hour,
-        "assumes": [
+    return PlanSetting(
+        requests=len(trace), block_size=trace.block_size, model=model.name, gpu=gpu.name,
+        gpus_per_instance=roofline.gpus, kv_bytes_per_token=model.kv_bytes_per_token, weight_bytes=model.weight_bytes,
+        capacity_blocks=blocks, capacity_gib=blocks * trace.block_size * model.kv_bytes_per_token / GIB,
+        usd_per_instance_hour=roofline.gpus * gpu.price_per_hour,
+        assumes=[
             f"{roofline.compute_share:.0%} of peak arithmetic and {roofline.bandwidth_share:.0%} of peak bandwidth",
             f"{roofline.reserve_share:.0%} of the GPUs' memory for activations and the engine",
-            "GPUs of an instance work as one, without a cost of communication",
+            "the GPUs of an instance work as one, without communication cost",
         ],
-    }  # fmt: skip
+    )  # fmt: skip
 
 
 # -- hits against memory -----------------------------------------------------------------------------------------
 
 
-def memory(trace: Trace, curve: HitCurve, roofline: Roofline) -> dict[str, Any]:
-    """The hit rate against GiB, its knee, the gaps to belady and to unlimited, and the least for most of the hits."""
+def memory(trace: Trace, curve: HitCurve, roofline: Roofline) -> MemoryPlan:
+    """Hit rate against GiB: the knee, the gaps to belady and unlimited, the least memory for a share of the hits."""
     block_bytes = trace.block_size * roofline.model.kv_bytes_per_token
     capacities = curve.capacities(POINTS)
     possible = count_hits(trace, unlimited_hits(trace))
     rates = [hits.block_hit_rate for hits in curve.hits(capacities)]
     knee = _knee(capacities, rates)
+    gap_to_belady = {
+        place: simulate(trace, capacities[place], "belady").hits.block_hit_rate - rates[place]
+        for place in {knee, len(capacities) // 2}
+    }
     points = [
-        {"capacity": size, "gib": size * block_bytes / GIB, "block_hit_rate": rate,
-         "gap_to_unlimited": possible.block_hit_rate - rate}
-        for size, rate in zip(capacities, rates, strict=True)
-    ]  # fmt: skip
-    for at in {knee, len(points) // 2}:
-        best = simulate(trace, capacities[at], "belady").hits.block_hit_rate
-        points[at]["gap_to_belady"] = best - rates[at]
+        MemoryPoint(size, size * block_bytes / GIB, rate, possible.block_hit_rate - rate, gap_to_belady.get(place))
+        for place, (size, rate) in enumerate(zip(capacities, rates, strict=True))
+    ]
     least = {f"{share:.0%}": _least(curve, share * possible.hit_blocks, capacities) for share in SHARES}
-    return {
-        "unlimited_block_hit_rate": possible.block_hit_rate, "points": points, "knee": points[knee],
-        "least": {share: {"capacity": size, "gib": size * block_bytes / GIB} for share, size in least.items()},
-        "assumes": ["one cache, LRU, one request at a time: hits of one pass, exact"],
-    }  # fmt: skip
+    return MemoryPlan(
+        unlimited_block_hit_rate=possible.block_hit_rate, points=points, knee=points[knee],
+        least={share: LeastMemory(size, size * block_bytes / GIB) for share, size in least.items()},
+        assumes=["one cache, LRU, serial schedule: exact hits of one pass"],
+    )  # fmt: skip
 
 
 def _knee(capacities, rates) -> int:
@@ -148,7 +192,7 @@ def _knee(capacities, rates) -> int:
 
 
 def _least(curve: HitCurve, hit_blocks: float, capacities) -> int:
-    """The smallest capacity with so many hits: hits never fall as it grows."""
+    """The smallest capacity with at least `hit_blocks` hits, which never fall as it grows."""
     low, high = 1, capacities[-1]
     while low < high:
         middle = (low + high) // 2
@@ -159,161 +203,161 @@ def _least(curve: HitCurve, hit_blocks: float, capacities) -> int:
 # -- tiers, instances, the closed loop ---------------------------------------------------------------------------
 
 
-def rates_of(roofline: Roofline) -> StepCost:
-    """What a step takes, as the simulation wants it."""
+def step_cost(roofline: Roofline) -> StepCost:
+    """The step cost of the simulation, by the roofline."""
     return StepCost(
-        roofline.seconds_a_token, roofline.seconds_a_pair, roofline.seconds_a_step, roofline.seconds_a_cached_token,
-        roofline.step_overhead_s,
+        roofline.seconds_per_token, roofline.seconds_per_pair, roofline.seconds_per_step,
+        roofline.seconds_per_cached_token, roofline.step_overhead_s,
     )  # fmt: skip
 
 
-def parse_tier(text: str) -> Below:
-    """A tier as in `dram=512GiB@25GB`: its name, size, and bytes a second; UsageError where it is none."""
-    found = re.fullmatch(r"(\w{1,20})=([^@]+)@([^@]+)", text)
-    if not found or found[1] == "hbm":
-        raise UsageError(f"{text!r} is no tier. Try dram=512GiB@25GB: a name other than hbm, a size, bytes a second.")
-    return Below(found[1], parse_memory(found[2]), parse_memory(found[3]))
+def parse_tier(text: str) -> LowerTier:
+    """Parse a tier such as `dram=512GiB@25GB`: name, size, bytes per second; UsageError if it is not one."""
+    match = re.fullmatch(r"(\w{1,20})=([^@]+)@([^@]+)", text)
+    if not match or match[1] == "hbm":
+        raise UsageError(f"{text!r} is not a tier. Try dram=512GiB@25GB: a name (not hbm), size, bytes per second.")
+    return LowerTier(match[1], parse_memory(match[2]), parse_memory(match[3]))
 
 
-def lower(roofline: Roofline, wanted: Wanted, block_size: int, blocks: int) -> list[Tier]:
-    """The tiers below, as the simulation wants them.
+def lower_tiers(roofline: Roofline, target: PlanTarget, block_size: int, blocks: int) -> list[Tier]:
+    """The lower tiers in blocks, for the simulation.
 
-    Written through, a tier holds what is above it as well: with LRU it adds what it has beyond that.
+    A tier with write-through also holds the blocks above it; with LRU it adds only the capacity beyond them.
     """
     block_bytes = block_size * roofline.model.kv_bytes_per_token
-    found, above = [], blocks
-    for tier in wanted.tiers:
-        own = int(tier.size // block_bytes) - (above if wanted.write_through else 0)
+    lower, above = [], blocks
+    for tier in target.tiers:
+        own = int(tier.size // block_bytes) - (above if target.write_through else 0)
         if own < 1:
-            raise UsageError(f"tier {tier.name} holds no block beyond those above it. Try a larger one.")
-        found.append(Tier(tier.name, own, block_bytes / tier.bandwidth))
+            raise UsageError(f"Tier {tier.name} has no room beyond the tiers above it. Give it a larger size.")
+        lower.append(Tier(tier.name, own, block_bytes / tier.bandwidth))
         above += own
-    return found
+    return lower
 
 
-def tiers(trace: Trace, roofline: Roofline, wanted: Wanted, blocks: int) -> dict[str, Any] | None:
-    """What tiers below would add to one instance: hits that come from each, and where fetching them pays."""
-    if not wanted.tiers:
+def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> TiersPlan | None:
+    """The gain of lower tiers in one instance: the hits of each tier, and whether fetching pays."""
+    if not target.tiers:
         return None
-    below = lower(roofline, wanted, trace.block_size, blocks)
+    below = lower_tiers(roofline, target, trace.block_size, blocks)
     done = simulate_tiers(trace, {"hbm": blocks} | {tier.name: tier.capacity for tier in below})
-    assert done.found is not None
-    hits, references = done.found.sum(axis=1).tolist(), max(1, len(trace.hash_ids))
-    rows = [{"name": "hbm", "capacity": blocks, "hit_blocks": hits[0], "share": hits[0] / references}]
-    for tier, stated, found in zip(below, wanted.tiers, hits[1:], strict=True):
-        rows.append({
-            "name": tier.name, "capacity": tier.capacity, "hit_blocks": found, "share": found / references,
-            "fetch_s_a_block": tier.block_s, "bandwidth": stated.bandwidth,
-            "fetch_pays": bool(roofline.fetch_pays(trace.block_size, stated.bandwidth)),
-        })  # fmt: skip
-    how = "exclusive: what is evicted goes down"
-    if wanted.write_through:
-        how = "written through: a tier holds what is above it, too"
-    return {
-        "rows": rows, "break_even_bandwidth": float(roofline.break_even_bandwidth(trace.block_size)),
-        "assumes": [f"{how}, and comes up when it is wanted", "each transfer has its link to itself"],
-    }  # fmt: skip
-
-
-def served(trace: Trace, roofline: Roofline, wanted: Wanted, blocks: int, count: int, router: str) -> ServingRun:
-    """The trace on so many instances."""
-    return simulate_serving(
-        trace, rates_of(roofline), setting=Setting(blocks, mode="token"), instances=count, router=router,
-        limits=wanted.limits, tiers=lower(roofline, wanted, trace.block_size, blocks),
+    assert done.tier_hits is not None
+    hits, references = done.tier_hits.sum(axis=1).tolist(), max(1, len(trace.hash_ids))
+    rows = [TierPlan("hbm", blocks, hits[0], hits[0] / references)]
+    for tier, given, tier_hits in zip(below, target.tiers, hits[1:], strict=True):
+        rows.append(TierPlan(
+            tier.name, tier.capacity, tier_hits, tier_hits / references, fetch_seconds_per_block=tier.fetch_seconds,
+            bandwidth=given.bandwidth, fetch_pays=bool(roofline.fetch_pays(trace.block_size, given.bandwidth)),
+        ))  # fmt: skip
+    how = "exclusive: evicted blocks go to the next tier"
+    if target.write_through:
+        how = "write-through: a tier also holds the blocks of the tiers above it"
+    return TiersPlan(
+        rows, float(roofline.break_even_bandwidth(trace.block_size)),
+        assumes=[f"{how}, and return when a request uses them", "each transfer has its own link"],
     )  # fmt: skip
 
 
-def instances(trace: Trace, roofline: Roofline, wanted: Wanted, blocks: int) -> dict[str, Any]:
-    """The fewest instances that meet the target behind each router, and the best of these."""
-    found = []
-    for router in wanted.routers:
-        count = _needed(trace, roofline, wanted, router)
+def served(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, count: int, router: str) -> ServingRun:
+    """Serve the trace on `count` instances."""
+    return simulate_serving(
+        trace, step_cost(roofline), setting=Setting(blocks, mode="token"), instances=count, router=router,
+        limits=target.limits, tiers=lower_tiers(roofline, target, trace.block_size, blocks),
+    )  # fmt: skip
+
+
+def instances(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> InstancesPlan:
+    """The smallest number of instances that meets the target behind each router, and the best router."""
+    routers: list[RouterPlan | UnmetTarget] = []
+    for router in target.routers:
+        count = _needed(trace, roofline, target, router)
         if count is None:
-            found.append({"router": router, "instances": None})
-            continue
-        done = served(trace, roofline, wanted, blocks, count, router)
-        found.append({"router": router} | _told(done, roofline, wanted))
-    meeting = [row for row in found if row["instances"] is not None]
-    return {
-        "target": {"ttft_s": wanted.ttft_s, "quantile": wanted.quantile}, "routers": found,
-        "best": min(meeting, key=lambda row: (row["instances"], row["ttft_s"]), default=None),
-        "assumes": ["the trace's own arrivals", "blocks of outputs are reserved nowhere: mode token",
-                    f"{wanted.limits.step_tokens:,} tokens a step, {wanted.limits.requests:,} requests at once",
-                    "the fewest are found by halving, and waver by one or two near the target"],
-    }  # fmt: skip
+            routers.append(UnmetTarget(router))
+        else:
+            run = served(trace, roofline, target, blocks, count, router)
+            routers.append(_router_plan(router, run, roofline, target))
+    meeting = [row for row in routers if isinstance(row, RouterPlan)]
+    return InstancesPlan(
+        target=TimeTarget(target.ttft_s, target.quantile), routers=routers,
+        best=min(meeting, key=lambda row: (row.instances, row.ttft_s), default=None),
+        assumes=["the trace's own arrivals", "no blocks are reserved for outputs (mode token)",
+                 f"{target.limits.step_tokens:,} tokens per step, {target.limits.requests:,} requests at once",
+                 "bisection finds the smallest number; near the target it is accurate to one or two instances"],
+    )  # fmt: skip
 
 
-def _fewest(ttft: Callable[[int], float], wanted: Wanted) -> int | None:
-    """The smallest number of instances that meets the target, doubling and then halving; None where MOST do not."""
+def _fewest(ttft: Callable[[int], float], target: PlanTarget) -> int | None:
+    """The smallest number of instances that meets the target, found by bisection; None above MAX_INSTANCES."""
     high = 1
-    while ttft(high) > wanted.ttft_s:
-        if high >= MOST:
+    while ttft(high) > target.ttft_s:
+        if high >= MAX_INSTANCES:
             return None
         high *= 2
     low = high // 2 + 1
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if ttft(middle) <= wanted.ttft_s else (middle + 1, high)
+        low, high = (low, middle) if ttft(middle) <= target.ttft_s else (middle + 1, high)
     return high
 
 
-def _ttft(done: ServingRun, wanted: Wanted) -> float:
+def _ttft(done: ServingRun, target: PlanTarget) -> float:
     if done.rejected or not len(done.ttft_s):
         return float("inf")
-    return float(np.quantile(done.ttft_s, wanted.quantile))
+    return float(np.quantile(done.ttft_s, target.quantile))
 
 
-def _told(done: ServingRun, roofline: Roofline, wanted: Wanted) -> dict[str, Any]:
+def _router_plan(router: str, done: ServingRun, roofline: Roofline, target: PlanTarget) -> RouterPlan:
     hours = done.makespan_s / 3600
     usd = done.instances * roofline.gpus * roofline.gpu.price_per_hour * hours
     tokens = done.trace.input_length
     saved_s = float(
         (roofline.compute_s(tokens) - roofline.compute_s(tokens - done.cached_tokens, done.cached_tokens)).sum()
     )
-    told = done.to_dict()
-    return {
-        "instances": done.instances, "ttft_s": _ttft(done, wanted), "ttft": told["ttft_s"], "tpot": told["tpot_s"],
-        "requests_per_s": told["requests_per_s"], "block_hit_rate": told["block_hit_rate"],
-        "imbalance": told["imbalance"], "utilisation": float(np.mean(told["utilisation"])),
-        "usd": usd, "usd_a_million_requests": usd * 1e6 / len(done.trace),
-        "saved_compute_s": saved_s, "saved_usd": float(roofline.usd(saved_s)),
-    }  # fmt: skip
+    figures = done.to_dict()
+    return RouterPlan(
+        router=router, instances=done.instances, ttft_s=_ttft(done, target), ttft=figures["ttft_s"],
+        tpot=figures["tpot_s"], requests_per_s=figures["requests_per_s"], block_hit_rate=figures["block_hit_rate"],
+        imbalance=figures["imbalance"], utilisation=float(np.mean(figures["utilisation"])),
+        usd=usd, usd_per_million_requests=usd * 1e6 / len(done.trace),
+        saved_compute_s=saved_s, saved_usd=float(roofline.usd(saved_s)),
+    )  # fmt: skip
 
 
-def loop(trace: Trace, roofline: Roofline, wanted: Wanted, blocks: int, best: dict[str, Any]) -> dict[str, Any]:
-    """How far the quick look is from the truth: hits of one pass, one request at a time, and those of the events."""
+def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best: RouterPlan) -> LoopPlan:
+    """The error of the quick estimate: hits of one pass with the serial schedule, and hits of the events."""
     from .instances import simulate_instances
 
-    count, router = best["instances"], best["router"]
-    one_pass = simulate_instances(trace, count, router, setting=Setting(blocks, mode="token")).hits.block_hit_rate
-    events = served(trace, roofline, replace(wanted, tiers=()), blocks, count, router).hits.block_hit_rate
-    return {
-        "instances": count, "router": router, "one_pass_block_hit_rate": one_pass, "events_block_hit_rate": events,
-        "difference": events - one_pass,
-        "assumes": ["the same caches and router, without lower tiers; only who is live when differs"],
-    }  # fmt: skip
+    setting = Setting(blocks, mode="token")
+    one_pass = simulate_instances(trace, best.instances, best.router, setting=setting).hits.block_hit_rate
+    without_tiers = replace(target, tiers=())
+    events = served(trace, roofline, without_tiers, blocks, best.instances, best.router).hits.block_hit_rate
+    return LoopPlan(
+        instances=best.instances, router=best.router, one_pass_block_hit_rate=one_pass, events_block_hit_rate=events,
+        difference=events - one_pass,
+        assumes=["the same caches and router, without lower tiers; only the times at which requests are active differ"],
+    )  # fmt: skip
 
 
-def sensitivity(trace: Trace, roofline: Roofline, wanted: Wanted, router: str) -> list[dict[str, Any]]:
-    """The fewest instances behind the best router, where an assumption is a fifth lower or higher."""
-    found = []
+def sensitivity(trace: Trace, roofline: Roofline, target: PlanTarget, router: str) -> list[Sensitivity]:
+    """The smallest number of instances behind the best router if an assumption is 20 % lower or higher."""
+    rows = []
     for what, name in CHANGES.items():
         for factor in (0.8, 1.2):
             changed = replace(roofline, **{name: min(1.0, getattr(roofline, name) * factor)})
-            found.append({"what": what, "factor": factor, "instances": _needed(trace, changed, wanted, router)})
+            rows.append(Sensitivity(what, factor, _needed(trace, changed, target, router)))
     for factor in (0.8, 1.2):
-        columns = replace_times(trace, 1 / factor)
-        found.append({"what": "arrivals", "factor": factor, "instances": _needed(columns, roofline, wanted, router)})
-    return found
+        faster = replace_times(trace, 1 / factor)
+        rows.append(Sensitivity("arrivals", factor, _needed(faster, roofline, target, router)))
+    return rows
 
 
-def _needed(trace, roofline, wanted, router) -> int | None:
+def _needed(trace, roofline, target, router) -> int | None:
     blocks = roofline.kv_capacity_tokens // trace.block_size
-    return _fewest(lambda count: _ttft(served(trace, roofline, wanted, blocks, count, router), wanted), wanted)
+    return _fewest(lambda count: _ttft(served(trace, roofline, target, blocks, count, router), target), target)
 
 
 def replace_times(trace: Trace, factor: float) -> Trace:
-    """The trace with arrivals so many times as far apart."""
+    """The trace with the time between arrivals multiplied by `factor`."""
     from ..trace.columns import replace_columns
 
     columns = replace_columns(trace, timestamp=trace.timestamp * factor)
@@ -323,29 +367,30 @@ def replace_times(trace: Trace, factor: float) -> Trace:
 # -- other choices -----------------------------------------------------------------------------------------------
 
 
-def block_sizes(trace: Trace) -> dict[str, Any]:
-    """What larger blocks would leave of the possible hits, folded exactly."""
-    rows = [{"block_size": one.block_size, "blocks": one.blocks, "block_hit_rate": one.hits.block_hit_rate,
-             "token_hit_rate": one.hits.token_hit_rate} for one in by_block_size(trace, [1, 2, 4, 8])]  # fmt: skip
-    return {"rows": rows, "assumes": ["unlimited memory", "smaller blocks than the trace's can't be told from it"]}
+def block_sizes(trace: Trace) -> BlockSizesPlan:
+    """The possible hits with larger blocks, folded exactly."""
+    rows = [
+        BlockSizePlan(one.block_size, one.blocks, one.hits.block_hit_rate, one.hits.token_hit_rate)
+        for one in by_block_size(trace, [1, 2, 4, 8])
+    ]
+    return BlockSizesPlan(rows, assumes=["unlimited memory", "the trace does not show the hits of smaller blocks"])
 
 
-def prices(trace: Trace, wanted: Wanted) -> dict[str, Any]:
-    """What a provider's prompt cache would cost and save, by the time that prefixes live after their last use."""
-    plain = float(wanted.prices.cost(0, trace.input_length, trace.output_length, ttl="none").sum())
-    rows: list[dict[str, Any]] = [{"ttl": "none", "token_hit_rate": 0.0, "usd": plain, "saved": 0.0}]
+def prices(trace: Trace, target: PlanTarget) -> PricesPlan:
+    """The cost and savings of a provider's prompt cache, by the time to live of prefixes after their last use."""
+    price = target.prices
+    plain = float(price.cost(0, trace.input_length, trace.output_length, ttl="none").sum())
+    rows = [PricePlan("none", token_hit_rate=0.0, usd=plain, saved=0.0)]
     for ttl, seconds in TTLS.items():
-        capacity = max(1, trace.working_set)
-        done = simulate(trace, capacity, f"ttl:{seconds}s")
+        done = simulate(trace, max(1, trace.working_set), f"ttl:{seconds}s")
         hit = np.minimum(done.hit_blocks * trace.block_size, trace.input_length)
-        usd = float(wanted.prices.cost(hit, trace.input_length, trace.output_length, ttl=ttl).sum())
-        rows.append({"ttl": ttl, "token_hit_rate": done.hits.token_hit_rate, "usd": usd, "saved": plain - usd})
-    price = wanted.prices
-    return {
-        "rows": rows, "best": min((row["usd"], row["ttl"]) for row in rows)[1],
-        "assumes": [f"{price.input_per_token * 1e6:g} USD a million input tokens, "
-                    f"{price.output_per_token * 1e6:g} a million output tokens",
-                    f"a cached read costs {price.cached_read:g} of an input token, a write {price.write_5m:g} (5m) or "
-                    f"{price.write_1h:g} (1h)",
-                    "no limit of capacity; every prompt token that is no hit is written"],
-    }  # fmt: skip
+        usd = float(price.cost(hit, trace.input_length, trace.output_length, ttl=ttl).sum())
+        rows.append(PricePlan(ttl, done.hits.token_hit_rate, usd, plain - usd))
+    return PricesPlan(
+        rows, best=min((row.usd, row.ttl) for row in rows)[1],
+        assumes=[f"{price.input_per_token * 1e6:g} USD per million input tokens, "
+                 f"{price.output_per_token * 1e6:g} per million output tokens",
+                 f"a cached read costs {price.cached_read:g} of an input token, a write {price.write_5m:g} (5m) or "
+                 f"{price.write_1h:g} (1h)",
+                 "unlimited capacity; every prompt token that does not hit is written"],
+    )  # fmt: skip

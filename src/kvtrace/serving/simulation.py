@@ -1,35 +1,34 @@
-"""A trace served in time: instances that batch continuously, each with a queue and a prefix cache, behind a router.
+"""Serve a trace in simulated time: instances with continuous batching, a queue and a prefix cache, behind a router.
 
-Hits shorten prefills, prefills decide when requests end, and that decides what hits: the loop is closed event by event,
-so that the curve of one pass is the quick look and this the truth. docs/serving/serving.md states the model.
+Hits shorten prefills, prefills decide when requests end, and the ends decide what hits later. This simulation follows
+that loop event by event; the hit curve of one pass is a quick estimate. docs/serving/serving.md states the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TypedDict
 
 import numpy as np
 
 from .._base.errors import UsageError
-from ..cache.demand import Jobs, jobs
+from ..cache.demand import BlockDemand, block_demand
 from ..cache.simulation import Setting, build
 from ..cache.tiered import tiered
 from ..trace.trace import Trace
-from .core import router as routers
-from .instances import FleetSimulation, routed
+from .instances import FleetDict, FleetSimulation, make_router
+from .routers import check_router
 
-CHUNK = 1 << 12  # requests between two looks at the progress
-QUANTILES = (0.5, 0.9, 0.99)
+CHUNK = 1 << 12  # requests between two reports of progress
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step of an instance takes: the larger of what it computes and what it reads, and `overhead_s` on top.
+    """The time of a step of an instance: the larger of its compute time and its read time, plus `overhead_s`.
 
-    It computes `token_s` for each token and `pair_s` for each pair of tokens that attend to each other, counted as
-    n^2 - p^2 for a prompt that grows from p to n tokens; it reads for `step_s`, and `read_s` for each cached token.
+    Computing takes `token_s` per token, and `pair_s` per pair of tokens that attend to each other, counted as n^2 - p^2
+    for a prompt that grows from p to n tokens. Reading takes `step_s`, and `read_s` per cached token.
     """
 
     token_s: float
@@ -41,7 +40,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How an instance batches: tokens a step, and requests at once."""
+    """The limits of a batch: tokens per step, and requests at once."""
 
     step_tokens: int = 8192
     requests: int = 256
@@ -49,66 +48,89 @@ class BatchLimits:
 
 @dataclass(frozen=True)
 class Tier:
-    """A tier below the first: its capacity in blocks, and what its blocks take to come up."""
+    """A tier below the first one: its capacity in blocks, and the time to fetch a block from it."""
 
     name: str
     capacity: int
-    block_s: float  # seconds a block: bytes of a block / bandwidth
+    fetch_seconds: float  # seconds per block: bytes of a block / bandwidth
+
+
+class Quantiles(TypedDict):
+    """The mean and three quantiles of a time in seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+class ServingDict(FleetDict):
+    """What `ServingRun.to_dict` returns; docs/serving/serving.md explains the keys."""
+
+    served: int
+    rejected: int
+    cached_tokens: int
+    makespan_s: float
+    requests_per_s: float
+    utilisation: list[float]
+    queued_s: Quantiles
+    ttft_s: Quantiles
+    tpot_s: Quantiles
 
 
 @dataclass(frozen=True, eq=False)
 class ServingRun(FleetSimulation):
-    """What became of each request: its times in seconds, NaN where it was rejected."""
+    """The result of each request: its times in seconds, NaN if it was rejected."""
 
-    started_s: np.ndarray = None  # type: ignore[assignment]  # when its prefill was admitted
-    first_s: np.ndarray = None  # type: ignore[assignment]  # ... its first token was there
+    started_s: np.ndarray = None  # type: ignore[assignment]  # when the request was admitted
+    first_s: np.ndarray = None  # type: ignore[assignment]  # when its first token was computed
     ended_s: np.ndarray = None  # type: ignore[assignment]
-    cached_tokens: np.ndarray = None  # type: ignore[assignment]  # of its prompt, that were not computed
-    busy_s: tuple[float, ...] = ()  # what each instance computed
-    found: np.ndarray | None = None  # (tier below the first, request) -> hit blocks that came from there
+    cached_tokens: np.ndarray = None  # type: ignore[assignment]  # prompt tokens that were not computed
+    busy_s: tuple[float, ...] = ()  # compute time of each instance
+    lower_tier_hits: np.ndarray | None = None  # (tier below the first, request) -> hit blocks that came from the tier
 
     @property
     def rejected(self) -> int:
-        """Requests that no instance holds."""
+        """Requests that do not fit into an instance."""
         return int(np.isnan(self.ended_s).sum())
 
     @property
     def queued_s(self) -> np.ndarray:
-        """From arrival to admission, of those that were served."""
-        return _known(self.started_s - self.trace.timestamp / 1000)
+        """Time from arrival to admission, of the requests that were served."""
+        return _served(self.started_s - self.trace.timestamp / 1000)
 
     @property
     def ttft_s(self) -> np.ndarray:
-        """Time to first token: from arrival, of those that were served."""
-        return _known(self.first_s - self.trace.timestamp / 1000)
+        """Time to first token, from arrival, of the requests that were served."""
+        return _served(self.first_s - self.trace.timestamp / 1000)
 
     @property
     def tpot_s(self) -> np.ndarray:
-        """Time per output token after the first, of those that were served and have two or more."""
+        """Time per output token after the first, of the served requests with two output tokens or more."""
         several = self.trace.output_length > 1
-        return _known((self.ended_s - self.first_s)[several] / (self.trace.output_length[several] - 1))
+        return _served((self.ended_s - self.first_s)[several] / (self.trace.output_length[several] - 1))
 
     @property
     def makespan_s(self) -> float:
-        """From the first arrival to the last end."""
+        """Time from the start of the trace to the last end."""
         return float(np.nanmax(self.ended_s)) if self.rejected < len(self.ended_s) else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ServingDict:
         """Keys as docs/serving/serving.md lists them: those of a simulation of instances, and times."""
         span = self.makespan_s
         served = len(self.ended_s) - self.rejected
-        times = {name: _summary(getattr(self, f"{name}_s")) for name in ("queued", "ttft", "tpot")}
-        return super().to_dict() | {
-            "schedule": "events", "served": served, "rejected": self.rejected,
+        return {
+            **super().to_dict(), "schedule": "events", "served": served, "rejected": self.rejected,
             "cached_tokens": int(self.cached_tokens.sum()), "makespan_s": span,
             "requests_per_s": served / span if span else 0.0,
             "utilisation": [busy / span if span else 0.0 for busy in self.busy_s],
-        } | {f"{name}_s": values for name, values in times.items()}  # fmt: skip
+            "queued_s": _quantiles(self.queued_s), "ttft_s": _quantiles(self.ttft_s), "tpot_s": _quantiles(self.tpot_s),
+        }  # fmt: skip
 
 
 def simulate_serving(
     trace: Trace,
-    rates: StepCost,
+    cost: StepCost,
     *,
     setting: Setting,
     instances: int = 1,
@@ -116,15 +138,33 @@ def simulate_serving(
     limits: BatchLimits | None = None,
     tiers: Sequence[Tier] = (),
     prefetch: bool = True,
-    asked: Jobs | None = None,
+    demand: BlockDemand | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> ServingRun:
-    """The trace served by so many instances with the cache of `setting`; its schedule is what the events say.
+    """Serve a trace in simulated time: instances that batch continuously, behind a router, each with a prefix cache.
 
-    A request is admitted, in order of arrival, once all blocks that it may come to hold (its prompt's and, in mode
-    grow, its output's) fit beside those of the live ones. One that no instance holds alone is rejected. What the first
-    tier evicts goes to the `tiers` below it, and comes back if that is sooner than to compute it again; with `prefetch`
-    it comes while the request waits.
+    Requests are admitted in order of arrival, when all blocks that they may need (of the prompt and, in mode grow, of
+    the output) fit beside those of the active requests. A request that does not fit into an empty instance is rejected.
+    Blocks that the first tier evicts go to the `tiers` below it. A hit in a lower tier is fetched if that is faster
+    than computing the block again; with `prefetch` the transfer starts while the request waits.
+
+    Args:
+        trace: The trace, with its arrivals.
+        cost: The time that a step of an instance takes.
+        setting: The cache of each instance; its schedule is not used.
+        instances: The number of instances.
+        router: A router of docs/serving/instances.md.
+        limits: Tokens per step and requests at once; the default is `BatchLimits()`.
+        tiers: Tiers below the first one of each instance, the fastest first.
+        prefetch: Fetch blocks from lower tiers while their request waits.
+        demand: The block demand of the trace, if it is already known.
+        on_progress: Receives the number of requests served since its last call.
+
+    Returns:
+        The times of each request in seconds, its hits, and the load of each instance.
+
+    Raises:
+        UsageError: An argument is not valid.
 
     >>> from kvtrace.trace.building import toy
     >>> done = simulate_serving(toy("0 1", "0 1", gap_ms=5000.0), StepCost(token_s=1.0), setting=Setting(4))
@@ -133,50 +173,57 @@ def simulate_serving(
     """
     from .core.serving import Serving
 
-    routers.check(router)
+    check_router(router)
     limits = limits or BatchLimits()
-    if instances < 1 or limits.step_tokens < 1 or limits.requests < 1:
-        raise UsageError("instances, tokens a step and requests at once are 1 or more.")
-    if setting.ceiling or setting.schedule.kind != "c1" or setting.capacity < 1:
-        raise UsageError("who is live when follows from the events, and the order is one that an engine can have.")
-    asked = asked or jobs(trace, *setting.asks)
-    engines = [_engine(setting, asked, tiers) for _ in range(instances)]
+    sizes = {"instances": instances, "step-tokens": limits.step_tokens, "max-requests": limits.requests,
+             "capacity": setting.capacity}  # fmt: skip
+    for name, size in sizes.items():
+        if size < 1:
+            raise UsageError(f"--{name} must be at least 1.")
+    if setting.schedule.kind != "serial":
+        raise UsageError("A simulation in time sets its own schedule. Leave out --schedule.")
+    if setting.bound:
+        raise UsageError(
+            f"A simulation in time does not support the upper bound {setting.policy}. Try another --policy."
+        )
+    demand = demand or block_demand(trace, *setting.demand_options)
+    engines = [_engine(setting, demand, tiers) for _ in range(instances)]
+    batch_limits = asdict(limits) | {"blocks": setting.capacity, "block_size": trace.block_size}
     run = Serving(
-        engines, routed(trace, router, engines), trace.timestamp / 1000, trace.input_length, trace.output_length,
-        asked.most,
-        [limits.step_tokens, limits.requests, setting.capacity, trace.block_size],
-        [rates.token_s, rates.pair_s, rates.step_s, rates.read_s, rates.overhead_s], prefetch,
+        engines, make_router(trace, router, engines), trace.timestamp / 1000, trace.input_length, trace.output_length,
+        demand.max_blocks, batch_limits, asdict(cost), prefetch,
     )  # fmt: skip
     done = 0
-    while done < len(asked):
+    while done < len(demand):
         before, done = done, run.advance(CHUNK)
         if on_progress:
             on_progress(done - before)
     run.close()
-    found = run.found
+    outcomes = run.outcomes
     hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines)
     return ServingRun(
-        setting, trace, hit_blocks, sum(engine.evictions for engine in engines), 0, 0, router, found["instance"],
-        instances, found["started"], found["first"], found["ended"], found["cached"], tuple(run.busy),
-        sum(engine.found.astype(np.int64) for engine in engines) if tiers else None,
+        setting, trace, hit_blocks, sum(engine.evictions for engine in engines), 0, 0, router, outcomes["instance"],
+        instances, outcomes["started"], outcomes["first"], outcomes["ended"], outcomes["cached"], tuple(run.busy),
+        sum(engine.tier_hits.astype(np.int64) for engine in engines) if tiers else None,
     )  # fmt: skip
 
 
-def _engine(setting: Setting, asked: Jobs, tiers: Sequence[Tier]):
-    """The cache of one instance."""
+def _engine(setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]):
+    """Build the cache of one instance."""
     if not tiers:
-        return build(setting, asked, must_hold=False)
-    engine = tiered(setting, asked, [setting.capacity, *(tier.capacity for tier in tiers)])
-    engine.fetching([tier.block_s for tier in tiers])
+        return build(setting, demand, must_hold=False)
+    engine = tiered(setting, demand, [setting.capacity, *(tier.capacity for tier in tiers)])
+    engine.set_fetch_seconds([tier.fetch_seconds for tier in tiers])
     return engine
 
 
-def _known(values) -> np.ndarray:
+def _served(values) -> np.ndarray:
     return values[~np.isnan(values)]
 
 
-def _summary(values) -> dict[str, float]:
-    """Mean and quantiles; zeros where there is nothing."""
+def _quantiles(values: np.ndarray) -> Quantiles:
+    """Mean and quantiles; zeros if there are no values."""
     if not len(values):
-        return {"mean": 0.0} | {f"p{round(100 * q)}": 0.0 for q in QUANTILES}
-    return {"mean": float(values.mean())} | {f"p{round(100 * q)}": float(np.quantile(values, q)) for q in QUANTILES}
+        return {"mean": 0.0, "p50": 0.0, "p90": 0.0, "p99": 0.0}
+    p50, p90, p99 = (float(np.quantile(values, quantile)) for quantile in (0.5, 0.9, 0.99))
+    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99}

@@ -1,1 +1,1 @@
-"""Traces of any size that behave as another: fit a model, sample from it."""
+"""Synthesis of traces of any size: fit a model to a trace, and sample from the model."""

@@ -1,4 +1,4 @@
-"""A stream of requests that attach to each other as those of a model did, on and on through the model's windows."""
+"""The attach method: an endless stream of requests that attach to earlier requests as in the fitted trace."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ import numpy as np
 
 from .._base.errors import InputError
 from .._native.attach import FULL_KINDS, Growth
-from .arrivals import Clock, shuffled
+from .arrivals import ArrivalClock, shuffled
 from .draft import Draft
 from .model import Model
 
-CHUNK = 10_000  # rows, about, that are drawn together
-MARGIN = 2  # blocks are remembered for so many times the greatest age
-TRIES = 8  # draws of a request that is not accepted, before another is copied
+CHUNK = 10_000  # rows drawn at a time, about
+MARGIN = 2  # blocks are remembered for MARGIN times the largest age
+TRIES = 8  # draws of a rejected request, before an accepted one is copied
 
-Drawn = dict[str, np.ndarray]  # name -> row -> value: records with values for bins, and `input_length`
+RecordColumns = dict[str, np.ndarray]  # name -> row -> value: records with drawn values, and `input_length`
 
 
 class AttachStream:
-    """Requests drawn from a model: each window's records once a round, in random order, with new values.
+    """Requests drawn from a model: the records of each window once per round, in random order, with new values.
 
-    `accept` says which input lengths may be; for others a record of the same window is drawn instead, or of the
-    nearest window that has one. InputError where no window has one.
+    `accept` marks the valid input lengths. A rejected request is replaced by a record of the same window, or of the
+    nearest window with a valid one.
+
+    Raises:
+        InputError: No window has a record with a valid input length.
 
     >>> from kvtrace.synthesis.fitting import fit
     >>> from kvtrace.trace.building import toy
@@ -43,15 +46,19 @@ class AttachStream:
     ):
         self._model, self._accept = model, accept
         records, arrivals, outputs = (np.random.default_rng(seed) for seed in seeds.spawn(3))
-        self._rng, self._clock, self._outputs = records, Clock(model.pace, arrivals), _Outputs(model, outputs)
+        self._rng, self._clock, self._outputs = (
+            records,
+            ArrivalClock(model.pace, arrivals),
+            _OutputDecks(model, outputs),
+        )
         hits, age = model.bins["hits"].high[model.records["hits"]], model.bins["age"].high[model.records["age"]]
         self._forest = Growth(int(hits.max()), MARGIN * int(age.max()) + 1, model.block_size)
-        self._window, self._ready = 0, _nothing(model)
+        self._window, self._ready = 0, _no_records(model)
         self._longest = 0  # blocks of the longest path so far
-        self._donors: dict[int, int] = {}  # window without an acceptable record -> the one whose records are used
+        self._donors: dict[int, int] = {}  # window without a valid record -> window whose records are used
 
     def chunks(self, rows: int) -> Iterator[Draft]:
-        """The next so many rows, some thousands at a time."""
+        """The next `rows` rows, in chunks of some thousands."""
         while rows > 0:
             draft = self._draft(min(rows, CHUNK))
             rows -= len(draft)
@@ -85,34 +92,34 @@ class AttachStream:
 
     # -- drawing records -----------------------------------------------------------------------------------------
 
-    def _take(self, rows) -> Drawn:
-        """The next so many rows of the windows, one after another."""
-        parts, ready = [self._ready], len(self._ready["hits"])
+    def _take(self, rows) -> RecordColumns:
+        """The next rows of the windows, in order."""
+        chunks, ready = [self._ready], len(self._ready["hits"])
         while ready < rows:
-            parts.append(self._more(rows - ready))
-            ready += len(parts[-1]["hits"])
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            chunks.append(self._draw_windows(rows - ready))
+            ready += len(chunks[-1]["hits"])
+        joined = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
         self._ready = {name: column[rows:] for name, column in joined.items()}
         return {name: column[:rows] for name, column in joined.items()}
 
-    def _more(self, rows) -> Drawn:
-        """The rows of the next windows, about so many."""
+    def _draw_windows(self, rows) -> RecordColumns:
+        """The rows of the next windows, about `rows` in all."""
         model = self._model
         count = max(1, rows * len(model.window_rows) // int(model.window_rows.sum()))
         window = (self._window + np.arange(count)) % len(model.window_rows)
         self._window = int(window[-1]) + 1
-        sizes, wanted = np.diff(model.starts)[window], model.window_rows[window]
-        record, place = shuffled(model.starts[window], sizes, -(-wanted // sizes), self._rng)
+        sizes, row_counts = np.diff(model.starts)[window], model.window_rows[window]
+        record, place = shuffled(model.starts[window], sizes, -(-row_counts // sizes), self._rng)
         first = np.searchsorted(place, np.arange(count))
-        used = np.arange(len(place)) - first[place] < wanted[place]  # the last round may be cut short
+        used = np.arange(len(place)) - first[place] < row_counts[place]  # the last round may be partial
         record, place = record[used], place[used]
         drawn = self._draw(record)
         if self._accept is not None:
             drawn = self._accepted(drawn, record, window[place])
-        return self._after_what_they_need(drawn, place)
+        return self._feasible_order(drawn, place)
 
-    def _after_what_they_need(self, drawn, place) -> Drawn:
-        """The same rows, those put off within their window that want to share more blocks than any path has yet."""
+    def _feasible_order(self, drawn, place) -> RecordColumns:
+        """Reorder the rows of each window: delay a row that shares more blocks than any path has so far."""
         length = drawn["hits"] + drawn["new"]
         longest = np.maximum.accumulate(np.concatenate([[self._longest], length]))
         order = np.arange(len(place))
@@ -122,57 +129,57 @@ class AttachStream:
         self._longest = int(longest[-1])
         return {name: column[order] for name, column in drawn.items()}
 
-    def _draw(self, record) -> Drawn:
-        """New values for some records."""
+    def _draw(self, record) -> RecordColumns:
+        """Draw new values for the records."""
         model, rng = self._model, self._rng
-        found = {name: column[record] for name, column in model.records.items()}
-        found["shallow"], found["deep"] = (
-            edge[found["hits"]] for edge in (model.bins["hits"].low, model.bins["hits"].high)
+        drawn = {name: column[record] for name, column in model.records.items()}
+        drawn["shallow"], drawn["deep"] = (
+            edge[drawn["hits"]] for edge in (model.bins["hits"].low, model.bins["hits"].high)
         )
         for name in ("hits", "new", "age", "tail"):
-            found[name] = model.bins[name].draw(found[name], rng)
-        found["tail"] += 1
-        whole = (found["new"] == 0) & (found["kind"] < FULL_KINDS)
-        found["tail"][whole] = model.block_size  # it ends in a full block of another request
-        found["input_length"] = (found["hits"] + found["new"] - 1) * model.block_size + found["tail"]
-        return found
-
-    # -- where lengths are limited -------------------------------------------------------------------------------
-
-    def _accepted(self, drawn, record, window) -> Drawn:
-        """The same rows, those that are not accepted drawn again from records that are."""
-        good = self._is_good(drawn)
-        for number in np.unique(window[~good]).tolist():
-            bad = np.flatnonzero((window == number) & ~good)
-            fitting = np.flatnonzero((window == number) & good)
-            if len(fitting):
-                again = self._again(
-                    record[fitting], {name: column[fitting] for name, column in drawn.items()}, len(bad)
-                )
-            else:
-                again = self._again(*self._donor(number), len(bad))
-            for name, column in drawn.items():
-                column[bad] = again[name]
+            drawn[name] = model.bins[name].draw(drawn[name], rng)
+        drawn["tail"] += 1
+        ends_full = (drawn["new"] == 0) & (drawn["kind"] < FULL_KINDS)
+        drawn["tail"][ends_full] = model.block_size  # the prompt ends in a full block of another request
+        drawn["input_length"] = (drawn["hits"] + drawn["new"] - 1) * model.block_size + drawn["tail"]
         return drawn
 
-    def _is_good(self, drawn):
+    # -- limits on input lengths -------------------------------------------------------------------------------
+
+    def _accepted(self, drawn, record, window) -> RecordColumns:
+        """Replace the rejected rows by draws from accepted records."""
+        good = self._is_accepted(drawn)
+        for number in np.unique(window[~good]).tolist():
+            bad = np.flatnonzero((window == number) & ~good)
+            accepted = np.flatnonzero((window == number) & good)
+            if len(accepted):
+                replacement = self._redraw(
+                    record[accepted], {name: column[accepted] for name, column in drawn.items()}, len(bad)
+                )
+            else:
+                replacement = self._redraw(*self._donor(number), len(bad))
+            for name, column in drawn.items():
+                column[bad] = replacement[name]
+        return drawn
+
+    def _is_accepted(self, drawn):
         return np.asarray(self._accept(drawn["input_length"]), dtype=bool)  # type: ignore[misc]
 
-    def _again(self, record, drawn, rows) -> Drawn:
-        """So many rows from records of which accepted draws are at hand: drawn anew, or copied where chance fails."""
+    def _redraw(self, record, drawn, rows) -> RecordColumns:
+        """Redraw `rows` rows from records with accepted draws; copy an accepted draw after TRIES failures."""
         which = self._rng.integers(len(record), size=rows)
-        found = {name: column[which] for name, column in drawn.items()}
-        open_ = np.arange(rows)
+        result = {name: column[which] for name, column in drawn.items()}
+        pending = np.arange(rows)
         for _ in range(TRIES):
-            fresh = self._draw(record[which[open_]])
-            good = self._is_good(fresh)
-            for name, column in found.items():
-                column[open_[good]] = fresh[name][good]
-            open_ = open_[~good]
-        return found
+            fresh = self._draw(record[which[pending]])
+            good = self._is_accepted(fresh)
+            for name, column in result.items():
+                column[pending[good]] = fresh[name][good]
+            pending = pending[~good]
+        return result
 
-    def _donor(self, window) -> tuple[np.ndarray, Drawn]:
-        """Records, with accepted draws, of the nearest window that has any."""
+    def _donor(self, window) -> tuple[np.ndarray, RecordColumns]:
+        """The records of the nearest window with accepted draws, and these draws."""
         windows = len(self._model.window_rows)
         known = self._donors.get(window)
         near = sorted(range(windows), key=lambda other: (abs(other - window), other)) if known is None else [known]
@@ -180,25 +187,25 @@ class AttachStream:
             record = np.arange(self._model.starts[number], self._model.starts[number + 1])
             for _ in range(TRIES):
                 drawn = self._draw(record)
-                good = self._is_good(drawn)
+                good = self._is_accepted(drawn)
                 if good.any():
                     self._donors[window] = number
                     return record[good], {name: column[good] for name, column in drawn.items()}
-        if known is not None:  # it had one before; chance was against it
+        if known is not None:  # the donor had accepted draws before: search again
             del self._donors[window]
             return self._donor(window)
-        raise InputError("no prompt of the model is within the limits on input lengths. Try wider ones.")
+        raise InputError("no prompt of the model is within --min-isl and --max-isl. Try wider limits.")
 
 
-def _feasible(wanted, length, longest):
-    """An order of rows, as near to theirs as can be, in which each wants no more blocks than the longest before has.
+def _feasible(shared, length, longest):
+    """The order of rows closest to theirs in which no row shares more blocks than the longest path before it has.
 
     >>> _feasible(np.array([0, 5, 3]), np.array([4, 6, 7]), 0)
     [0, 2, 1]
     """
     order: list[int] = []
-    waiting: list[tuple[int, int]] = []  # the most modest first
-    for row, blocks in enumerate(wanted.tolist()):
+    waiting: list[tuple[int, int]] = []  # heap: the fewest shared blocks first
+    for row, blocks in enumerate(shared.tolist()):
         heapq.heappush(waiting, (blocks, row))
         while waiting and waiting[0][0] <= longest:
             order.append(heapq.heappop(waiting)[1])
@@ -206,36 +213,36 @@ def _feasible(wanted, length, longest):
     return order + [row for _, row in sorted(waiting)]
 
 
-class _Outputs:
-    """Output lengths by type and group of input lengths, dealt like cards: all of a group once, then all again."""
+class _OutputDecks:
+    """Output lengths by type and input length: each group is a deck, dealt in random order and then reshuffled."""
 
     def __init__(self, model, rng):
         self._edges, self._bins, self._rng = model.edges, model.bins["output"], rng
         self._decks = [
             np.repeat(np.array(list(group), dtype=np.int64), list(group.values())) for group in model.outputs
         ]
-        every = np.concatenate(self._decks)
-        self._decks = [deck if len(deck) else every for deck in self._decks]
+        all_codes = np.concatenate(self._decks)
+        self._decks = [deck if len(deck) else all_codes for deck in self._decks]
         self._left = [deck[:0] for deck in self._decks]
 
     def deal(self, input_length, which):
         groups = self._edges.shape[1] + 1
         group = np.zeros(len(which), dtype=np.int64)
         for kind in range(len(self._edges)):
-            mine = which == kind
-            group[mine] = kind * groups + np.searchsorted(self._edges[kind], input_length[mine], side="right")
+            of_kind = which == kind
+            group[of_kind] = kind * groups + np.searchsorted(self._edges[kind], input_length[of_kind], side="right")
         codes = np.empty(len(which), dtype=np.int64)
         for number in np.unique(group).tolist():
             rows = np.flatnonzero(group == number)
-            codes[rows] = self._next(number, len(rows))
+            codes[rows] = self._deal(number, len(rows))
         return self._bins.draw(codes, self._rng)
 
-    def _next(self, group, rows):
+    def _deal(self, group, rows):
         while len(self._left[group]) < rows:
             self._left[group] = np.concatenate([self._left[group], self._rng.permutation(self._decks[group])])
         dealt, self._left[group] = self._left[group][:rows], self._left[group][rows:]
         return dealt
 
 
-def _nothing(model) -> dict[str, Any]:
+def _no_records(model) -> dict[str, Any]:
     return {name: np.empty(0, dtype=np.int64) for name in (*model.records, "shallow", "deep", "input_length")}

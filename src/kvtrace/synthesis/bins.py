@@ -1,8 +1,7 @@
-"""Whole numbers in bins: what a model keeps instead of values, and how values are drawn from them again.
+"""Bins of integers: a model holds bins in place of values, and draws values from them.
 
-Small values, and values that very many rows share, have a bin of their own; all others share bins about 6 % wide.
-Within a bin that enough rows fill, draws have the rows' mean; in emptier ones they are even, so that no single
-row's value can be told.
+Small values and common values have a bin of their own. Other bins are about 6 % wide. In a bin with enough rows, draws
+have the mean of the rows. In other bins, draws are uniform, so that a model does not reveal the value of a single row.
 """
 
 from __future__ import annotations
@@ -11,46 +10,46 @@ from dataclasses import dataclass
 
 import numpy as np
 
-EXACT = 16  # values below are kept as they are
+EXACT = 16  # smaller values have bins of width 1
 RATIO = 1.06  # width of the bins above
-FEW = 8  # a mean of fewer rows says too much of each
-COMMON = 200  # a value that one row in so many has is a fact of the workload (a default, a limit)
+FEW = 8  # the mean of fewer rows would reveal single values
+COMMON = 200  # a value of one row in COMMON belongs to the workload (a default, a limit)
 
 
 @dataclass(frozen=True, eq=False)
 class Bins:
-    """Bins of whole numbers, in rising order, and the law within each."""
+    """Bins of integers in rising order, each with its distribution."""
 
-    low: np.ndarray  # bin -> least value
-    high: np.ndarray  # bin -> greatest value
-    power: np.ndarray  # bin -> p: values are drawn as low + width * u ** p for an even u; 1 = evenly
+    low: np.ndarray  # bin -> smallest value
+    high: np.ndarray  # bin -> largest value
+    power: np.ndarray  # bin -> p: a draw is low + width * u ** p for a uniform u; 1 = uniform
 
     def __len__(self) -> int:
         return len(self.low)
 
     @classmethod
     def of(cls, values: np.ndarray, width: int | None = None, apart: tuple[int, ...] = ()) -> Bins:
-        """The bins that some values (0 or more) fill; all of one width where it is given, `apart` in bins of their own.
+        """The non-empty bins of non-negative values, of one `width` if given; values in `apart` get their own bins.
 
         >>> Bins.of(np.array([3, 5, 100, 102])).high.tolist()
         [3, 5, 103]
         """
         values = np.asarray(values, dtype=np.int64)
-        found, counts = np.unique(values, return_counts=True)
+        distinct, counts = np.unique(values, return_counts=True)
         starts = _starts(int(values.max(initial=0)), width)
-        common = np.append(found[counts >= max(FEW, len(values) / COMMON)], np.array(apart, dtype=np.int64))
+        common = np.append(distinct[counts >= max(FEW, len(values) / COMMON)], np.array(apart, dtype=np.int64))
         low = np.unique(np.concatenate([starts, common, common + 1]))
         high = np.append(low[1:] - 1, low[-1])
-        used = np.bincount(np.searchsorted(low, found, side="right") - 1, minlength=len(low)) > 0
+        used = np.bincount(np.searchsorted(low, distinct, side="right") - 1, minlength=len(low)) > 0
         low, high = low[used], high[used]
         return cls(low, high, _powers(low, high, values))
 
     def codes(self, values: np.ndarray) -> np.ndarray:
-        """The bin of each value, which must be one of those that the bins were made of."""
+        """The bin of each value. The values must be among those passed to `of`."""
         return np.searchsorted(self.low, values, side="right") - 1
 
     def draw(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """A value from each of the given bins.
+        """Draw a value from each of the given bins.
 
         >>> Bins.of(np.array([3, 3, 100])).draw(np.array([0, 0]), np.random.default_rng(1)).tolist()
         [3, 3]
@@ -65,28 +64,28 @@ class Bins:
         return {"low": self.low.tolist(), "high": self.high.tolist(), "power": self.power.tolist()}
 
     @classmethod
-    def from_dict(cls, found: dict) -> Bins:
-        """The bins of to_dict; ValueError where they do not rise."""
-        bins = cls(_whole(found["low"]), _whole(found["high"]), np.asarray(found["power"], dtype=np.float64))
+    def from_dict(cls, values: dict) -> Bins:
+        """The bins of `to_dict`; ValueError if they are not in rising order."""
+        bins = cls(_integers(values["low"]), _integers(values["high"]), np.asarray(values["power"], dtype=np.float64))
         in_order = (bins.low >= 0).all() and (bins.high >= bins.low).all() and (bins.low[1:] > bins.high[:-1]).all()
         positive = np.isfinite(bins.power).all() and (bins.power > 0).all()
         if not (len(bins.low) == len(bins.high) == len(bins.power) and in_order and positive):
-            raise ValueError("bins that do not rise")
+            raise ValueError("bins not in rising order")
         return bins
 
 
-def _starts(greatest, width):
-    """The least value of each bin, from 0 to beyond the greatest value, and one more."""
+def _starts(largest, width):
+    """The smallest value of each bin, from 0 to beyond the largest value, and one more."""
     if width is not None:
-        return np.arange(0, greatest + 2 * width, width)
+        return np.arange(0, largest + 2 * width, width)
     starts = list(range(EXACT + 1))
-    while starts[-1] <= greatest:
+    while starts[-1] <= largest:
         starts.append(max(starts[-1] + 1, int(starts[-1] * RATIO)))
     return np.array(starts, dtype=np.int64)
 
 
 def _powers(low, high, values):
-    """The power for which each bin's draws have its rows' mean: that of u ** p is 1 / (1 + p)."""
+    """The power for which draws have the mean of the rows; the mean of u ** p is 1 / (1 + p)."""
     code = np.searchsorted(low, values, side="right") - 1
     rows = np.bincount(code, minlength=len(low))
     mean = np.bincount(code, weights=values - low[code], minlength=len(low)) / rows
@@ -94,8 +93,8 @@ def _powers(low, high, values):
     return np.where((rows < FEW) | (low == high), 1.0, np.round(1 / share - 1, 3).clip(0.001))
 
 
-def _whole(values):
+def _integers(values):
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind != "i"):
-        raise ValueError("a list of whole numbers was expected")
+        raise ValueError("not a list of integers")
     return array.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Rows of a synthetic trace before their blocks have final ids: what a stream of requests hands on, in chunks."""
+"""A draft: rows of a synthetic trace whose blocks do not have their final ids yet."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 @dataclass(eq=False)
 class Draft:
-    """Some consecutive rows of one stream.
+    """Consecutive rows of one stream.
 
-    Block numbers are the stream's own: a new block has the next number, so a path is a leading run of numbers that were
-    seen before and then consecutive new ones. A block always stands for the same number of tokens.
+    Each stream numbers its own blocks. A new block gets the next number, so a path is a run of numbers seen before,
+    followed by consecutive new numbers. A block always has the same number of tokens.
     """
 
     arrival: np.ndarray  # row -> ms, never falling within a stream
-    offsets: np.ndarray  # row r's path is blocks[offsets[r]:offsets[r + 1]]
-    blocks: np.ndarray  # int32: the paths, end to end
+    offsets: np.ndarray  # the path of row r is blocks[offsets[r]:offsets[r + 1]]
+    blocks: np.ndarray  # int32: the concatenated paths
     tail: np.ndarray  # row -> tokens in its last block, 1 ... block_size
     output_length: np.ndarray  # row -> tokens
-    session: np.ndarray  # row -> the stream's number of its session, -1 = none
-    parent: np.ndarray  # row -> row of the stream that was the previous turn, -1 = none
+    session: np.ndarray  # row -> session, numbered by the stream, -1 = none
+    parent: np.ndarray  # row -> row of the previous turn in the stream, -1 = none
     extra: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -42,7 +42,7 @@ class Draft:
         return (self.path_blocks - 1) * block_size + self.tail
 
     def head(self, rows: int) -> Draft:
-        """The first rows."""
+        """The first `rows` rows."""
         return Draft(
             self.arrival[:rows], self.offsets[: rows + 1], self.blocks[: self.offsets[min(rows, len(self))]],
             self.tail[:rows], self.output_length[:rows], self.session[:rows], self.parent[:rows],

@@ -1,4 +1,4 @@
-"""What can be turned when a trace is synthesised; every knob takes any value, and turns monotonically."""
+"""The knobs of synthesis. Each knob is monotonic: a larger value never has the effect of a smaller one."""
 
 from __future__ import annotations
 
@@ -16,45 +16,42 @@ AT_LEAST_ONE = ("prefix_root_multiplier", "max_rejections")
 
 @dataclass(frozen=True)
 class Knobs:
-    """The options of `datagen synthesize` by their names, with its defaults.
+    """The options of `datagen synthesize`, with the same names and defaults.
 
     >>> Knobs(max_isl=100).accepts(np.array([99, 100, 101]))
     array([ True,  True, False])
     """
 
     speedup_ratio: float = 1.0  # divides times
-    prefix_len_multiplier: float = 1.0  # of the part of a prompt that others share
-    prompt_len_multiplier: float = 1.0  # of the part that is a prompt's own
-    osl_multiplier: float = 1.0
-    prefix_root_multiplier: int = 1  # disjoint copies of what is shared; each request takes one
-    min_isl: int | None = None  # requests beyond these are drawn again
+    prefix_len_multiplier: float = 1.0  # multiplies the length of shared prefixes
+    prompt_len_multiplier: float = 1.0  # multiplies the length of unique prompt parts
+    osl_multiplier: float = 1.0  # multiplies output lengths
+    prefix_root_multiplier: int = 1  # disjoint copies of the shared prefixes; each request uses one
+    min_isl: int | None = None  # requests outside the limits are redrawn
     max_isl: int | None = None
-    min_osl: int | None = None  # output lengths beyond these are clipped
+    min_osl: int | None = None  # output lengths outside the limits are clipped
     max_osl: int | None = None
-    max_rejections: int = 10_000
-    step_rates: str | None = None  # "RATE@DURATION,...": requests a second, in place of the model's arrivals
+    max_rejections: int = 10_000  # tree: redrawn requests in a row before an error
+    step_rates: str | None = None  # "RATE@DURATION,..." in requests per second, in place of the arrivals of the model
 
-    def __post_init__(self):
-        for names, least, said in (
-            (AT_LEAST_ZERO, 0, "0 or more"),
-            (AT_LEAST_ONE, 1, "1 or more"),
-        ):
+    def __post_init__(self) -> None:
+        for names, minimum in ((AT_LEAST_ZERO, 0), (AT_LEAST_ONE, 1)):
             for name in names:
                 value = getattr(self, name)
-                if not (isfinite(value) and value >= least):
-                    raise UsageError(f"{_flag(name)} is {value}. Try {said}.")
+                if not (isfinite(value) and value >= minimum):
+                    raise UsageError(f"{_flag(name)} is {value}; it must be at least {minimum}.")
         if not (isfinite(self.speedup_ratio) and self.speedup_ratio > 0):
-            raise UsageError(f"{_flag('speedup_ratio')} is {self.speedup_ratio}. Try a number above 0.")
-        for low, high, least in (("min_isl", "max_isl", 1), ("min_osl", "max_osl", 0)):
+            raise UsageError(f"{_flag('speedup_ratio')} is {self.speedup_ratio}; it must be above 0.")
+        for low, high, minimum in (("min_isl", "max_isl", 1), ("min_osl", "max_osl", 0)):
             for name in (low, high):
-                if getattr(self, name) is not None and getattr(self, name) < least:
-                    raise UsageError(f"{_flag(name)} is {getattr(self, name)}. Try {least} or more.")
+                if getattr(self, name) is not None and getattr(self, name) < minimum:
+                    raise UsageError(f"{_flag(name)} is {getattr(self, name)}; it must be at least {minimum}.")
             if (getattr(self, low) or 0) > (inf if getattr(self, high) is None else getattr(self, high)):
-                raise UsageError(f"{_flag(low)} is above {_flag(high)}. Try them the other way round.")
+                raise UsageError(f"{_flag(low)} must not be above {_flag(high)}.")
 
     @property
     def stretches(self) -> bool:
-        """Whether paths come out other than they were drawn."""
+        """Whether a knob changes the drawn paths."""
         return (self.prefix_len_multiplier, self.prompt_len_multiplier, self.prefix_root_multiplier) != (1, 1, 1)
 
     @property
@@ -63,18 +60,18 @@ class Knobs:
         return self.min_isl is not None or self.max_isl is not None
 
     def accepts(self, input_length: np.ndarray) -> np.ndarray:
-        """Which prompts are neither too short nor too long."""
+        """Mark the input lengths within the limits."""
         return (input_length >= (self.min_isl or 0)) & (input_length <= (inf if self.max_isl is None else self.max_isl))
 
     def outputs(self, output_length: np.ndarray) -> np.ndarray:
-        """Output lengths multiplied, then clipped."""
+        """Multiply output lengths, then clip them."""
         scaled = output_length if self.osl_multiplier == 1 else np.rint(output_length * self.osl_multiplier)
-        least = 0 if self.min_osl is None else self.min_osl
-        most = np.iinfo(np.int64).max if self.max_osl is None else self.max_osl
-        return np.clip(scaled.astype(np.int64), least, most)
+        low = 0 if self.min_osl is None else self.min_osl
+        high = np.iinfo(np.int64).max if self.max_osl is None else self.max_osl
+        return np.clip(scaled.astype(np.int64), low, high)
 
     def to_dict(self) -> dict:
-        """Those that are not as they are by default."""
+        """The knobs that differ from their default."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
 
 

@@ -1,4 +1,4 @@
-"""Input lengths within bounds, where stretching took them beyond: paths are cut, or get further blocks of their own."""
+"""Limits on input lengths after stretching: paths are truncated, or extended by unique blocks."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ import numpy as np
 from .draft import Draft
 
 
-def within(draft: Draft, block_size: int, least: int | None, most: int | None) -> Draft:
-    """The same rows, none of less than `least` or more than `most` input tokens.
+def within(draft: Draft, block_size: int, min_tokens: int | None, max_tokens: int | None) -> Draft:
+    """Change the paths so that all input lengths are within the limits.
 
-    A path that is cut ends in a full block, which others may share; one that is too short has its own, last block
-    filled or followed by new ones. A shared partial block is never changed: a new block takes its place.
+    A truncated path ends in a full block, which other paths may share. In a path that is too short, the last unique
+    block is filled up and new blocks follow. A shared partial block never changes: a new block replaces it.
     """
     tokens = draft.input_length(block_size)
-    wanted = np.clip(tokens, least, most)
-    if (wanted == tokens).all():
+    target = np.clip(tokens, min_tokens, max_tokens)
+    if (target == tokens).all():
         return draft
     blocks, tail = draft.path_blocks.copy(), draft.tail.copy()
-    kept = blocks.copy()  # leading blocks of the old path that stay
-    for row in np.flatnonzero(wanted < tokens):
-        kept[row] = blocks[row] = max(wanted[row] // block_size, 0)
+    prefix = blocks.copy()  # row -> leading blocks of the old path that remain
+    for row in np.flatnonzero(target < tokens):
+        prefix[row] = blocks[row] = max(target[row] // block_size, 0)
         tail[row] = block_size
-        if not blocks[row]:  # less than a block is wanted
-            blocks[row], tail[row] = 1, wanted[row]
-    for row in np.flatnonzero(wanted > tokens):
-        kept[row] -= tail[row] < block_size  # its partial block would be another one
-        blocks[row] = -(-wanted[row] // block_size)
-        tail[row] = wanted[row] - (blocks[row] - 1) * block_size
-    return _cut(draft, kept, blocks, tail)
+        if not blocks[row]:  # the target is less than a block
+            blocks[row], tail[row] = 1, target[row]
+    for row in np.flatnonzero(target > tokens):
+        prefix[row] -= tail[row] < block_size  # a longer partial block is a different block
+        blocks[row] = -(-target[row] // block_size)
+        tail[row] = target[row] - (blocks[row] - 1) * block_size
+    return _with_new_blocks(draft, prefix, blocks, tail)
 
 
-def _cut(draft, kept, blocks, tail):
-    """Rows with the first `kept` of their blocks, and new ones up to `blocks`."""
+def _with_new_blocks(draft, prefix, blocks, tail):
+    """Rows with the first `prefix` of their blocks, followed by new blocks up to `blocks`."""
     offsets = np.concatenate([[0], np.cumsum(blocks)])
-    place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], blocks)  # place of each block in its path
-    old = place < np.repeat(kept, blocks)
-    found = np.empty(len(place), dtype=np.int32)
-    found[old] = draft.blocks[(np.repeat(draft.offsets[:-1], blocks) + place)[old]]
+    place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], blocks)  # position of each block in its path
+    old = place < np.repeat(prefix, blocks)
+    numbers = np.empty(len(place), dtype=np.int32)
+    numbers[old] = draft.blocks[(np.repeat(draft.offsets[:-1], blocks) + place)[old]]
     first = int(draft.blocks.max(initial=-1)) + 1
-    found[~old] = np.arange(first, first + (~old).sum())
-    return Draft(draft.arrival, offsets, found, tail, draft.output_length, draft.session, draft.parent, draft.extra)
+    numbers[~old] = np.arange(first, first + (~old).sum())
+    return Draft(draft.arrival, offsets, numbers, tail, draft.output_length, draft.session, draft.parent, draft.extra)

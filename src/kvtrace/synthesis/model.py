@@ -1,9 +1,9 @@
-"""What the attach method keeps of a trace: records of how requests attach to each other, in bins, and no chain.
+"""The attach model: binned records of how requests attach to earlier requests, without ids or chains.
 
-Saved as one small JSON file, packed where its name ends in .gz or .zst. It reveals: how often, how deep and after how
-long about 100 requests at a time shared prefixes, and their lengths, to a bin; the output lengths of requests of
-similar length, to a bin; when they arrived, by pieces of about 100. It holds no ids, and nothing of which request
-followed which.
+A model is saved as one small JSON file, compressed if its name ends in .gz or .zst. For each window of about 100
+requests, it reveals the depths and ages of shared prefixes and the input lengths, to a bin. It also reveals the output
+lengths of requests of similar length, to a bin, and the arrivals by window. It does not reveal which request followed
+which.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ TAILS = ("kept", "unique", "dropped")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """How the requests of a trace attach to those before them.
+    """How the requests of a trace attach to earlier requests.
 
-    Records come in windows, in an order that says nothing; values are bins. `hits`: leading blocks seen before;
-    `new`: the others; `age`: new blocks since the attachment's last use; `kind`: as in _kernels/attach.py; `tail`:
-    tokens in the last block, less one; `continues`: 1 where the request is a further turn; `type`: place in `types`.
+    Records are grouped by window and sorted by value, and their values are bins. `hits`: leading blocks seen before;
+    `new`: the other blocks; `age`: new blocks since the last use of the attachment; `kind`: see _native/attach.py;
+    `tail`: tokens in the last block, less one; `continues`: 1 for a further turn; `type`: index into `types`.
     """
 
-    rows: int  # requests that it was fitted on
+    rows: int  # fitted requests
     block_size: int
-    tail: str  # what the last, partial block was: kept, unique or dropped
+    tail: str  # treatment of partial blocks: kept, unique or dropped
     duration_ms: float
     records: dict[str, np.ndarray]  # name -> record -> bin or number
-    starts: np.ndarray  # window -> its first record; one more: their number
-    window_rows: np.ndarray  # window -> requests that it stands for
+    starts: np.ndarray  # window -> its first record; the last entry is the number of records
+    window_rows: np.ndarray  # window -> number of requests
     bins: dict[str, Bins]
-    edges: np.ndarray  # type, group -> the input length from which on outputs are of the next group
-    outputs: list[dict[int, int]]  # type and group -> bin of the output length -> requests
+    edges: np.ndarray  # type, group -> smallest input length of the next group
+    outputs: list[dict[int, int]]  # type and group -> {bin of the output length: requests}
     pace: Pace
-    types: list  # names or numbers of the types; empty where the trace had none
+    types: list  # names or numbers of the types; empty without types
 
     method = "attach"
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Model({self.rows:,} requests, {len(self.starts) - 1:,} windows, block_size={self.block_size})"
 
     @property
     def smallest(self) -> int:
-        """The least input length that it draws."""
+        """The smallest input length that the model draws."""
         low = {name: self.bins[name].low[self.records[name]] for name in ("hits", "new", "tail")}
         return int(((low["hits"] + low["new"] - 1) * self.block_size + low["tail"] + 1).min())
 
     def to_dict(self) -> dict:
-        """Keys as docs/synthesis/synthesize.md lists them; `schema` is their version."""
+        """The JSON object of docs/synthesis/synthesize.md; `schema` is its version."""
         return {
             "schema": SCHEMA, "what": KIND, "rows": self.rows, "block_size": self.block_size, "tail": self.tail,
             "duration_ms": self.duration_ms, "records": {name: self.records[name].tolist() for name in COLUMNS},
@@ -74,28 +74,31 @@ class Model:
         }  # fmt: skip
 
     @classmethod
-    def from_dict(cls, found: Mapping) -> Model:
-        """The model of to_dict; ValueError, KeyError or TypeError where it is none."""
-        if found["what"] != KIND:
-            raise ValueError("something else")
-        if found["schema"] != SCHEMA:
-            raise ValueError(f"schema {found['schema']!r}; this version reads {SCHEMA}")
+    def from_dict(cls, values: Mapping) -> Model:
+        """The model of `to_dict`; ValueError, KeyError or TypeError if the values are not a model."""
+        if values["what"] != KIND:
+            raise ValueError("not the JSON of a model")
+        if values["schema"] != SCHEMA:
+            raise ValueError(f"schema {values['schema']!r}; this version reads {SCHEMA}")
         model = cls(
-            rows=int(found["rows"]), block_size=int(found["block_size"]), tail=found["tail"],
-            duration_ms=float(found["duration_ms"]),
-            records={name: np.array(found["records"][name], dtype=np.int64) for name in COLUMNS},
-            starts=np.array(found["starts"], dtype=np.int64),
-            window_rows=np.array(found["window_rows"], dtype=np.int64),
-            bins={name: Bins.from_dict(found["bins"][name]) for name in BINNED},
-            edges=np.array(found["edges"], dtype=np.int64),
-            outputs=[dict(zip(codes, counts, strict=True)) for codes, counts in found["outputs"]],
-            pace=Pace.from_dict(found["pace"]), types=list(found["types"]),
+            rows=int(values["rows"]), block_size=int(values["block_size"]), tail=values["tail"],
+            duration_ms=float(values["duration_ms"]),
+            records={name: np.array(values["records"][name], dtype=np.int64) for name in COLUMNS},
+            starts=np.array(values["starts"], dtype=np.int64),
+            window_rows=np.array(values["window_rows"], dtype=np.int64),
+            bins={name: Bins.from_dict(values["bins"][name]) for name in BINNED},
+            edges=np.array(values["edges"], dtype=np.int64),
+            outputs=[dict(zip(codes, counts, strict=True)) for codes, counts in values["outputs"]],
+            pace=Pace.from_dict(values["pace"]), types=list(values["types"]),
         )  # fmt: skip
         model._verify()
         return model
 
     def save(self, path: str | Path) -> str:
-        """Write it as JSON, packed if the name ends in .gz or .zst; the file's name. KvtraceError where that fails.
+        """Write the model as JSON, compressed if the name ends in .gz or .zst, and return the name of the file.
+
+        Raises:
+            KvtraceError: The file cannot be written.
 
         >>> import tempfile
         >>> from kvtrace.synthesis.fitting import fit
@@ -111,7 +114,7 @@ class Model:
 
     @staticmethod
     def is_model(path: str | Path) -> bool:
-        """Whether a file begins as a saved model does; stdin is taken for a trace."""
+        """Whether a file starts like a saved model. stdin is always a trace."""
         if str(path) == "-" or not Path(path).is_file():
             return False
         with open_read(path) as stream:
@@ -119,7 +122,7 @@ class Model:
 
     @classmethod
     def load(cls, path: str | Path) -> Model:
-        """Read what `save` wrote; InputError where the file holds something else."""
+        """Load a saved model; InputError if the file is not a saved model."""
         with open_read(path) as stream:
             text = stream.read()
         try:
@@ -127,14 +130,16 @@ class Model:
         except KeyError as error:
             reason = f"{error} is missing"
         except (ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-            reason = str(error) if type(error) is ValueError and len(str(error)) < 60 else "its parts do not fit"
-        raise InputError(f"{name_of(path)}: is no model of kvtrace ({reason}). Try fit(trace).save(...) again.")
+            reason = str(error) if type(error) is ValueError and len(str(error)) < 60 else "inconsistent values"
+        raise InputError(
+            f"{name_of(path)}: not a model of kvtrace ({reason}). Write it again with fit(trace).save(...)."
+        )
 
     def _verify(self):
         count, kinds = len(self.records["hits"]), max(1, len(self.types))
         hits, new, kind = (self.records[name] for name in ("hits", "new", "kind"))
         groups = self.edges.shape[-1] + 1
-        sound = (
+        is_consistent = (
             min(self.rows, self.block_size) > 0 and self.tail in TAILS and 0 <= self.duration_ms < float("inf")
             and count and all(len(self.records[name]) == count for name in COLUMNS)
             and len(self.starts) == len(self.window_rows) + 1 and self.starts[0] == 0 and self.starts[-1] == count
@@ -147,8 +152,8 @@ class Model:
             and all(_is_deck(group, len(self.bins["output"])) for group in self.outputs)
             and all(isinstance(value, (str, int)) for value in self.types)
         )  # fmt: skip
-        if not sound:
-            raise ValueError("its parts do not fit together")
+        if not is_consistent:
+            raise ValueError("inconsistent values")
 
 
 def _within(values, count):

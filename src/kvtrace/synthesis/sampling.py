@@ -1,7 +1,7 @@
-"""A fitted model -> a trace of any size: streams of drafts, stretched, side by side or on and on, and then numbered.
+"""Sample a trace of any size from a fitted model: draw streams, stretch them, merge them, and number the blocks.
 
-`scale` says what grows where more requests are wanted than the model was fitted on: `rate`, the requests a second, by
-several streams side by side, each with a forest of its own; or `duration`, by one stream that goes on.
+`scale` is the quantity that grows with the number of requests. `rate`: several parallel streams, each with its own
+forest, multiply the requests per second. `duration`: one stream continues for longer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,29 +22,53 @@ from .draft import Draft
 from .knobs import Knobs
 from .limits import within
 
+if TYPE_CHECKING:
+    from .model import Model
+    from .tree import Tree
+
 SCALES = ("rate", "duration")
-COARSE_MS = 10  # where requests come further apart than this, whole milliseconds say all
+COARSE_MS = 10  # above this mean gap, times are rounded to whole milliseconds
 
 
 def sample(
-    model: Any, n: int, *, seed: int = 0, scale: str = "rate", knobs: Knobs | None = None, workers: int | None = None
+    model: Model | Tree,
+    n: int,
+    *,
+    seed: int = 0,
+    scale: str = "rate",
+    knobs: Knobs | None = None,
+    workers: int | None = None,
 ) -> Trace:
-    """A trace of n requests like the one that the model (of `fit` or `fit_tree`) was fitted on.
+    """Sample a trace of n requests from a model of `fit` or `fit_tree`.
 
-    The same model, n, seed, scale and knobs give the same trace, whatever the workers. UsageError where an argument is
-    out of range, InputError where no prompt of the model is within the limits on input lengths.
+    The same model, n, seed, scale and knobs give the same trace, for any number of workers.
 
-    >>> from kvtrace.synthesis import fit
+    Args:
+        model: The fitted model.
+        n: The number of requests.
+        seed: Seed of all random draws.
+        scale: The quantity that grows with n: `rate` or `duration`.
+        knobs: Multipliers and limits.
+        workers: Streams drawn at a time. Default: one per core.
+
+    Returns:
+        The trace.
+
+    Raises:
+        UsageError: An argument is out of range.
+        InputError: No prompt of the model is within the limits on input lengths.
+
+    >>> from kvtrace.synthesis.fitting import fit
     >>> from kvtrace.trace.building import toy
     >>> len(sample(fit(toy("0 1", "0 1 2", "0 3", "0 1")), 10, seed=7))
     10
     """
-    columns = _sampled(model, n, seed, scale, knobs or Knobs(), workers)
+    columns = _sample_columns(model, n, seed, scale, knobs or Knobs(), workers)
     return Trace.from_columns(columns, block_size=model.block_size, tail=_tail(model))
 
 
 def write_sample(
-    model: Any,
+    model: Model | Tree,
     n: int,
     path: str | Path,
     *,
@@ -53,15 +77,34 @@ def write_sample(
     knobs: Knobs | None = None,
     format: str | None = None,
     workers: int | None = None,
-    meta: dict | None = None,
+    meta: dict[str, Any] | None = None,
     extra: bool = False,
 ) -> list[str]:
-    """Write a sample to a file, and its sidecar; the names of the files written.
+    """Write a sample and its sidecar, and return the names of the files.
 
-    `extra` writes sessions, and what else the model has, to formats that do not have them anyway.
+    With scale `duration`, the Mooncake format and no stretching, rows are written as they are drawn, and memory does
+    not grow with n. The bytes are the same as those of `sample`, written to a file.
 
-    With scale `duration`, Mooncake's format and nothing stretched, rows are written as they are drawn, and memory does
-    not grow with n. The bytes are those of `sample`, written.
+    Args:
+        model, n, seed, scale, knobs, workers: As in `sample`.
+        path, format: As in `write`.
+        meta: Additional JSON values for the sidecar.
+        extra: Also write sessions and other columns of the model to formats that do not define them.
+
+    Returns:
+        The names of the files.
+
+    Raises:
+        UsageError: An argument is out of range, or the file is not writable.
+        InputError: No prompt of the model is within the limits on input lengths.
+
+    >>> import os, tempfile
+    >>> from kvtrace.synthesis.fitting import fit
+    >>> from kvtrace.trace.building import toy
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     names = write_sample(fit(toy("0 1", "0 1 2", "0 3")), 10, f"{folder}/more.jsonl")
+    ...     [os.path.basename(name) for name in names]
+    ['more.jsonl', 'more.jsonl.meta.json']
     """
     from ..formats import writing
 
@@ -70,10 +113,10 @@ def write_sample(
         meta or {}
     )
     format = writing.check_output(path, format)
-    if format != "mooncake" or not _streams_on(scale, knobs):
-        found = _sampled(model, n, seed, scale, knobs, workers)
+    if format != "mooncake" or not _can_stream(scale, knobs):
+        columns = _sample_columns(model, n, seed, scale, knobs, workers)
         return writing.write(
-            found, path, format=format, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta
+            columns, path, format=format, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta
         )
     seeds = _seeds(model, n, seed, scale, knobs)
     own, _ = seeds[1].spawn(2)
@@ -81,36 +124,38 @@ def write_sample(
     return writing.write_chunks(chunks, path, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta)
 
 
-def _sampled(model, n, seed, scale, knobs, workers) -> Columns:
-    """The columns of a sample, which hold all that a Trace asks of them."""
+def _sample_columns(model, n, seed, scale, knobs, workers) -> Columns:
+    """The columns of a sample, which satisfy all invariants of a Trace."""
     seeds = _seeds(model, n, seed, scale, knobs)
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # the kernels let go of the interpreter's lock
-        parts = list(pool.map(lambda part: _whole(model, part[0], part[1], knobs), _streams(model, n, seeds, scale)))
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # the kernels release the GIL
+        parts = list(
+            pool.map(lambda part: _draw_stream(model, part[0], part[1], knobs), _streams(model, n, seeds, scale))
+        )
     return _merged(parts, model, knobs, np.random.default_rng(seeds[0]))
 
 
-def _streams_on(scale, knobs):
-    """Whether rows come in their final order and with their final numbers."""
+def _can_stream(scale, knobs):
+    """Whether rows are drawn in their final order, with their final block numbers."""
     return scale == "duration" and not knobs.stretches and knobs.step_rates is None
 
 
 def _seeds(model, n, seed, scale, knobs):
-    """Check what was asked for; a seed for what is not a stream's, and then one for each stream."""
+    """Validate the arguments; return one seed for the merge, then one for each stream."""
     if n < 1:
-        raise UsageError(f"{n} requests are no trace. Try -n 1000.")
+        raise UsageError(f"the number of requests is {n}; it must be at least 1.")
     if seed < 0:
-        raise UsageError(f"a seed of {seed} is none. Try 0 or more.")
+        raise UsageError(f"the seed is {seed}; it must be at least 0.")
     if scale not in SCALES:
-        raise UsageError(f"there is no scale {scale!r}. Try {' or '.join(SCALES)}.")
+        raise UsageError(f"{scale!r} is not a scale. Use {' or '.join(SCALES)}.")
     if knobs.max_isl is not None and knobs.max_isl < model.smallest:
         raise InputError(
-            f"--max-isl {knobs.max_isl:,} is under the smallest prompt, {model.smallest:,} tokens. Try more."
+            f"--max-isl {knobs.max_isl:,} is below the shortest prompt of the model, {model.smallest:,} tokens."
         )
-    return np.random.SeedSequence(seed).spawn(1 + _side_by_side(model, n, scale))
+    return np.random.SeedSequence(seed).spawn(1 + _stream_count(model, n, scale))
 
 
-def _side_by_side(model, n, scale):
-    """How many streams: as many as the model's requests go into n, where the rate is what grows."""
+def _stream_count(model, n, scale):
+    """The number of streams: n / the fitted requests if the rate grows, else 1."""
     return max(1, round(n / model.rows)) if scale == "rate" and model.method == "attach" else 1
 
 
@@ -131,16 +176,16 @@ def _stream(model, seeds, knobs):
     return AttachStream(model, seeds, accept=accept)
 
 
-def _whole(model, seeds, rows, knobs) -> Draft:
-    """All rows of one stream, stretched."""
+def _draw_stream(model, seeds, rows, knobs) -> Draft:
+    """All rows of one stream, after stretching and limits."""
     own, others = seeds.spawn(2)
     draft = joined(list(_stream(model, own, knobs).chunks(rows)))
     if knobs.stretches:
-        from .stretch import State, stretched
+        from .stretch import StretchState, stretched
 
         core = np.bincount(draft.blocks) >= 2
         draft = stretched(
-            draft, core, State(model.block_size), prefix_len=knobs.prefix_len_multiplier,
+            draft, core, StretchState(model.block_size), prefix_len=knobs.prefix_len_multiplier,
             prompt_len=knobs.prompt_len_multiplier, roots=knobs.prefix_root_multiplier,
             rng=np.random.default_rng(others),
         )  # fmt: skip
@@ -150,7 +195,7 @@ def _whole(model, seeds, rows, knobs) -> Draft:
 
 
 def joined(drafts: list[Draft]) -> Draft:
-    """Consecutive chunks of one stream as one."""
+    """Concatenate consecutive chunks of one stream."""
     if len(drafts) == 1:
         return drafts[0]
     starts = np.cumsum([0] + [len(draft.blocks) for draft in drafts])
@@ -164,11 +209,13 @@ def joined(drafts: list[Draft]) -> Draft:
 
 
 def _merged(parts: list[Draft], model, knobs, rng) -> Columns:
-    """Streams side by side as one."""
-    rows, blocks = (np.cumsum([0, *sizes]) for sizes in ([len(part) for part in parts], [_numbers(p) for p in parts]))
+    """Merge parallel streams by arrival time."""
+    rows, blocks = (
+        np.cumsum([0, *sizes]) for sizes in ([len(part) for part in parts], [_block_count(p) for p in parts])
+    )
     sessions = np.cumsum([0] + [int(part.session.max(initial=-1)) + 1 for part in parts])
     if blocks[-1] >= 1 << 31:
-        raise UsageError("a sample of that size has more blocks than it can number. Try fewer requests.")
+        raise UsageError("a sample of this size has more than 2^31 blocks. Try fewer requests.")
     merged = joined([
         Draft(
             part.arrival, part.offsets, part.blocks + np.int32(first), part.tail, part.output_length,
@@ -182,23 +229,25 @@ def _merged(parts: list[Draft], model, knobs, rng) -> Columns:
     place = np.empty_like(order)  # row of the streams -> row of the trace
     place[order] = np.arange(len(order))
     parent = np.where(merged.parent < 0, -1, place[merged.parent])[order]
-    taken = Draft(
+    rows_in_order = Draft(
         merged.arrival[order], np.concatenate([[0], np.cumsum(merged.path_blocks[order])]), ids, merged.tail[order],
         merged.output_length[order], merged.session[order], parent,
         {name: column[order] for name, column in merged.extra.items()},
     )  # fmt: skip
     if knobs.step_rates is not None:
-        from .arrivals import profile
+        from .arrivals import step_arrivals
 
-        taken.arrival = profile(knobs.step_rates, rng, len(taken))
-        taken.arrival[:1] = 0.0  # a trace begins with its first request
-    span_ms = model.duration_ms if knobs.step_rates is None else float(taken.arrival[-1])
-    in_span = model.rows * len(parts) if knobs.step_rates is None else len(taken)
-    return _final(taken, model, knobs, first_ms=float(taken.arrival[0]), unit=_unit(span_ms / in_span, knobs))
+        rows_in_order.arrival = step_arrivals(knobs.step_rates, rng, len(rows_in_order))
+        rows_in_order.arrival[:1] = 0.0  # a trace starts with its first request
+    span_ms = model.duration_ms if knobs.step_rates is None else float(rows_in_order.arrival[-1])
+    in_span = model.rows * len(parts) if knobs.step_rates is None else len(rows_in_order)
+    return _final(
+        rows_in_order, model, knobs, first_ms=float(rows_in_order.arrival[0]), unit=_unit(span_ms / in_span, knobs)
+    )
 
 
 def _columns(model, drafts: Iterator[Draft], knobs) -> Iterator[Columns]:
-    """Chunks of one stream, whose numbers are final, as columns."""
+    """Chunks of one stream with final block numbers, as columns."""
     first, unit = None, _unit(model.duration_ms / model.rows, knobs)
     for draft in drafts:
         first = float(draft.arrival[0]) if first is None else first
@@ -227,11 +276,11 @@ def _without_tails(draft, block_size):
 
 
 def _unit(gap_ms, knobs):
-    """What times are rounded to, in ms: a speed-up must not bring different times together."""
+    """The time unit for rounding, in ms. It is small enough that a speedup keeps different times apart."""
     return 1.0 if gap_ms / knobs.speedup_ratio >= COARSE_MS else 1e-3
 
 
-def _numbers(draft):
+def _block_count(draft):
     return int(draft.blocks.max(initial=-1)) + 1
 
 

@@ -1,11 +1,11 @@
-"""The founding document's method: a core tree of shared blocks, a walk down it, and lengths drawn one by one.
+"""The tree method, as in datagen's README: a core tree of shared blocks, random walks down it, and independent lengths.
 
-Blocks that several prompts hold are the core, contracted to a radix tree whose edges are weighted by visits. A walk
-goes from the root to where a request ends or leaves the core, and what it adds there is its own. Lengths, outputs and
-arrivals are drawn each by itself, from a random stream of its own, so that no draw depends on another's.
+The core is the radix tree of blocks that at least two prompts share, with edges weighted by visits. A walk goes from
+the root to the node where a request ends or leaves the core, and then adds unique blocks. Lengths, outputs and arrivals
+are drawn independently, each from its own random stream.
 
-The method keeps means, and the tree; it loses what joins them: which output belongs to which prompt, when a block is
-used again, how the rate drifts. `attach` keeps those.
+The method keeps means and the core tree. It does not keep the correlation of input and output lengths, reuse times, or
+the drift of the rate; `attach` does.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from ..trace.prefix_forest import Chains, Forest, forest
 from ..trace.trace import Trace
 from .draft import Draft
 
-TRIES = 1 << 16  # walks that are drawn together, however many rows are asked for at a time
-BATCHES = 1 << 14  # arrival times that are drawn together
-NUMBERS = 1 << 31  # block numbers that a draft can hold
-STREAMS = ("walk", "own_blocks", "last_tokens", "output_length", "batch", "gap_ms")  # of random numbers
+TRIES = 1 << 16  # walks drawn at a time, for any chunk size
+BATCHES = 1 << 14  # arrival times drawn at a time
+NUMBERS = 1 << 31  # largest number of blocks in a draft
+STREAMS = ("walk", "own_blocks", "last_tokens", "output_length", "batch", "gap_ms")  # random streams
 
-Accept = Callable[[np.ndarray], np.ndarray]  # input lengths -> True where a walk may stay
+Accept = Callable[[np.ndarray], np.ndarray]  # input lengths -> mask of accepted walks
 
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A core tree with its weights, and the distributions that are drawn from beside it.
+    """A core tree with its weights, and the distributions of lengths and arrivals.
 
-    Node 0 is the root and holds no block; a node's parent has a lower number.
+    Node 0 is the root and has no blocks. The parent of a node has a lower number.
     """
 
     method = "tree"
     block_size: int
-    tail: str  # what the trace's partial blocks are: one of trace.TAILS
-    rows: int  # requests that it was fitted on
-    duration_ms: float  # from the first of them to the last
-    parent: np.ndarray  # node -> the node before it, -1 = none
+    tail: str  # treatment of partial blocks in the trace: one of trace.TAILS
+    rows: int  # fitted requests
+    duration_ms: float  # from the first request to the last
+    parent: np.ndarray  # node -> parent node, -1 = none
     length: np.ndarray  # node -> blocks in it
     tokens: np.ndarray  # node -> tokens in its last block
-    ends: np.ndarray  # node -> requests that end with it
-    leaves: np.ndarray  # node -> requests that leave the core after it, with blocks of their own
-    own_blocks: np.ndarray  # what those add, in blocks, one value each, rising
-    last_tokens: np.ndarray  # tokens in the last block that they add, one value each, rising
-    output_length: np.ndarray  # one value a request, rising
-    batch: np.ndarray  # requests of each distinct time, rising
-    gap_ms: np.ndarray  # ms from each distinct time to the next, rising
+    ends: np.ndarray  # node -> requests that end at it
+    leaves: np.ndarray  # node -> requests that leave the core after it, with unique blocks
+    own_blocks: np.ndarray  # unique blocks of the requests that leave the core, sorted
+    last_tokens: np.ndarray  # tokens in the last unique block of these requests, sorted
+    output_length: np.ndarray  # of all requests, sorted
+    batch: np.ndarray  # requests at each distinct arrival time, sorted
+    gap_ms: np.ndarray  # ms between distinct arrival times, sorted
 
     @cached_property
     def visits(self) -> np.ndarray:
@@ -71,7 +71,7 @@ class Tree:
 
     @property
     def smallest(self) -> int:
-        """Tokens of the shortest prompt that a walk can give."""
+        """Tokens of the shortest possible prompt."""
         ended, left = self.depth[self.ends > 0], self.depth[self.leaves > 0]
         lengths = [*((ended - 1) * self.block_size + self.tokens[self.ends > 0])]
         if len(left):
@@ -80,10 +80,12 @@ class Tree:
 
 
 def fit_tree(trace: Trace) -> Tree:
-    """The core tree of a trace: blocks that two prompts or more hold, and what to draw beside it.
+    """Fit the tree model: the core tree of blocks that at least two prompts share, and the distributions to draw from.
 
-    A prompt that ends on a core block keeps that block's size, partial or not. InputError where the trace has no
-    prompts, or its ids form no forest.
+    A prompt that ends on a core block keeps the size of that block, partial or not.
+
+    Raises:
+        InputError: The trace has no prompts, or its ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
     >>> tree = fit_tree(toy("0 1 2 3", "0 1", "0 1 2", "0 4 5"))
@@ -97,7 +99,7 @@ def fit_tree(trace: Trace) -> Tree:
     path_blocks, last_tokens = _path_blocks(trace), _last_tokens(trace)
     used = np.flatnonzero(path_blocks > 0)  # an empty prompt has no path
     if not len(used):
-        raise InputError("the trace holds no prompts, so there is nothing to fit.")
+        raise InputError("the trace has no prompts, so there is nothing to fit.")
     visits, length, core_blocks = _shared(trace)
     core, chains = _core(forest(trace).parent, visits, length)
     own = (path_blocks - core_blocks)[used]
@@ -117,11 +119,13 @@ def fit_tree(trace: Trace) -> Tree:
 
 
 class TreeStream:
-    """Requests walked down a tree, for as long as they are asked for.
+    """An endless stream of requests from random walks down a tree.
 
-    `accept` is shown the input lengths of walks and says which may stay; the others are walked again, and arrivals do
-    not wait for them, so limits on lengths leave the request rate as it is. InputError when more than max_rejections
-    walks in a row were refused.
+    `accept` marks the accepted walks by their input lengths. Rejected walks are redrawn. Arrivals are independent of
+    walks, so limits on lengths do not change the request rate.
+
+    Raises:
+        InputError: More than max_rejections walks in a row were rejected.
 
     >>> from kvtrace.trace.building import toy
     >>> tree = fit_tree(toy("0 1 2 3", "0 1", "0 1 2", "0 4 5"))
@@ -133,24 +137,24 @@ class TreeStream:
         self, tree: Tree, seeds: np.random.SeedSequence, *, accept: Accept | None = None, max_rejections: int = 10_000
     ):
         self._tree, self._accept, self._max_rejections = tree, accept, max_rejections
-        # Philox counts: the n-th number of a stream is the same however many are asked for at a time
+        # Philox is counter-based: the n-th number of a stream does not depend on the chunk size
         self._random = {
             name: np.random.Generator(np.random.Philox(seed))
             for name, seed in zip(STREAMS, seeds.spawn(len(STREAMS)), strict=True)
         }
         self._exits = _exits(tree)
         self._first = np.full(len(tree.parent), -1, dtype=np.int32)  # node -> number of its first block
-        self._fresh = 0  # the next new block number
-        self._walked, self._arrived = _Cut(self._walks()), _Cut(self._arrivals())
+        self._fresh = 0  # the next unused block number
+        self._walked, self._arrived = _RowBuffer(self._walks()), _RowBuffer(self._arrivals())
 
     def chunks(self, rows: int, size: int = TRIES) -> Iterator[Draft]:
-        """The next rows as drafts of `size` rows or fewer; the rows are the same for every size."""
+        """The next rows as drafts of at most `size` rows. The rows do not depend on the size."""
         while rows > 0:
-            taken = min(rows, size)
-            (arrival,) = self._arrived.take(taken)
-            node, own, last = self._walked.take(taken)
+            count = min(rows, size)
+            (arrival,) = self._arrived.take(count)
+            node, own, last = self._walked.take(count)
             yield self._draft(arrival, node, own, last)
-            rows -= taken
+            rows -= count
 
     def _draft(self, arrival, node, own, last) -> Draft:
         tree = self._tree
@@ -163,13 +167,13 @@ class TreeStream:
         )
 
     def _walks(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """(node, own blocks, tokens in the last block) of walks that may stay.
+        """(node, unique blocks, tokens in the last block) of accepted walks.
 
-        A walk down the weights leaves the tree at a node as often as the trace's requests did: one draw says where.
+        A weighted walk exits at a node as often as the requests of the trace did, so one draw gives the exit node.
         """
-        tree, nodes, refused = self._tree, len(self._tree.parent), 0
+        tree, nodes, rejected = self._tree, len(self._tree.parent), 0
         while True:
-            left = self._exits[self._places("walk", TRIES, len(self._exits))]
+            left = self._exits[self._random_indices("walk", TRIES, len(self._exits))]
             node, has_own = left % nodes, left >= nodes
             own, last = np.zeros(TRIES, dtype=np.int64), tree.tokens[node]
             own_blocks, last_tokens = self._drawn("own_blocks", TRIES), self._drawn("last_tokens", TRIES)
@@ -177,17 +181,17 @@ class TreeStream:
             if self._accept is None:
                 yield node, own, last
                 continue
-            stays = np.asarray(self._accept((tree.depth[node] + own - 1) * tree.block_size + last), dtype=bool)
-            kept, refused, gives_up = _before_giving_up(stays, refused, self._max_rejections)
-            yield node[kept], own[kept], last[kept]
+            accepted = np.asarray(self._accept((tree.depth[node] + own - 1) * tree.block_size + last), dtype=bool)
+            rows, rejected, gives_up = _before_giving_up(accepted, rejected, self._max_rejections)
+            yield node[rows], own[rows], last[rows]
             if gives_up:
                 raise InputError(
                     f"{self._max_rejections:,} prompts in a row were outside the limits on input length. "
-                    "Try wider limits, or more rejections."
+                    "Try wider limits, or a larger --max-rejections."
                 )
 
     def _arrivals(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """(arrival,) of requests, the first at 0."""
+        """(arrival,) of requests; the first is 0."""
         now, is_first = 0.0, True
         while True:
             gaps = self._drawn("gap_ms", BATCHES)
@@ -198,28 +202,29 @@ class TreeStream:
             yield (np.repeat(times, self._drawn("batch", BATCHES)),)
 
     def _drawn(self, name: str, count: int) -> np.ndarray:
-        """So many values of one of the tree's distributions."""
+        """Draw values from one of the distributions of the tree."""
         values = getattr(self._tree, name)
         if not len(values):
-            return np.zeros(count, dtype=np.int64)  # no request has blocks of its own: nobody looks
-        return values[self._places(name, count, len(values))]
+            return np.zeros(count, dtype=np.int64)  # no request has unique blocks, so the values are unused
+        return values[self._random_indices(name, count, len(values))]
 
-    def _places(self, stream: str, count: int, below: int) -> np.ndarray:
+    def _random_indices(self, stream: str, count: int, below: int) -> np.ndarray:
         return (self._random[stream].random(count) * below).astype(np.int64)
 
 
-class _Cut:
-    """Pieces of columns, taken in whatever lengths are asked for."""
+class _RowBuffer:
+    """A buffer over chunks of columns, which returns any number of rows."""
 
-    def __init__(self, pieces: Iterator[tuple[np.ndarray, ...]]):
-        self._pieces = pieces
+    def __init__(self, chunks: Iterator[tuple[np.ndarray, ...]]):
+        self._chunks = chunks
         self._rest: list[tuple[np.ndarray, ...]] = []
 
     def take(self, rows: int) -> tuple[np.ndarray, ...]:
-        while (held := sum(len(piece[0]) for piece in self._rest)) < rows:
-            self._rest.append(next(self._pieces))
+        """The next rows of each column."""
+        while (buffered := sum(len(chunk[0]) for chunk in self._rest)) < rows:
+            self._rest.append(next(self._chunks))
         whole = tuple(np.concatenate(parts) for parts in zip(*self._rest, strict=True))
-        self._rest = [tuple(column[rows:] for column in whole)] if held > rows else []
+        self._rest = [tuple(column[rows:] for column in whole)] if buffered > rows else []
         return tuple(column[:rows] for column in whole)
 
 
@@ -227,7 +232,7 @@ class _Cut:
 
 
 def _path_blocks(trace) -> np.ndarray:
-    """Blocks of each prompt, the partial one included even where the trace drops it."""
+    """Blocks of each prompt, including a partial block that the trace drops."""
     return -(-trace.input_length // trace.block_size)
 
 
@@ -239,20 +244,20 @@ def _last_tokens(trace) -> np.ndarray:
 def _shared(trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(block -> prompts that share it, block -> tokens, row -> leading blocks that are core).
 
-    A partial block is shared by prompts that all end on it with as many tokens. Where a file gives it another size
-    elsewhere, it is each such prompt's own, since a block stands for one number of tokens.
+    A partial block is shared if all prompts with it end on it with the same number of tokens. Otherwise it is unique to
+    each of these prompts, because a block has one size.
     """
     visits = np.bincount(trace.hash_ids, minlength=trace.distinct)
     length = np.full(trace.distinct, trace.block_size, dtype=np.int64)
     rest = trace.input_length % trace.block_size
-    rows = np.flatnonzero((rest > 0) & (trace.tail != "dropped"))  # these end on a partial block
+    rows = np.flatnonzero((rest > 0) & (trace.tail != "dropped"))  # rows that end on a partial block
     last = trace.hash_ids[trace.offsets[1:][rows] - 1]
     length[last] = rest[rows]
     agree = np.bincount(last[rest[rows] == length[last]], minlength=trace.distinct)
     alone = agree[last] != visits[last]
     length[last[alone]] = trace.block_size
     visits -= np.bincount(last[alone], minlength=trace.distinct)
-    # a block is shared by no more prompts than its parent is, so a prompt's core blocks are its first ones
+    # a block has at most as many visits as its parent, so the core blocks of a prompt are its first blocks
     counted = np.concatenate([[0], np.cumsum(visits[trace.hash_ids] >= 2)])
     core_blocks = counted[trace.offsets[1:]] - counted[trace.offsets[:-1]]
     core_blocks[rows[alone]] -= visits[last[alone]] >= 2
@@ -260,15 +265,17 @@ def _shared(trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _core(parent, visits, length) -> tuple[np.ndarray, Chains]:
-    """The core blocks, and the chains that they form as a forest of their own."""
+    """The core blocks, and their chains as a forest."""
     core = np.flatnonzero(visits >= 2)
-    place = np.full(len(parent) + 1, -1, dtype=np.int64)  # block -> place among the core; the last is for no parent
+    place = np.full(
+        len(parent) + 1, -1, dtype=np.int64
+    )  # block -> index among core blocks; the last entry is for no parent
     place[core] = np.arange(len(core))
     return core, Forest(place[parent[core]], visits[core], length[core]).chains
 
 
 def _exit_nodes(trace, core_blocks, core, chains) -> np.ndarray:
-    """The node after which each request ends or leaves the core; 0, the root, where it holds no core block."""
+    """The node after which each request ends or leaves the core; 0, the root, if it has no core block."""
     node = np.zeros(len(trace), dtype=np.int64)
     inside = core_blocks > 0
     deepest = trace.hash_ids[trace.offsets[:-1][inside] + core_blocks[inside] - 1]
@@ -277,28 +284,28 @@ def _exit_nodes(trace, core_blocks, core, chains) -> np.ndarray:
 
 
 def _tokens_of(length, chains) -> np.ndarray:
-    """Tokens in the last block of each chain: its smallest, since only a last block is partial."""
+    """Tokens in the last block of each chain: the minimum, because only a last block can be partial."""
     tokens = np.full(len(chains), np.iinfo(np.int64).max)
     np.minimum.at(tokens, chains.chain, length)
     return tokens
 
 
 def _exits(tree) -> np.ndarray:
-    """One value a request of the trace: the node it ended with, or nodes + the node it left the core after."""
+    """One value for each request: the node it ends at, or nodes + the node after which it leaves the core."""
     both = np.concatenate([tree.ends, tree.leaves])
     return np.repeat(np.arange(len(both), dtype=np.int32), both)
 
 
-def _before_giving_up(stays, refused, most) -> tuple[np.ndarray, int, bool]:
-    """(places that stay, refusals in a row at the end, True if before that there were more than `most`).
+def _before_giving_up(accepted, rejected, max_rejections) -> tuple[np.ndarray, int, bool]:
+    """(accepted rows, rejections in a row at the end, whether a run of rejections was longer than max_rejections).
 
     >>> _before_giving_up(np.array([True, False, False, True]), 0, 1)
     (array([0]), 2, True)
     """
-    kept = np.flatnonzero(stays)
-    runs = np.diff(kept, prepend=-1, append=len(stays)) - 1  # refusals before each that stays, and after the last
-    runs[0] += refused
-    too_long = np.flatnonzero(runs > most)
+    rows = np.flatnonzero(accepted)
+    runs = np.diff(rows, prepend=-1, append=len(accepted)) - 1  # rejections before each accepted row, and at the end
+    runs[0] += rejected
+    too_long = np.flatnonzero(runs > max_rejections)
     if len(too_long):
-        return kept[: too_long[0]], int(runs[too_long[0]]), True
-    return kept, int(runs[-1]), False
+        return rows[: too_long[0]], int(runs[too_long[0]]), True
+    return rows, int(runs[-1]), False

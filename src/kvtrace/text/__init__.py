@@ -1,1 +1,1 @@
-"""Text to tokens and back: tokenizers, chat templates, made-up prompts."""
+"""Text to tokens and back: tokenizers, chat templates, synthetic prompts."""

@@ -1,8 +1,8 @@
-"""Chat messages in the shape that a chat template wants, as the engines bring them there before they render.
+"""Reshape chat messages for a chat template, as engines do before they render.
 
-Logs hold what the client sent; a template sees what the engine made of it. vLLM and SGLang parse the JSON text of
-tool-call arguments into an object, join the text parts of a content that is a list, and drop empty tool calls and
-null fields. A template that cannot take one of these shapes gets the other one: `Wants` says which.
+A log holds the client's messages. vLLM and SGLang change them before the template sees them: they parse tool-call
+arguments from JSON text to an object, join the text parts of a list content, and remove empty tool calls and null
+fields. If a template does not accept one form, it gets the other; `AcceptedContent` says which forms it accepts.
 """
 
 from __future__ import annotations
@@ -13,72 +13,78 @@ from dataclasses import dataclass
 
 from .._base.errors import RowError
 
-# part type -> the key its text is under; what is not here is media (or unknown) and holds no prompt text
+# part type -> key of its text; other part types are media or unknown, and have no prompt text
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
-# part type of the APIs -> the part type that templates know
+# part type of the APIs -> part type in templates
 MEDIA_PARTS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "audio_url": "audio",
                "video_url": "video"}  # fmt: skip
-# the same thing under three names: templates read the first, some the second; clients send any
+# three names of the same field: most templates read the first, some the second; clients send any of them
 REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 @dataclass(frozen=True, slots=True)
-class Wants:
-    """Which contents a template can take in the messages of one role."""
+class AcceptedContent:
+    """The forms of content that a template accepts in messages of one role."""
 
     text: bool  # a string
     parts: bool  # a list of parts
     null: bool  # None, without printing it as a word
 
 
-def reshape(messages: list[dict], wants_of: Callable[[str], Wants], arguments: Callable[[], str]) -> list[dict]:
-    """The messages as the template wants them; those that need no change are the same objects, none is altered.
+def reshape(
+    messages: list[dict], accepted_by: Callable[[str], AcceptedContent], arguments: Callable[[], str]
+) -> list[dict]:
+    """Reshape messages for a template. Messages that need no change are returned as the same objects.
 
-    `wants_of` tells what a role's content may be, `arguments` whether tool-call arguments are "objects" or "strings".
-    RowError says which message is no message.
+    Args:
+        accepted_by: role -> the forms of content that the template accepts.
+        arguments: returns "objects" or "strings", the form of tool-call arguments that the template accepts.
 
-    >>> plain = Wants(text=True, parts=False, null=False)
+    Raises:
+        RowError: a value is not a message.
+
+    >>> plain = AcceptedContent(text=True, parts=False, null=False)
     >>> reshape([{"role": "user", "content": [{"type": "text", "text": "a"}, "b"]}], lambda role: plain, None)
     [{'role': 'user', 'content': 'a\\nb'}]
     """
     reshaped = messages
     for index, message in enumerate(messages):
-        new = _message(message, index, wants_of, arguments)
+        new = _message(message, index, accepted_by, arguments)
         if new is not message:
             reshaped = list(messages) if reshaped is messages else reshaped
             reshaped[index] = new
     return reshaped
 
 
-def _message(message, index, wants_of, arguments):
+def _message(message, index, accepted_by, arguments):
     if not isinstance(message, dict):
         raise RowError("a message is not a JSON object.", field=f"messages[{index}]")
     role, content = message.get("role"), message.get("content")
     if not isinstance(role, str):
         raise RowError("the message has no role.", field=f"messages[{index}].role")
-    wants = wants_of(role)
-    if len(message) == 2 and wants.text and isinstance(content, str):  # role and content: nearly all messages
+    accepted = accepted_by(role)
+    if len(message) == 2 and accepted.text and isinstance(content, str):  # role and content: nearly all messages
         return message
     new = {key: value for key, value in message.items() if value is not None}
-    new["content"] = _content(content, wants, f"messages[{index}].content")
+    new["content"] = _content(content, accepted, f"messages[{index}].content")
     if "tool_calls" in new:
         _tool_calls(new, arguments, f"messages[{index}].tool_calls")
     _reasoning(new)
     return message if new == message else new
 
 
-def _content(content, wants, field):
+def _content(content, accepted, field):
     if isinstance(content, str):
-        return content if wants.text or not wants.parts else [{"type": "text", "text": content}]
+        return content if accepted.text or not accepted.parts else [{"type": "text", "text": content}]
     if content is None:
-        return None if wants.null else [] if wants.parts and not wants.text else ""
+        return None if accepted.null else [] if accepted.parts and not accepted.text else ""
     if isinstance(content, list):
-        return [_part(part) for part in content] if wants.parts else _joined(content)
-    raise RowError("the content is neither text, nor a list of parts, nor null.", field=field)
+        return [_part(part) for part in content] if accepted.parts else _joined(content)
+    raise RowError("the content must be text, a list of parts or null.", field=field)
 
 
 def _part(part):
-    """A part as templates know it: a text part or the mark of a medium; its data is not the template's business."""
+    """A part in the template's form: text, or the type of a medium without its data."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     kind = _kind(part)
@@ -89,7 +95,7 @@ def _part(part):
 
 
 def _joined(parts):
-    """The texts of the parts, a line each, as vLLM joins them: empty ones are left out, media hold no text."""
+    """The non-empty texts of the parts, joined by newlines as in vLLM."""
     return "\n".join(text for part in parts if (text := _text(part)))
 
 
@@ -110,7 +116,7 @@ def _tool_calls(message, arguments, field):
     calls = message["tool_calls"]
     if not isinstance(calls, list):
         raise RowError("the tool calls are not a list.", field=field)
-    if not calls:  # templates take the mere presence of the key for a call
+    if not calls:  # templates treat the mere presence of the key as a call
         del message["tool_calls"]
         return
     form = _as_object if arguments() == "objects" else _as_string
@@ -120,19 +126,19 @@ def _tool_calls(message, arguments, field):
 def _tool_call(call, form, field):
     if not isinstance(call, dict):
         raise RowError("a tool call is not a JSON object.", field=field)
-    function = call.get("function", call)  # some logs hold name and arguments without the envelope
+    function = call.get("function", call)  # some logs have name and arguments without the envelope
     if not isinstance(function, dict):
         raise RowError("a tool call's function is not a JSON object.", field=f"{field}.function")
-    given = function.get("arguments")
-    wanted = form(given)
-    if wanted is given:
+    arguments = function.get("arguments")
+    converted = form(arguments)
+    if converted is arguments:
         return call
-    function = {**function, "arguments": wanted}
+    function = {**function, "arguments": converted}
     return {**call, "function": function} if "function" in call else function
 
 
 def _as_object(arguments):
-    """None and the empty text are no arguments; text that is not JSON stays, for the template to take or not."""
+    """The arguments as an object; None and "" are an empty object. Text that is not JSON stays as it is."""
     if not arguments:
         return {}
     if not isinstance(arguments, str):
@@ -148,7 +154,8 @@ def _as_string(arguments):
 
 
 def _reasoning(message):
-    said = next((message[name] for name in REASONING if name in message), None)
-    if said is not None:
+    """Copy the reasoning to all of its names."""
+    reasoning = next((message[name] for name in REASONING if name in message), None)
+    if reasoning is not None:
         for name in REASONING:
-            message.setdefault(name, said)
+            message.setdefault(name, reasoning)

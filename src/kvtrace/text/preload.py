@@ -1,7 +1,7 @@
-"""A tokenizer begins to load while Python still imports the rest: nothing else at the start of a run takes so long.
+"""Load a tokenizer in the background while Python imports other modules.
 
-fastokens needs 0.9 s for a vocabulary of 128,000 words, and lets other threads run meanwhile; numpy and our own modules
-take 0.3 s, which is then no longer on top. Nothing is decided here: what nobody takes is dropped.
+Loading is the slowest step at the start of a run. fastokens takes 0.9 s for a vocabulary of 128,000 words and lets
+other threads run meanwhile; importing numpy and our modules takes 0.3 s. An unused preloaded tokenizer is discarded.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any
 
 
 def begin(name: str) -> None:
-    """Begin to load the tokenizer of that name in the background; whatever is wrong with it will be said elsewhere."""
+    """Start to load a tokenizer in the background. Errors are ignored: the regular load reports them."""
     from .._base.errors import KvtraceError
     from . import tokenizer_files
 
     if name not in tokenizer_files.BUILTIN and not os.path.exists(name):
-        return  # what has to be fetched first gains nothing
+        return  # it must be downloaded first, which gains nothing
     with suppress(KvtraceError):
         path = str(tokenizer_files.find(name).tokenizer)
-        # not a daemon: an interpreter that ends under a daemon thread in foreign code can crash
-        _begun[path] = loading = _Loading(path)
+        # not a daemon thread: the interpreter can crash if it exits while one runs foreign code
+        _loading_of_path[path] = loading = _Loading(path)
         loading.start()
 
 
 def take(path: str) -> Any | None:
-    """What was loaded from that file, once; None if nothing was."""
-    loading = _begun.pop(path, None)
+    """The tokenizer that was preloaded from that file, or None. A second call returns None."""
+    loading = _loading_of_path.pop(path, None)
     if loading is None:
         return None
     loading.join()
@@ -36,7 +36,7 @@ def take(path: str) -> Any | None:
 
 
 class _Loading(threading.Thread):
-    """One file on its way."""
+    """A thread that loads one tokenizer file."""
 
     def __init__(self, path: str):
         super().__init__(name="kvtrace-preload")
@@ -47,16 +47,16 @@ class _Loading(threading.Thread):
             import fastokens  # type: ignore[import-untyped]
 
             self.loaded = fastokens.Tokenizer.from_file(self.path)
-        except BaseException:  # a Rust panic is no Exception; it comes again where it is reported
+        except BaseException:  # a Rust panic is not an Exception; the regular load reports it
             self.loaded = None
 
 
-_begun: dict[str, _Loading] = {}  # path -> what is loading it
+_loading_of_path: dict[str, _Loading] = {}  # path -> its thread
 
 
 def _finish():
-    """Before a fork: the child would not have the threads."""
-    for loading in list(_begun.values()):
+    """Wait for the threads before a fork: the child would not have them."""
+    for loading in list(_loading_of_path.values()):
         loading.join()
 
 

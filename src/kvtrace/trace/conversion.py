@@ -32,19 +32,26 @@ def convert(
     factor: int = 1,
     ratio: float = 1.0,
 ) -> Trace:
-    """The trace after the given steps; UsageError if no request is left.
+    """Convert a trace: re-chain, select, fold and speed up, in this order.
 
     Args:
-        trace: the trace.
-        chain: chain ids that do not form a forest.
-        start_ms: drop requests that arrive before.
-        stop_ms: drop requests that arrive then or later.
-        session_share: the share of sessions to keep, each whole.
-        row_share: the share of requests to keep.
-        seed: of both samples.
-        limit: keep only the first requests.
-        factor: merge this many blocks into one.
-        ratio: divide times by this.
+        trace: The trace.
+        chain: Re-chain ids that do not form a forest.
+        start_ms: Keep requests that arrive at this time or later.
+        stop_ms: Keep requests that arrive before this time.
+        session_share: Share of the sessions to draw, each whole: above 0, at most 1.
+        row_share: Share of the requests to draw: above 0, at most 1.
+        seed: Seed of both draws.
+        limit: Keep so many requests, the first ones.
+        factor: Number of blocks that become one.
+        ratio: Divide times by this.
+
+    Returns:
+        The converted trace.
+
+    Raises:
+        UsageError: An argument is out of range, or no request is left.
+        InputError: Blocks are folded and the ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
     >>> convert(toy("0 1", "0 2", "3 4", gap_ms=100.0), start_ms=100.0, factor=2, ratio=4.0).timestamp
@@ -76,7 +83,15 @@ def window(trace: Trace, start_ms: float, stop_ms: float = np.inf) -> Trace:
 
 
 def sample_rows(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
-    """Keep each request with probability `share`; a larger share keeps the same requests and more.
+    """Draw requests, each with probability `share`; a larger share keeps the same ones and more.
+
+    Args:
+        trace: The trace.
+        share: Above 0, at most 1.
+        rng: Randomness of the draw.
+
+    Raises:
+        UsageError: The share is out of range, or no request is left.
 
     >>> from kvtrace.trace.building import toy
     >>> sample_rows(toy("0", "0 1", "0 2", "0 3"), 0.5, np.random.default_rng(7)).prompt_blocks
@@ -86,7 +101,22 @@ def sample_rows(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
 
 
 def sample_sessions(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
-    """Keep each whole session with probability `share`; a request without a session counts as one."""
+    """Draw sessions, each whole, with probability `share`; a request without a session is a session by itself.
+
+    Args:
+        trace: A trace with sessions.
+        share: Above 0, at most 1.
+        rng: Randomness of the draw.
+
+    Raises:
+        UsageError: The trace has no sessions, the share is out of range, or no request is left.
+
+    >>> from kvtrace.trace.columns import Columns
+    >>> columns = Columns([0, 1, 2], [1, 1, 1], [1, 1, 1], [0, 1, 0], [0, 1, 2, 3], session=[0, 1, 0])
+    >>> trace = Trace.from_columns(columns, block_size=1)
+    >>> sample_sessions(trace, 0.5, np.random.default_rng(8)).session
+    array([0, 0])
+    """
     if trace.session is None:
         raise UsageError("the trace has no sessions to sample. Sample requests instead: sample_rows, or `--sample`.")
     alone = np.flatnonzero(trace.session < 0)
@@ -109,7 +139,7 @@ def first(trace: Trace, limit: int) -> Trace:
 
 
 def speed_up(trace: Trace, ratio: float) -> Trace:
-    """Divide times by `ratio`; times keep fractions of a millisecond.
+    """Divide the times of a trace by `ratio`; they keep their fractions of a millisecond.
 
     >>> from kvtrace.trace.building import toy
     >>> speed_up(toy("0", "1", "2", gap_ms=5.0), 4).timestamp

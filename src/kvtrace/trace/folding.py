@@ -18,9 +18,13 @@ MAX_TOKENS = 1 << 40  # of a block, longer than any prompt
 
 
 def fold(trace: Trace, factor: int) -> Trace:
-    """The trace with `factor` blocks merged into one; InputError if its ids do not form a forest.
+    """Fold a trace into blocks that are `factor` times as large.
 
-    The tail stays kept, unique or dropped. With unique tails, a full block that becomes a tail block gets a new id.
+    Tails stay what they were: kept, unique (a full block that becomes a tail gets an id of its own), or dropped.
+
+    Raises:
+        UsageError: The factor is not a whole number of 1 or more.
+        InputError: The ids do not form a forest.
 
     >>> from kvtrace.trace.building import toy
     >>> fold(toy("0 1 2", "0 1 2 3", "0 1 4 5"), 2).hash_ids

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -15,6 +16,21 @@ from .columns import Columns
 from .trace import Trace
 
 REFERENCES = 1 << 20  # block references in a batch
+
+
+class HitsDict(TypedDict):
+    """What `Hits.to_dict` returns."""
+
+    requests: int
+    hit_blocks: int
+    blocks: int
+    hit_tokens: int
+    tokens: int
+    request_hits: float
+    requests_with_blocks: int
+    block_hit_rate: float
+    token_hit_rate: float
+    request_hit_rate: float
 
 
 @dataclass(frozen=True)
@@ -47,14 +63,26 @@ class Hits:
     def __add__(self, other: Hits) -> Hits:
         return Hits(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> HitsDict:
         """Counts and rates by name."""
-        rates = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
-        return asdict(self) | {name: getattr(self, name) for name in rates}
+        return {
+            "requests": self.requests, "hit_blocks": self.hit_blocks, "blocks": self.blocks,
+            "hit_tokens": self.hit_tokens, "tokens": self.tokens, "request_hits": self.request_hits,
+            "requests_with_blocks": self.requests_with_blocks, "block_hit_rate": self.block_hit_rate,
+            "token_hit_rate": self.token_hit_rate, "request_hit_rate": self.request_hit_rate,
+        }  # fmt: skip
 
 
 def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = slice(None)) -> Hits:
-    """The counts for each request's hit blocks (request -> leading resident blocks), over all or some rows.
+    """Count the hits of all requests, or of some.
+
+    Args:
+        trace: The trace.
+        hit_blocks: Request -> leading blocks of its prompt that were resident, int64.
+        rows: The requests to count: row numbers, a boolean mask or a slice.
+
+    Returns:
+        The counts, and the three hit rates derived from them.
 
     >>> from kvtrace.trace.building import toy
     >>> count_hits(toy("0 1", "0 2"), np.array([0, 1])).block_hit_rate
@@ -92,8 +120,13 @@ def sum_hits(chunks: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], block_
 def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> np.ndarray:
     """Hit blocks of each request without eviction: the leading run of blocks seen in earlier requests.
 
-    With `outputs`, blocks of earlier outputs also count as resident, as in an engine. For a trace in pieces, the ids
-    below `seen` were in earlier pieces.
+    Args:
+        trace: The trace, or the next piece of one.
+        outputs: Blocks of earlier outputs are resident too, as they are in an engine.
+        seen: For a piece of a trace: ids below this one were in earlier pieces.
+
+    Returns:
+        Request -> hit blocks, int64.
 
     >>> from kvtrace.trace.building import toy
     >>> unlimited_hits(toy("0 1 2", "0 1 3", "0 1 3 4"))

@@ -19,7 +19,7 @@ class Fixes:
     renumbered: bool = False  # whether ids did not count 0, 1, 2, ... by first appearance
     dangling_parents: int = 0  # parents that do not exist or come later: read as -1
 
-    def __str__(self):
+    def __str__(self) -> str:
         fixes = []
         if self.rows_moved:
             fixes.append(f"{self.rows_moved:,} rows were sorted by time")

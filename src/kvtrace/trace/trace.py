@@ -6,7 +6,7 @@ A Trace verifies its invariants when it is made, and all other code relies on th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from .._base.errors import InputError, UsageError
 from .columns import TAILS, Columns, fields_of, replace_columns
 from .invariants import verify_lengths, verify_offsets, verify_outputs, verify_rows, verify_unique_tails
 from .normalise import Fixes, by_first_appearance, normalise, renumber
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 class Trace(Columns):
@@ -37,8 +40,27 @@ class Trace(Columns):
     meta: dict[str, Any]  # the origin of the trace: the values of its sidecar
     fixes: Fixes
 
-    def __init__(self, *columns, block_size: int, tail: str = "kept", meta: Mapping | None = None, **named):
-        super().__init__(*columns, **named)
+    def __init__(
+        self,
+        timestamp: ArrayLike,
+        input_length: ArrayLike,
+        output_length: ArrayLike,
+        hash_ids: ArrayLike,
+        offsets: ArrayLike,
+        session: ArrayLike | None = None,
+        parent: ArrayLike | None = None,
+        extra: Mapping[str, ArrayLike] | None = None,
+        output_ids: ArrayLike | None = None,
+        output_offsets: ArrayLike | None = None,
+        *,
+        block_size: int,
+        tail: str = "kept",
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            timestamp, input_length, output_length, hash_ids, offsets, session, parent, extra, output_ids,
+            output_offsets,
+        )  # fmt: skip
         self.block_size, self.tail = _block_size(block_size), tail
         self.meta, self.fixes = dict(meta or {}), Fixes()
         if tail not in TAILS:
@@ -48,8 +70,10 @@ class Trace(Columns):
             array.flags.writeable = False
 
     @classmethod
-    def from_columns(cls, columns: Columns, *, block_size: int, tail: str = "kept", meta=None) -> Trace:
-        """A Trace of columns that need not be normalised: sorts rows by time, counts times from 0, renumbers ids.
+    def from_columns(
+        cls, columns: Columns, *, block_size: int, tail: str = "kept", meta: Mapping[str, Any] | None = None
+    ) -> Trace:
+        """A Trace of columns as they were found: rows sorted by time, times from 0, ids renumbered.
 
         `fixes` of the result counts the changes.
         """
@@ -60,14 +84,14 @@ class Trace(Columns):
 
     # -- access --------------------------------------------------------------------------------------------------
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (
             f"Trace({len(self):,} requests, {len(self.hash_ids):,} blocks, {self.distinct:,} distinct, "
             f"block_size={self.block_size}, tail={self.tail}{'' if self.is_chained else ', not chained'})"
         )
 
-    def __eq__(self, other):
-        """Whether columns, block size and tail are equal; `meta` is ignored."""
+    def __eq__(self, other: object) -> bool:
+        """Equal columns, block size and tail; where a trace comes from (`meta`) does not count."""
         if not isinstance(other, Trace):
             return NotImplemented
         mine, theirs = self._arrays(), other._arrays()
@@ -138,8 +162,8 @@ class Trace(Columns):
 
     # -- cutting and joining -------------------------------------------------------------------------------------
 
-    def __getitem__(self, key) -> Trace:
-        """The requests of a slice, a boolean mask or an array of row numbers, as a new trace.
+    def __getitem__(self, key: slice | Iterable[int] | np.ndarray) -> Trace:
+        """The requests of a slice, of a boolean mask, or with the given row numbers, as a trace of its own.
 
         >>> from kvtrace.trace.building import toy
 
@@ -148,12 +172,12 @@ class Trace(Columns):
         """
         if isinstance(key, slice):
             return self.select(np.arange(len(self))[key])
-        key = np.asarray(key)
-        if key.dtype == bool:
-            if len(key) != len(self):
-                raise UsageError(f"the mask has {len(key):,} values, but the trace has {len(self):,} requests.")
-            return self.select(np.flatnonzero(key))
-        return self.select(key)
+        rows = np.asarray(key)
+        if rows.dtype == bool:
+            if len(rows) != len(self):
+                raise UsageError(f"the mask has {len(rows):,} values for {len(self):,} requests.")
+            return self.select(np.flatnonzero(rows))
+        return self.select(rows)
 
     def select(self, rows: Iterable[int] | np.ndarray) -> Trace:
         """The given rows in time order: ids and sessions renumbered, times from 0, missing parents -1."""
@@ -215,19 +239,19 @@ class Trace(Columns):
 
     # -- for other libraries -------------------------------------------------------------------------------------
 
-    def to_pandas(self):
+    def to_pandas(self) -> Any:  # pandas.DataFrame; this room imports NumPy alone
         """The requests as a pandas DataFrame, prompts as arrays of ids; needs the `frames` extra."""
         from . import frames
 
         return frames.pandas(frames.arrow(self))
 
-    def to_polars(self):
+    def to_polars(self) -> Any:  # polars.DataFrame
         """The requests as a Polars DataFrame, prompts as lists of ids; needs the `frames` extra."""
         from . import frames
 
         return frames.polars(frames.arrow(self))
 
-    def __arrow_c_stream__(self, requested_schema=None):
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         from . import frames
 
         return frames.arrow(self).__arrow_c_stream__(requested_schema)

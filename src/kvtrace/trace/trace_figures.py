@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NotRequired, TypedDict
 
-from .hits import count_hits, unlimited_hits
+from .hits import HitsDict, count_hits, unlimited_hits
 from .trace import Trace
 
 
-def figures(trace: Trace) -> dict[str, Any]:
-    """Counts by name, and the hits of a cache that never evicts, if the trace's shared prefixes are known.
+class Figures(TypedDict):
+    """What `figures` returns, and a sidecar file states under "figures"."""
+
+    requests: int
+    tokens: int
+    output_tokens: int
+    blocks: int
+    distinct_blocks: int
+    sessions: int
+    duration_ms: float
+    hits: NotRequired[HitsDict]
+    hits_with_outputs: NotRequired[HitsDict]
+
+
+def figures(trace: Trace) -> Figures:
+    """Counts by name, and the hits of a cache that never evicts, where the trace knows what its prompts share.
 
     >>> from kvtrace.trace.building import toy
     >>> figures(toy("0 1", "0 2"))["hits"]["block_hit_rate"]
     0.25
     """
-    values: dict[str, Any] = {
+    values: Figures = {
         "requests": len(trace),
         "tokens": int(trace.input_length.sum()),
         "output_tokens": int(trace.output_length.sum()),

@@ -1,1 +1,1 @@
-"""Eviction orders in the plainest Python, over dicts and lists: the definitions of the compiled ones."""
+"""Eviction policies in plain Python, over dicts and lists: the definitions of the compiled ones."""

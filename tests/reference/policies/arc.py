@@ -1,17 +1,17 @@
-"""ARC over two dicts of residents by when they were wanted, and two lists of ghosts, oldest first."""
+"""ARC over two dicts of resident blocks with their last request, and two lists of ghosts, oldest first."""
 
 
 class ARC:
-    """Adaptive replacement; recent is what was wanted last, and of what one request wanted what it wanted first."""
+    """Adaptive replacement. Recency is the last request; among the blocks of one request, the first is most recent."""
 
     def __init__(self, context):
         self.context = context
-        self.t1, self.t2 = {}, {}  # resident block -> when it was wanted
+        self.t1, self.t2 = {}, {}  # resident block -> time of its last request
         self.b1, self.b2 = [], []
         self.idle = set()
         self.target = 0.0
         self.returning = self.from_b2 = False
-        self.moment = (None, 0, 0)  # the request, how many moments there were, how much was wanted in this one
+        self.moment = (None, 0, 0)  # the request, the number of moments, the number of blocks in the current one
         self.released = False
 
     def miss(self, block):
@@ -39,7 +39,7 @@ class ARC:
         self.t2[block] = self.now()
 
     def now(self):
-        """A request, or its part between releases, is a moment; in it, what is wanted later is less recent."""
+        """A moment is a request, or its part between releases. Within a moment, later blocks are less recent."""
         request, moments, wanted = self.moment
         if request != self.context.request or self.released:
             moments, wanted = moments + 1, 0

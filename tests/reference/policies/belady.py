@@ -1,15 +1,17 @@
-"""The offline optimum: the farthest next use first, and the deepest of those that one request uses next."""
+"""The offline optimum: farthest next use first; among blocks with the same next use, the deepest first."""
 
 from .depth import depths
 
 
 class Belady:
     def __init__(self, context):
-        self.context, self.depth = context, depths(context.jobs)
-        jobs = context.jobs
-        self.paths = [set(jobs.ids[start:][:full].tolist()) for start, full in zip(jobs.start, jobs.full, strict=True)]
+        self.context, self.depth = context, depths(context.demand)
+        demand = context.demand
+        self.paths = [
+            set(demand.ids[start:][:full].tolist()) for start, full in zip(demand.start, demand.full, strict=True)
+        ]
         self.evictable = []  # in order of release
-        self.last = {}  # block -> the request that used it last
+        self.last = {}  # block -> the last request that used it
 
     def insert(self, block):
         self.last[block] = self.context.request
@@ -27,7 +29,7 @@ class Belady:
             due = next((row for row in later if block in self.paths[row]), len(self.paths))
             return due, self.depth[block] if due < len(self.paths) else 0
 
-        return max(self.evictable, key=key, default=None)  # the first of equals
+        return max(self.evictable, key=key, default=None)  # ties: the first released
 
     def remove(self, block):
         if block in self.evictable:

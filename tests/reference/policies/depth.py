@@ -1,11 +1,11 @@
-"""How deep each block is in its prompt, the blocks of outputs included."""
+"""The depth of each block in its prompt, including blocks of outputs."""
 
 
-def depths(jobs):
-    """Block -> the blocks before it."""
+def depths(demand):
+    """Block -> number of blocks before it."""
     depth = {}
-    for row in range(len(jobs.full)):
-        path = jobs.ids[jobs.start[row] :][: jobs.full[row]].tolist()
-        path += range(jobs.fresh[row], jobs.fresh[row] + jobs.grown[row])
+    for row in range(len(demand.full)):
+        path = demand.ids[demand.start[row] :][: demand.full[row]].tolist()
+        path += range(demand.fresh[row], demand.fresh[row] + demand.grown[row])
         depth.update((block, place) for place, block in enumerate(path))
     return depth

@@ -1,4 +1,4 @@
-"""FIFO over a list of residents: the first that may go."""
+"""FIFO over a list of resident blocks: the first evictable one."""
 
 
 class FIFO:

@@ -1,4 +1,4 @@
-"""LFU over a dict of counts: the least of (uses, time of release) among the idle."""
+"""LFU over a dict of counts: the least (uses, time of release) among idle blocks."""
 
 
 class LFU:
@@ -6,7 +6,7 @@ class LFU:
 
     def __init__(self, context):
         self.count = {}  # resident block -> uses
-        self.released = {}  # idle block -> when
+        self.released = {}  # idle block -> time of its release
         self.releases = 0
 
     def insert(self, block):

@@ -1,11 +1,11 @@
-"""LFU with dynamic aging: count of uses + the key of what was evicted last."""
+"""LFU with dynamic aging: number of uses + the key of the last evicted block."""
 
 
 class LFUDA:
     def __init__(self, context):
         self.context = context
         self.count, self.last = {}, {}
-        self.keys = {}  # evictable block -> (count + age, last request, number of its release)
+        self.keys = {}  # evictable block -> (count + age, last request, release number)
         self.age, self.releases = 0, 0
 
     def insert(self, block):

@@ -1,11 +1,11 @@
-"""PGDSF: clock + frequency x cost of a token of the block, in whole numbers; the clock is the greatest evicted."""
+"""PGDSF: clock + frequency x cost per token, in integers; the clock is the greatest priority evicted so far."""
 
 from .depth import depths
 
 
 class PGDSF:
     def __init__(self, context, even_tokens=30_000):
-        self.context, self.depth, self.even = context, depths(context.jobs), even_tokens
+        self.context, self.depth, self.even = context, depths(context.demand), even_tokens
         self.frequency, self.keys, self.evictable = {}, {}, set()
         self.clock = 0
 

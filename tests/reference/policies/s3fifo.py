@@ -10,7 +10,7 @@ class S3FIFO:
         self.main_room = context.capacity - self.small_room
         self.ghost_room = int(context.capacity * 0.9)
         self.idle = set()
-        self.hits = {}  # resident block -> hits, 3 at most
+        self.hits = {}  # resident block -> hits, at most 3
         self.evicted = False
 
     def insert(self, block):

@@ -1,8 +1,8 @@
-"""SIEVE over a list of residents, a set of those that were hit, and the block that the hand points at."""
+"""SIEVE over a list of resident blocks, a set of visited blocks, and the block that the hand points at."""
 
 
 class Sieve:
-    """A hand walks from the oldest to the newest, and again from the oldest."""
+    """A hand moves from the oldest block to the newest, and then starts again at the oldest."""
 
     def __init__(self, context):
         self.residents = []  # oldest first
@@ -33,10 +33,10 @@ class Sieve:
         return None
 
     def remove(self, block):
-        at = self.residents.index(block)
+        place = self.residents.index(block)
         if self.hand == block:
-            newer = self.residents[at + 1 :]
+            newer = self.residents[place + 1 :]
             self.hand = newer[0] if newer else None
-        del self.residents[at]
+        del self.residents[place]
         self.idle.remove(block)
         self.hit.discard(block)

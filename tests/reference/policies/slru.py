@@ -1,10 +1,10 @@
-"""Segmented LRU in two lists: probation for what was seen once, a protected share for what was hit."""
+"""Segmented LRU in two lists: probation for blocks that were used once, a protected segment for hit blocks."""
 
 
 class SLRU:
     def __init__(self, context, share=0.8):
         self.room = int(share * context.capacity)
-        self.probation, self.protected = [], []  # the least recently released first
+        self.probation, self.protected = [], []  # least recently released first
         self.hit = set()
 
     def insert(self, block):

@@ -1,4 +1,4 @@
-"""Time to live: the least recent use first, and gone when it is more than the limit ago."""
+"""Time to live: least recent use first; a block expires when its last use is older than the limit."""
 
 
 class TTL:
@@ -18,7 +18,7 @@ class TTL:
         self.evictable.append(block)
 
     def victim(self):
-        return min(self.evictable, key=self.last_use.get, default=None)  # the first of equals
+        return min(self.evictable, key=self.last_use.get, default=None)  # ties: the first released
 
     def remove(self, block):
         if block in self.evictable:
@@ -26,5 +26,5 @@ class TTL:
 
     def expired(self):
         block = self.victim()
-        over = block is not None and self.context.now - self.last_use[block] > self.limit_ms
-        return block if over else None
+        is_expired = block is not None and self.context.now - self.last_use[block] > self.limit_ms
+        return block if is_expired else None

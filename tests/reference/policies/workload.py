@@ -1,4 +1,4 @@
-"""Workload-aware: the least chance of a use soon first, learned for each category from all uses so far."""
+"""Workload-aware: least chance of a reuse soon first, learned per category from all uses so far."""
 
 from itertools import pairwise
 from math import exp
@@ -8,7 +8,7 @@ from .depth import depths
 
 class Workload:
     def __init__(self, context, life_ms=600_000.0):
-        self.context, self.life_ms, self.depth = context, life_ms, depths(context.jobs)
+        self.context, self.life_ms, self.depth = context, life_ms, depths(context.demand)
         self.category = categories(context.trace)
         self.history = {}  # block -> the requests that used it
         self.evictable = set()
@@ -24,7 +24,7 @@ class Workload:
         self.evictable.add(block)
 
     def chance(self, category, since_ms):
-        arrival = self.context.jobs.arrival
+        arrival = self.context.demand.arrival
         uses, gaps = 0, []
         for requests in self.history.values():
             uses += sum(self.category[request] == category for request in requests)
@@ -42,7 +42,7 @@ class Workload:
             firsts.setdefault(self.category[self.history[block][-1]], block)
 
         def key(category):
-            since_ms = self.context.now - self.context.jobs.arrival[self.history[firsts[category]][-1]]
+            since_ms = self.context.now - self.context.demand.arrival[self.history[firsts[category]][-1]]
             return self.chance(category, since_ms), -self.depth[firsts[category]], category
 
         return firsts[min(firsts, key=key)] if firsts else None
@@ -52,7 +52,7 @@ class Workload:
 
 
 def categories(trace):
-    """Request -> the number of its type and turn, by first appearance; turns from the tenth on are one."""
+    """Request -> the number of its pair of type and turn, by first appearance; turns from the tenth on are equal."""
     seen, turns, numbers = [], [], []
     for row in range(len(trace)):
         if "turn" in trace.extra:

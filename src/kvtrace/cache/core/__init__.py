@@ -1,4 +1,4 @@
-"""The compiled core of the cache: the run of a trace by a schedule, and one file a kind of cache."""
+"""The compiled core of the cache simulation: the engine loop, and one file per kind of cache."""
 
 from ..._base.built import require_built
 

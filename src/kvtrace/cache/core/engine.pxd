@@ -1,10 +1,15 @@
 from kvtrace.cache.policies.base cimport Context
 
-cdef int NO_ROOM
+cdef enum:
+    NO_ROOM = -2  # nothing was changed; -1 signals an exception
+    SERIAL = 0  # the kinds of schedule: each request ends before the next comes,
+    CONCURRENCY = 1  # so many live at once,
+    OPEN_LOOP = 2  # or an end known for each
+
 
 cdef class Engine:
     cdef readonly Context context
-    cdef readonly object jobs
+    cdef readonly object demand
     cdef const int[::1] ids
     cdef const long long[::1] start
     cdef const int[::1] full
@@ -22,7 +27,7 @@ cdef class Engine:
     cdef signed char[::1] admitted
     cdef int[::1] hit
     cdef int kind
-    cdef Py_ssize_t window
+    cdef Py_ssize_t concurrency
     cdef const double[::1] end
     cdef const long long[::1] by_end
     cdef Py_ssize_t ended
@@ -33,10 +38,10 @@ cdef class Engine:
     cdef int before(self, Py_ssize_t row) except -1 nogil
     cdef int serve(self, Py_ssize_t row) except -1 nogil
     cdef int peek(self, Py_ssize_t row) except -1 nogil
-    cdef int lower(self, Py_ssize_t row) except -1 nogil
-    cdef double fetch_s(self, Py_ssize_t row) except -1 nogil
+    cdef int lower_tier_hits(self, Py_ssize_t row) except -1 nogil
+    cdef double fetch_seconds(self, Py_ssize_t row) except -1 nogil
     cdef int _advance(self, Py_ssize_t stop) except -1 nogil
     cdef int _retire(self, Py_ssize_t row) except -1 nogil
     cdef int _end(self, Py_ssize_t row) except -1 nogil
-    cdef int _free_oldest(self, Py_ssize_t but) except -1 nogil
+    cdef int _free_oldest(self, Py_ssize_t row) except -1 nogil
     cdef int _finish_all(self) except -1 nogil

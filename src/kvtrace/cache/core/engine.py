@@ -1,53 +1,47 @@
-"""The run of a trace through a prefix cache: who is live when, who is freed early, and each request's hit.
+"""The engine loop: runs a trace's requests through a prefix cache by a schedule and records each request's hit.
 
-An engine is a subclass with three verbs: `admit` (match, pin, allocate), `grow` (the output's blocks) and `finish`
-(unpin). Where there is no room for one, the oldest live request is freed early and it is tried again.
+An engine is a subclass with three verbs: `admit` (match, pin, allocate), `grow` (allocate the output's blocks) and
+`finish` (unpin). If there is no room for a request, the oldest live request is freed early and the verb is retried.
 """
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import Context
 
 from kvtrace._base.errors import KvtraceError, UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context
-
-NO_ROOM = cython.declare(cython.int, -2)  # nothing was changed; -1 says that an exception is on its way
-ONE = cython.declare(cython.int, 0)  # the kinds of schedule: each request ends before the next comes,
-WINDOW = cython.declare(cython.int, 1)  # so many live at once,
-TIMED = cython.declare(cython.int, 2)  # or an end known for each
-KINDS = {"c1": ONE, "window": WINDOW, "timed": TIMED}
+KINDS = {"serial": SERIAL, "concurrency": CONCURRENCY, "open-loop": OPEN_LOOP}
 
 
-@cython.cclass
 class Engine:
-    """A prefix cache that a trace's requests run through, by a schedule; what they ask for is in `jobs`."""
+    """A prefix cache that a trace's requests run through, by a schedule; `demand` is their BlockDemand."""
 
-    def __init__(self, context: Context, jobs):
-        rows = len(jobs.full)
-        self.context, self.jobs = context, jobs
-        self.ids, self.start, self.full = jobs.ids, jobs.start, jobs.full
-        self.tail, self.limit, self.arrival = jobs.tail, jobs.limit, jobs.arrival
-        self.grown, self.grown_tail, self.fresh, self.grows = jobs.grown, jobs.grown_tail, jobs.fresh, jobs.grows
+    def __init__(self, context: Context, demand):
+        rows = len(demand.full)
+        self.context, self.demand = context, demand
+        self.ids, self.start, self.full = demand.ids, demand.start, demand.full
+        self.tail, self.limit, self.arrival = demand.tail, demand.limit, demand.arrival
+        self.grown, self.grown_tail, self.fresh = demand.grown, demand.grown_tail, demand.fresh
+        self.grows = demand.grows
         self.needs_lock = False
         self.evictions = self.early_frees = self.row = self.live = self.oldest = self.ended = 0
         self.admitted = np.zeros(rows, dtype=np.int8)  # row -> 1 while it is live
-        self.hit = np.full(rows, 0, dtype=np.int32)  # row -> hit blocks; its memory is touched now, not in the run
-        self.schedule("c1")
+        self.hit = np.full(rows, 0, dtype=np.int32)  # row -> hit blocks; np.full maps the memory now, not in the run
+        self.schedule("serial")
 
     @property
     def hits(self):
         """Hit blocks of each request so far."""
         return np.asarray(self.hit)
 
-    def schedule(self, kind, window=1, end=None):
-        """Say who is live when: "c1", "window" with so many live at once, or "timed" with each request's end in ms."""
-        self.kind, self.window = KINDS[kind], window
+    def schedule(self, kind, concurrency=1, end=None):
+        """Set the schedule: "serial", "concurrency" (active requests) or "open-loop" (the end of each request, ms)."""
+        self.kind, self.concurrency = KINDS[kind], concurrency
         self.end = np.zeros(0) if end is None else np.ascontiguousarray(end, dtype=np.float64)
         self.by_end = np.argsort(np.asarray(self.end), kind="stable")  # rows by end, then row
 
     def advance(self, rows):
-        """Serve so many more requests."""
+        """Run the next `rows` requests."""
         stop: cython.Py_ssize_t = min(self.row + rows, len(self.full))
         if self.needs_lock:
             self._advance(stop)
@@ -56,66 +50,45 @@ class Engine:
                 self._advance(stop)
 
     def close(self):
-        """Let all live requests end, then recount: a broken invariant is a fault of ours and says so."""
+        """Finish all live requests, then self-check. Raises KvtraceError if an invariant is broken."""
         if self.needs_lock:
             self._finish_all()
         else:
             with cython.nogil:
                 self._finish_all()
-        broken = self.recount()
+        broken = self.self_check()
         if broken:
-            raise KvtraceError(f"the simulation is at fault: {broken}. Please report it.")
+            raise KvtraceError(f"internal error in the simulation: {broken}. Please report it.")
 
-    def recount(self):
-        """What the self-check finds wrong with residency and pins after all requests ended, or None."""
+    def self_check(self):
+        """A message about inconsistent residency or pins after all requests have ended, or None."""
         return None
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def admit(self, row: cython.Py_ssize_t) -> cython.int:
-        """Match, pin and allocate a request's blocks; its hit blocks, or NO_ROOM."""
+    def admit(self, row):
+        """Match, pin and allocate a request's blocks; returns the number of hit blocks, or NO_ROOM."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def grow(self, row: cython.Py_ssize_t) -> cython.int:
-        """Allocate what the output of an admitted request adds; 0, or NO_ROOM."""
+    def grow(self, row):
+        """Allocate the output blocks of an admitted request; returns 0 or NO_ROOM."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def finish(self, row: cython.Py_ssize_t) -> cython.int:
+    def finish(self, row):
         """Unpin a request's blocks, tail first."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def before(self, row: cython.Py_ssize_t) -> cython.int:
-        """What is due before a request is looked at."""
+    def before(self, row):
+        """Work to do before a request is matched, such as expiry."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def lower(self, row: cython.Py_ssize_t) -> cython.int:
-        """How many of a request's hit blocks came from lower tiers."""
+    def lower_tier_hits(self, row):
+        """Number of a request's hit blocks that came from lower tiers."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def fetch_s(self, row: cython.Py_ssize_t) -> cython.double:
-        """Seconds that it takes to bring them up."""
+    def fetch_seconds(self, row):
+        """Seconds to fetch a request's hit blocks from lower tiers."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _advance(self, stop: cython.Py_ssize_t) -> cython.int:
+    def _advance(self, stop):
         row: cython.Py_ssize_t
         while self.row < stop:
             row = self.row
@@ -123,15 +96,12 @@ class Engine:
             self.context.now = self.arrival[row]
             self._retire(row)
             self.serve(row)
-            if self.kind == ONE:
+            if self.kind == SERIAL:
                 self._end(row)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def serve(self, row: cython.Py_ssize_t) -> cython.int:
-        """Admit a request, which is live from now on, whoever has to end early for it."""
+    def serve(self, row):
+        """Admit a request. Live requests are freed early if it needs their blocks."""
         hit: cython.int
         self.before(row)
         hit = self.admit(row)
@@ -147,63 +117,48 @@ class Engine:
         self.row = row + 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def peek(self, row: cython.Py_ssize_t) -> cython.int:
-        """How many blocks a request would hit now; nothing changes by asking."""
+    def peek(self, row):
+        """Number of blocks that a request would hit now. Has no side effects."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _retire(self, row: cython.Py_ssize_t) -> cython.int:
-        """Finish the requests that ended before a request comes."""
+    def _retire(self, row):
+        """Finish the requests that end before a request arrives."""
         ending: cython.Py_ssize_t
-        if self.kind == WINDOW:
-            while self.live >= self.window:
+        if self.kind == CONCURRENCY:
+            while self.live >= self.concurrency:
                 while not self.admitted[self.oldest]:
                     self.oldest += 1
                 self._end(self.oldest)
-        elif self.kind == TIMED:
+        elif self.kind == OPEN_LOOP:
             while self.ended < self.by_end.shape[0]:
                 ending = self.by_end[self.ended]
-                if self.end[ending] > self.arrival[row] or ending >= row:  # the latter ends as it arrives
+                if self.end[ending] > self.arrival[row] or ending >= row:  # ending >= row: it has not arrived yet
                     break
                 self.ended += 1
                 if self.admitted[ending]:
                     self._end(ending)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _end(self, row: cython.Py_ssize_t) -> cython.int:
+    def _end(self, row):
         self.admitted[row] = 0
         self.live -= 1
         return self.finish(row)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _free_oldest(self, but: cython.Py_ssize_t) -> cython.int:
-        """Finish the live request that was admitted first, other than `but`, before its time."""
-        while self.oldest < but and not self.admitted[self.oldest]:
+    def _free_oldest(self, row):
+        """Finish the oldest live request early, to make room for request `row`."""
+        while self.oldest < row and not self.admitted[self.oldest]:
             self.oldest += 1
-        if self.oldest >= but:
+        if self.oldest >= row:
             with cython.gil:
                 raise UsageError(
-                    f"a capacity of {self.context.capacity:,} blocks does not hold request {but:,} alone. Try more."
+                    f"a capacity of {self.context.capacity:,} blocks does not hold request {row:,} alone. Try more."
                 )
         self.early_frees += 1
         return self._end(self.oldest)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _finish_all(self) -> cython.int:
+    def _finish_all(self):
         ending: cython.Py_ssize_t
-        if self.kind == TIMED:
+        if self.kind == OPEN_LOOP:
             while self.ended < self.by_end.shape[0]:
                 ending = self.by_end[self.ended]
                 self.ended += 1

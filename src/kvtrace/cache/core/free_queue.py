@@ -1,47 +1,26 @@
-"""vLLM's block pool: one queue of free physical blocks, cached or not, which new blocks are taken from the head of.
+"""vLLM's block pool: one queue of free physical blocks, cached or not; allocation takes the block at its head.
 
-A cached block that is free keeps its hash until it is taken. A block that is computed a second time becomes a second
-copy under the same hash; which copy a later request finds, and where a freed block without a hash goes, are switches.
+A free cached block keeps its hash until it is taken. A block that is computed twice becomes a second copy under the
+same hash. Two options choose which copy a later request finds, and where a freed block without a hash goes.
 Twin: tests/reference/free_queue.py.
 """
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
-    from cython.cimports.kvtrace.cache.policies.base import Context
-
-NOTHING = cython.declare(cython.int, -1)  # no copy of a block; no hash
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
+from cython.cimports.kvtrace.cache.policies.base import Context
 
 
-@cython.final
-@cython.cclass
 class FreeQueue(Engine):
     """`context.capacity` physical blocks, all free at first; each holds a block of the trace, or one without a hash.
 
-    With `unhashed_first` a freed block without a hash goes to the head of the queue, else to its end as the others do.
-    With `newest_copy` the copy registered last is found, and no other any more, else the first that is still there.
+    With `unhashed_first`, a freed block without a hash goes to the head of the queue, else to its end like the others.
+    With `newest_copy`, only the last registered copy is found; otherwise the first copy that is still cached.
     """
 
-    capacity: cython.int  # also the queue's end: its head is next[capacity], its last block previous[capacity]
-    free: cython.int  # physical blocks in the queue
-    unhashed_first: cython.bint
-    newest_copy: cython.bint
-    next: cython.int[::1]  # physical block -> the next in the queue
-    previous: cython.int[::1]
-    pins: cython.int[::1]  # physical block -> live requests that hold it
-    holds: cython.int[::1]  # physical block -> the trace's block whose hash it has
-    copy: cython.int[::1]  # the trace's block -> the copy that is found
-    later: cython.int[::1]  # physical block -> the copy registered next; after the last comes the first
-    earlier: cython.int[::1]
-    held: cython.int[::1]  # the physical blocks of live requests, one request after the other
-    begin: cython.longlong[::1]  # row -> where its physical blocks begin in `held`
-    top: cython.longlong
-
-    def __init__(self, context: Context, jobs, unhashed_first=True, newest_copy=False):
-        Engine.__init__(self, context, jobs)
-        blocks: cython.int = min(context.capacity, int(jobs.most.sum()))  # more are never taken
+    def __init__(self, context: Context, demand, unhashed_first=True, newest_copy=False):
+        Engine.__init__(self, context, demand)
+        blocks: cython.int = min(context.capacity, int(demand.max_blocks.sum()))  # more are never taken
         self.capacity = self.free = blocks
         self.unhashed_first, self.newest_copy = unhashed_first, newest_copy
         self.next = np.arange(1, blocks + 2, dtype=np.int32)
@@ -51,39 +30,33 @@ class FreeQueue(Engine):
         self.holds = np.full(blocks, NOTHING, dtype=np.int32)
         self.copy = np.full(context.blocks, NOTHING, dtype=np.int32)
         self.later, self.earlier = np.empty((2, blocks), dtype=np.int32)
-        self.held = np.empty(int(jobs.most.sum()), dtype=np.int32)
-        self.begin = np.empty(len(jobs.full), dtype=np.int64)
+        self.held = np.empty(int(demand.max_blocks.sum()), dtype=np.int32)
+        self.begin = np.empty(len(demand.full), dtype=np.int64)
         self.top = 0
 
-    def recount(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
         pins, holds, copy = np.asarray(self.pins), np.asarray(self.holds), np.asarray(self.copy)
         if pins.any():
-            return f"{int((pins != 0).sum()):,} blocks are pinned by no request"
+            return f"{int((pins != 0).sum()):,} blocks are still pinned"
         queued = self._queued()
         if not queued == self.free == self.capacity:
-            return f"{queued:,} of {self.capacity:,} blocks are free, {self.free:,} are counted"
-        found = np.flatnonzero(copy != NOTHING)
-        if (holds[copy[found]] != found).any():
-            return "a hash names a block that no longer has it"
-        if not self.newest_copy and len(found) != len(np.unique(holds[holds != NOTHING])):
-            return "a cached block can't be found by its hash"
+            return f"{queued:,} of {self.capacity:,} blocks are free, {self.free:,} are counted as free"
+        cached = np.flatnonzero(copy != NOTHING)
+        if (holds[copy[cached]] != cached).any():
+            return "a hash maps to a block that does not have it"
+        if not self.newest_copy and len(cached) != len(np.unique(holds[holds != NOTHING])):
+            return "a cached block is missing from the hash table"
         return None
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def peek(self, row: cython.Py_ssize_t) -> cython.int:
+    def peek(self, row):
         hit: cython.int = 0
         start: cython.Py_ssize_t = self.start[row]
         while hit < self.limit[row] and self.copy[self.ids[start + hit]] != NOTHING:
             hit += 1
         return hit
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+    def admit(self, row):
         i: cython.int
         physical: cython.int
         hit: cython.int = 0
@@ -96,7 +69,7 @@ class FreeQueue(Engine):
                 break
             idle += self.pins[physical] == 0
             hit += 1
-        if blocks - hit + idle > self.free:  # idle blocks that are hit leave the queue too
+        if blocks - hit + idle > self.free:  # idle hit blocks leave the queue too
             return NO_ROOM
         if self.live == 0:
             self.top = 0
@@ -114,10 +87,7 @@ class FreeQueue(Engine):
             self._take()
         return hit
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def grow(self, row: cython.Py_ssize_t) -> cython.int:
+    def grow(self, row):
         k: cython.int
         blocks: cython.int = self.grown[row] + self.grown_tail[row]
         if blocks - self.tail[row] > self.free:
@@ -125,14 +95,11 @@ class FreeQueue(Engine):
         for k in range(blocks):
             if k >= self.tail[row]:
                 self._take()
-            if k < self.grown[row]:  # the first may be the tail, full by now
+            if k < self.grown[row]:  # the first one may be the prompt's tail, which is full now
                 self._register(self.held[self.begin[row] + self.full[row] + k], self.fresh[row] + k)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def finish(self, row: cython.Py_ssize_t) -> cython.int:
+    def finish(self, row):
         k: cython.longlong
         physical: cython.int
         blocks: cython.longlong = self.full[row]
@@ -147,11 +114,8 @@ class FreeQueue(Engine):
                     self._join(physical, self.capacity)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _take(self) -> cython.int:
-        """Take the block at the queue's head for the request being served; what it held is cached no longer."""
+    def _take(self):
+        """Take the block at the queue's head for the current request and drop its cached content."""
         physical: cython.int = self.next[self.capacity]
         self._leave(physical)
         if self.holds[physical] != NOTHING:
@@ -162,20 +126,14 @@ class FreeQueue(Engine):
         self.top += 1
         return physical
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _leave(self, physical: cython.int) -> cython.int:
+    def _leave(self, physical):
         self.next[self.previous[physical]] = self.next[physical]
         self.previous[self.next[physical]] = self.previous[physical]
         self.free -= 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _join(self, physical: cython.int, follower: cython.int) -> cython.int:
-        """Put a block into the queue, before another or before the end."""
+    def _join(self, physical, follower):
+        """Insert a block into the queue before `follower`, which may be the end of the queue."""
         self.next[physical] = follower
         self.previous[physical] = self.previous[follower]
         self.next[self.previous[follower]] = physical
@@ -183,26 +141,20 @@ class FreeQueue(Engine):
         self.free += 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _register(self, physical: cython.int, block: cython.int) -> cython.int:
-        """Give a physical block the hash of a block of the trace, as its last copy."""
-        found: cython.int = self.copy[block]
+    def _register(self, physical, block):
+        """Register a physical block under the hash of a block of the trace, as its last copy."""
+        first: cython.int = self.copy[block]
         self.holds[physical] = block
-        if found == NOTHING or self.newest_copy:
+        if first == NOTHING or self.newest_copy:
             self.copy[block] = self.later[physical] = self.earlier[physical] = physical
         else:
-            self.later[physical], self.earlier[physical] = found, self.earlier[found]
-            self.later[self.earlier[found]] = physical
-            self.earlier[found] = physical
+            self.later[physical], self.earlier[physical] = first, self.earlier[first]
+            self.later[self.earlier[first]] = physical
+            self.earlier[first] = physical
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _forget(self, physical: cython.int) -> cython.int:
-        """Take a physical block's hash away; the copy registered next is found in its place."""
+    def _forget(self, physical):
+        """Remove a physical block's hash. If lookups found this copy, they now find the copy registered next."""
         block: cython.int = self.holds[physical]
         self.holds[physical] = NOTHING
         if self.copy[block] == physical:
@@ -211,11 +163,8 @@ class FreeQueue(Engine):
         self.earlier[self.later[physical]] = self.earlier[physical]
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _queued(self) -> cython.int:
-        """The blocks in the queue, counted by walking it, both ways at once."""
+    def _queued(self):
+        """Number of blocks in the queue, by walking it and checking the links in both directions."""
         count: cython.int = 0
         physical: cython.int = self.next[self.capacity]
         while physical != self.capacity and self.previous[self.next[physical]] == physical and count <= self.capacity:

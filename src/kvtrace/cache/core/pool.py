@@ -1,58 +1,50 @@
-"""The founding document's cache: one table of blocks by hash, reference counts, and a policy over the idle ones.
+"""The cache of Lin's report: a table of blocks by hash, reference counts, and a policy over the idle blocks.
 
-What one request does: match its leading resident blocks, pin them, allocate the missing ones root first, and at its
-end unpin all of them tail first. Twin: tests/reference/pool.py.
+A request matches its leading resident blocks, pins them, and allocates the missing ones root first. At its end it
+unpins all of them tail first. Twin: tests/reference/pool.py.
 """
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, SERIAL, Engine
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
 
-ABSENT = cython.declare(cython.int, -1)  # pins of a block that is not resident
-FAR = cython.declare(cython.int, 24)  # so many blocks before one is wanted, its pins and the policy's state are fetched
-NEAR = cython.declare(cython.int, 12)
-ONE = cython.declare(cython.int, 0)  # the kind of schedule c1, as core/engine.py has it
-LARGE = cython.declare(cython.int, 1 << 17)  # blocks whose state does not stay in a processor's own memory
-
-
-@cython.cclass
 class Pool(Engine):
-    """Residency, pins and counts of a cache of `context.capacity` blocks whose idle ones go in the policy's order.
+    """A cache of `context.capacity` blocks: residency, pins and counts. The policy orders the idle blocks.
 
-    With `total` the capacity bounds live and idle blocks together, else the idle ones alone. With `leaf_first` only
-    blocks without a resident child are evictable; `jobs.parent` says whose child a block is.
+    With `total` the capacity bounds live and idle blocks together, else only idle blocks. With `leaf_first` only
+    blocks without a resident child are evictable; `demand.parent` says whose child a block is.
     """
 
-    def __init__(self, context: Context, jobs, policy: Policy, total=True, leaf_first=False):
-        Engine.__init__(self, context, jobs)
+    def __init__(self, context: Context, demand, policy: Policy, total=True, leaf_first=False):
+        Engine.__init__(self, context, demand)
         self.policy, self.needs_lock = policy, policy.needs_lock
         self.capacity, self.total, self.parents_last = context.capacity, total, leaf_first
         self.leaf_first = leaf_first and not policy.keeps_parents
-        self.pins = np.full(context.blocks, ABSENT, dtype=np.int32)  # block -> live requests that hold it
-        self.parent = jobs.parent if leaf_first else np.empty(0, dtype=np.int32)
-        self.children = np.zeros(
-            context.blocks if self.leaf_first else 0, dtype=np.int32
-        )  # block -> its resident children
+        self.pins = np.full(context.blocks, ABSENT, dtype=np.int32)  # block -> number of live requests that hold it
+        self.parent = demand.parent if leaf_first else np.empty(0, dtype=np.int32)
+        # block -> number of its resident children
+        self.children = np.zeros(context.blocks if self.leaf_first else 0, dtype=np.int32)
         self.resident = self.idle = self.unhashed = 0
         self.fetches = context.blocks > LARGE and not policy.needs_lock
-        # whether requests for one block, one at a time, may be served by `_serve_one`: most of a storage trace
-        self.brief = total and not self.leaf_first and not self.grows and not policy.expires and self.capacity > 0
+        # whether `_serve_one` can run requests for one block, one at a time: most requests of a storage trace
+        self.one_block_path = (
+            total and not self.leaf_first and not self.grows and not policy.expires and self.capacity > 0
+        )
 
     def residents(self):
-        """The blocks that are resident, in order of their numbers."""
+        """The resident blocks, in ascending order."""
         return np.flatnonzero(np.asarray(self.pins) != ABSENT)
 
-    def recount(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
         pins = np.asarray(self.pins)
         if (pins > 0).any() or self.unhashed:
-            return f"{int((pins > 0).sum()) + self.unhashed:,} blocks are pinned by no request"
+            return f"{int((pins > 0).sum()) + self.unhashed:,} blocks are still pinned"
         if (pins == 0).sum() != self.idle or self.idle != self.resident:
             return f"{self.idle:,} blocks are counted as idle, {int((pins == 0).sum()):,} are"
         if self.idle > self.capacity:
@@ -63,10 +55,7 @@ class Pool(Engine):
                 return "a block outlived its parent"
         return None
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def before(self, row: cython.Py_ssize_t) -> cython.int:
+    def before(self, row):
         block: cython.int
         if self.policy.expires:
             block = self.policy.expired()
@@ -75,13 +64,10 @@ class Pool(Engine):
                 block = self.policy.expired()
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _advance(self, stop: cython.Py_ssize_t) -> cython.int:
-        """As any engine does, but for requests that ask for one block while nothing else is live."""
+    def _advance(self, stop):
+        """As in Engine, with a shorter path for requests for one block while no other request is live."""
         row: cython.Py_ssize_t
-        if not self.brief or self.kind != ONE or self.live:
+        if not self.one_block_path or self.kind != SERIAL or self.live:
             return Engine._advance(self, stop)
         while self.row < stop:
             row = self.row
@@ -92,51 +78,39 @@ class Pool(Engine):
                 self.row = row + 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _serve_one(self, row: cython.Py_ssize_t, at: cython.Py_ssize_t) -> cython.int:
-        """A whole request for one block, at a place in ids, where nothing else is live: what admit and finish do.
+    def _serve_one(self, row, i):
+        """Run a request for one block, ids[i], while no other request is live: `admit` and `finish` in one.
 
-        Nothing is pinned before and after, so there is room, and pins need not go up and down again.
+        Nothing is pinned before and after, so there is always room, and the block's pins need not change.
         """
-        block: cython.int = self.ids[at]
+        block: cython.int = self.ids[i]
         self.context.request = row
         self.context.now = self.arrival[row]
         if self.fetches:
-            self._fetch(at, at + 1)
+            self._fetch(i, i + 1)
         if self.pins[block] != ABSENT:
             self.hit[row] = self.limit[row]
-            return self.policy.touch(block)
+            return self.policy.hit_idle(block)
         if self.policy.misses:
             self.policy.miss(block)
         self._make_room()
         self.pins[block] = 0
         self.resident += 1
         self.idle += 1
-        return self.policy.bring(block)
+        return self.policy.insert_idle(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def peek(self, row: cython.Py_ssize_t) -> cython.int:
+    def peek(self, row):
         return min(self.resident_run(row), self.limit[row])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def resident_run(self, row: cython.Py_ssize_t) -> cython.int:
-        """How many of a request's leading blocks are resident."""
+    def resident_run(self, row):
+        """Number of a request's leading blocks that are resident."""
         i: cython.Py_ssize_t = self.start[row]
         stop: cython.Py_ssize_t = i + self.full[row]
         while i < stop and self.pins[self.ids[i]] != ABSENT:
             i += 1
         return cython.cast(cython.int, i - self.start[row])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+    def admit(self, row):
         i: cython.Py_ssize_t
         block: cython.int
         start: cython.Py_ssize_t = self.start[row]
@@ -146,7 +120,7 @@ class Pool(Engine):
         hit: cython.int = self.resident_run(row)  # match
         if self.total and not self._fits(row, start, start + hit, stop):
             return NO_ROOM
-        for i in range(start, stop):  # pin: also what is resident below a gap, and is computed again in its place
+        for i in range(start, stop):  # pin, including blocks resident below a gap, which are computed again in place
             block = self.ids[i]
             if self.pins[block] != ABSENT:
                 if self.pins[block] == 0:
@@ -167,33 +141,28 @@ class Pool(Engine):
             self.unhashed += 1
         return min(hit, self.limit[row])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def grow(self, row: cython.Py_ssize_t) -> cython.int:
+    def grow(self, row):
         k: cython.int
-        turned: cython.int = self.tail[row] if self.grown[row] else 0  # the tail, once full, is the first grown block
-        more: cython.longlong = self.grown[row] + self.grown_tail[row] - self.tail[row]
-        if self.total and more > self.capacity - self.resident - self.unhashed + self.idle:
+        # the prompt's tail becomes the first output block once it is full
+        filled_tail: cython.int = self.tail[row] if self.grown[row] else 0
+        need: cython.longlong = self.grown[row] + self.grown_tail[row] - self.tail[row]
+        if self.total and need > self.capacity - self.resident - self.unhashed + self.idle:
             return NO_ROOM
         for k in range(self.grown[row]):
             if self.policy.misses:
                 self.policy.miss(self.fresh[row] + k)
-            if k == 0 and turned:
+            if k == 0 and filled_tail:
                 self.unhashed -= 1
             elif self.total:
                 self._make_room()
             self._insert(self.fresh[row] + k)
-        if self.grown_tail[row] > self.tail[row] - turned:
+        if self.grown_tail[row] > self.tail[row] - filled_tail:
             if self.total:
                 self._make_room()
             self.unhashed += 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def finish(self, row: cython.Py_ssize_t) -> cython.int:
+    def finish(self, row):
         k: cython.Py_ssize_t
         self.unhashed -= self.grown_tail[row] if self.grows else self.tail[row]
         if self.grows:
@@ -203,23 +172,16 @@ class Pool(Engine):
             self._unpin(self.ids[k])
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _fetch(self, start: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.int:
-        """Bring the state of blocks nearer that later requests want, as many as this one wants."""
+    def _fetch(self, start, stop):
+        """Prefetch the state of as many upcoming blocks as this request has."""
         i: cython.Py_ssize_t
         for i in range(start + FAR, min(stop + FAR, self.ids.shape[0])):
             fetch(cython.address(self.pins[self.ids[i]]))
-            self.policy.soon(self.ids[i], self.ids[i - FAR + NEAR])
+            self.policy.prefetch(self.ids[i], self.ids[i - FAR + NEAR])
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _fits(self, row: cython.Py_ssize_t, start: cython.Py_ssize_t, gap: cython.Py_ssize_t,
-              stop: cython.Py_ssize_t) -> cython.bint:  # fmt: skip
-        """Whether the blocks that a request lacks can be had without those it holds."""
+    def _fits(self, row, start, gap, stop):
+        """Whether there is room for a request's missing blocks without evicting its resident ones."""
         i: cython.Py_ssize_t
         free: cython.longlong = self.capacity - self.resident - self.unhashed
         need: cython.longlong = stop - gap + self.tail[row]
@@ -234,23 +196,17 @@ class Pool(Engine):
                 free -= self.pins[self.ids[i]] == 0
         return need <= free
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _make_room(self) -> cython.int:
-        """Evict one block if the cache is full; there is an idle one, `_fits` saw to it."""
+    def _make_room(self):
+        """Evict one block if the cache is full. `_fits` has checked that an idle block exists."""
         if self.resident + self.unhashed >= self.capacity:
             return self._evict(self._victim())
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _victim(self) -> cython.int:
-        """The policy's victim, checked: a policy may be anybody's."""
+    def _victim(self):
+        """The policy's victim, checked because the policy may be a user's."""
         block: cython.int
         if self.fetches:
-            block = self.policy.coming()
+            block = self.policy.likely_victim()
             if block >= 0:
                 fetch(cython.address(self.pins[block]))
         block = self.policy.victim()
@@ -262,31 +218,26 @@ class Pool(Engine):
         ):
             with cython.gil:
                 raise UsageError(
-                    f"the policy named {self._described(block)} as its victim. Try one that it was given by release."
+                    f"the policy's victim is {self._described(block)}. "
+                    "Return a block that was released and not used since."
                 )
         return block
 
-    def _described(self, block: cython.int):
+    def _described(self, block):
         if block < 0 or block >= len(self.pins):
-            return "no block" if block < 0 else f"block {block:,}, which does not exist,"
+            return "no block" if block < 0 else f"block {block:,}, which does not exist"
         if self.pins[block] == ABSENT:
-            return f"block {block:,}, which is not resident,"
-        return f"block {block:,}, which {'is pinned' if self.pins[block] else 'has a resident child'},"
+            return f"block {block:,}, which is not resident"
+        return f"block {block:,}, which {'is pinned' if self.pins[block] else 'has a resident child'}"
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _insert(self, block: cython.int) -> cython.int:
+    def _insert(self, block):
         self.pins[block] = 1
         self.resident += 1
         if self.leaf_first and self.parent[block] >= 0:
             self.children[self.parent[block]] += 1
         return self.policy.insert(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _unpin(self, block: cython.int) -> cython.int:
+    def _unpin(self, block):
         self.pins[block] -= 1
         if self.pins[block] == 0:
             self.idle += 1
@@ -296,10 +247,7 @@ class Pool(Engine):
                 self._evict(self._victim())
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _evict(self, block: cython.int) -> cython.int:
+    def _evict(self, block):
         parent: cython.int
         self.pins[block] = ABSENT
         self.resident -= 1

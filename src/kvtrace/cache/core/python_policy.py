@@ -1,103 +1,67 @@
-"""A user's policy, written in Python, in the place of a compiled one: each verb is a call that lets exceptions through.
+"""Runs a user's policy written in Python: each verb calls the object's method. Exceptions propagate.
 
-The lock is held for the whole run, so a call costs what a call from Python costs.
+The run holds the interpreter lock throughout, so a verb costs as much as a Python call.
 """
 
 import cython
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 
+class PythonPolicy(Policy):
+    """Calls the object's methods of the same names; `expired` and `miss` only if the object has them."""
 
-@cython.final
-@cython.cclass
-class Borrowed(Policy):
-    """Hands the verbs to an object's methods of the same names; `expired` and `miss` where the object has them."""
-
-    held: object
-    _insert: object
-    _use: object
-    _release: object
-    _victim: object
-    _remove: object
-    _expired: object
-    _miss: object
-
-    def __init__(self, context: Context, held):
+    def __init__(self, context: Context, user_policy):
         Policy.__init__(self, context)
         self.needs_lock = True
-        self.held = held
-        self._insert, self._use, self._release = held.insert, held.use, held.release
-        self._victim, self._remove = held.victim, held.remove
-        self._expired = getattr(held, "expired", None)
+        self.user_policy = user_policy
+        self._insert, self._use, self._release = user_policy.insert, user_policy.use, user_policy.release
+        self._victim, self._remove = user_policy.victim, user_policy.remove
+        self._expired = getattr(user_policy, "expired", None)
         self.expires = self._expired is not None
-        self._miss = getattr(held, "miss", None)
+        self._miss = getattr(user_policy, "miss", None)
         self.misses = self._miss is not None
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         with cython.gil:
             self._insert(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         with cython.gil:
             self._use(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         with cython.gil:
             self._release(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         with cython.gil:
             return _number(self._victim())
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         with cython.gil:
             self._remove(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def expired(self) -> cython.int:
+    def expired(self):
         with cython.gil:
             return _number(self._expired())
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def miss(self, block: cython.int) -> cython.int:
+    def miss(self, block):
         with cython.gil:
             self._miss(block)
         return 0
 
 
-@cython.cfunc
-@cython.exceptval(-1, check=False)
-def _number(answer: object) -> cython.int:
-    """A block's number; None and what is below 0 are none."""
-    if answer is None:
+def _number(result):
+    """The block number that a method returned; NONE for None and for negative numbers."""
+    if result is None:
         return NONE
-    if not hasattr(answer, "__index__"):
-        raise UsageError(f"the policy named a {type(answer).__name__} as its victim. Return a block's number.")
-    number = answer.__index__()
+    if not hasattr(result, "__index__"):
+        raise UsageError(f"the policy returned a {type(result).__name__} as its victim. Return a block number or None.")
+    number = result.__index__()
     return NONE if number < 0 or number > 0x7FFFFFFF else number

@@ -1,43 +1,26 @@
-"""SGLang's radix cache: a tree whose nodes are runs of blocks, and unlocked leaves that go as a whole.
+"""SGLang's radix cache: a tree whose nodes are runs of blocks; eviction removes whole unlocked leaves.
 
-Block ids are a forest, so two paths that hold the same id at a depth agree up to there: a match compares a node's last
-block, or halves the run until it finds where the paths part; it needs no hash, and a run is a place in the trace's own
-ids. A request costs what the nodes on its path cost, however many blocks they hold. Twin: tests/reference/radix.py.
+Block ids form a forest, so two paths with the same id at a depth are equal up to that depth. A match therefore compares
+a node's last block, or finds the end of the common part by bisection. It needs no hashes, and a run is a position in
+the trace's own ids. A request costs time per node on its path, not per block. Twin: tests/reference/radix.py.
 """
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
+from cython.cimports.kvtrace.cache.policies.base import Context
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
-    from cython.cimports.kvtrace.cache.policies.base import Context
-
-ROOT = cython.declare(cython.int, 0)
-LRU = cython.declare(cython.int, 0)
-MRU = cython.declare(cython.int, 1)
-FIFO = cython.declare(cython.int, 2)
-FILO = cython.declare(cython.int, 3)
-LFU = cython.declare(cython.int, 4)
-SLRU = cython.declare(cython.int, 5)
-PRIORITY = cython.declare(cython.int, 6)
 ORDERS = {"lru": LRU, "mru": MRU, "fifo": FIFO, "filo": FILO, "lfu": LFU, "slru": SLRU, "priority": PRIORITY}
-PROTECTED = cython.declare(cython.longlong, 2)  # slru: from so many requests on, a node goes after all others
-UNCOUNTED = cython.declare(cython.longlong, 1 << 62)  # no path is as long: a walk that counts no request
+PROTECTED = cython.declare(cython.longlong, 2)  # slru: nodes with at least this many requests are evicted last
+UNCOUNTED = cython.declare(cython.longlong, 1 << 62)  # longer than any path: the walk counts no request
 HIGHEST = cython.declare(cython.longlong, (1 << 63) - 1)
-LOWEST = cython.declare(cython.longlong, -HIGHEST - 1)  # a walk that raises no priority
+LOWEST = cython.declare(cython.longlong, -HIGHEST - 1)  # the walk raises no priority
 
 
-@cython.cclass
 class Leaves:
-    """Nodes in a heap, the next victim first: by key, and among equals by last use."""
-
-    key: cython.longlong[::1]  # one value a node
-    used: cython.longlong[::1]
-    place: cython.int[::1]  # where in the heap, -1 = not there
-    heap: cython.int[::1]
-    count: cython.int
+    """A heap of nodes, the next victim first: by key, then by last use."""
 
     def __init__(self, nodes):
         self.key, self.used = np.zeros((2, nodes), dtype=np.int64)
@@ -45,14 +28,11 @@ class Leaves:
         self.count = 0
 
     def nodes(self):
-        """Which there are, in order of their numbers."""
+        """The nodes in the heap, in ascending order."""
         return np.sort(np.asarray(self.heap)[: self.count])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def put(self, node: cython.int, key: cython.longlong, used: cython.longlong) -> cython.int:
-        """Add a node, or move it to where its key now belongs."""
+    def put(self, node, key, used):
+        """Add a node, or move it to the position of its new key."""
         self.key[node], self.used[node] = key, used
         if self.place[node] < 0:
             self._set(self.count, node)
@@ -60,102 +40,63 @@ class Leaves:
         self._rise(self.place[node])
         return self._sink(self.place[node])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def drop(self, node: cython.int) -> cython.int:
-        """Take a node away, if it is there; the last one fills its place."""
-        at: cython.int = self.place[node]
-        if at < 0:
+    def drop(self, node):
+        """Remove a node if it is in the heap; the last node fills its place."""
+        place: cython.int = self.place[node]
+        if place < 0:
             return 0
         self.place[node] = -1
         self.count -= 1
-        if at < self.count:
+        if place < self.count:
             node = self.heap[self.count]
-            self._set(at, node)
-            self._rise(at)
+            self._set(place, node)
+            self._rise(place)
             self._sink(self.place[node])
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _before(self, node: cython.int, other: cython.int) -> cython.bint:
+    def _before(self, node, other):
         if self.key[node] != self.key[other]:
             return self.key[node] < self.key[other]
         return self.used[node] < self.used[other]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _set(self, at: cython.int, node: cython.int) -> cython.int:
-        self.heap[at] = node
-        self.place[node] = at
+    def _set(self, place, node):
+        self.heap[place] = node
+        self.place[node] = place
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _rise(self, at: cython.int) -> cython.int:
-        node: cython.int = self.heap[at]
-        while at > 0 and self._before(node, self.heap[(at - 1) // 2]):
-            self._set(at, self.heap[(at - 1) // 2])
-            at = (at - 1) // 2
-        return self._set(at, node)
+    def _rise(self, place):
+        node: cython.int = self.heap[place]
+        while place > 0 and self._before(node, self.heap[(place - 1) // 2]):
+            self._set(place, self.heap[(place - 1) // 2])
+            place = (place - 1) // 2
+        return self._set(place, node)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _sink(self, at: cython.int) -> cython.int:
-        node: cython.int = self.heap[at]
-        child: cython.int = 2 * at + 1
+    def _sink(self, place):
+        node: cython.int = self.heap[place]
+        child: cython.int = 2 * place + 1
         while child < self.count:
             if child + 1 < self.count and self._before(self.heap[child + 1], self.heap[child]):
                 child += 1
             if not self._before(self.heap[child], node):
                 break
-            self._set(at, self.heap[child])
-            at, child = child, 2 * child + 1
-        return self._set(at, node)
+            self._set(place, self.heap[child])
+            place, child = child, 2 * child + 1
+        return self._set(place, node)
 
 
-@cython.cclass
 class Radix(Engine):
-    """Nodes, locks and the heap of leaves of a tree that holds `context.capacity` blocks, those of live requests too.
+    """A radix tree of `context.capacity` blocks, including those of live requests: nodes, locks, heap of leaves.
 
-    `policy` is one of SGLang's seven eviction orders; `priority` (int64, one a request) is what requests ask for under
-    the order of that name, and may be None under any other. UsageError for a policy that SGLang does not have.
+    `policy` is one of SGLang's seven eviction policies. `priority` (int64, one per request) is used by the policy of
+    that name, and can be None for the others. Raises UsageError for a policy that SGLang does not have.
     """
 
-    # the tree, one value a node; the root is node 0
-    run: cython.longlong[::1]  # where its blocks begin in ids; a run of grown blocks: -1 - the first one's number
-    length: cython.int[::1]  # blocks, 0 = no such node now
-    parent: cython.int[::1]
-    children: cython.int[::1]  # how many
-    locks: cython.int[::1]  # live requests whose path it lies on
-    requests: cython.int[::1]  # that inserted it or passed through it: SGLang's hit_count
-    rank: cython.longlong[::1]  # the highest priority of those
-    used: cython.longlong[::1]  # times, by a clock that ticks at each step
-    created: cython.longlong[::1]
-    unused: cython.int[::1]  # node numbers to be had, a stack
-    unused_nodes: cython.Py_ssize_t
-    head: cython.int[::1]  # block -> the node that begins with it, -1 = none
-    held: cython.int[::1]  # row -> the node that a live request locks
-    priority: cython.const[cython.longlong][::1]  # row -> what it asks for
-    order: cython.int
-    leaves: Leaves  # those that no live request holds
-    capacity: cython.longlong
-    free: cython.longlong  # blocks
-    idle: cython.longlong  # blocks of unlocked nodes: all of them can be evicted
-    clock: cython.longlong
-    matched: cython.longlong  # blocks that the last walk found
-
-    def __init__(self, context: Context, jobs, policy="lru", priority=None):
-        Engine.__init__(self, context, jobs)
+    def __init__(self, context: Context, demand, policy="lru", priority=None):
+        Engine.__init__(self, context, demand)
         if policy not in ORDERS:
-            raise UsageError(f"SGLang has no eviction order {policy!r}. Try {', '.join(ORDERS)}.")
-        rows, capacity = len(jobs.full), context.capacity
-        # a request adds four nodes at most: two splits, its prompt's rest and its output
+            raise UsageError(f"SGLang has no eviction policy {policy!r}. Try {', '.join(ORDERS)}.")
+        rows, capacity = len(demand.full), context.capacity
+        # a request adds at most four nodes: two splits, the rest of its prompt, and its output
         nodes = 1 + min(capacity, context.blocks, 4 * rows)
         self.run, self.used, self.created, self.rank = np.zeros((4, nodes), dtype=np.int64)
         self.length, self.parent, self.children, self.locks, self.requests = np.zeros((5, nodes), dtype=np.int32)
@@ -167,7 +108,7 @@ class Radix(Engine):
         self.idle = self.clock = self.matched = 0
 
     def residents(self):
-        """The blocks that are resident, in order of their numbers."""
+        """The resident blocks, in ascending order."""
         ids, run, length = np.asarray(self.ids), np.asarray(self.run), np.asarray(self.length)
         runs = [
             ids[run[node] : run[node] + length[node]] if run[node] >= 0 else np.arange(length[node]) - 1 - run[node]
@@ -176,28 +117,25 @@ class Radix(Engine):
         return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *runs]))
 
     def nodes(self):
-        """How many nodes the tree has, the root aside."""
+        """Number of nodes in the tree, without the root."""
         return int(np.count_nonzero(np.asarray(self.length)))
 
-    def recount(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
         length, locks, children = np.asarray(self.length), np.asarray(self.locks), np.asarray(self.children)
-        there = length > 0
-        if locks[there].any():
-            return f"{int((locks[there] > 0).sum()):,} nodes are locked by no request"
+        exists = length > 0
+        if locks[exists].any():
+            return f"{int((locks[exists] > 0).sum()):,} nodes are still locked"
         if length.sum() + self.free != self.capacity or length.sum() != self.idle:
             return f"{int(length.sum()):,} blocks are resident and {self.free:,} free in a cache of {self.capacity:,}"
-        if (np.bincount(np.asarray(self.parent)[there], minlength=len(there)) != children).any():
-            return "a node's children are miscounted"
-        if not np.array_equal(self.leaves.nodes(), np.flatnonzero(there & (children == 0))):
-            return "a leaf is missing among those to evict"
+        if (np.bincount(np.asarray(self.parent)[exists], minlength=len(exists)) != children).any():
+            return "a node's count of children is wrong"
+        if not np.array_equal(self.leaves.nodes(), np.flatnonzero(exists & (children == 0))):
+            return "a leaf is missing in the eviction heap"
         return None
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def peek(self, row: cython.Py_ssize_t) -> cython.int:
-        """As a walk does, but nothing is refreshed or split."""
+    def peek(self, row):
+        """Number of blocks that a request would hit now: a walk that refreshes and splits no node."""
         child: cython.int
         same: cython.int
         done: cython.longlong = 0
@@ -212,11 +150,8 @@ class Radix(Engine):
                 break
         return cython.cast(cython.int, done)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def admit(self, row: cython.Py_ssize_t) -> cython.int:
-        """Match, lock, make room, insert; a match without room still refreshes and splits nodes, as SGLang's does."""
+    def admit(self, row):
+        """Match, lock, make room, insert. Without room, the match still refreshes and splits nodes, as in SGLang."""
         start: cython.longlong = self.start[row]
         node: cython.int = ROOT
         self.matched = 0
@@ -228,7 +163,7 @@ class Radix(Engine):
             self._unlock(node)
             return NO_ROOM
         end: cython.int = self._walk(start, self.full[row], 0, self.priority[row])
-        self.free += self.matched - hit  # a block that was computed again though it was there: its copy goes at once
+        self.free += self.matched - hit  # duplicates of resident blocks, computed again, are freed at once
         if self.matched < self.full[row]:
             end = self._add(end, start + self.matched, self.full[row] - self.matched, self.priority[row])
             self.head[self.ids[start + self.matched]] = end
@@ -236,34 +171,25 @@ class Radix(Engine):
         self.held[row] = end
         return cython.cast(cython.int, hit)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def grow(self, row: cython.Py_ssize_t) -> cython.int:
+    def grow(self, row):
         return 0 if self._take(self.grown[row] + self.grown_tail[row] - self.tail[row]) else NO_ROOM
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def finish(self, row: cython.Py_ssize_t) -> cython.int:
-        """Insert once more, with the output, and unlock; what has no hash is freed."""
+    def finish(self, row):
+        """Insert the path again, with the output, and unlock it. Blocks without a hash are freed."""
         self._walk(self.start[row], self.full[row], UNCOUNTED, self.priority[row])
         if self.grows and self.grown[row]:
             priority: cython.longlong = self.priority[row]
             self._add(self.held[row], -1 - cython.cast(cython.longlong, self.fresh[row]), self.grown[row], priority)
-            # the prompt is worth one more than its output
+            # the prompt's priority is one above its output's
             self._walk(self.start[row], self.full[row], UNCOUNTED, priority + (priority < HIGHEST))
         self.free += self.grown_tail[row] if self.grows else self.tail[row]
         return self._unlock(self.held[row])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _walk(self, start: cython.longlong, blocks: cython.longlong, counted: cython.longlong,
-              priority: cython.longlong) -> cython.int:  # fmt: skip
-        """The last node of a path's resident prefix, of `matched` blocks; refreshes those nodes, splits the last.
+    def _walk(self, start, blocks, counted, priority):
+        """Walk a path's resident prefix: refresh its nodes, split the last one, set `matched`; returns the last node.
 
-        Nodes that reach deeper than `counted` blocks count the request, and all on the path get its priority at least.
+        Nodes that reach deeper than `counted` blocks count the request. All nodes of the prefix get at least its
+        priority.
         """
         node: cython.int = ROOT
         child: cython.int
@@ -280,7 +206,7 @@ class Radix(Engine):
             node = child
             if same < self.length[child]:
                 node = self._split(child, same)
-                self._settle(child)  # the part that did not match is refreshed as well
+                self._settle(child)  # the part that did not match is refreshed too
             self.rank[node] = max(self.rank[node], priority)
             self.requests[node] += done > counted
             self._settle(node)
@@ -289,30 +215,24 @@ class Radix(Engine):
         self.matched = done
         return node
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _common(self, node: cython.int, at: cython.longlong, most: cython.longlong) -> cython.int:
-        """How many blocks a node's run shares with the `most` ones from `at` on; the first is the same."""
+    def _common(self, node, start, blocks):
+        """Number of leading blocks that a node's run shares with ids[start : start + blocks]; at least 1."""
         run: cython.longlong = self.run[node]
-        alike: cython.int = 1
+        same: cython.int = 1
         middle: cython.int
-        beyond: cython.int = cython.cast(cython.int, min(most, cython.cast(cython.longlong, self.length[node]))) + 1
-        if self.ids[run + beyond - 2] == self.ids[at + beyond - 2]:
+        beyond: cython.int = cython.cast(cython.int, min(blocks, cython.cast(cython.longlong, self.length[node]))) + 1
+        if self.ids[run + beyond - 2] == self.ids[start + beyond - 2]:
             return beyond - 1
-        while beyond - alike > 1:  # the first `alike` blocks are the same, the first `beyond` are not
-            middle = (alike + beyond) // 2
-            if self.ids[run + middle - 1] == self.ids[at + middle - 1]:
-                alike = middle
+        while beyond - same > 1:  # the first `same` blocks are equal, the first `beyond` blocks are not
+            middle = (same + beyond) // 2
+            if self.ids[run + middle - 1] == self.ids[start + middle - 1]:
+                same = middle
             else:
                 beyond = middle
-        return alike
+        return same
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _split(self, node: cython.int, blocks: cython.int) -> cython.int:
-        """A new node above, for a node's first blocks; it has the node's locks, requests and priority, but is new."""
+    def _split(self, node, blocks):
+        """Move a node's first blocks to a new parent node with the same locks, requests and priority; returns it."""
         upper: cython.int = self._number()
         self.run[upper], self.length[upper] = self.run[node], blocks
         self.parent[upper], self.children[upper] = self.parent[node], 1
@@ -326,12 +246,8 @@ class Radix(Engine):
         self.head[self.ids[self.run[node]]] = node
         return upper
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _add(self, parent: cython.int, run: cython.longlong, blocks: cython.longlong,
-             priority: cython.longlong) -> cython.int:  # fmt: skip
-        """A new leaf, which one request has inserted."""
+    def _add(self, parent, run, blocks, priority):
+        """Add a leaf that one request has inserted."""
         node: cython.int = self._number()
         self.run[node], self.length[node] = run, cython.cast(cython.int, blocks)
         self.parent[node], self.children[node], self.locks[node] = parent, 0, 0
@@ -343,25 +259,16 @@ class Radix(Engine):
         self._settle(node)
         return node
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _number(self) -> cython.int:
+    def _number(self):
         self.unused_nodes -= 1
         return self.unused[self.unused_nodes]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _tick(self) -> cython.longlong:
+    def _tick(self):
         self.clock += 1
         return self.clock
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _lock(self, node: cython.int, above: cython.int) -> cython.int:
-        """Hold a node and its ancestors below the one `above`."""
+    def _lock(self, node, above):
+        """Lock a node and its ancestors, up to but not including `above`."""
         while node != above:
             if self.locks[node] == 0:
                 self.idle -= self.length[node]
@@ -370,10 +277,7 @@ class Radix(Engine):
             node = self.parent[node]
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _unlock(self, node: cython.int) -> cython.int:
+    def _unlock(self, node):
         while node != ROOT:
             self.locks[node] -= 1
             if self.locks[node] == 0:
@@ -382,11 +286,8 @@ class Radix(Engine):
             node = self.parent[node]
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _take(self, blocks: cython.longlong) -> cython.bint:
-        """Make so many blocks the caller's, evicting leaves for them; False, with none evicted, if they are too few."""
+    def _take(self, blocks):
+        """Take `blocks` blocks, evicting leaves if needed. Returns False and evicts nothing if there are too few."""
         if blocks > self.free + self.idle:
             return False
         while self.free < blocks:
@@ -394,11 +295,8 @@ class Radix(Engine):
         self.free -= blocks
         return True
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _evict(self, node: cython.int) -> cython.int:
-        """Free a whole leaf; its parent may be one now."""
+    def _evict(self, node):
+        """Evict a whole leaf; its parent may become a leaf."""
         parent: cython.int = self.parent[node]
         self.leaves.drop(node)
         self.free += self.length[node]
@@ -412,20 +310,14 @@ class Radix(Engine):
         self.children[parent] -= 1
         return self._settle(parent)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _settle(self, node: cython.int) -> cython.int:
-        """Put a node where its key belongs among the leaves that may go, or take it away when it is none."""
+    def _settle(self, node):
+        """Update a node's position in the heap of evictable leaves, or remove it if it is not one."""
         if self.locks[node] == 0 and self.children[node] == 0 and node != ROOT:
             return self.leaves.put(node, self._key(node), self.used[node])
         return self.leaves.drop(node)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _key(self, node: cython.int) -> cython.longlong:
-        """What the order goes by, the smallest first."""
+    def _key(self, node):
+        """The node's key in the eviction order; the smallest key is evicted first."""
         if self.order == LRU:
             return 0
         if self.order == MRU:

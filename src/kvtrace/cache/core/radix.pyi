@@ -1,6 +1,6 @@
 import numpy as np
 
-from ..demand import Jobs
+from ..demand import BlockDemand
 from ..policies.base import Context
 from .engine import Engine
 
@@ -8,8 +8,8 @@ ORDERS: dict[str, int]
 
 class Radix(Engine):
     def __init__(
-        self, context: Context, jobs: Jobs, policy: str = "lru", priority: np.ndarray | None = None
+        self, context: Context, demand: BlockDemand, policy: str = "lru", priority: np.ndarray | None = None
     ) -> None: ...
     def residents(self) -> np.ndarray: ...
     def nodes(self) -> int: ...
-    def recount(self) -> str | None: ...
+    def self_check(self) -> str | None: ...

@@ -1,126 +1,92 @@
-"""Exclusive tiers under a pool: what the first one evicts goes to the next, and what is wanted from there comes back.
+"""Exclusive tiers below a pool: each tier's victims move to the next tier; a block that is used moves to the first.
 
-With LRU in each tier the tiers together are one LRU cache of their summed capacity. Twin: tests/reference/tiers.py.
+With LRU in each tier, the tiers together are one LRU cache of their total capacity. Twin: tests/reference/tiers.py.
 """
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
-    from cython.cimports.kvtrace.cache.core.pool import Pool
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-
-ABSENT = cython.declare(cython.int, -1)
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
+from cython.cimports.kvtrace.cache.core.pool import Pool
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
 
 
-@cython.final
-@cython.cclass
 class Tier:
-    """One tier below the first: an order over the blocks that it holds."""
-
-    policy: Policy
-    capacity: cython.longlong
-    size: cython.longlong
-    found: cython.int[::1]  # row -> hit blocks that were here
+    """One tier below the first: a policy that orders its blocks."""
 
     def __init__(self, policy: Policy, rows):
         self.policy, self.capacity, self.size = policy, policy.context.capacity, 0
-        self.found = np.zeros(rows, dtype=np.int32)
+        self.hits = np.zeros(rows, dtype=np.int32)
 
 
-@cython.final
-@cython.cclass
 class Tiers(Pool):
-    """A pool, and tiers below it that hold what it evicted."""
+    """A pool, and lower tiers for the blocks that it evicts."""
 
-    tiers: list
-    count: cython.int
-    below: cython.schar[::1]  # block -> the tier that holds it, 1 = the first below; 0 = none of them
-    gone: cython.longlong  # blocks that the last tier evicted
-    block_s: cython.const[cython.double][::1]  # tier below the first -> seconds to bring a block up
-
-    def __init__(self, context: Context, jobs, policy: Policy, lower):
-        Pool.__init__(self, context, jobs, policy)
-        self.tiers = [Tier(order, len(jobs)) for order in lower]
-        self.brief = False  # each request asks below too
+    def __init__(self, context: Context, demand, policy: Policy, lower):
+        Pool.__init__(self, context, demand, policy)
+        self.tiers = [Tier(order, len(demand)) for order in lower]
+        self.one_block_path = False  # each request looks in the lower tiers too
         self.needs_lock = True  # the tiers are Python objects in a list
         self.count = len(lower)
         self.below = np.zeros(context.blocks, dtype=np.int8)
-        self.gone = 0
-        self.block_s = np.zeros(len(lower))
+        self.last_tier_evictions = 0
+        self.block_seconds = np.zeros(len(lower))
 
-    def fetching(self, block_s):
-        """Say how many seconds a block takes from each tier below the first."""
-        self.block_s = np.ascontiguousarray(block_s, dtype=np.float64)
+    def set_fetch_seconds(self, block_seconds):
+        """Set the seconds to fetch a block from each tier below the first."""
+        self.block_seconds = np.ascontiguousarray(block_seconds, dtype=np.float64)
 
     @property
-    def found(self):
-        """Hit blocks of each request in each tier below the first: an array of (tiers, requests)."""
-        return np.array([np.asarray(cython.cast(Tier, tier).found) for tier in self.tiers])
+    def tier_hits(self):
+        """Hit blocks of each request in each tier below the first: an array of shape (tiers, requests)."""
+        return np.array([np.asarray(cython.cast(Tier, tier).hits) for tier in self.tiers])
 
     @property
     def dropped(self):
-        """Blocks that left the last tier."""
-        return self.gone
+        """Number of blocks that the last tier evicted."""
+        return self.last_tier_evictions
 
-    def recount(self):
-        """What the self-check finds wrong after all requests ended, or None."""
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
         below = np.asarray(self.below)
         for number, tier in enumerate(self.tiers, 1):
             held = int((below == number).sum())
             if held != cython.cast(Tier, tier).size or held > cython.cast(Tier, tier).capacity:
-                return f"tier {number} counts {cython.cast(Tier, tier).size:,} blocks and holds {held:,}"
+                return f"tier {number} holds {held:,} blocks and counts {cython.cast(Tier, tier).size:,}"
         if (np.asarray(self.pins)[below > 0] != ABSENT).any():
             return "a block is in two tiers"
-        return Pool.recount(self)
+        return Pool.self_check(self)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def before(self, row: cython.Py_ssize_t) -> cython.int:
+    def before(self, row):
         with cython.gil:
             for tier in self.tiers:
                 cython.cast(Tier, tier).policy.context.request = row
                 cython.cast(Tier, tier).policy.context.now = self.context.now
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def resident_run(self, row: cython.Py_ssize_t) -> cython.int:
-        """How many of a request's leading blocks are in any tier."""
+    def resident_run(self, row):
+        """Number of a request's leading blocks that are in any tier."""
         i: cython.Py_ssize_t = self.start[row]
         stop: cython.Py_ssize_t = i + self.full[row]
         while i < stop and (self.pins[self.ids[i]] != ABSENT or self.below[self.ids[i]]):
             i += 1
         return cython.cast(cython.int, i - self.start[row])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def lower(self, row: cython.Py_ssize_t) -> cython.int:
-        found: cython.int = 0
+    def lower_tier_hits(self, row):
+        hits: cython.int = 0
         with cython.gil:
             for tier in self.tiers:
-                found += cython.cast(Tier, tier).found[row]
-        return found
+                hits += cython.cast(Tier, tier).hits[row]
+        return hits
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def fetch_s(self, row: cython.Py_ssize_t) -> cython.double:
+    def fetch_seconds(self, row):
         k: cython.int
         seconds: cython.double = 0
         with cython.gil:
             for k in range(self.count):
-                seconds += cython.cast(Tier, self.tiers[k]).found[row] * self.block_s[k]
+                seconds += cython.cast(Tier, self.tiers[k]).hits[row] * self.block_seconds[k]
         return seconds
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def admit(self, row: cython.Py_ssize_t) -> cython.int:
+    def admit(self, row):
         i: cython.Py_ssize_t
         block: cython.int
         start: cython.Py_ssize_t = self.start[row]
@@ -128,31 +94,25 @@ class Tiers(Pool):
         hit: cython.int = self.peek(row)
         if not self._fits(row, start, start, stop):
             return NO_ROOM
-        for i in range(start, stop):  # out of the lower tiers first: it makes room for what the first one evicts
+        for i in range(start, stop):  # leave the lower tiers first: this makes room for the first tier's victims
             block = self.ids[i]
             if self.below[block]:
                 self._take(block, row, i - start < hit)
         Pool.admit(self, row)
         return hit
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _take(self, block: cython.int, row: cython.Py_ssize_t, is_hit: cython.bint) -> cython.int:
-        """Take a block out of the lower tier that holds it, on its way to the first."""
+    def _take(self, block, row, is_hit):
+        """Remove a block from its lower tier, before the first tier inserts it."""
         with cython.gil:
             tier: Tier = self.tiers[self.below[block] - 1]
             self.below[block] = 0
             tier.size -= 1
-            tier.found[row] += is_hit
+            tier.hits[row] += is_hit
             tier.policy.remove(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _evict(self, block: cython.int) -> cython.int:
-        """From the first tier to the next; what that one has no place for goes further down."""
+    def _evict(self, block):
+        """Evict a block from the first tier to the next; each full tier evicts its victim to the one below."""
         k: cython.int
         Pool._evict(self, block)
         with cython.gil:
@@ -170,5 +130,5 @@ class Tiers(Pool):
                 self.below[block] = 0
                 tier.size -= 1
                 tier.policy.remove(block)
-            self.gone += 1
+            self.last_tier_evictions += 1
         return 0

@@ -1,8 +1,8 @@
-"""Serving engines' prefix caches: one file and one row each."""
+"""The prefix caches of serving engines: one file and one row for each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from ..._base.errors import UsageError
@@ -10,19 +10,24 @@ from ..._base.errors import UsageError
 
 @dataclass(frozen=True)
 class Row:
-    """Where an engine's model is, and what it takes."""
+    """Where the model of an engine is, and what it supports."""
 
     module: str
     about: str
-    recompute_last: bool = False  # a prompt's last token is always computed, so that there are logits: the n - 1 rule
-    policies: tuple[str, ...] | None = None  # the eviction orders that it has; None = all
-    any_capacity: bool = False  # it keeps what fits of a request, so it need not hold the longest one
-    switches: tuple[str, ...] = ()  # what else of the simulation's options it looks at
+    recompute_last: bool = False  # a prompt's last token is always computed, for its logits: the n - 1 rule
+    policies: tuple[str, ...] | None = None  # eviction policies; None = all
+    any_capacity: bool = False  # it caches the part of a request that fits, so it need not hold the longest one
+    options: dict[str, tuple[str, ...]] = field(default_factory=dict)  # engine option -> its values, the default first
 
 
 ENGINES: dict[str, Row] = {
-    "reference": Row("reference", "one hash table, reference counts, a policy", switches=("capacity_counts", "pool")),
-    "vllm": Row("vllm", "vLLM 0.33.0", recompute_last=True, policies=("lru",), switches=("free_order",)),
+    "reference": Row(
+        "reference", "one hash table, reference counts, a policy",
+        options={"capacity_counts": ("total", "idle"), "pool": ("flat", "leaf-first")},
+    ),
+    "vllm": Row(
+        "vllm", "vLLM 0.33.0", recompute_last=True, policies=("lru",), options={"free_order": ("prepend", "append")}
+    ),
     "nano-vllm": Row("nano_vllm", "nano-vllm", recompute_last=True, policies=("lru",)),
     "sglang": Row(
         "sglang", "SGLang 0.5.23", recompute_last=True,
@@ -30,25 +35,51 @@ ENGINES: dict[str, Row] = {
     ),
     "tensorrt-llm": Row("tensorrt_llm", "TensorRT-LLM 1.3", recompute_last=True, policies=("lru", "priority")),
     "lmcache": Row(
-        "lmcache", "LMCache 0.5.6", policies=("lru", "lfu", "fifo", "mru"), switches=("watermark",), any_capacity=True
+        "lmcache", "LMCache 0.5.6", policies=("lru", "lfu", "fifo", "mru"), any_capacity=True,
+        options={"watermark": ("off", "on")},
     ),
 }  # fmt: skip
 
+# engine option -> its default, over all engines
+DEFAULTS = {name: values[0] for row in ENGINES.values() for name, values in row.options.items()}
+
 
 def find(name: str) -> Row:
-    """The row of an engine; UsageError where there is none of that name."""
+    """The row of an engine; UsageError for an unknown name."""
     if name not in ENGINES:
-        raise UsageError(f"there is no engine {name!r}. Try {', '.join(ENGINES)}.")
+        raise UsageError(f"{name!r} is not an engine. Try {', '.join(ENGINES)}.")
     return ENGINES[name]
 
 
-def build(name: str, jobs, context, policy: str, **switches):
-    """The engine of that name over a trace's jobs, with an eviction order and the switches that it takes."""
+def non_default(options: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """The engine options that differ from their defaults, for a Setting.
+
+    >>> non_default({"pool": "leaf-first", "watermark": "off"})
+    (('pool', 'leaf-first'),)
+    """
+    return tuple((name, value) for name, value in options.items() if value != DEFAULTS[name])
+
+
+def build(name: str, demand, context, policy: str, **options: str):
+    """Build an engine for a block demand.
+
+    Args:
+        name: The name of the engine.
+        demand: The BlockDemand of the trace.
+        context: The Context of the policy.
+        policy: One of the engine's eviction policies.
+        options: Engine options; the others have their defaults.
+
+    Raises:
+        UsageError: The engine lacks the policy or an option, or an option lacks the value.
+    """
     row = find(name)
     if row.policies is not None and policy.partition(":")[0] not in row.policies:
-        said = f"its one order is {row.policies[0]}" if len(row.policies) == 1 else f"it has {', '.join(row.policies)}"
-        raise UsageError(f"engine {name} has no policy {policy!r}: {said}.")
-    for switch, value in switches.items():
-        if switch not in row.switches:
-            raise UsageError(f"engine {name} does not take {switch.replace('_', '-')} {value}. Leave it out.")
-    return import_module(f".{row.module}", __name__).build(jobs, context, policy, **switches)
+        raise UsageError(f"Engine {name} does not have policy {policy!r}. Try {', '.join(row.policies)}.")
+    for option, value in options.items():
+        flag = f"--{option.replace('_', '-')}"
+        if option not in row.options:
+            raise UsageError(f"Engine {name} does not have the option {flag} ({value}). Leave it out.")
+        if value not in row.options[option]:
+            raise UsageError(f"{value!r} is not a value of {flag}. Try {' or '.join(row.options[option])}.")
+    return import_module(f".{row.module}", __name__).build(demand, context, policy, **options)

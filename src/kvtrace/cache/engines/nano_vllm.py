@@ -1,32 +1,32 @@
-"""nano-vllm's prefix cache: vLLM's, but the newest copy of a block wins and each freed block joins the queue's end.
+"""nano-vllm's prefix cache: as vLLM's, but the newest copy of a block wins and each freed block joins the queue's end.
 
-Semantics: nano-vllm as of 2026, its BlockManager (nanovllm/engine/block_manager.py): all blocks but a prompt's last are
-looked up, a hash names the block that was registered last, and loses it when that block is taken anew.
-Checked: once, against that class as a public copy has it, its hash function replaced: every request's hits and all
-early frees on 900 random cases, of all modes and schedules; always, against the twin tests/reference/free_queue.py. In
-block mode, one request at a time, it hits what vLLM hits on the Mooncake conversation trace.
+Semantics: nano-vllm as of 2026, its BlockManager (nanovllm/engine/block_manager.py). It looks up all blocks of a prompt
+except the last one. A hash names the block that was registered last, until that block is allocated again.
+Checked: once, against that class from a public copy with its hash function replaced: every request's hits and all early
+frees on 900 random cases, in all modes and schedules; in each test run, against the twin tests/reference/free_queue.py.
+In block mode with the serial schedule it has vLLM's hits on the Mooncake conversation trace.
 
-What stays out: nano-vllm registers a prompt's hashes after it was computed, so that prompts prefilled in one batch do
-not find each other's; here they are registered at admission. It makes the request that came last start over where we
-free the oldest live one early.
+Not modelled: nano-vllm registers the hashes of a prompt after its prefill, so prompts of one batch do not hit each
+other's blocks; here they are registered at admission. If blocks run out, nano-vllm lets the newest request start over;
+this model ends the oldest active request early.
 """
 
 from __future__ import annotations
 
 from ..core.free_queue import FreeQueue
-from ..demand import Jobs
+from ..demand import BlockDemand
 from ..policies.base import Context
 
 
-def build(jobs: Jobs, context: Context, policy: str = "lru") -> FreeQueue:
-    """nano-vllm's cache of `context.capacity` blocks for the jobs; its one policy is lru, by the queue's order.
+def build(demand: BlockDemand, context: Context, policy: str = "lru") -> FreeQueue:
+    """Build nano-vllm's cache of `context.capacity` blocks; its one policy is lru, by the order of the queue.
 
-    >>> from kvtrace.cache.demand import jobs
+    >>> from kvtrace.cache.demand import block_demand
     >>> from kvtrace.trace.building import toy
-    >>> asked = jobs(toy("0 1", "0 1", "0 1 2"), recompute_last=True)
-    >>> cache = build(asked, Context(blocks=asked.blocks, capacity=4, jobs=asked))
+    >>> demand = block_demand(toy("0 1", "0 1", "0 1 2"), recompute_last=True)
+    >>> cache = build(demand, Context(blocks=demand.blocks, capacity=4, demand=demand))
     >>> cache.advance(3)
     >>> cache.hits.tolist()
     [0, 1, 2]
     """
-    return FreeQueue(context, jobs, unhashed_first=False, newest_copy=True)
+    return FreeQueue(context, demand, unhashed_first=False, newest_copy=True)

@@ -1,14 +1,14 @@
-"""SGLang's prefix cache: a radix tree of pages, whole unlocked leaves evicted first.
+"""SGLang's prefix cache: a radix tree of pages that evicts whole unlocked leaves.
 
-Semantics: SGLang 0.5.23, RadixCache and its eviction orders (sglang/srt/mem_cache/radix_cache.py, evict_policy.py).
-Checked: against that code, unmodified, over SGLang's page allocators: each request's hits and all early frees, in
-23 settings of the Mooncake conversation trace that take in each mode, schedule and order, and on random traces in any
+Semantics: SGLang 0.5.23, RadixCache and its eviction policies (sglang/srt/mem_cache/radix_cache.py, evict_policy.py).
+Checked: against the unmodified code with SGLang's page allocators: each request's hits and all early frees, in 23
+settings of the Mooncake conversation trace that cover each mode, schedule and policy, and on random traces in any
 setting (tests/clients/test_sglang_cache.py, tests/vectors/engine_sglang.json). The default, UnifiedRadixCache, was not
-run here.
+run.
 
-What stays out: pages set aside beyond those needed (at page sizes over 1 SGLang evicts as if each request took one page
-more); prompts prefilled in chunks, which cut nodes where chunks end; waiting requests that refresh what they will hit;
-host memory (HiCache); the order tlru. SGLang lets a request wait where we free the oldest live one early.
+Not modelled: spare pages (at page sizes above 1 SGLang evicts as if each request took one page more); chunked prefill,
+which splits nodes at chunk ends; waiting requests, which refresh the blocks they will hit; host memory (HiCache); the
+policy tlru. If blocks run out, SGLang lets a request wait; this model ends the oldest active request early.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ import numpy as np
 from ..._base.errors import UsageError
 from ...trace.trace import Trace
 from ..core.radix import Radix
-from ..demand import Jobs
+from ..demand import BlockDemand
 from ..policies.base import Context
 
 
-def build(jobs: Jobs, context: Context, policy: str = "lru") -> Radix:
-    """SGLang's cache of `context.capacity` blocks for the jobs, with one of its eviction orders.
+def build(demand: BlockDemand, context: Context, policy: str = "lru") -> Radix:
+    """Build SGLang's cache of `context.capacity` blocks, with one of its eviction policies.
 
-    `priority` takes each request's from the trace's extra column of that name: whole numbers, higher ones go later, one
-    that is missing is 0. UsageError for an order that SGLang does not have, or where there are no priorities.
+    The policy `priority` reads the trace's extra column of that name: whole numbers; higher ones are evicted later, and
+    a missing one is 0. UsageError for a policy that SGLang does not have, or a trace without priorities.
 
-    >>> from kvtrace.cache.demand import jobs
+    >>> from kvtrace.cache.demand import block_demand
     >>> from kvtrace.trace.building import toy
-    >>> asked = jobs(toy("0 1 2", "3", "0 1 2"), recompute_last=True)
-    >>> cache = build(asked, Context(blocks=asked.blocks, capacity=5, jobs=asked))
+    >>> demand = block_demand(toy("0 1 2", "3", "0 1 2"), recompute_last=True)
+    >>> cache = build(demand, Context(blocks=demand.blocks, capacity=5, demand=demand))
     >>> cache.advance(3)
     >>> cache.hits.tolist()
     [0, 0, 2]
     """
-    return Radix(context, jobs, policy, priorities(jobs.trace) if policy == "priority" else None)
+    return Radix(context, demand, policy, priorities(demand.trace) if policy == "priority" else None)
 
 
 def priorities(trace: Trace) -> np.ndarray:
-    """Each request's priority, int64, by the trace's extra column; UsageError where that is missing or not whole."""
+    """Each request's priority, int64, from the trace's extra column; UsageError if it is missing or not whole."""
     if "priority" not in trace.extra:
-        raise UsageError("the trace has no column 'priority'. Try another policy, or give its rows one.")
+        raise UsageError("The trace has no column 'priority'. Add one, or try another --policy.")
     column = trace.extra["priority"]
     if column.dtype.kind == "O":  # rows without a value hold None
         column = np.array([0 if value is None else value for value in column])
     if column.dtype.kind == "f":
         column = np.where(np.isnan(column), 0.0, column)
     if column.dtype.kind not in "if" or not np.isfinite(column).all() or (column != np.trunc(column)).any():
-        raise UsageError("the trace's column 'priority' holds values that are no whole numbers. Try another policy.")
+        raise UsageError("The trace's column 'priority' must hold whole numbers. Try another --policy.")
     return column.astype(np.int64)

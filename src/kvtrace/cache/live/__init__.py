@@ -1,4 +1,4 @@
-"""The live `PrefixCache`, compiled: token by token, for an engine to use."""
+"""The live `PrefixCache`, compiled: a token-level cache for a serving engine."""
 
 from ..._base.built import require_built
 

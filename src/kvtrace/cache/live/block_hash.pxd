@@ -1,15 +1,15 @@
-# SipHash-1-3 over a block's tokens and what was before it, for the live cache's table.
+# SipHash-1-3 over a block's tokens and its prefix, for the live cache's table.
 #
-# J.-P. Aumasson and D. J. Bernstein, SipHash: a fast short-input PRF (2012). The key keeps out whoever would make
-# prompts that collide; one round a word is enough, for the table compares what it finds.
-# A header, without a .py beside it: bodies that stand here are compiled into the table's loops. Called in a module of
-# their own, a block of direct hashing took a seventh longer.
+# J.-P. Aumasson and D. J. Bernstein, SipHash: a fast short-input PRF (2012). A secret key prevents prompts
+# that are constructed to collide. One round per word is enough, because the table compares tokens too.
+# This is a header without a .py file, so that the functions are inlined into the table's loops. As a separate module,
+# direct hashing took a seventh longer per block.
 
 ctypedef unsigned long long word
 
 
 cdef inline void begin(word* v, word key0, word key1) noexcept nogil:
-    """The four words of the state, for a key of two."""
+    """Set the four words of the state from the two words of the key."""
     v[0] = key0 ^ <word> 0x736F6D6570736575
     v[1] = key1 ^ <word> 0x646F72616E646F6D
     v[2] = key0 ^ <word> 0x6C7967656E657261
@@ -17,7 +17,7 @@ cdef inline void begin(word* v, word key0, word key1) noexcept nogil:
 
 
 cdef inline void take(word* v, const unsigned int* tokens, Py_ssize_t length) noexcept nogil:
-    """Take tokens in pairs; a last one alone."""
+    """Absorb tokens in pairs; an odd last token alone."""
     cdef Py_ssize_t i = 0
     while i + 1 < length:
         take_word(v, tokens[i] | (<word> tokens[i + 1] << 32))
@@ -27,7 +27,7 @@ cdef inline void take(word* v, const unsigned int* tokens, Py_ssize_t length) no
 
 
 cdef inline word end(word* v, word before, word total) noexcept nogil:
-    """The digest, once it has taken the digest that goes before and how many tokens there were in all."""
+    """Absorb the previous digest and the total number of tokens, and return the digest."""
     take_word(v, before)
     take_word(v, total)
     v[2] ^= 0xFF
@@ -44,7 +44,7 @@ cdef inline void take_word(word* v, word taken) noexcept nogil:
 
 
 cdef inline void turn(word* v) noexcept nogil:
-    """A round."""
+    """One SipHash round."""
     v[0] += v[1]
     v[2] += v[3]
     v[1] = ((v[1] << 13) | (v[1] >> 51)) ^ v[0]

@@ -1,18 +1,21 @@
 cimport cython
 
+cdef enum:
+    NONE = -1
+    SPARE = -1  # the length of an unused number
+
 cdef struct Block:
     unsigned long long digest
-    int parent  # the block before it; -1 for a root, which has no tokens and stands for a tenant
-    int next  # in its bucket, or among the spare
-    int slot  # where it is found; -1: nowhere, it is remembered for what follows it
-    int contributors  # slots it stands in, blocks that follow it, and for a root its live sequences
-    int length  # tokens; SPARE when the number is not in use
+    int parent  # the block before it; -1 for a root, which has no tokens and represents a tenant
+    int next  # the next block in its bucket, or the next unused number
+    int slot  # the slot where lookups find it; -1: none, it is only known as the prefix of other blocks
+    int holders  # number of slots that contain it, of blocks after it and, for a root, of its live sequences
+    int length  # tokens; SPARE if the number is unused
 
-cdef int NONE
-cdef int SPARE
+
 
 @cython.final
-cdef class Known:
+cdef class BlockTable:
     cdef Py_ssize_t block_size
     cdef bint is_direct
     cdef Block* blocks

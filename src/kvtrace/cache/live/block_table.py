@@ -1,40 +1,34 @@
-"""The table of the live cache: which blocks are known, each by its own tokens and the number of the block before it.
+"""The block table of the live cache: finds blocks by their own tokens and the number of the block before them.
 
-A number stands for one prefix as long as any block after it is known, even if its KV is gone. So tokens and one number
-are compared, never digests alone: a collision costs a comparison, and never gives another prompt's KV.
+A block's number stands for its whole prefix. It stays valid as long as a block after it is known, even if its own KV
+was evicted. A lookup compares tokens and one number, never digests alone: a collision costs a comparison and never
+returns another prompt's KV.
 """
 
 import os
 
 import cython
+from cython.cimports.kvtrace.cache.live.block_hash import begin, end, take
+from cython.cimports.kvtrace.cache.live.buffers import resized
+from cython.cimports.libc.stdlib import free as give_back
+from cython.cimports.libc.string import memcmp, memcpy
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.live.block_hash import begin, end, take
-    from cython.cimports.kvtrace.cache.live.buffers import resized
-    from cython.cimports.libc.stdlib import free as give_back
-    from cython.cimports.libc.string import memcmp, memcpy
 
-NONE = cython.declare(cython.int, -1)
-SPARE = cython.declare(cython.int, -1)  # the length of a number that is not in use
+class BlockTable:
+    """Numbered blocks, found by parent and tokens; roots, found by salt and tenant, have numbers too.
 
-
-@cython.final
-@cython.cclass
-class Known:
-    """Blocks by number, found by tokens and parent; roots, by salt and tenant, are numbers too.
-
-    `is_direct` says that a digest is of all tokens before, not of the digest before. `digest_mask` is what is kept of
-    a digest: all of it, but for tests, which make all blocks collide.
+    With `is_direct`, a digest covers all tokens of the prefix instead of the parent's digest. `digest_mask` selects
+    the digest bits in use: all, except in tests that make all blocks collide.
     """
 
     def __cinit__(self, block_size, is_direct):
         self.block_size, self.is_direct = block_size, is_direct
         self.roots = {}  # (salt, tenant) -> root
-        self.tenants = {}  # and back
-        self.spare = NONE  # first of the numbers below `made` that are not in use
-        key = os.urandom(16)  # nobody outside can make prompts that collide
+        self.tenants = {}  # root -> (salt, tenant)
+        self.spare = NONE  # first of the unused numbers below `made`
+        key = os.urandom(16)  # secret, so that no client can construct prompts that collide
         self.key0, self.key1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
         self.digest_mask = ~cython.cast(cython.ulonglong, 0)
         self.reserve(1)
@@ -47,12 +41,10 @@ class Known:
 
     # ---- looking up
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def walk(self, root: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Put the leading blocks of the tokens that are known into `path`; returns how many, resident or not."""
+    def walk(self, root, tokens, length):
+        """Put the known leading blocks of the tokens into `path`; returns their number, resident or not."""
         known: cython.Py_ssize_t = 0
-        here: cython.Py_ssize_t = 0
+        first: cython.Py_ssize_t = 0
         if root == NONE:
             return 0
         count: cython.Py_ssize_t = (length + self.block_size - 1) // self.block_size
@@ -61,56 +53,48 @@ class Known:
             self.path_room = 2 * count
         b: cython.int = root
         while known < count:
-            b = self.find(b, tokens + here, min(self.block_size, length - here))
+            b = self.find(b, tokens + first, min(self.block_size, length - first))
             if b == NONE:
                 break
             self.path[known] = b
             known += 1
-            here += self.block_size
+            first += self.block_size
         return known
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def resident(self, known: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """How many of the first blocks of `path`, `known` in all, have a slot each: the hit."""
+    def resident(self, known):
+        """Number of leading blocks of `path`, which has `known` blocks, that have a slot: the hit."""
         hits: cython.Py_ssize_t = 0
         while hits < known and self.blocks[self.path[hits]].slot != NONE:
             hits += 1
         return hits
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def find(self, parent: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.int:
+    def find(self, parent, tokens, length):
         """The block of these tokens after `parent`, or NONE."""
         return self._find_by(self._digest(parent, tokens, length), parent, tokens, length)
 
-    @cython.cfunc
-    @cython.exceptval(-2, check=False)
-    def root(self, salt: object, tenant: object) -> cython.int:
-        """The root of a tenant's blocks, or NONE where there are none."""
+    def root(self, salt, tenant):
+        """The root of a tenant's blocks, or NONE."""
         try:
             return self.roots.get((salt, tenant), NONE)
         except TypeError:
-            raise UsageError(f"a tenant is a name or a number, not {type(tenant).__name__}.") from None
+            raise UsageError(
+                f"a tenant must be hashable, such as a name or a number, not {type(tenant).__name__}."
+            ) from None
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def tokens_of(self, b: cython.int) -> cython.p_uint:
+    def tokens_of(self, b):
         return self.own + b * self.block_size
 
     # ---- coming and going
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def reserve(self, more: cython.Py_ssize_t) -> cython.int:
-        """Make room for so many more blocks; numbers stay as they are."""
+    def reserve(self, more):
+        """Make room for `more` new blocks; numbers do not change."""
         b: cython.int
         i: cython.Py_ssize_t
         if self.spare_count + self.room - self.made >= more:
             return 0
         room: cython.Py_ssize_t = max(256, 2 * self.room, self.made + more)
         if room > (1 << 31) - 1:
-            raise MemoryError("more blocks are remembered than can be numbered")
+            raise MemoryError("the block table has more blocks than block numbers")
         size: cython.Py_ssize_t = 2
         while size < 2 * room:
             size *= 2
@@ -127,40 +111,32 @@ class Known:
                 self._link(b)
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def named(self, parent: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.int:
-        """The block of these tokens after `parent`, new where it was not known; `reserve` made room for it."""
+    def named(self, parent, tokens, length):
+        """The block of these tokens after `parent`, added if it is not known. Call `reserve` before."""
         digest: cython.ulonglong = self._digest(parent, tokens, length)
         b: cython.int = self._find_by(digest, parent, tokens, length)
         return self._add(digest, parent, tokens, length) if b == NONE else b
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def new(self, parent: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.int:
-        """As `named`, where it is clear that the block is not known."""
+    def new(self, parent, tokens, length):
+        """Like `named`, for a block that is not known."""
         return self._add(self._digest(parent, tokens, length), parent, tokens, length)
 
-    @cython.cfunc
-    @cython.exceptval(-2, check=False)
-    def new_root(self, salt: object, tenant: object) -> cython.int:
-        """A root for a tenant that has none."""
+    def new_root(self, salt, tenant):
+        """Add the root of a tenant that has none."""
         b: cython.int = self._number()
         self.serial += 1
         self.blocks[b].digest, self.blocks[b].parent, self.blocks[b].slot = self.serial, NONE, NONE
-        self.blocks[b].contributors = self.blocks[b].length = 0
+        self.blocks[b].holders = self.blocks[b].length = 0
         self.roots[(salt, tenant)] = b
         self.tenants[b] = (salt, tenant)
         return b
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def let_go(self, b: cython.int) -> cython.int:
-        """One contributor less; what nobody holds is forgotten, and its parent has one less in turn."""
+    def let_go(self, b):
+        """Remove a holder of a block. A block without holders is deleted, and its parent loses a holder."""
         parent: cython.int
         while b != NONE:
-            self.blocks[b].contributors -= 1
-            if self.blocks[b].contributors > 0:
+            self.blocks[b].holders -= 1
+            if self.blocks[b].holders > 0:
                 return 0
             parent = self.blocks[b].parent
             if parent == NONE:
@@ -175,20 +151,15 @@ class Known:
 
     # ---- for the self-check
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def found_as(self, b: cython.int) -> cython.int:
-        """The number that a block's own tokens are found as: its own, or something is wrong; NONE for a root."""
+    def found_as(self, b):
+        """The block that a lookup of block b's tokens finds: b itself, if the table is sound; NONE for a root."""
         if self.blocks[b].parent == NONE:
             return NONE
         return self.find(self.blocks[b].parent, self.tokens_of(b), self.blocks[b].length)
 
     # ---- helpers
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _find_by(self, digest: cython.ulonglong, parent: cython.int, tokens: cython.p_uint,
-                 length: cython.Py_ssize_t) -> cython.int:  # fmt: skip
+    def _find_by(self, digest, parent, tokens, length):
         b: cython.int = self.buckets[digest & self.mask]
         while b != NONE:
             if (
@@ -201,23 +172,18 @@ class Known:
             b = self.blocks[b].next
         return NONE
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _add(self, digest: cython.ulonglong, parent: cython.int, tokens: cython.p_uint,
-             length: cython.Py_ssize_t) -> cython.int:  # fmt: skip
-        """A new block in the table, held by nobody yet."""
+    def _add(self, digest, parent, tokens, length):
+        """Add a block without holders."""
         b: cython.int = self._number()
         self.blocks[b].digest, self.blocks[b].parent, self.blocks[b].slot = digest, parent, NONE
-        self.blocks[b].contributors, self.blocks[b].length = 0, cython.cast(cython.int, length)
+        self.blocks[b].holders, self.blocks[b].length = 0, cython.cast(cython.int, length)
         memcpy(self.tokens_of(b), tokens, length * cython.sizeof(cython.uint))
         self._link(b)
-        self.blocks[parent].contributors += 1
+        self.blocks[parent].holders += 1
         return b
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _number(self) -> cython.int:
-        """A number for a new block or root."""
+    def _number(self):
+        """An unused number for a new block or root."""
         b: cython.int = self.spare
         if b == NONE:
             b = cython.cast(cython.int, self.made)
@@ -227,25 +193,19 @@ class Known:
             self.spare_count -= 1
         return b
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _link(self, b: cython.int) -> cython.void:
+    def _link(self, b):
         """Put a block into its bucket."""
         self.blocks[b].next = self.buckets[self.blocks[b].digest & self.mask]
         self.buckets[self.blocks[b].digest & self.mask] = b
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _unlink(self, b: cython.int) -> cython.void:
-        at: cython.p_int = cython.address(self.buckets[self.blocks[b].digest & self.mask])
-        while at[0] != b:
-            at = cython.address(self.blocks[at[0]].next)
-        at[0] = self.blocks[b].next
+    def _unlink(self, b):
+        link: cython.p_int = cython.address(self.buckets[self.blocks[b].digest & self.mask])
+        while link[0] != b:
+            link = cython.address(self.blocks[link[0]].next)
+        link[0] = self.blocks[b].next
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _digest(self, parent: cython.int, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.ulonglong:
-        """Of the block's tokens and its parent's digest, or (direct) the tokens of all before it and their root's."""
+    def _digest(self, parent, tokens, length):
+        """Digest of the block's tokens and its parent's digest or, if direct, of all tokens and the root's digest."""
         v: cython.ulonglong[4]
         total: cython.ulonglong = length
         begin(v, self.key0, self.key1)

@@ -1,2 +1,2 @@
-class Known:
+class BlockTable:
     digest_mask: int

@@ -1,25 +1,19 @@
-"""C memory that grows: MemoryError where there is none. Whoever holds it gives it back with C's free."""
+"""C memory that can grow. Raises MemoryError if there is none. The owner frees it with C's free."""
 
 import cython
-
-if cython.compiled:
-    from cython.cimports.libc.stdlib import calloc, realloc
+from cython.cimports.libc.stdlib import calloc, realloc
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def zeros(size: cython.size_t) -> cython.p_void:
-    """So many bytes, all of them 0."""
+def zeros(size):
+    """Allocate `size` bytes set to 0."""
     memory: cython.p_void = calloc(1, size if size else 1)
     if memory == cython.NULL:
         raise MemoryError
     return memory
 
 
-@cython.cfunc
-@cython.exceptval(check=True)
-def resized(memory: cython.p_void, size: cython.size_t) -> cython.p_void:
-    """The same bytes in so much room; what is new is not set."""
+def resized(memory, size):
+    """Resize a buffer to `size` bytes and keep its content; new bytes are not initialized."""
     grown: cython.p_void = realloc(memory, size if size else 1)
     if grown == cython.NULL:
         raise MemoryError

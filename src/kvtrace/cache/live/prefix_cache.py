@@ -1,8 +1,8 @@
-"""The live prefix cache: the founding document's table, reference counts and pool, token by token, for an engine.
+"""The live prefix cache: the table, reference counts and pool of Lin's report, token by token, for an engine.
 
-A slot is a place for a block's KV; a block is what stands there: its own tokens, after the block before it. Here are
-the verbs; core/known.py finds blocks by tokens, core/slot_pool.py says which stands where and which goes,
-core/listener.py tells the engine, and recount.py checks the books.
+A slot is a place for a block's KV. A block is its content: its own tokens after the block before it. This file has the
+verbs; block_table.py finds blocks by tokens, slot_pool.py assigns and evicts slots, listener.py calls the engine's
+callbacks, and self_check.py checks the counts.
 
 Twin: tests/reference/heap_of_heaps.py.
 """
@@ -11,55 +11,49 @@ from operator import index
 from time import monotonic
 
 import cython
+from cython.cimports.kvtrace.cache.live.block_table import NONE, SPARE, BlockTable
+from cython.cimports.kvtrace.cache.live.buffers import zeros
+from cython.cimports.kvtrace.cache.live.listener import Listener
+from cython.cimports.kvtrace.cache.live.sequence import Sequence
+from cython.cimports.kvtrace.cache.live.slot_pool import SlotPool
+from cython.cimports.kvtrace.cache.live.tokens_in import Tokens, token_in
+from cython.cimports.kvtrace.cache.policies.base import Context
+from cython.cimports.libc.stdlib import free as give_back
+from cython.cimports.libc.string import memcpy
 
 from kvtrace._base.errors import KvtraceError, UsageError
-from kvtrace.cache import live_self_check as recount
-from kvtrace.cache.live.listener import called
-from kvtrace.cache.live_policy import live_policy
-
-if not cython.compiled:  # Python would run this file as it is
-    raise ImportError(f"not compiled: {__name__}. Try `pip install .` with a C compiler at hand.")
-else:
-    from cython.cimports.kvtrace.cache.live.block_table import NONE, SPARE, Known
-    from cython.cimports.kvtrace.cache.live.buffers import zeros
-    from cython.cimports.kvtrace.cache.live.listener import Listener
-    from cython.cimports.kvtrace.cache.live.sequence import Sequence
-    from cython.cimports.kvtrace.cache.live.slot_pool import SlotPool
-    from cython.cimports.kvtrace.cache.live.tokens_in import Tokens, token_in
-    from cython.cimports.kvtrace.cache.policies.base import Context
-    from cython.cimports.libc.stdlib import free as give_back
-    from cython.cimports.libc.string import memcpy
+from kvtrace.cache.live import self_check
+from kvtrace.cache.live.listener import checked_callback
+from kvtrace.cache.live.policy_choice import live_policy
 
 HASHINGS = ("hierarchical", "direct")
 
 
 class OutOfBlocks(KvtraceError):
-    """More blocks are wanted than are free or idle; nothing was changed."""
+    """A call needs more blocks than are free or idle. Nothing was changed."""
 
 
-@cython.final
-@cython.cclass
 class PrefixCache:
-    """A prefix cache of `blocks` slots, 0 to blocks - 1, that live sequences share and idle blocks wait in.
+    """A prefix cache of `blocks` slots, 0 to blocks - 1, for blocks of live sequences and for idle blocks.
 
-    A block that no live sequence holds is idle. At most `idle` blocks are (default: as many as there are slots), and
-    `policy` says which goes when there are more, or when a slot is wanted: a name of `kvtrace simulate --policy` that
-    needs no trace, or a class with the five verbs, which is called with a context (blocks, capacity, now, request).
-    `hashing` is "hierarchical", hash(hash of the block before, own tokens), or "direct", hash(all tokens before, own
-    tokens): the same answers, at a cost in proportion to the prefix.
+    A block that no live sequence holds is idle. At most `idle` blocks are idle (default: `blocks`). `policy` orders the
+    idle blocks for eviction: a name of `kvtrace simulate --policy` that needs no trace, or a class with the five verbs,
+    which is called with a context (blocks, capacity, now, request). `hashing` is "hierarchical", hash(hash of the block
+    before, own tokens), or "direct", hash(all tokens before, own tokens). Both give the same results; the cost of
+    "direct" is proportional to the prefix.
 
-    Where given, these are called after each change, in this order:
+    The callbacks are optional. They run after each change, in this order:
 
-    * on_evict(slot): the block there is gone, and the slot may be written again;
-    * on_read(slot, position): the block, whose first token is at `position` of the sequence, is reused;
+    * on_evict(slot): the slot's block was evicted, and the slot may be written again;
+    * on_read(slot, position): the slot's block is reused; its first token is at `position` of the sequence;
     * on_copy(source, target, count): copy the KV of the first `count` tokens (a shared partial block is extended);
-      without it, on_write is told to compute them;
+      without this callback, on_write reports these tokens too;
     * on_write(slot, first, count): compute the KV of the sequence's tokens first ... first + count - 1.
 
-    `clock` gives milliseconds for policies that look at time. Blocks are found by tenant and by `salt` (bytes); a new
-    salt makes all older blocks unfindable, as new weights must. Arguments that do not fit raise UsageError.
+    `clock` returns milliseconds for policies that use time. Lookups find blocks of the same tenant and `salt` (bytes)
+    only; set a new salt when the model's weights change. Invalid arguments raise UsageError.
 
-    Use it from one thread, or hold a lock around each call.
+    Use a cache from one thread, or hold a lock around each call.
 
     >>> cache = PrefixCache(8, block_size=4)
     >>> first = cache.allocate([1, 2, 3, 4, 5, 6])
@@ -72,48 +66,22 @@ class PrefixCache:
     ([0, 1], 7)
     """
 
-    slots = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    block_size = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    most_idle = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    hashing = cython.declare(object, visibility="readonly")
-    known = cython.declare(Known, visibility="readonly")
-    pool: SlotPool
-    context: Context
-    listener: Listener
-    clock: object
-    salted: object
-    sequences: set  # the live ones
-    busy: cython.bint  # in the middle of a change; for good where a policy's exception ended it
-
-    # work space of a call
-    tokens: Tokens
-    draft: cython.p_uint  # a partial block as it will be
-
-    # counts
-    requests: cython.longlong
-    asked_blocks: cython.longlong
-    hit_blocks: cython.longlong
-    asked_tokens: cython.longlong
-    hit_tokens: cython.longlong
-    appended: cython.longlong
-    copies: cython.longlong
-
     def __cinit__(self, blocks, block_size=16, *, idle=None, policy="lru", hashing="hierarchical", salt=b"",
                   on_read=None, on_write=None, on_evict=None, on_copy=None, clock=None):  # fmt: skip
         self.slots = _whole("blocks", blocks, 1, 1 << 30)
         self.block_size = _whole("block_size", block_size, 1, 1 << 20)
         self.most_idle = self.slots if idle is None else min(_whole("idle", idle, 0, 1 << 62), self.slots)
         if hashing not in HASHINGS:
-            raise UsageError(f"hashing is {' or '.join(HASHINGS)}, not {hashing!r}.")
+            raise UsageError(f"hashing must be {' or '.join(HASHINGS)}, not {hashing!r}.")
         self.hashing = hashing
         self.salt = salt
         self.listener = Listener(self.block_size, on_read, on_write, on_evict, on_copy)
-        self.clock = called("clock", clock) or _milliseconds
+        self.clock = checked_callback("clock", clock) or _milliseconds
         self.context = Context(self.slots, self.most_idle)
         self.context.now = self.clock()
-        self.known = Known(self.block_size, hashing == "direct")
-        order, gone = live_policy(policy, self.context), None if on_evict is None else []
-        self.pool = SlotPool(self.slots, self.most_idle, self.known, order, gone)
+        self.table = BlockTable(self.block_size, hashing == "direct")
+        order, evicted = live_policy(policy, self.context), None if on_evict is None else []
+        self.pool = SlotPool(self.slots, self.most_idle, self.table, order, evicted)
         self.tokens, self.sequences = Tokens(), set()
         self.draft = cython.cast(cython.p_uint, zeros(self.block_size * cython.sizeof(cython.uint)))
 
@@ -122,17 +90,17 @@ class PrefixCache:
 
     @property
     def salt(self):
-        """What else the KV depends on, such as the model's weights; only blocks of the same salt are found."""
-        return self.salted
+        """A value that the KV depends on, such as the model's weights; lookups find blocks of the same salt only."""
+        return self.current_salt
 
     @salt.setter
     def salt(self, value):
         if not isinstance(value, bytes):
-            raise UsageError(f"a salt is bytes, not {type(value).__name__}.")
-        self.salted = value
+            raise UsageError(f"salt must be bytes, not {type(value).__name__}.")
+        self.current_salt = value
 
     def match(self, tokens, tenant=None):
-        """How many leading tokens are cached: those of full blocks, and of an equal partial block; changes no order.
+        """Number of leading tokens that are cached, in full blocks and in an equal partial block. Changes no order.
 
         >>> cache = PrefixCache(8, block_size=4)
         >>> cache.free(cache.allocate([1, 2, 3, 4, 5, 6]))
@@ -141,35 +109,34 @@ class PrefixCache:
         >>> cache.match([1, 2, 3, 4], tenant="another")
         0
         """
-        if not self.listener.telling:  # a callback may ask, too
+        if not self.listener.in_callback:  # a callback may call `match`
             self._tick()
         length: cython.Py_ssize_t = self.tokens.read(tokens)
-        root: cython.int = self.known.root(self.salted, tenant)
-        known: cython.Py_ssize_t = self.known.walk(root, self.tokens.values, length)
-        return min(self.known.resident(known) * self.block_size, length)
+        root: cython.int = self.table.root(self.current_salt, tenant)
+        known: cython.Py_ssize_t = self.table.walk(root, self.tokens.values, length)
+        return min(self.table.resident(known) * self.block_size, length)
 
     def allocate(self, tokens, tenant=None):
-        """A live Sequence of the tokens, which shares the blocks that are cached and has new slots for the others.
+        """Create a live Sequence of the tokens: it shares the cached blocks and gets new slots for the others.
 
-        Raises OutOfBlocks, and changes nothing, where fewer slots are free or idle than it needs.
+        Raises OutOfBlocks and changes nothing if it needs more slots than are free or idle.
 
         >>> cache = PrefixCache(2, block_size=4)
         >>> one = cache.allocate([1, 2, 3, 4, 5])
         >>> cache.allocate([6])
         Traceback (most recent call last):
         ...
-        kvtrace.cache.live.prefix_cache.OutOfBlocks: 1 block is needed, 0 are free and 0 idle of 2. Free a sequence
-        first.
+        kvtrace.cache.live.prefix_cache.OutOfBlocks: 1 block is needed, 0 are free and 0 idle of 2. ...
         """
         self._tick()
         length: cython.Py_ssize_t = self.tokens.read(tokens)
-        root: cython.int = self.known.root(self.salted, tenant)
-        known: cython.Py_ssize_t = self.known.walk(root, self.tokens.values, length)
-        sequence: Sequence = self._sequence(length, self.known.resident(known))
+        root: cython.int = self.table.root(self.current_salt, tenant)
+        known: cython.Py_ssize_t = self.table.walk(root, self.tokens.values, length)
+        sequence: Sequence = self._sequence(length, self.table.resident(known))
         self._make_sure_of_room(sequence.count, known)
 
         self.busy = True
-        sequence.root = self.known.new_root(self.salted, tenant) if root == NONE else root
+        sequence.root = self.table.new_root(self.current_salt, tenant) if root == NONE else root
         self._fill(sequence, known)
         sequence.live = True
         self.sequences.add(sequence)
@@ -177,7 +144,7 @@ class PrefixCache:
         self.busy = False
         try:
             self.listener.allocated(self.pool, sequence)
-        except BaseException:  # nobody holds the sequence, and its KV was not written
+        except BaseException:  # the caller does not get the sequence, and its KV was not written
             self.free(sequence, written=sequence.hit_tokens)
             raise
         return sequence
@@ -185,9 +152,9 @@ class PrefixCache:
     def append(self, sequence: Sequence, token):
         """Add one token to a live sequence: to its partial block, whose hash changes, or to a new block.
 
-        A partial block that other live sequences hold as well is copied first. Where the longer block is already
-        cached in another slot, the sequence keeps its own copy, which is not found by others as long as that one is
-        there. Raises OutOfBlocks, and changes nothing, where it needs a slot and none is free or idle.
+        A partial block that other live sequences hold too is copied first. If the longer block is already cached in
+        another slot, the sequence keeps its own copy; lookups find the other slot as long as it has the block. Raises
+        OutOfBlocks and changes nothing if it needs a slot and none is free or idle.
 
         >>> cache = PrefixCache(8, block_size=4)
         >>> one, two = cache.allocate([1, 2]), cache.allocate([1, 2])
@@ -202,7 +169,7 @@ class PrefixCache:
         self._extend(sequence, cython.address(value), 1)
 
     def append_many(self, sequence: Sequence, tokens):
-        """Add tokens to a live sequence, as that many calls of `append` would; all of them, or none with OutOfBlocks.
+        """Add tokens to a live sequence, like repeated `append`: all of them, or none with OutOfBlocks.
 
         >>> cache = PrefixCache(8, block_size=4)
         >>> sequence = cache.allocate([1, 2, 3])
@@ -215,10 +182,10 @@ class PrefixCache:
         self._extend(sequence, self.tokens.values, length)
 
     def free(self, sequence: Sequence, written=None):
-        """End a live sequence: its blocks that no other one holds become idle, tail first; they can be found still.
+        """End a live sequence: its blocks that no other sequence holds become idle, tail first, and stay cached.
 
-        `written` (default: all) is how many of its leading tokens have their KV; blocks that reach beyond are dropped,
-        as an engine must that stops a request before its prompt was computed.
+        `written` (default: all) is the number of leading tokens whose KV was computed. Blocks beyond it are dropped. An
+        engine must set it if it stops a request before the prompt was computed.
 
         >>> cache = PrefixCache(8, block_size=4)
         >>> cache.free(cache.allocate([1, 2, 3, 4, 5, 6]), written=5)
@@ -234,18 +201,18 @@ class PrefixCache:
         self.busy = True
         for i in range(sequence.count - 1, -1, -1):  # tail first, so that a parent outlives its child
             self.pool.unpin(sequence.slots[i], min((i + 1) * self.block_size, sequence.length) <= valid)
-        self.known.let_go(sequence.root)
+        self.table.let_go(sequence.root)
         sequence.live = False
         self.sequences.discard(sequence)
         self.busy = False
         self.listener.evicted(self.pool)
 
     def stats(self):
-        """Counts since the start, then those of this moment.
+        """Counts since the start, then current counts.
 
-        `requests`, their `blocks` and `tokens`, `hit_blocks` and `hit_tokens`; `appended` tokens, `copies` on write,
-        `evictions`; then slots: `resident` = `pinned` + `idle`, and `free`; live `sequences`; and `remembered`, blocks
-        that are found nowhere, and known for the sake of what follows them.
+        Since the start: `requests`, their `blocks` and `tokens`, `hit_blocks` and `hit_tokens`; `appended` tokens,
+        `copies` on write, `evictions`. Current: slots `resident` = `pinned` + `idle`, and `free`; live `sequences`; and
+        `remembered`, blocks without a slot that are known as the prefix of other blocks.
 
         >>> cache = PrefixCache(8)
         >>> cache.free(cache.allocate(range(40)))
@@ -254,28 +221,28 @@ class PrefixCache:
         """
         idle = self.pool.idle_count
         pinned = self.slots - self.pool.free_count - idle
-        known = self.known.made - self.known.spare_count - len(self.known.roots)
+        known = self.table.made - self.table.spare_count - len(self.table.roots)
         return {
-            "requests": self.requests, "blocks": self.asked_blocks, "hit_blocks": self.hit_blocks,
-            "tokens": self.asked_tokens, "hit_tokens": self.hit_tokens, "appended": self.appended,
+            "requests": self.requests, "blocks": self.requested_blocks, "hit_blocks": self.hit_blocks,
+            "tokens": self.requested_tokens, "hit_tokens": self.hit_tokens, "appended": self.appended,
             "copies": self.copies, "evictions": self.pool.evictions, "resident": pinned + idle,
             "pinned": pinned, "idle": idle, "free": self.pool.free_count, "sequences": len(self.sequences),
             "remembered": known - self.pool.found_count,
         }  # fmt: skip
 
     def check(self):
-        """Recount pins, pool, slots and table from the live sequences up; KvtraceError says what does not agree."""
+        """Compare pins, pool, slots and table with the live sequences; raise KvtraceError if they are inconsistent."""
         if self.busy:
             raise KvtraceError(
-                "the prefix cache is at fault: "
-                "it is in the middle of a change, which an exception in its policy may have ended."
+                "internal error in the prefix cache: "
+                "a change was not completed, perhaps because of an earlier exception in its policy."
             )
-        recount.check(self.books())
+        self_check.check(self.snapshot())
 
-    def books(self):
-        """A copy of all that is counted, as `check` looks at it: a recount.Books.
+    def snapshot(self):
+        """A copy of all counts, for `check`: a self_check.Snapshot.
 
-        >>> PrefixCache(2).books().unused
+        >>> PrefixCache(2).snapshot().unused
         [1, 0]
         """
         i: cython.Py_ssize_t
@@ -283,31 +250,29 @@ class PrefixCache:
         one: Sequence
         held = []
         for one in self.sequences:
-            held.append(recount.Held(one.live, one.length, one.blocks, one.root))
+            held.append(self_check.Held(one.live, one.length, one.blocks, one.root))
         known = {}
-        for i in range(self.known.made):
+        for i in range(self.table.made):
             b = cython.cast(cython.int, i)
-            if self.known.blocks[b].length != SPARE:
-                known[b] = recount.Known(
-                    self.known.blocks[b].parent, self.known.blocks[b].slot, self.known.blocks[b].contributors,
-                    self.known.found_as(b),
+            if self.table.blocks[b].length != SPARE:
+                known[b] = self_check.KnownBlock(
+                    self.table.blocks[b].parent, self.table.blocks[b].slot, self.table.blocks[b].holders,
+                    self.table.found_as(b),
                 )  # fmt: skip
-        return recount.Books(
+        return self_check.Snapshot(
             block_size=self.block_size, most_idle=self.most_idle, sequences=held,
             pins=[self.pool.pins[i] for i in range(self.slots)],
             block=[self.pool.block[i] for i in range(self.slots)],
             unused=[self.pool.unused[i] for i in range(self.pool.free_count)],
             idle_count=self.pool.idle_count, known=known,
-            roots=list(self.known.roots.values()), tenants=list(self.known.tenants),
-            made=self.known.made, spare_count=self.known.spare_count, found_count=self.pool.found_count,
+            roots=list(self.table.roots.values()), tenants=list(self.table.tenants),
+            made=self.table.made, spare_count=self.table.spare_count, found_count=self.pool.found_count,
         )  # fmt: skip
 
     # ---- before a call
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _tick(self) -> cython.int:
-        """Tell the policy the time, and evict what it finds too old, before anything is looked up."""
+    def _tick(self):
+        """Before a lookup: set the policy's time and evict the expired blocks."""
         self._ready()
         self.context.now = self.clock()
         self.context.request = self.requests
@@ -318,29 +283,27 @@ class PrefixCache:
             self.listener.evicted(self.pool)
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _check_live(self, sequence: Sequence) -> cython.int:
+    def _check_live(self, sequence):
         if sequence is None or sequence.cache is not self:
-            raise UsageError("the sequence is not one that this cache allocated.")
+            raise UsageError("the sequence does not belong to this cache.")
         if not sequence.live:
-            raise UsageError("the sequence was freed before. Allocate its tokens again.")
+            raise UsageError("the sequence is already freed. Allocate its tokens again.")
         return self._ready()
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _ready(self) -> cython.int:
-        if self.listener.telling:
-            raise UsageError("a callback of the prefix cache can't change it. Try after the call that it hears of.")
+    def _ready(self):
+        if self.listener.in_callback:
+            raise UsageError("a callback must not change the prefix cache. Change it after the call returns.")
         if self.busy:
-            raise KvtraceError("the prefix cache is in the middle of a change, which an exception in its policy ended.")
+            raise KvtraceError(
+                "the prefix cache is inconsistent: an earlier exception in its policy interrupted a change. "
+                "Create a new cache."
+            )
         return 0
 
     # ---- a sequence begins
 
-    @cython.cfunc
-    def _sequence(self, length: cython.Py_ssize_t, hits: cython.Py_ssize_t) -> Sequence:
-        """A sequence of so many tokens and hit blocks that holds nothing yet."""
+    def _sequence(self, length, hits):
+        """A new sequence of `length` tokens and `hits` hit blocks, without slots."""
         sequence: Sequence = Sequence.__new__(Sequence)
         sequence.cache = self
         sequence.length, sequence.count = length, (length + self.block_size - 1) // self.block_size
@@ -348,63 +311,55 @@ class PrefixCache:
         sequence.reserve(sequence.count)
         return sequence
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _make_sure_of_room(self, count: cython.Py_ssize_t, known: cython.Py_ssize_t) -> cython.int:
-        """Raise OutOfBlocks where the slots that are free or idle, but for the path's own, are too few for its rest."""
+    def _make_sure_of_room(self, count, known):
+        """Raise OutOfBlocks if the free and idle slots, without the path's own, are too few for the missing blocks."""
         i: cython.Py_ssize_t
         slot: cython.int
         need: cython.Py_ssize_t = count
         idle: cython.Py_ssize_t = self.pool.idle_count
         for i in range(known):
-            slot = self.known.blocks[self.known.path[i]].slot
+            slot = self.table.blocks[self.table.path[i]].slot
             if slot != NONE:
                 need -= 1
                 idle -= self.pool.pins[slot] == 0
         if need > self.pool.free_count + idle:
             raise self._no_room(need, idle)
-        return self.known.reserve(need + 1)
+        return self.table.reserve(need + 1)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _fill(self, sequence: Sequence, known: cython.Py_ssize_t) -> cython.int:
-        """Pin the resident blocks of `path`, then find slots for the others, root first."""
+    def _fill(self, sequence, known):
+        """Pin the resident blocks of `path`, then take slots for the others, root first."""
         i: cython.Py_ssize_t
-        here: cython.Py_ssize_t = 0
+        first: cython.Py_ssize_t = 0
         b: cython.int = sequence.root
-        self.known.blocks[b].contributors += 1
-        for i in range(known):  # also what is resident below a gap, and is computed again in its place
-            self.known.blocks[self.known.path[i]].contributors += 1  # until it has a slot: evictions must not forget it
-            if self.known.blocks[self.known.path[i]].slot != NONE:
-                self.pool.pin(self.known.blocks[self.known.path[i]].slot)
+        self.table.blocks[b].holders += 1
+        for i in range(known):  # including blocks resident below a gap, which are computed again in place
+            self.table.blocks[self.table.path[i]].holders += 1  # keeps the block known during the evictions below
+            if self.table.blocks[self.table.path[i]].slot != NONE:
+                self.pool.pin(self.table.blocks[self.table.path[i]].slot)
         for i in range(sequence.count):
             if i < known:
-                b = self.known.path[i]
+                b = self.table.path[i]
             else:
-                b = self.known.new(b, self.tokens.values + here, min(self.block_size, sequence.length - here))
-            if self.known.blocks[b].slot == NONE:
+                b = self.table.new(b, self.tokens.values + first, min(self.block_size, sequence.length - first))
+            if self.table.blocks[b].slot == NONE:
                 self.pool.put(b, self.pool.take())
-            sequence.slots[i] = self.known.blocks[b].slot
-            here += self.block_size
+            sequence.slots[i] = self.table.blocks[b].slot
+            first += self.block_size
         for i in range(known):
-            self.known.blocks[self.known.path[i]].contributors -= 1
+            self.table.blocks[self.table.path[i]].holders -= 1
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _count(self, sequence: Sequence) -> cython.void:
+    def _count(self, sequence):
         self.requests += 1
-        self.asked_blocks += sequence.count
+        self.requested_blocks += sequence.count
         self.hit_blocks += sequence.hit_blocks
-        self.asked_tokens += sequence.length
+        self.requested_tokens += sequence.length
         self.hit_tokens += sequence.hit_tokens
 
     # ---- a live sequence grows
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _extend(self, sequence: Sequence, tokens: cython.p_uint, length: cython.Py_ssize_t) -> cython.int:
-        """Append so many tokens, a block at a time: to the partial block, then to new ones."""
+    def _extend(self, sequence, tokens, length):
+        """Append `length` tokens, a block at a time: to the partial block, then to new blocks."""
         i: cython.Py_ssize_t
         slot: cython.int
         first: cython.Py_ssize_t = sequence.length
@@ -415,7 +370,7 @@ class PrefixCache:
         need: cython.Py_ssize_t = count - sequence.count + (shared != NONE)
         if need > self.pool.free_count + self.pool.idle_count:
             raise self._no_room(need, self.pool.idle_count)
-        self.known.reserve(need + 1)
+        self.table.reserve(need + 1)
         sequence.reserve(count)
         self.busy = True
         i = min(self.block_size - filled, length) if filled else 0
@@ -425,56 +380,53 @@ class PrefixCache:
         while i < length:
             slot = self.pool.take()
             before: cython.int = sequence.root if last == NONE else self.pool.block[last]
-            self.pool.put(self.known.named(before, tokens + i, min(self.block_size, length - i)), slot)
+            self.pool.put(self.table.named(before, tokens + i, min(self.block_size, length - i)), slot)
             sequence.slots[sequence.count] = last = slot
             sequence.count += 1
             i += self.block_size
         sequence.length += length
         self.appended += length
         self.busy = False
-        if self.listener.hears_growth:
+        if self.listener.reports_growth:
             self.listener.extended(self.pool, sequence, first, shared)
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _lengthen(self, slot: cython.int, filled: cython.Py_ssize_t, tokens: cython.p_uint,
-                  more: cython.Py_ssize_t, shared: cython.bint) -> cython.int:  # fmt: skip
-        """Give a partial block more tokens, in a slot of its own where it is shared; returns its slot."""
+    def _lengthen(self, slot, filled, tokens, more, shared):
+        """Add tokens to a partial block, copied to a new slot if it is shared; returns its slot."""
         old: cython.int = self.pool.block[slot]
-        memcpy(self.draft, self.known.tokens_of(old), filled * cython.sizeof(cython.uint))
+        memcpy(self.draft, self.table.tokens_of(old), filled * cython.sizeof(cython.uint))
         memcpy(self.draft + filled, tokens, more * cython.sizeof(cython.uint))
         if shared:
             self.pool.pins[slot] -= 1
             self.copies += 1
             slot = self.pool.take()
-            self.pool.put(self.known.named(self.known.blocks[old].parent, self.draft, filled + more), slot)
+            self.pool.put(self.table.named(self.table.blocks[old].parent, self.draft, filled + more), slot)
         else:
-            new: cython.int = self.known.named(self.known.blocks[old].parent, self.draft, filled + more)
+            new: cython.int = self.table.named(self.table.blocks[old].parent, self.draft, filled + more)
             self.pool.take_out(slot)
             self.pool.put(new, slot)
-            self.known.let_go(old)
+            self.table.let_go(old)
         return slot
 
     def _no_room(self, need, idle):
-        wanted = "1 block is" if need == 1 else f"{need:,} blocks are"
+        subject = "1 block is" if need == 1 else f"{need:,} blocks are"
         free = self.pool.free_count
         return OutOfBlocks(
-            f"{wanted} needed, {free:,} are free and {idle:,} idle of {self.slots:,}. Free a sequence first."
+            f"{subject} needed, {free:,} are free and {idle:,} idle of {self.slots:,}. Free a sequence first."
         )
 
 
 # ---- helpers
 
 
-def _whole(name, value, least, most):
-    """A whole number within its bounds, or UsageError."""
+def _whole(name, value, low, high):
+    """Check a whole number and its bounds; else UsageError."""
     try:
         value = index(value)
     except TypeError:
-        raise UsageError(f"{name} is a whole number, not {type(value).__name__}.") from None
-    if not least <= value <= most:
-        raise UsageError(f"{name} is from {least:,} to {most:,}, not {value:,}.")
+        raise UsageError(f"{name} must be a whole number, not {type(value).__name__}.") from None
+    if not low <= value <= high:
+        raise UsageError(f"{name} must be from {low:,} to {high:,}, not {value:,}.")
     return value
 
 

@@ -1,28 +1,34 @@
-from collections.abc import Callable, Hashable
-from typing import Any
+"""What a type checker sees of prefix_cache.py, which is compiled; tests/house/test_types.py compares the two."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Ordered
+
+import numpy as np
 
 from ..._base.errors import KvtraceError
-from ..live_self_check import Books
-from .block_table import Known
+from ..policies.base import Context
+from .block_table import BlockTable
+from .self_check import Snapshot
 from .sequence import Sequence
+
+Tokens = Ordered[int] | np.ndarray  # whole numbers of 32 bits
 
 class OutOfBlocks(KvtraceError): ...
 
 class PrefixCache:
-    salt: bytes
     def __init__(
         self,
         blocks: int,
         block_size: int = 16,
         *,
         idle: int | None = None,
-        policy: str | type = "lru",
+        policy: str | Callable[[Context], object] = "lru",
         hashing: str = "hierarchical",
         salt: bytes = b"",
-        on_read: Callable[[int, int], Any] | None = None,
-        on_write: Callable[[int, int, int], Any] | None = None,
-        on_evict: Callable[[int], Any] | None = None,
-        on_copy: Callable[[int, int, int], Any] | None = None,
+        on_read: Callable[[int, int], object] | None = None,
+        on_write: Callable[[int, int, int], object] | None = None,
+        on_evict: Callable[[int], object] | None = None,
+        on_copy: Callable[[int, int, int], object] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None: ...
     @property
@@ -34,12 +40,16 @@ class PrefixCache:
     @property
     def hashing(self) -> str: ...
     @property
-    def known(self) -> Known: ...
-    def match(self, tokens: Any, tenant: Hashable = None) -> int: ...
-    def allocate(self, tokens: Any, tenant: Hashable = None) -> Sequence: ...
+    def table(self) -> BlockTable: ...
+    @property
+    def salt(self) -> bytes: ...
+    @salt.setter
+    def salt(self, value: bytes) -> None: ...
+    def match(self, tokens: Tokens, tenant: object = None) -> int: ...
+    def allocate(self, tokens: Tokens, tenant: object = None) -> Sequence: ...
     def append(self, sequence: Sequence, token: int) -> None: ...
-    def append_many(self, sequence: Sequence, tokens: Any) -> None: ...
+    def append_many(self, sequence: Sequence, tokens: Tokens) -> None: ...
     def free(self, sequence: Sequence, written: int | None = None) -> None: ...
     def stats(self) -> dict[str, int]: ...
     def check(self) -> None: ...
-    def books(self) -> Books: ...
+    def snapshot(self) -> Snapshot: ...

@@ -1,5 +1,6 @@
 cimport cython
 
+
 @cython.final
 cdef class Sequence:
     cdef object cache

@@ -1,18 +1,14 @@
-"""What one live request holds in the live cache: a slot for each of its blocks."""
+"""The slots of one live request in the live cache."""
 
 import cython
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.live.buffers import resized
-    from cython.cimports.libc.stdlib import free as give_back
+from cython.cimports.kvtrace.cache.live.buffers import resized
+from cython.cimports.libc.stdlib import free as give_back
 
 
-@cython.final
-@cython.cclass
 class Sequence:
     """The blocks that one live request holds in a PrefixCache: `allocate` makes it, `append` grows it, `free` ends it.
 
-    `length` is in tokens; `hit_blocks` and `hit_tokens` are the leading run that was found when it was allocated.
+    `length` is in tokens; `hit_blocks` and `hit_tokens` count the prefix that was cached when it was allocated.
     """
 
     def __dealloc__(self):
@@ -23,10 +19,8 @@ class Sequence:
         """The slot of each block, in order: an engine's block table. Copy-on-write may change the last one."""
         return [self.slots[i] for i in range(self.count)]
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def reserve(self, count: cython.Py_ssize_t) -> cython.int:
-        """Make room for so many blocks in all."""
+    def reserve(self, count):
+        """Make room for `count` blocks in total."""
         if count > self.room:
             room: cython.Py_ssize_t = max(count, 2 * self.room)
             self.slots = cython.cast(cython.p_int, resized(self.slots, room * cython.sizeof(cython.int)))

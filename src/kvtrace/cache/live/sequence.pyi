@@ -1,3 +1,5 @@
+"""What a type checker sees of sequence.py, which is compiled; tests/house/test_types.py compares the two."""
+
 class Sequence:
     @property
     def blocks(self) -> list[int]: ...

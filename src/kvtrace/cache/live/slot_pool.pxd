@@ -1,14 +1,16 @@
 cimport cython
-from kvtrace.cache.live.block_table cimport Known
+from kvtrace.cache.live.block_table cimport BlockTable
 from kvtrace.cache.policies.base cimport Policy
 
-cdef int FREE
+cdef enum:
+    FREE = -1  # pins of a free slot
+
 
 @cython.final
 cdef class SlotPool:
     cdef Py_ssize_t count
     cdef Py_ssize_t most_idle
-    cdef Known known
+    cdef BlockTable table
     cdef Policy policy
     cdef int* pins
     cdef int* block
@@ -17,7 +19,7 @@ cdef class SlotPool:
     cdef Py_ssize_t idle_count
     cdef Py_ssize_t found_count
     cdef long long evictions
-    cdef list gone
+    cdef list evicted
 
     cdef int pin(self, int slot) except -1
     cdef int unpin(self, int slot, bint keep) except -1

@@ -1,82 +1,70 @@
-"""The slots of the live cache: which block stands in each, who pins it, and which goes when one is wanted.
+"""The slots of the live cache: the block in each slot, its pins, and evictions.
 
-A slot is pinned by live sequences, idle (in the pool, in the policy's order), or free. A block can stand in several
-slots, and is found in one of them.
+A slot is pinned by live sequences, idle (in the policy's order), or free. Several slots can contain the same block;
+lookups find it in one of them.
 """
 
 import cython
+from cython.cimports.kvtrace.cache.live.block_table import NONE, BlockTable
+from cython.cimports.kvtrace.cache.live.buffers import zeros
+from cython.cimports.kvtrace.cache.policies.base import Policy
+from cython.cimports.libc.stdlib import free as give_back
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.live.block_table import NONE, Known
-    from cython.cimports.kvtrace.cache.live.buffers import zeros
-    from cython.cimports.kvtrace.cache.policies.base import Policy
-    from cython.cimports.libc.stdlib import free as give_back
 
-FREE = cython.declare(cython.int, -1)  # pins of a slot with nothing in it
-
-
-@cython.final
-@cython.cclass
 class SlotPool:
-    """`count` slots for the blocks of `known`, of which at most `most_idle` are idle.
+    """`count` slots for the blocks of `table`; at most `most_idle` of them are idle.
 
-    `gone` lists the slots that were evicted, or is None where nobody wants to hear of them.
+    `evicted` lists the slots that were evicted, or is None without an on_evict callback.
     """
 
-    def __cinit__(self, count, most_idle, known: Known, policy: Policy, gone):
+    def __cinit__(self, count, most_idle, table: BlockTable, policy: Policy, evicted):
         i: cython.Py_ssize_t
         self.count, self.most_idle = count, most_idle
-        self.known, self.policy, self.gone = known, policy, gone
+        self.table, self.policy, self.evicted = table, policy, evicted
         self.pins = cython.cast(cython.p_int, zeros(self.count * cython.sizeof(cython.int)))
         self.block = cython.cast(cython.p_int, zeros(self.count * cython.sizeof(cython.int)))
         self.unused = cython.cast(cython.p_int, zeros(self.count * cython.sizeof(cython.int)))
         self.free_count = self.count
         for i in range(self.count):
-            self.pins[i] = FREE  # slot -> live sequences that hold it
+            self.pins[i] = FREE  # slot -> number of live sequences that hold it
             self.block[i] = NONE  # slot -> the block in it
-            self.unused[self.count - 1 - i] = cython.cast(cython.int, i)  # the free ones, next at the end: slot 0 first
+            self.unused[self.count - 1 - i] = cython.cast(cython.int, i)  # a stack of free slots, slot 0 on top
 
     def __dealloc__(self):
         give_back(self.pins)
         give_back(self.block)
         give_back(self.unused)
 
-    # ---- who holds a slot
+    # ---- pins
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def pin(self, slot: cython.int) -> cython.int:
-        """One more sequence holds a slot; if it was idle, it leaves the pool."""
+    def pin(self, slot):
+        """Add a pin to a slot. An idle slot leaves the policy's order."""
         if self.pins[slot] == 0:
             self.idle_count -= 1
         self.pins[slot] += 1
         return self.policy.use(slot)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def unpin(self, slot: cython.int, keep: cython.bint) -> cython.int:
-        """One sequence less holds a slot; the last puts it into the pool, or frees it where nobody could find it."""
+    def unpin(self, slot, keep):
+        """Remove a pin of a slot. Without pins the slot becomes idle, or free if no lookup can find its block."""
         b: cython.int = self.block[slot]
         self.pins[slot] -= 1
         if self.pins[slot] > 0:
             return 0
         self.idle_count += 1
         self.policy.release(slot)
-        if keep and self.known.blocks[b].slot == NONE:
-            self.known.blocks[b].slot = slot  # a copy whose better known twin is gone
+        if keep and self.table.blocks[b].slot == NONE:
+            self.table.blocks[b].slot = slot  # a copy; the slot where lookups found the block was evicted
             self.found_count += 1
-        if keep and self.known.blocks[b].slot == slot:
+        if keep and self.table.blocks[b].slot == slot:
             while self.idle_count > self.most_idle:
                 self._evict(self._victim(self.policy.victim()))
             return 0
         return self._vacate(slot)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def take(self) -> cython.int:
-        """A free slot, now pinned; a victim's where there is none. Whoever calls made sure of room."""
+    def take(self):
+        """Take and pin a free slot, or a victim's slot. The caller has checked that there is one."""
         if self.free_count == 0:
             self._evict(self._victim(self.policy.victim()))
         self.free_count -= 1
@@ -85,71 +73,59 @@ class SlotPool:
         self.policy.insert(slot)
         return slot
 
-    # ---- what stands in it
+    # ---- contents
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def put(self, b: cython.int, slot: cython.int) -> cython.void:
-        """A block stands in a slot, and is found there unless another slot has it as well."""
+    def put(self, b, slot):
+        """Put a block into a slot. Lookups find it there unless they find it in another slot already."""
         self.block[slot] = b
-        self.known.blocks[b].contributors += 1
-        if self.known.blocks[b].slot == NONE:
-            self.known.blocks[b].slot = slot
+        self.table.blocks[b].holders += 1
+        if self.table.blocks[b].slot == NONE:
+            self.table.blocks[b].slot = slot
             self.found_count += 1
 
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def take_out(self, slot: cython.int) -> cython.void:
-        """A slot's block no longer stands there; the table's `let_go` is to follow."""
-        if self.known.blocks[self.block[slot]].slot == slot:
-            self.known.blocks[self.block[slot]].slot = NONE
+    def take_out(self, slot):
+        """Remove the block from a slot. The caller then calls the table's `let_go`."""
+        if self.table.blocks[self.block[slot]].slot == slot:
+            self.table.blocks[self.block[slot]].slot = NONE
             self.found_count -= 1
         self.block[slot] = NONE
 
     # ---- eviction
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def expire(self) -> cython.int:
-        """Evict what the policy finds too old."""
+    def expire(self):
+        """Evict the slots that the policy reports as expired."""
         slot: cython.int = self.policy.expired()
         while slot >= 0:
             self._evict(self._victim(slot))
             slot = self.policy.expired()
         return 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _victim(self, slot: cython.int) -> cython.int:
-        """A slot that the policy named, checked: a policy may be anybody's."""
+    def _victim(self, slot):
+        """The policy's victim, checked because the policy may be a user's."""
         if not (0 <= slot < self.count) or self.pins[slot] != 0:
             raise UsageError(
-                f"the policy named {self._described(slot)} as its victim. Try one it was given by release."
+                f"the policy's victim is {self._described(slot)}. Return a slot that was released and not used since."
             )
         return slot
 
     def _described(self, slot):
         if not 0 <= slot < self.count:
-            return "no slot" if slot < 0 else f"slot {slot:,}, which does not exist,"
-        return f"slot {slot:,}, which {'has no block' if self.pins[slot] == FREE else 'is pinned'},"
+            return "no slot" if slot < 0 else f"slot {slot:,}, which does not exist"
+        return f"slot {slot:,}, which {'has no block' if self.pins[slot] == FREE else 'is pinned'}"
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _evict(self, slot: cython.int) -> cython.int:
+    def _evict(self, slot):
         self.evictions += 1
-        if self.gone is not None:
-            self.gone.append(slot)
+        if self.evicted is not None:
+            self.evicted.append(slot)
         return self._vacate(slot)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _vacate(self, slot: cython.int) -> cython.int:
+    def _vacate(self, slot):
         """Make an idle slot free."""
         b: cython.int = self.block[slot]
         self.policy.remove(slot)
         self.idle_count -= 1
         self.take_out(slot)
-        self.known.let_go(b)
+        self.table.let_go(b)
         self.pins[slot] = FREE
         self.unused[self.free_count] = slot
         self.free_count += 1

@@ -2,6 +2,7 @@ cimport cython
 
 cdef unsigned int token_in(object token) except? 0xFFFFFFFF
 
+
 @cython.final
 cdef class Tokens:
     cdef unsigned int* values

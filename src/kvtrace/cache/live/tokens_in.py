@@ -1,30 +1,24 @@
-"""Tokens as callers have them, lists, buffers and arrays, read into numbers of 32 bits."""
+"""Reads a caller's tokens (lists, buffers or arrays) as 32-bit integers."""
 
 from collections.abc import Sequence as AnySequence
 from operator import index
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.live.buffers import resized
+from cython.cimports.libc.stdlib import free as give_back
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.live.buffers import resized
-    from cython.cimports.libc.stdlib import free as give_back
 
-
-@cython.final
-@cython.cclass
 class Tokens:
-    """The tokens that were read last, in `values`."""
+    """A buffer, `values`, for the tokens of the last `read`."""
 
     def __dealloc__(self):
         give_back(self.values)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def read(self, tokens: object) -> cython.Py_ssize_t:
-        """Copy a caller's tokens to `values`; returns how many there are."""
+    def read(self, tokens):
+        """Copy a caller's tokens to `values`; returns their number."""
         i: cython.Py_ssize_t = 0
         if not isinstance(tokens, (list, tuple)):
             if isinstance(tokens, AnySequence) and not isinstance(tokens, (str, bytes, bytearray, memoryview)):
@@ -35,7 +29,7 @@ class Tokens:
         self._reserve(length)
         for token in tokens:
             if i == length:
-                raise UsageError("the list of tokens grew while it was read.")
+                raise UsageError("the list of tokens changed while it was read.")
             try:
                 self.values[i] = token_in(token)
             except UsageError:
@@ -43,9 +37,7 @@ class Tokens:
             i += 1
         return i
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _read_array(self, tokens: object) -> cython.Py_ssize_t:
+    def _read_array(self, tokens):
         i: cython.Py_ssize_t
         ints: cython.const[cython.int][::1]
         longs: cython.const[cython.longlong][::1]
@@ -53,9 +45,11 @@ class Tokens:
         try:
             array = np.asarray(memoryview(tokens))
         except TypeError:
-            raise UsageError(f"tokens are a list or an array of whole numbers, not {type(tokens).__name__}.") from None
+            raise UsageError(
+                f"tokens must be a list or an array of whole numbers, not {type(tokens).__name__}."
+            ) from None
         if array.ndim != 1 or array.dtype.kind not in "iu" or isinstance(tokens, (bytes, bytearray)):
-            raise UsageError(f"tokens are a list or an array of whole numbers, not {type(tokens).__name__}.")
+            raise UsageError(f"tokens must be a list or an array of whole numbers, not {type(tokens).__name__}.")
         length: cython.Py_ssize_t = array.shape[0]
         self._reserve(length)
         if array.dtype == np.int32:
@@ -74,24 +68,20 @@ class Tokens:
             raise UsageError(f"token {bad:,} is not a whole number from 0 to 4,294,967,295.")
         return length
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def _reserve(self, length: cython.Py_ssize_t) -> cython.int:
+    def _reserve(self, length):
         if length > self.room:
             self.values = cython.cast(cython.p_uint, resized(self.values, 2 * length * cython.sizeof(cython.uint)))
             self.room = 2 * length
         return 0
 
 
-@cython.cfunc
-@cython.exceptval(0xFFFFFFFF, check=True)
-def token_in(token: object) -> cython.uint:
-    """A token as a number of 32 bits."""
+def token_in(token):
+    """A token as a 32-bit integer; else UsageError."""
     value: cython.longlong
     try:
         value = token if type(token) is int else index(token)
     except (TypeError, OverflowError):
         value = -1
     if value < 0 or value > 0xFFFFFFFF:
-        raise UsageError("a token is a whole number from 0 to 4,294,967,295.")
+        raise UsageError("a token must be a whole number from 0 to 4,294,967,295.")
     return cython.cast(cython.uint, value)

@@ -1,4 +1,4 @@
-"""Eviction orders: one file and one row each. A user's own is a Python class, named `module:Class`."""
+"""Eviction policies: one file and one row each. A user's own policy is a Python class, named `module:Class`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from ..._base.built import load
+from ..._base.built import require_built
 from ..._base.errors import UsageError
 from ..._base.units import milliseconds
+
+require_built(__file__)
 
 
 def _share(text: str) -> float:
@@ -26,44 +28,61 @@ def _whole(text: str) -> int:
     return value
 
 
+HEAPS = 0  # the memory class of policies with heaps or lookahead: formats/memory_needs.py has their bound
+
+
 @dataclass(frozen=True)
 class Row:
-    """Where an eviction order is, and what may follow its name after a colon."""
+    """The module and class of a policy, and the parameter that may follow its name after a colon."""
 
     module: str
     cls: str
     about: str
-    parameter: Callable[[str], Any] | None = None  # turns the text after the colon into the class's second argument
+    block_bytes: int | None = None  # bytes of state per distinct block, without queues; HEAPS; None: not known
+    parameter: Callable[[str], Any] | None = None  # converts the text after the colon to the class's second argument
     example: str = ""
     required: bool = False
-    ghosts: bool = False  # it remembers blocks that are gone, so it is not for a live cache, whose slots are used again
-    ceiling: bool = False  # it looks ahead or never evicts: a bound, not a policy that an engine could have
+    ghosts: bool = False  # the policy remembers evicted blocks; a live cache can't use it, because it reuses slots
+    bound: bool = False  # the policy looks ahead or never evicts: an upper bound that no engine can implement
 
 
 POLICIES: dict[str, Row] = {
-    "lru": Row("lru", "LRU", "least recently used"),
-    "fifo": Row("fifo", "FIFO", "first in, first out"),
-    "mru": Row("mru", "MRU", "most recently used goes first"),
-    "lfu": Row("lfu", "LFU", "least frequently used, then least recently"),
-    "lfu-da": Row("lfu_da", "LFUDA", "LFU with dynamic aging"),
-    "slru": Row("slru", "SLRU", "segmented LRU: a protected share for what was hit", _share, "slru:0.8"),
-    "sieve": Row("sieve", "Sieve", "SIEVE: a hand over a queue, one bit a block"),
-    "s3fifo": Row("s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", _share, "s3fifo:0.1", ghosts=True),
-    "arc": Row("arc", "ARC", "adaptive between recency and frequency", ghosts=True),
-    "ttl": Row("ttl", "TTL", "gone after so long without use", milliseconds, "ttl:5m", required=True),
-    "priority": Row("priority", "Priority", "the trace's priorities, lowest first", milliseconds, "priority:10m"),
-    "pgdsf": Row("pgdsf", "PGDSF", "prefix-aware greedy dual size frequency (RAGCache)", _whole, "pgdsf:30000"),
-    "workload": Row("workload", "Workload", "by reuse time of the category (ATC'25)", milliseconds, "workload:10m"),
-    "belady": Row("belady", "Belady", "the offline optimum: the furthest next use goes first", ceiling=True),
-    "unlimited": Row("lru", "LRU", "nothing is ever evicted", ceiling=True),
-}
+    "lru": Row("lru", "LRU", "least recently used", 8),
+    "fifo": Row("fifo", "FIFO", "first in, first out", 8),
+    "mru": Row("mru", "MRU", "most recently used", 16),
+    "lfu": Row("lfu", "LFU", "least frequently used, ties by least recently used", 16),
+    "lfu-da": Row("lfu_da", "LFUDA", "LFU with dynamic aging", HEAPS),
+    "slru": Row("slru", "SLRU", "segmented LRU: a protected segment for blocks that were hit", 8, _share, "slru:0.8"),
+    "sieve": Row("sieve", "Sieve", "SIEVE: one FIFO queue, one hand, one visited bit per block", 16),
+    "s3fifo": Row(
+        "s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", 16, _share, "s3fifo:0.1", ghosts=True
+    ),
+    "2q": Row(
+        "two_q", "TwoQ", "2Q: a queue of new blocks, ghosts, an LRU main queue", HEAPS, _share, "2q:0.25", ghosts=True
+    ),
+    "arc": Row("arc", "ARC", "adapts between recency and frequency", 16, ghosts=True),
+    "ttl": Row(
+        "ttl", "TTL", "evicts blocks not used for a given time", HEAPS, milliseconds, "ttl:5m", required=True
+    ),
+    "priority": Row(
+        "priority", "Priority", "lowest request priority first, as in the trace", HEAPS, milliseconds, "priority:10m"
+    ),
+    "pgdsf": Row("pgdsf", "PGDSF", "prefix-aware greedy dual size frequency (RAGCache)", HEAPS, _whole, "pgdsf:30000"),
+    "workload": Row(
+        "workload", "Workload", "least likely reuse, learned per category (ATC'25)", HEAPS, milliseconds,
+        "workload:10m",
+    ),
+    "lhd": Row("lhd", "LHD", "least hit density, by depth and use count (NSDI'18)", HEAPS, _whole, "lhd:64"),
+    "belady": Row("belady", "Belady", "offline optimum: farthest next use first", HEAPS, bound=True),
+    "unlimited": Row("lru", "LRU", "never evicts", 8, bound=True),
+}  # fmt: skip
 VERBS = ("insert", "use", "release", "victim", "remove")
 
 
 def make(spec: str, context):
-    """The eviction order that a text names: `lru`, `ttl:60s`, or a Python class as `module:Class`.
+    """Create the policy of a spec: `lru`, `ttl:60s`, or a Python class as `module:Class`.
 
-    UsageError where there is none of that name, its parameter is wrong, or a class lacks a verb.
+    Raises UsageError if the name is unknown, the parameter is wrong, or a class lacks a required verb.
 
     >>> from kvtrace.cache.policies.base import Context
     >>> make("lru", Context(blocks=4, capacity=2)).keeps_parents
@@ -74,39 +93,39 @@ def make(spec: str, context):
         return _shipped(name, colon, text, context)
     if colon:
         return _users(name, text, context)
-    raise UsageError(f"there is no policy {spec!r}. Try {', '.join(POLICIES)}, or a class as module:Class.")
+    raise UsageError(f"{spec!r} is not a policy. Try {', '.join(POLICIES)}, or a class as module:Class.")
 
 
 def _shipped(name, colon, text, context):
     row = POLICIES[name]
-    cls = getattr(load(f".{row.module}", __name__), row.cls)
+    cls = getattr(import_module(f".{row.module}", __name__), row.cls)
     if not colon:
         if row.required:
-            raise UsageError(f"policy {name} needs its parameter. Try {row.example}.")
+            raise UsageError(f"Policy {name} needs a parameter. Try {row.example}.")
         return cls(context)
     if row.parameter is None:
-        raise UsageError(f"policy {name} takes no parameter. Leave out {text!r}.")
+        raise UsageError(f"Policy {name} has no parameter. Leave out {text!r}.")
     try:
         value = row.parameter(text)
     except (ValueError, UsageError):
-        raise UsageError(f"policy {name} does not take {text!r}. Try {row.example}.") from None
+        raise UsageError(f"{text!r} is not a valid parameter of policy {name}. Try {row.example}.") from None
     return cls(context, value)
 
 
 def _users(module, name, context):
-    from ..core.python_policy import Borrowed
+    from ..core.python_policy import PythonPolicy
 
     try:
         cls = getattr(import_module(module), name, None)
     except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):  # it is there, and misses something itself
+        if not f"{module}.".startswith(f"{error.name}."):  # the module exists, and one of its own imports is missing
             raise
         raise UsageError(
-            f"there is no policy and no Python module {module!r}. Try it from the module's folder."
+            f"{module!r} is neither a policy nor a Python module. Run the command in the module's folder."
         ) from None
     if cls is None:
-        raise UsageError(f"module {module!r} has no {name!r}. Name a class with the verbs {', '.join(VERBS)}.")
+        raise UsageError(f"Module {module!r} has no class {name!r}. A policy class has the verbs {', '.join(VERBS)}.")
     missing = [verb for verb in VERBS if not callable(getattr(cls, verb, None))]
     if missing:
-        raise UsageError(f"policy {module}:{name} lacks {', '.join(missing)}. A policy has {', '.join(VERBS)}.")
-    return Borrowed(context, cls(context))
+        raise UsageError(f"Policy {module}:{name} lacks {', '.join(missing)}. A policy needs {', '.join(VERBS)}.")
+    return PythonPolicy(context, cls(context))

@@ -1,64 +1,41 @@
-"""ARC (Megiddo and Modha, FAST'03): blocks wanted once, blocks wanted again, and ghosts of both that say how to share.
+"""ARC: adaptive replacement cache (Megiddo and Modha, FAST'03).
 
-T1 holds what was wanted once, T2 what was wanted again, B1 and B2 the ghosts of what left them; `target` is the size
-that T1 should have, a real number. A miss that finds its ghost in B1 raises the target by max(|B2| / |B1|, 1), one in
-B2 lowers it by max(|B1| / |B2|, 1), between 0 and the capacity; the block comes back into T2. T1's least recent goes
-while T1 is greater than the target (or as great, and the wanted block came from B2), else T2's. T1 and B1 together
-hold no more than the capacity, all four no more than twice of it.
+T1 holds blocks requested once, T2 blocks requested again. B1 and B2 hold the ghosts of blocks evicted from T1 and T2.
+`target` is the size that T1 should have, a real number between 0 and the capacity. A miss with a ghost in B1 raises
+the target by max(|B2| / |B1|, 1). A miss with a ghost in B2 lowers it by max(|B1| / |B2|, 1). Either block enters T2.
+The victim is the least recent block of T1 if |T1| > target, or if |T1| = target and the missed block was in B2.
+Otherwise it is the least recent block of T2. |T1| + |B1| is at most the capacity; all four hold at most twice as much.
 
-Pinned blocks count in T1 and T2 but may not go; a hit on one takes it to T2 as any other hit does. Recent is what was
-wanted last, by `insert` or `use`; `release` changes nothing in the order. Of the blocks that one request wanted the
-deepest is the least recent.
+Pinned blocks count in |T1| and |T2| but are not evictable. A hit on a pinned block moves it to T2, as any hit does.
+Recency is the time of the last `insert` or `use`; `release` does not change it. Leaf-first, a block with resident
+children is treated as pinned. Among the blocks of one request, the deepest is the least recent.
 """
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-    from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 
-@cython.final
-@cython.cclass
 class ARC(Policy):
-    """Adaptive replacement."""
-
-    once: Line  # T1, but for the blocks in `noted`
-    again: Line  # T2, but for those
-    once_ghosts: Queue  # B1
-    again_ghosts: Queue  # B2
-    noted: cython.int[
-        ::1
-    ]  # the blocks of the request being served, in the order wanted: they join their lines in reverse
-    is_again: cython.schar[::1]  # resident block -> 1 in T2, 0 in T1
-    noting: cython.int
-    request: cython.Py_ssize_t  # the one whose blocks are noted
-    in_once: cython.longlong  # |T1|
-    in_again: cython.longlong  # |T2|
-    target: cython.double  # p
-    returning: cython.bint  # the wanted block left a ghost
-    from_again: cython.bint  # and that was in B2
+    """Adaptive replacement cache."""
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
         self.misses = True
-        places = Places(context.blocks)
-        self.once, self.again = Line(places, 0), Line(places, 1)
-        self.once_ghosts, self.again_ghosts = Queue(places, 2), Queue(places, 3)
+        slots = Slots(context.blocks)
+        self.once, self.again = MaskedFifo(slots, 0), MaskedFifo(slots, 1)
+        self.once_ghosts, self.again_ghosts = Queue(slots, 2), Queue(slots, 3)
         self.noted = np.empty(64, dtype=np.int32)
         self.is_again = np.zeros(context.blocks, dtype=np.int8)
-        self.noting, self.request = 0, -1
+        self.noted_count, self.request = 0, -1
         self.in_once = self.in_again = 0
         self.target = 0.0
         self.returning = self.from_again = False
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def miss(self, block: cython.int) -> cython.int:
+    def miss(self, block):
         b1: cython.double = cython.cast(cython.double, self.once_ghosts.size)
         b2: cython.double = cython.cast(cython.double, self.again_ghosts.size)
         capacity: cython.double = cython.cast(cython.double, self.context.capacity)
@@ -75,18 +52,12 @@ class ARC(Policy):
             self.returning = False
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         self._count(block)
         return self._note(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _count(self, block: cython.int) -> cython.int:
-        """A block that was brought in is in T1, or in T2 where it left a ghost; ghosts that are too many go."""
+    def _count(self, block):
+        """Add an inserted block to T2 if it had a ghost, else to T1; then trim the ghosts."""
         self.is_again[block] = self.returning
         if self.returning:
             self.in_again += 1
@@ -95,10 +66,7 @@ class ARC(Policy):
         self.returning = self.from_again = False
         return self._trim()
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         if self.context.request != self.request:
             self._settle()
         if self.is_again[block]:
@@ -110,17 +78,11 @@ class ARC(Policy):
             self.in_again += 1
         return self._note(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         self._settle()
         return self.again.allow(block) if self.is_again[block] else self.once.allow(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         once: cython.int = self.once.first()
         again: cython.int = self.again.first()
         if again == NONE:
@@ -129,10 +91,7 @@ class ARC(Policy):
             return once
         return again
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         if self.is_again[block]:
             self.in_again -= 1
             self.again.drop(block)
@@ -141,11 +100,8 @@ class ARC(Policy):
         self.once.drop(block)
         return self.once_ghosts.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
-        if self.noting:
+    def hit_idle(self, block):
+        if self.noted_count:
             self._settle()
         if self.is_again[block]:
             return self.again.rejoin(block)
@@ -155,36 +111,24 @@ class ARC(Policy):
         self.in_again += 1
         return self.again.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def bring(self, block: cython.int) -> cython.int:
-        if self.noting:
+    def insert_idle(self, block):
+        if self.noted_count:
             self._settle()
         self._count(block)
         return self.again.join(block) if self.is_again[block] else self.once.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
+    def likely_victim(self):
         if self.in_once > self.target:
             return self.once.ahead(self.once.front)
         return self.again.ahead(self.again.front)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
+    def prefetch(self, far, near):
         fetch(cython.address(self.is_again[far]))
-        fetch(cython.address(self.once.places.at[far]))
+        fetch(cython.address(self.once.slots.slot_of_block[far]))
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _trim(self) -> cython.int:
-        """Forget the oldest ghosts that are too many."""
+    def _trim(self):
+        """Drop the oldest ghosts beyond the limits."""
         capacity: cython.longlong = self.context.capacity
         while self.once_ghosts.size and self.in_once + self.once_ghosts.size > capacity:
             self.once_ghosts.drop(self.once_ghosts.first())
@@ -196,30 +140,24 @@ class ARC(Policy):
             self.again_ghosts.ahead()
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _note(self, block: cython.int) -> cython.int:
-        """Remember that the present request wants a block that is in no line."""
+    def _note(self, block):
+        """Note a block of the current request; it is in neither queue until `_settle`."""
         if self.context.request != self.request:
             self._settle()
             self.request = self.context.request
-        if self.noting == self.noted.shape[0]:
+        if self.noted_count == self.noted.shape[0]:
             with cython.gil:
-                self.noted = np.resize(self.noted, 2 * self.noting)
-        self.noted[self.noting] = block
-        self.noting += 1
+                self.noted = np.resize(self.noted, 2 * self.noted_count)
+        self.noted[self.noted_count] = block
+        self.noted_count += 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _settle(self) -> cython.int:
-        """Put the noted blocks in line, the last wanted first: a request wants its root first, which is to go last."""
+    def _settle(self):
+        """Queue the noted blocks in reverse order: the deepest block is evicted first, the root last."""
         block: cython.int
-        while self.noting > 0:
-            self.noting -= 1
-            block = self.noted[self.noting]
+        while self.noted_count > 0:
+            self.noted_count -= 1
+            block = self.noted[self.noted_count]
             if self.is_again[block]:
                 self.again.push(block)
             else:

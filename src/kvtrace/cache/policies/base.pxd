@@ -1,12 +1,15 @@
-cdef int NONE
+cdef enum:
+    NONE = -2  # no block; -1 signals an exception
+
 
 cdef class Context:
     cdef readonly Py_ssize_t blocks
     cdef readonly long long capacity
     cdef readonly object trace
-    cdef readonly object jobs
+    cdef readonly object demand
     cdef public Py_ssize_t request
     cdef public double now
+
 
 cdef class Policy:
     cdef readonly Context context
@@ -14,14 +17,18 @@ cdef class Policy:
     cdef readonly bint expires
     cdef readonly bint misses
     cdef readonly bint keeps_parents
+
+    # required
     cdef int insert(self, int block) except -1 nogil
     cdef int use(self, int block) except -1 nogil
     cdef int release(self, int block) except -1 nogil
     cdef int victim(self) except -1 nogil
     cdef int remove(self, int block) except -1 nogil
+
+    # optional
     cdef int expired(self) except -1 nogil
     cdef int miss(self, int block) except -1 nogil
-    cdef int touch(self, int block) except -1 nogil
-    cdef int bring(self, int block) except -1 nogil
-    cdef int coming(self) noexcept nogil
-    cdef int soon(self, int far, int near) except -1 nogil
+    cdef int hit_idle(self, int block) except -1 nogil
+    cdef int insert_idle(self, int block) except -1 nogil
+    cdef int likely_victim(self) noexcept nogil
+    cdef int prefetch(self, int far, int near) except -1 nogil

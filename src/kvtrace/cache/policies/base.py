@@ -1,119 +1,89 @@
-"""What an eviction order is: five verbs over block numbers, and what it may know besides.
+"""The interface of eviction policies: five required verbs over block numbers, and six optional ones.
 
-The engine owns residency, pins and counts; a policy holds an order among the evictable blocks and nothing else.
+The engine tracks residency, pins and counts. A policy only orders the evictable blocks.
 """
 
-import cython
 
-NONE = cython.declare(cython.int, -2)  # no block: -1 says that an exception is on its way
-
-
-@cython.cclass
 class Context:
-    """What a policy may know: how many blocks there are, the capacity, the trace, and the present moment.
+    """What a policy can read: the number of blocks, the capacity, the trace, the current request and time.
 
-    `request` is the row being served and `now` its arrival in milliseconds; the engine moves both on. `trace` and
-    `jobs` (what each request asks for, see cache/jobs.py) are None in a live cache.
+    `request` is the current row and `now` its arrival in milliseconds; the engine updates both. `trace` and
+    `demand` (the BlockDemand of cache/demand.py) are None in a live cache.
 
     >>> Context(blocks=4, capacity=2).request
     -1
     """
 
-    def __init__(self, blocks, capacity, trace=None, jobs=None):
+    def __init__(self, blocks, capacity, trace=None, demand=None):
         self.blocks, self.capacity = blocks, capacity
-        self.trace, self.jobs = trace, jobs
+        self.trace, self.demand = trace, demand
         self.request, self.now = -1, 0.0
 
 
-@cython.cclass
 class Policy:
-    """An eviction order over blocks 0 ... context.blocks - 1; a subclass says which by five verbs.
+    """An eviction order over blocks 0 ... context.blocks - 1.
 
-    Verbs run without the interpreter lock. A policy written in Python goes through core/borrowed.py instead.
+    A subclass defines five verbs: `insert`, `use`, `release`, `victim` and `remove`. The build checks that it does. The
+    other verbs are optional and have defaults. The C signatures are in base.pxd; overrides inherit them. Verbs run
+    without the interpreter lock. core/python_policy.py runs a policy that is written in Python.
     """
 
     def __init__(self, context: Context):
         self.context = context
         self.needs_lock = False
-        self.expires = False  # whether `expired` is asked before each request
-        self.misses = False  # whether `miss` tells it of a block before room is made for it
-        self.keeps_parents = False  # whether the order itself lets no block outlive its parent
+        self.expires = False  # whether the engine calls `expired` before each request
+        self.misses = False  # whether the engine calls `miss` before it makes room for a block
+        self.keeps_parents = False  # whether the order alone evicts every child before its parent
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
-        """Allocated: now resident and pinned."""
+    # ---- required
+
+    def insert(self, block):
+        """A block becomes resident and pinned."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
-        """Wanted again: pinned, whether it was evictable or not."""
+    def use(self, block):
+        """A request uses a resident block. The block is pinned now; before, it was pinned or evictable."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
-        """Evictable from now on; the blocks of a request come tail first."""
+    def release(self, block):
+        """A block becomes evictable. The blocks of one request are released tail first."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
-        """The next to go among the evictable, which stays in the order until `remove`; NONE where there is none."""
+    def victim(self):
+        """The next block to evict, or NONE. The block stays in the order until `remove`."""
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
-        """Gone: an evictable block is no longer resident."""
+    def remove(self, block):
+        """An evictable block is evicted."""
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def expired(self) -> cython.int:
-        """An evictable block whose time is over, or NONE."""
+    # ---- optional
+
+    def expired(self):
+        """An evictable block that has expired, or NONE. Called if `expires` is true. Default: NONE."""
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def miss(self, block: cython.int) -> cython.int:
-        """Not resident, and wanted: room is made for it next, then it is inserted."""
+    def miss(self, block):
+        """A request misses a block. The engine then makes room and inserts the block.
+
+        Called if `misses` is true. Default: nothing.
+        """
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
-        """An evictable block is used and released at once; an override says the same in fewer steps."""
+    def hit_idle(self, block):
+        """A request uses an evictable block and releases it at once. Default: `use`, then `release`."""
         self.use(block)
         return self.release(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def bring(self, block: cython.int) -> cython.int:
-        """A block is inserted and released at once; an override says the same in fewer steps."""
+    def insert_idle(self, block):
+        """A request inserts a block and releases it at once. Default: `insert`, then `release`."""
         self.insert(block)
         return self.release(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
-        """A block that may be the victim before long, or NONE; what is kept of it is fetched, nothing changes."""
+    def likely_victim(self):
+        """Prefetch hint: a likely next victim, or NONE. Has no side effects. Default: NONE."""
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
-        """Two blocks will be wanted, `near` before `far`: what is kept of them may be fetched; nothing changes."""
+    def prefetch(self, far, near):
+        """Prefetch hint: requests will soon use block `near`, and later block `far`. Default: nothing."""
         return 0

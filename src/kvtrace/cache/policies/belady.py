@@ -1,78 +1,54 @@
-"""Belady: the block whose next use is farthest away goes first; no policy hits more. It looks ahead, so it is a bound.
+"""Belady's MIN: evicts the block with the farthest next use. It looks ahead, so it is an upper bound on hits.
 
-Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems SweepCheckpoint 5(2), 1966. A
-block's
-next use is the next request whose path holds it. Of the blocks that one request will use next the deepest goes first:
-it hits only if those before it do. That is an optimum for prefixes as well, where requests come one at a time and the
-capacity counts idle blocks alone (`--capacity-counts idle`): then what was just used need not be kept.
+Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5(2), 1966. A block's
+next use is the next request whose path contains it. Among blocks with the same next use, the deepest is evicted first,
+because it can hit only if all blocks before it hit. This is optimal for prefixes too, if requests run one at a time
+and the capacity counts idle blocks only (`--capacity-counts idle`): then the last used blocks need not be kept.
 
-Release puts a block into the queue of its next use. In a queue the deeper block always came first, since a parent is
-used whenever its child is, and released after it; so the oldest of the last queue that is not empty is the victim, and
-each verb takes O(1). Blocks that are never used again are in the very last queue, oldest first.
+A pinned block is in no queue. `release` puts a block into the queue of its next use. Within a queue, deeper blocks are
+older, because a request that uses a block also uses its parent and releases it later. The victim is therefore the
+oldest block of the last non-empty queue, in O(1). Blocks without a next use are in the very last queue, oldest first.
+Leaf-first pools evict in the same order, because no parent is evicted before its child.
 """
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import HierarchicalBitset
 
 from kvtrace.cache.structures.recency import depths
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
 
-
-@cython.final
-@cython.cclass
 class Belady(Policy):
-    """Farthest next use first."""
-
-    start: cython.longlong[::1]
-    depth: cython.int[::1]
-    ids: cython.Py_ssize_t  # block numbers of the trace; those above are grown, and never used again
-    next_use: cython.int[::1]  # where a block stands in a path -> the next request that wants it
-    due: cython.int[::1]  # block -> the next request that wants it
-    oldest: cython.int[::1]  # queue of a request -> its first block, or NONE
-    newest: cython.int[::1]
-    after: cython.int[::1]  # block -> the one that joined its queue after it
-    before: cython.int[::1]
-    filled: Bits  # the queues that are not empty
+    """Evicts the block with the farthest next use."""
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
-        # a parent's next use is no later than its child's; where it is the same it joined the queue after it
+        # a parent's next use is no later than its child's; if both are equal, the parent joined the queue later
         self.keeps_parents = True
         self.depth = depths(context)
-        jobs, rows = context.jobs, len(context.jobs.full)
-        self.start = np.array(jobs.start, dtype=np.int64)
-        self.ids = context.blocks - int(jobs.grown.sum())
-        self.next_use = next_uses(jobs.ids, jobs.start, jobs.full, context.blocks)
+        demand, rows = context.demand, len(context.demand.full)
+        self.start = np.array(demand.start, dtype=np.int64)
+        self.ids = context.blocks - int(demand.grown.sum())
+        self.next_use = next_uses(demand.ids, demand.start, demand.full, context.blocks)
         self.due = np.full(context.blocks, NONE, dtype=np.int32)
         self.oldest, self.newest = np.full(rows + 1, NONE, dtype=np.int32), np.full(rows + 1, NONE, dtype=np.int32)
         self.after, self.before = (np.full(context.blocks, NONE, dtype=np.int32) for _ in range(2))
-        self.filled = Bits(rows + 1)
+        self.filled = HierarchicalBitset(rows + 1)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         if block < self.ids:
             self.due[block] = self.next_use[self.start[self.context.request] + self.depth[block]]
         else:
             self.due[block] = cython.cast(cython.int, self.oldest.shape[0] - 1)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
-        if self.before[block] >= 0 or self.oldest[self.due[block]] == block:  # it is in its queue
+    def use(self, block):
+        if self.before[block] >= 0 or self.oldest[self.due[block]] == block:  # the block is in a queue
             self.remove(block)
         return self.insert(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         due: cython.int = self.due[block]
         last: cython.int = self.newest[due]
         self.before[block], self.after[block] = last, NONE
@@ -83,17 +59,11 @@ class Belady(Policy):
         self.oldest[due] = block
         return self.filled.set(due)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
-        due: cython.int = self.filled.greatest()
+    def victim(self):
+        due: cython.int = self.filled.last()
         return self.oldest[due] if due >= 0 else NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         due: cython.int = self.due[block]
         before: cython.int = self.before[block]
         after: cython.int = self.after[block]
@@ -113,16 +83,16 @@ class Belady(Policy):
 
 def next_uses(ids: cython.const[cython.int][::1], start: cython.const[cython.longlong][::1],
               full: cython.const[cython.int][::1], blocks: cython.Py_ssize_t):  # fmt: skip
-    """int32: where a block stands in a path -> the next request whose path holds it, or the number of requests."""
+    """int32: position in `ids` -> the next request whose path contains that block, or the number of requests."""
     row: cython.Py_ssize_t
-    at: cython.Py_ssize_t
-    found = np.full(len(ids), len(full), dtype=np.int32)
-    wanted = np.full(blocks, len(full), dtype=np.int32)  # block -> the request after which we are, going backwards
-    next_use: cython.int[::1] = found
-    coming: cython.int[::1] = wanted
+    position: cython.Py_ssize_t
+    uses = np.full(len(ids), len(full), dtype=np.int32)
+    first_use = np.full(blocks, len(full), dtype=np.int32)  # block -> its first use after the current row
+    next_use: cython.int[::1] = uses
+    next_row: cython.int[::1] = first_use
     with cython.nogil:
         for row in range(full.shape[0] - 1, -1, -1):
-            for at in range(start[row], start[row] + full[row]):
-                next_use[at] = coming[ids[at]]
-                coming[ids[at]] = cython.cast(cython.int, row)
-    return found
+            for position in range(start[row], start[row] + full[row]):
+                next_use[position] = next_row[ids[position]]
+                next_row[ids[position]] = cython.cast(cython.int, row)
+    return uses

@@ -1,80 +1,47 @@
-"""FIFO: the block that was allocated longest ago goes first; of a request's new blocks the root came first.
+"""FIFO: evicts the block that was allocated first. A request allocates its new blocks root first.
 
-A hit changes nothing. A block that may not go, pinned or (leaf-first) a parent, is passed over and keeps its place;
-`release` lets it go from where it stands. No two blocks come at the same time, so there are no ties.
+A hit does not change the order. A block that is not evictable (pinned or, leaf-first, with resident children) is
+skipped and keeps its place. `release` makes it evictable in that place. There are no ties.
 """
 
 import cython
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-    from cython.cimports.kvtrace.cache.structures.queue import Places
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Slots
 
 
-@cython.final
-@cython.cclass
 class FIFO(Policy):
     """First in, first out."""
 
-    line: Line
-
     def __init__(self, context: Context):
         Policy.__init__(self, context)
-        self.line = Line(Places(context.blocks))
+        self.queue = MaskedFifo(Slots(context.blocks))
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
-        return self.line.push(block)
+    def insert(self, block):
+        return self.queue.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
-        return self.line.forbid(block)
+    def use(self, block):
+        return self.queue.forbid(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
-        return self.line.allow(block)
+    def release(self, block):
+        return self.queue.allow(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
-        return self.line.first()
+    def victim(self):
+        return self.queue.first()
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
-        return self.line.drop(block)
+    def remove(self, block):
+        return self.queue.drop(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
-        return 0  # it stays where it is, and may go as before
+    def hit_idle(self, block):
+        return 0  # the block keeps its place and stays evictable
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def bring(self, block: cython.int) -> cython.int:
-        return self.line.join(block)
+    def insert_idle(self, block):
+        return self.queue.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
-        return self.line.ahead(self.line.front)
+    def likely_victim(self):
+        return self.queue.ahead(self.queue.front)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
-        fetch(cython.address(self.line.places.at[far]))
+    def prefetch(self, far, near):
+        fetch(cython.address(self.queue.slots.slot_of_block[far]))
         return 0

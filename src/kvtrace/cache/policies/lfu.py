@@ -1,63 +1,40 @@
-"""LFU: the block that was used least often goes first, among equals the one that was released longest ago.
+"""LFU: evicts the least frequently used block. Ties: the block that was released first.
 
-An allocation counts as a use, and so does each request that wants the block while it is pinned. Counts survive pins;
-after an eviction they start anew. One list a count, and bits that say which counts have one: each verb is O(1).
+An allocation counts as a use, and so does each request that uses the block, also while it is pinned. A count is kept
+while its block is resident and restarts after an eviction. Pinned blocks are in no list. There is one list per count
+and a bitset of non-empty lists, so each verb takes O(1). Leaf-first and flat pools evict in the same order.
 """
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
-
-MOST = cython.declare(cython.int, 1 << 24)  # uses are counted so far, so that the table of lists stays small
-STEPS = cython.declare(cython.int, 3)  # from the victim to the one that is fetched
-BEFORE = cython.declare(cython.int, 0)  # what a block's four numbers are: its neighbours in its list,
-AFTER = cython.declare(cython.int, 1)
-COUNT = cython.declare(cython.int, 2)  # its uses,
-LISTED = cython.declare(cython.int, 3)  # and whether it is in the list of that count
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import HierarchicalBitset
 
 
-@cython.final
-@cython.cclass
 class LFU(Policy):
-    """Least frequently used, then least recently."""
-
-    state: cython.int[:, ::1]  # block -> BEFORE, AFTER, COUNT, LISTED, side by side in memory
-    oldest: cython.int[::1]  # count -> the first of its list
-    newest: cython.int[::1]  # count -> the last of its list, or NONE
-    counts: Bits  # those whose list is not empty
+    """Least frequently used, ties by least recent release."""
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
-        # A parent is used whenever its child is, so it counts no less; of equal counts the child was released first.
+        # a request that uses a child uses its parent, so the parent's count is at least as high; if both counts are
+        # equal, the child was released first
         self.keeps_parents = True
         self.state = np.zeros((context.blocks, 4), dtype=np.int32)
         self.oldest, self.newest, self.counts = _table(64)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         self.state[block, COUNT] = 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         if self.state[block, LISTED]:
             self.remove(block)
-        if self.state[block, COUNT] < MOST:
+        if self.state[block, COUNT] < MAX_COUNT:
             self.state[block, COUNT] += 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         count: cython.int = self.state[block, COUNT]
         if count >= self.newest.shape[0]:
             with cython.gil:
@@ -74,17 +51,11 @@ class LFU(Policy):
         self.state[block, LISTED] = 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
-        count: cython.int = self.counts.least()
+    def victim(self):
+        count: cython.int = self.counts.first()
         return NONE if count == NONE else self.oldest[count]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         count: cython.int = self.state[block, COUNT]
         before: cython.int = self.state[block, BEFORE]
         after: cython.int = self.state[block, AFTER]
@@ -96,48 +67,42 @@ class LFU(Policy):
             self.newest[count] = before
         else:
             self.state[after, BEFORE] = before
-        if before == after:  # neither is there
+        if before == after:  # both are NONE: the list is empty now
             self.counts.clear(count)
         self.state[block, LISTED] = 0
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
-        left: cython.int = STEPS
+    def likely_victim(self):
+        steps: cython.int = STEPS
         block: cython.int = self.victim()
-        while left > 0 and block >= 0:
+        while steps > 0 and block >= 0:
             block = self.state[block, AFTER]
-            left -= 1
+            steps -= 1
         if block >= 0:
             fetch(cython.address(self.state[block, 0]))
         return block
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
-        beside: cython.int
+    def prefetch(self, far, near):
+        neighbour: cython.int
         fetch(cython.address(self.state[far, 0]))
-        if self.state[near, LISTED]:  # it will be taken out of its list: its neighbours change
-            beside = self.state[near, BEFORE]
-            if beside >= 0:
-                fetch(cython.address(self.state[beside, 0]))
-            beside = self.state[near, AFTER]
-            if beside >= 0:
-                fetch(cython.address(self.state[beside, 0]))
+        if self.state[near, LISTED]:  # `use` will unlink the block, which writes to its neighbours
+            neighbour = self.state[near, BEFORE]
+            if neighbour >= 0:
+                fetch(cython.address(self.state[neighbour, 0]))
+            neighbour = self.state[near, AFTER]
+            if neighbour >= 0:
+                fetch(cython.address(self.state[neighbour, 0]))
         return 0
 
     def _grow(self, count):
         oldest, newest, counts = _table(2 * count)
         size = len(self.oldest)
         oldest[:size], newest[:size] = self.oldest, self.newest
-        listed: cython.Py_ssize_t
-        for listed in np.flatnonzero(newest != NONE):
-            cython.cast(Bits, counts).set(cython.cast(cython.int, listed))
+        filled: cython.Py_ssize_t
+        for filled in np.flatnonzero(newest != NONE):
+            cython.cast(HierarchicalBitset, counts).set(cython.cast(cython.int, filled))
         self.oldest, self.newest, self.counts = oldest, newest, counts
 
 
 def _table(size):
-    return np.full(size, NONE, dtype=np.int32), np.full(size, NONE, dtype=np.int32), Bits(size)
+    return np.full(size, NONE, dtype=np.int32), np.full(size, NONE, dtype=np.int32), HierarchicalBitset(size)

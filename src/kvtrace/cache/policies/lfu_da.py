@@ -1,34 +1,24 @@
-"""LFU with dynamic aging: the least count goes first, and what comes later starts higher, so that old fame fades.
+"""LFU with dynamic aging: LFU in which old counts lose weight over time.
 
-Arlitt and others, "Evaluating content management techniques for Web proxy caches", 1999. A block's key is its count of
-uses + an age, and the age is the key of the block that was evicted last. A count begins at 1 when a block becomes
-resident, goes up by 1 with each use, pinned or not, and is forgotten when it is evicted.
+Arlitt and others, "Evaluating content management techniques for Web proxy caches", 1999. A block's key is its number of
+uses plus the current age. The age is the key of the last evicted block. The block with the least key is evicted. A
+count starts at 1 when its block becomes resident, rises by 1 with each use, pinned or not, and ends with an eviction.
 
-Release gives a block its key, with the age of that moment. So with the pool leaf-first a block that becomes evictable
-when its last child is evicted starts from there and outlives what hung on it by a while: leaf-first and flat differ.
-Equal keys: the one whose last request is longer ago goes first, and of one request the one released first, the deeper.
+`release` sets the key, with the age at that time. With a leaf-first pool a parent is released when its last child is
+evicted, so its key includes the age of that eviction: leaf-first and flat pools evict in different orders. Ties: the
+block whose last request is older, then the block that was released first, which is the deeper one of a request.
 """
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.heap import Heaps
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.heap import Heaps
-
-ROW = cython.declare(cython.longlong, 1 << 32)  # what a later request adds, more than any number of its releases
+ROW = cython.declare(cython.longlong, 1 << 32)  # weight of a request in the tie-break, above any number of releases
 
 
-@cython.final
-@cython.cclass
 class LFUDA(Policy):
     """Least frequently used, with dynamic aging."""
-
-    heap: Heaps
-    count: cython.int[::1]  # block -> uses since it became resident
-    last: cython.longlong[::1]  # block -> the request that used it last
-    age: cython.double  # a whole number
-    releases: cython.longlong
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
@@ -37,39 +27,24 @@ class LFUDA(Policy):
         self.last = np.zeros(context.blocks, dtype=np.int64)
         self.age, self.releases = 0.0, 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         self.count[block] = 0
         return self.use(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         self.count[block] += 1
         self.last[block] = self.context.request
         if self.heap.holds(block):
             self.heap.drop(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         self.releases += 1
         return self.heap.put(0, block, self.count[block] + self.age, self.last[block] * ROW + self.releases % ROW)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         return self.heap.first(0)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         self.age = self.heap.key[block]
         return self.heap.drop(block)

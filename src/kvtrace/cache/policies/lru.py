@@ -1,76 +1,50 @@
-"""LRU: the block that was released longest ago goes first.
+"""LRU: evicts the block that was released first.
 
-Blocks of a request are released tail first, so a plain queue does what the founding document's heap of heaps (last
-use, then prefix length) does. A block that is used again leaves the queue and joins its end when it is released.
+A request releases its blocks tail first, so a plain queue gives the order of the heap of heaps in Lin's report (last
+use, then prefix length). A pinned block is not in the queue; `release` puts it at the end. Leaf-first and flat pools
+evict in the same order. There are no ties.
 """
 
 import cython
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 
-@cython.final
-@cython.cclass
 class LRU(Policy):
     """Least recently used."""
 
-    queue: Queue
-
     def __init__(self, context: Context):
         Policy.__init__(self, context)
-        self.keeps_parents = True  # a parent is used and released no earlier than its child
-        self.queue = Queue(Places(context.blocks))
+        self.keeps_parents = True  # a request that uses a child uses its parent, and releases the parent later
+        self.queue = Queue(Slots(context.blocks))
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def insert(self, block):
+        return 0  # a pinned block is not in the queue
+
+    def use(self, block):
         if self.queue.holds(block):
             self.queue.drop(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         return self.queue.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         return self.queue.first()
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         return self.queue.drop(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
+    def hit_idle(self, block):
         return self.queue.move(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def bring(self, block: cython.int) -> cython.int:
+    def insert_idle(self, block):
         return self.queue.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
+    def likely_victim(self):
         return self.queue.ahead()
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
-        fetch(cython.address(self.queue.places.at[far]))
+    def prefetch(self, far, near):
+        fetch(cython.address(self.queue.slots.slot_of_block[far]))
         return 0

@@ -1,26 +1,17 @@
-"""MRU: the block that was released last goes first.
+"""MRU: evicts the block that was released last.
 
-Blocks of a request are released tail first, so of one request the root goes first, and its tail is of no use to anybody
-any more: a policy for what is read in a circle, and for engines that have it (LMCache, SGLang). Leaf-first, a parent is
-released when its last child goes, and goes next: it was used no earlier than the child. There are no ties.
+A request releases its blocks tail first, so a flat pool evicts its root first, and its other blocks can no longer hit.
+MRU suits cyclic access; LMCache and SGLang offer it. A pinned block is not in the list. Leaf-first, a parent is
+released when its last child is evicted, and is the next victim. There are no ties.
 """
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 
 
-@cython.final
-@cython.cclass
 class MRU(Policy):
     """Most recently used."""
-
-    earlier: cython.int[::1]  # block -> the one that was released before it, or NONE
-    later: cython.int[::1]  # block -> the one that was released after it, or NONE
-    listed: cython.schar[::1]  # block -> 1 while it is evictable
-    last: cython.int  # the block that was released last, or NONE
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
@@ -28,16 +19,13 @@ class MRU(Policy):
         self.listed = np.zeros(context.blocks, dtype=np.int8)
         self.last = NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def insert(self, block):
+        return 0  # a pinned block is not in the list
+
+    def use(self, block):
         return self.remove(block) if self.listed[block] else 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         self.listed[block] = 1
         self.earlier[block], self.later[block] = self.last, NONE
         if self.last >= 0:
@@ -45,16 +33,10 @@ class MRU(Policy):
         self.last = block
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         return self.last
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         before: cython.int = self.earlier[block]
         after: cython.int = self.later[block]
         if before >= 0:

@@ -1,50 +1,38 @@
-"""PGDSF, prefix-aware greedy dual size frequency: what is dear to compute again, and often used, stays.
+"""PGDSF, prefix-aware greedy dual size frequency: keeps blocks that are expensive to recompute and often used.
 
-Jin and others, "RAGCache", arXiv 2404.12457: priority = clock + frequency x cost / size, least first. The cost is that
-of computing the block when all blocks before it are cached; size is its tokens, and all blocks have the same. The
+Jin and others, "RAGCache", arXiv 2404.12457: priority = clock + frequency x cost / size, least first. The cost is the
+cost of computing the block when all blocks before it are cached. The size is the block size, equal for all blocks. The
 prefill of the tokens from p to n takes about 2 A (n - p) + 2 L W (n^2 - p^2) FLOPs (A active parameters, L layers of
 attention of width W = heads x head_dim), so a block of B tokens that begins at token p costs, per token,
 
-    2 A (1 + (p + B / 2) / E),    E = A / (2 L W): the place from which attention costs more than all else.
+    2 A (1 + (p + B / 2) / E),    E = A / (2 L W): the position where attention costs as much as all other layers.
 
-E is the parameter, in tokens; 30,000 is about that of an 8B model (8.03e9 / (2 x 32 x 4,096) = 30,632). We count in
-units of A / E, so that all is whole: cost = 2 E + 2 p + B. The clock is the greatest priority evicted so far. The
-frequency counts uses since the block became resident, the first included. RAGCache measures the time of whole documents
-and averages it over the requests that computed them, and counts frequency in a window; a formula needs neither.
+E is the parameter, in tokens; 30,000 fits an 8B model (8.03e9 / (2 x 32 x 4,096) = 30,632). Costs are in units of
+A / E, so all values are integers: cost = 2 E + 2 p + B. The clock is the greatest priority evicted so far. The
+frequency counts uses since the block became resident, including the first. RAGCache measures the time of whole
+documents, averages it over the requests that computed them, and counts frequency in a window. This formula needs no
+measurement and no window.
 
-The priority is set at `insert` and `use`; release changes nothing but who is evictable. Equal priorities: the one whose
-last request is longer ago goes first, and of one request the deeper. A deep block costs more than its parent, so a flat
-pool may lose a parent first: with the pool leaf-first, as in the paper, it can't.
+`insert` and `use` set the priority, also of pinned blocks; `release` only makes a block evictable. Ties: the block
+whose last request is older, then the deeper block. A deep block costs more than its parent, so a flat pool may evict a
+parent first. A leaf-first pool, as in the paper, never does.
 """
 
-import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.heap import Heaps
+from cython.cimports.kvtrace.cache.structures.recency import Recency
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.heap import Heaps
-    from cython.cimports.kvtrace.cache.structures.recency import Recency
 
-
-@cython.final
-@cython.cclass
 class PGDSF(Policy):
-    """Least clock + frequency x cost first; from `even_tokens` on attention costs more than all else."""
-
-    recency: Recency
-    heap: Heaps
-    cost: cython.double[::1]  # block -> what a token of it costs
-    frequency: cython.int[::1]  # block -> uses since it became resident
-    priority: cython.double[::1]  # block -> whole number, exact up to 2^53
-    stamp: cython.longlong[::1]  # block -> when it was used last
-    clock: cython.double
+    """Least clock + frequency x cost first; at position `even_tokens` attention costs as much as all other layers."""
 
     def __init__(self, context: Context, even_tokens=30_000):
         Policy.__init__(self, context)
         if not even_tokens >= 1:
-            raise UsageError(f"attention can't cost as much as all else from token {even_tokens} on. Try pgdsf:30000.")
+            raise UsageError(f"the parameter of pgdsf must be at least 1, not {even_tokens}. Try pgdsf:30000.")
         self.recency, self.heap = Recency(context), Heaps(context.blocks)
         size = context.trace.block_size
         self.cost = 2.0 * int(even_tokens) + 2.0 * size * np.asarray(self.recency.depth) + size
@@ -53,17 +41,11 @@ class PGDSF(Policy):
         self.stamp = np.zeros(context.blocks, dtype=np.int64)
         self.clock = 0.0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         self.frequency[block] = 0
         return self.use(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         self.frequency[block] += 1
         self.priority[block] = self.clock + self.frequency[block] * self.cost[block]
         self.stamp[block] = self.recency.stamp(block)
@@ -71,21 +53,12 @@ class PGDSF(Policy):
             self.heap.drop(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         return self.heap.put(0, block, self.priority[block], self.stamp[block])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         return self.heap.first(0)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         self.clock = max(self.clock, self.priority[block])
         return self.heap.drop(block)

@@ -1,107 +1,80 @@
-"""Priority: requests say how much their blocks are worth; the least priority goes first, then the least recent.
+"""Priority: evicts the block with the lowest request priority. Ties: the least recently used block.
 
-As TensorRT-LLM's retention priorities (LRUEvictionPolicy in its C++ batch manager): 0 to 100, and 35 for who says
-nothing. A block takes the priority of the request that used it last. With a duration, a priority other than 35 falls
-back to 35, up or down, once so much time has passed. There the time runs from the release, and what falls back is the
-most recent of the 35s; here it runs from the arrival of the last request, and the order by last use stays.
+Follows TensorRT-LLM's retention priorities (LRUEvictionPolicy in its C++ batch manager): 0 to 100, default 35. A block
+has the priority of the last request that used it. With a duration, a priority other than 35 returns to 35, up or down,
+after that time. In TensorRT-LLM the time starts at the release, and the block then counts as the most recent of all
+blocks with priority 35. Here the time starts at the arrival of the last request, and the block keeps its recency.
 
-The column `priority` of the trace has them; None and NaN are missing. Release changes nothing but who is evictable.
-Equal priorities: the one whose last request is longer ago goes first, and of one request the deeper.
+The trace's column `priority` holds the priorities; None and NaN mean missing. `insert` and `use` set a block's
+priority, also while it is pinned; `release` only makes it evictable, leaf-first or flat. Ties: the block whose last
+request is older, then the deeper block.
 """
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.heap import Heaps
+from cython.cimports.kvtrace.cache.structures.recency import Recency
 
 from kvtrace._base.errors import InputError, UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.heap import Heaps
-    from cython.cimports.kvtrace.cache.structures.recency import Recency
-
-UNSAID = cython.declare(cython.double, 35.0)
+DEFAULT = cython.declare(cython.double, 35.0)
 
 
-@cython.final
-@cython.cclass
 class Priority(Policy):
-    """Least priority first, then least recent; `duration_ms` after its last use a block's priority is 35."""
-
-    recency: Recency
-    duration_ms: cython.double
-    asked: cython.double[::1]  # request -> its priority
-    priority: cython.double[::1]  # block -> priority
-    last_use: cython.double[::1]  # block -> ms
-    stamp: cython.longlong[::1]  # block -> when it was used last
-    order: Heaps
-    lasting: Heaps  # evictable blocks whose priority will fall back, by the time when it does
+    """Lowest priority first, then least recent; `duration_ms` after its last use, a block's priority is 35."""
 
     def __init__(self, context: Context, duration_ms=float("inf")):
         Policy.__init__(self, context)
         if not duration_ms >= 0:
             raise UsageError(f"{duration_ms} ms is not a duration. Try priority:10m.")
         self.recency, self.duration_ms = Recency(context), duration_ms
-        self.asked = _asked(context.trace)
+        self.request_priority = _request_priorities(context.trace)
         self.priority, self.last_use = np.zeros(context.blocks), np.zeros(context.blocks)
         self.stamp = np.zeros(context.blocks, dtype=np.int64)
-        self.order, self.lasting = Heaps(context.blocks), Heaps(context.blocks)
+        self.order, self.expiring = Heaps(context.blocks), Heaps(context.blocks)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
-        self.priority[block] = self.asked[self.context.request]
+    def insert(self, block):
+        self.priority[block] = self.request_priority[self.context.request]
         self.last_use[block] = self.context.now
         self.stamp[block] = self.recency.stamp(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         self.remove(block)
         return self.insert(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
-        if self.priority[block] != UNSAID:
-            self.lasting.put(0, block, self.last_use[block] + self.duration_ms, block)
+    def release(self, block):
+        if self.priority[block] != DEFAULT:
+            self.expiring.put(0, block, self.last_use[block] + self.duration_ms, block)
         return self.order.put(0, block, self.priority[block], self.stamp[block])
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
-        block: cython.int = self.lasting.first(0)
-        while block >= 0 and self.lasting.key[block] <= self.context.now:
+    def victim(self):
+        block: cython.int = self.expiring.first(0)
+        while block >= 0 and self.expiring.key[block] <= self.context.now:
             self.remove(block)
-            self.priority[block] = UNSAID
+            self.priority[block] = DEFAULT
             self.release(block)
-            block = self.lasting.first(0)
+            block = self.expiring.first(0)
         return self.order.first(0)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
-        if self.lasting.holds(block):
-            self.lasting.drop(block)
+    def remove(self, block):
+        if self.expiring.holds(block):
+            self.expiring.drop(block)
         if self.order.holds(block):
             self.order.drop(block)
         return 0
 
 
-def _asked(trace):
-    """float64: request -> the priority that it asks for."""
+def _request_priorities(trace):
+    """float64: request -> its priority."""
     if "priority" not in trace.extra:
-        raise InputError("the trace has no column priority, which the policy of that name goes by. Try lru.")
-    asked = np.full(len(trace), UNSAID)
+        raise InputError("the policy priority needs a trace with a column priority, and this one has none. Try lru.")
+    priorities = np.full(len(trace), DEFAULT)
     for row, value in enumerate(trace.extra["priority"].tolist()):
         if value is None or value != value:  # NaN
             continue
         if isinstance(value, (str, bytes)) or not 0 <= value <= 100:
             raise InputError(f"row {row}: the priority is not a number from 0 to 100.")
-        asked[row] = value
-    return asked
+        priorities[row] = value
+    return priorities

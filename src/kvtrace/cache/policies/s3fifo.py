@@ -1,84 +1,54 @@
-"""S3-FIFO (Yang and others, SOSP'23): a small line for what is new, a main line, and ghosts of what left the small one.
+"""S3-FIFO (Yang and others, SOSP'23): a small queue for new blocks, a main queue, and a ghost queue.
 
-A new block joins the small line; one whose ghost is remembered, the main one. As long as nothing was ever evicted, what
-finds the small line full joins the main one. Hits are counted up to 3. Where main holds more than its share, or
-nothing in small may go, main's oldest goes if its count is 0, else it is put back at the end with one less. Otherwise
-small's oldest moves to main, with a count of 0, if it was hit twice or more, else it goes and leaves a ghost. The
-shares are libCacheSim's: small 10 % of the capacity (but one block at least), main the rest, ghosts 90 %.
+A new block joins the small queue, or the main queue if it has a ghost. Until the first eviction, a new block joins the
+main queue if the small queue is full. Hits are counted up to 3. If main is larger than its share, or small has no
+evictable block, the oldest block of main is evicted if its count is 0; otherwise it moves to the end with a count
+lower by 1. Else the oldest block of small moves to main with a count of 0 if it was hit twice or more; otherwise it is
+evicted and leaves a ghost. The shares are libCacheSim's: small 10 % of the capacity (at least one block), main the
+rest, ghosts 90 %.
 
-A hit on a pinned block is counted too. A block that may not go, pinned or (leaf-first) a parent, is passed over and
-keeps its place and its count; `release` lets it go from where it stands. There are no ties.
+A hit on a pinned block is counted. A block that is not evictable (pinned or, leaf-first, with resident children) is
+skipped and keeps its place and count. `release` makes it evictable in that place. There are no ties.
 """
 
 import cython
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-    from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
-
-SMALL = cython.declare(cython.int, 0)  # the tags of the lines
-MAIN = cython.declare(cython.int, 1)
-GHOST = cython.declare(cython.int, 2)
-ENOUGH = cython.declare(cython.int, 2)  # hits that take a block from small to main
-MOST = cython.declare(cython.int, 3)  # hits are counted so far
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 
-@cython.final
-@cython.cclass
 class S3FIFO(Policy):
-    """Three queues; the lines' marks count hits."""
-
-    places: Places
-    small: Line
-    main: Line
-    ghosts: Queue
-    small_room: cython.longlong
-    main_room: cython.longlong
-    ghost_room: cython.longlong
-    evicted: cython.bint  # whether anything was, ever
+    """Three queues; the marks of the small and the main queue count hits."""
 
     def __init__(self, context: Context, small_share=0.1):
         Policy.__init__(self, context)
-        self.places = Places(context.blocks)
-        self.small, self.main = Line(self.places, SMALL), Line(self.places, MAIN)
-        self.ghosts = Queue(self.places, GHOST)
+        self.slots = Slots(context.blocks)
+        self.small, self.main = MaskedFifo(self.slots, SMALL), MaskedFifo(self.slots, MAIN)
+        self.ghosts = Queue(self.slots, GHOST)
         self.small_room = max(int(context.capacity * small_share), 1)
         self.main_room = context.capacity - self.small_room
         self.ghost_room = int(context.capacity * 0.9)
         self.evicted = False
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         remembered: cython.bint = self.ghosts.holds(block)
         if remembered:
             self.ghosts.drop(block)
-        while self.ghosts.size > self.ghost_room:  # only now: the ghost that was asked for is not in the others' way
+        while self.ghosts.size > self.ghost_room:  # after the drop above: this block's own ghost takes no room
             self.ghosts.drop(self.ghosts.first())
             self.ghosts.ahead()
         if remembered or (not self.evicted and self.small.size >= self.small_room):
             return self.main.push(block)
         return self.small.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         return _hit(self.small, block) if self.small.holds(block) else _hit(self.main, block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         return self.small.allow(block) if self.small.holds(block) else self.main.allow(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         block: cython.int
         hits: cython.schar
         while True:
@@ -89,16 +59,13 @@ class S3FIFO(Policy):
                 if block == NONE:
                     return NONE
             hits = self.small.marked[self.small.place(block)]
-            if hits < ENOUGH:
+            if hits < PROMOTE_HITS:
                 return block
             self.small.drop(block)
             self.main.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _main_victim(self) -> cython.int:
-        """Main's first block that was not hit since it was looked at last."""
+    def _main_victim(self):
+        """The oldest evictable block of main with a count of 0; blocks before it move to the end."""
         block: cython.int = self.main.first()
         hits: cython.schar = self.main.marked[self.main.place(block)]
         while hits > 0:
@@ -109,51 +76,33 @@ class S3FIFO(Policy):
             hits = self.main.marked[self.main.place(block)]
         return block
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         self.evicted = True
         if self.main.holds(block):
             return self.main.drop(block)
         self.small.drop(block)
         return self.ghosts.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
+    def hit_idle(self, block):
         return _count(self.small, block) if self.small.holds(block) else _count(self.main, block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
+    def likely_victim(self):
         return self.small.ahead(self.small.front)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
-        fetch(cython.address(self.places.at[far]))
+    def prefetch(self, far, near):
+        fetch(cython.address(self.slots.slot_of_block[far]))
         return 0
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(-1, check=False)
-def _hit(line: Line, block: cython.int) -> cython.int:
-    """Count a hit on a block of a line, which may not go now."""
-    _count(line, block)
-    return line.forbid(block)
+def _hit(queue, block):
+    """Count a hit on a block and make it not evictable."""
+    _count(queue, block)
+    return queue.forbid(block)
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(-1, check=False)
-def _count(line: Line, block: cython.int) -> cython.int:
-    """Count a hit on a block of a line."""
-    place: cython.int = line.place(block)
-    if line.marked[place] < MOST:
-        line.marked[place] += 1
+def _count(queue, block):
+    """Count a hit on a block."""
+    place: cython.int = queue.place(block)
+    if queue.marked[place] < MAX_HITS:
+        queue.marked[place] += 1
     return 0

@@ -1,118 +1,80 @@
-"""SIEVE (Zhang and others, NSDI'24): a line of arrivals, and a hand that walks it from the oldest to the newest.
+"""SIEVE (Zhang and others, NSDI'24): a FIFO queue and a hand that moves from the oldest block to the newest.
 
-A hit marks a block where it stands. The hand clears the marks that it meets and takes the first block without one;
-it goes on from there next time, and begins again with the oldest after the newest.
+A hit marks a block as visited; the block keeps its place. The hand clears the marks on its way and evicts the first
+block without a mark. It continues from there next time, and returns to the oldest block after the newest.
 
-A hit on a pinned block marks it too. A block that may not go, pinned or (leaf-first) a parent, is passed over and
-keeps its place and its mark; `release` lets it go from where it stands and does not mark it. There are no ties.
+A hit marks a pinned block too. A block that is not evictable (pinned or, leaf-first, with resident children) is skipped
+and keeps its place and mark. `release` makes it evictable in that place and does not mark it. There are no ties.
 """
 
 import cython
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.masked_fifo import Line
-    from cython.cimports.kvtrace.cache.structures.queue import Places
-
-NEAR = cython.declare(cython.int, 16)  # places between the hand and what `coming` looks at, at least
-FAR = cython.declare(cython.int, 80)  # and at most
+from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.masked_fifo import MaskedFifo
+from cython.cimports.kvtrace.cache.structures.queue import Slots
 
 
-@cython.final
-@cython.cclass
 class Sieve(Policy):
-    """Lazy promotion and quick demotion by one hand; the line's marks say who was hit."""
-
-    line: Line
-    hand: cython.int  # the block that the hand points at, or NONE: it begins with the oldest
-    at: cython.int  # the place where the hand took its block last
-    seen: cython.int  # how far `coming` has looked
+    """Lazy promotion and quick demotion with one hand; the queue's marks are the visited bits."""
 
     def __init__(self, context: Context):
         Policy.__init__(self, context)
-        self.line = Line(Places(context.blocks))
+        self.queue = MaskedFifo(Slots(context.blocks))
         self.hand = NONE
-        self.at = self.seen = 0
+        self.hand_place = self.hinted = 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
-        return self.line.push(block)
+    def insert(self, block):
+        return self.queue.push(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
-        self.line.marked[self.line.place(block)] = 1
-        return self.line.forbid(block)
+    def use(self, block):
+        self.queue.marked[self.queue.place(block)] = 1
+        return self.queue.forbid(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
-        return self.line.allow(block)
+    def release(self, block):
+        return self.queue.allow(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         place: cython.int = 0
         if self.hand != NONE:
-            place = self.line.place(self.hand)
-        place = self.line.allowed.after(place)
+            place = self.queue.place(self.hand)
+        place = self.queue.allowed.after(place)
         if place < 0:
-            place = self.line.allowed.least()
-        while place >= 0 and self.line.marked[place]:  # the second round meets no marks
-            self.line.marked[place] = 0
-            place = self.line.allowed.after(place + 1)
+            place = self.queue.allowed.first()
+        while place >= 0 and self.queue.marked[place]:  # a second round finds no marks
+            self.queue.marked[place] = 0
+            place = self.queue.allowed.after(place + 1)
             if place < 0:
-                place = self.line.allowed.least()
+                place = self.queue.allowed.first()
         if place < 0:
             return NONE
-        self.at = place
-        self.hand = self.line.order[place]
+        self.hand_place = place
+        self.hand = self.queue.order[place]
         return self.hand
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         if block == self.hand:
-            self.hand = self.line.next(block)
-        return self.line.drop(block)
+            self.hand = self.queue.next(block)
+        return self.queue.drop(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def touch(self, block: cython.int) -> cython.int:
-        self.line.marked[self.line.place(block)] = 1
+    def hit_idle(self, block):
+        self.queue.marked[self.queue.place(block)] = 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def bring(self, block: cython.int) -> cython.int:
-        return self.line.join(block)
+    def insert_idle(self, block):
+        return self.queue.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def coming(self) -> cython.int:
-        if self.seen < self.at + NEAR or self.seen > self.at + FAR:  # the hand came near, or the line was closed up
-            self.seen = self.at + NEAR
-        while self.seen < self.line.tail and self.seen < self.at + FAR:
-            block: cython.int = self.line.order[self.seen]
-            self.seen += 1
-            if block >= 0 and not self.line.marked[self.seen - 1]:
-                fetch(cython.address(self.line.places.at[block]))
+    def likely_victim(self):
+        # the hand came close, or the queue was compacted
+        if self.hinted < self.hand_place + NEAR or self.hinted > self.hand_place + FAR:
+            self.hinted = self.hand_place + NEAR
+        while self.hinted < self.queue.tail and self.hinted < self.hand_place + FAR:
+            block: cython.int = self.queue.order[self.hinted]
+            self.hinted += 1
+            if block >= 0 and not self.queue.marked[self.hinted - 1]:
+                fetch(cython.address(self.queue.slots.slot_of_block[block]))
                 return block
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def soon(self, far: cython.int, near: cython.int) -> cython.int:
-        fetch(cython.address(self.line.places.at[far]))
+    def prefetch(self, far, near):
+        fetch(cython.address(self.queue.slots.slot_of_block[far]))
         return 0

@@ -1,62 +1,45 @@
-"""SLRU, segmented LRU: what was hit is protected from what was seen once.
+"""SLRU, segmented LRU: blocks that were hit are protected from blocks that were used once.
 
 Karedla, Love and Wherry, "Caching strategies to improve disk system performance", Computer 27(3), 1994. A new block is
-on probation; a hit, also of a pinned block, makes it protected. Probation gives up its least recent block first, and
-the protected segment only when probation is empty. The protected segment holds a share of the capacity: past it, its
-least recent block goes back to probation, at the most recent end. Pinned blocks are in neither segment until released.
+on probation; a hit, also on a pinned block, makes it protected. The victim is the least recent block on probation, or
+the least recent protected block if probation is empty. The protected segment has a share of the capacity. When it
+exceeds that share, its least recent block returns to probation, at the most recent end.
 
-Release puts a block at the most recent end of its segment. No two blocks tie.
+A pinned block is in neither segment; `release` puts it at the most recent end of its segment. Leaf-first and flat
+pools evict in the same order. There are no ties.
 """
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import Context, Policy
+from cython.cimports.kvtrace.cache.structures.queue import Queue, Slots
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-    from cython.cimports.kvtrace.cache.structures.queue import Places, Queue
 
-
-@cython.final
-@cython.cclass
 class SLRU(Policy):
     """Segmented LRU; `share` of the capacity, between 0 and 1, is for blocks that were hit."""
 
-    probation: Queue
-    protected: Queue
-    room: cython.Py_ssize_t  # blocks that the protected segment holds at most
-    hit: cython.schar[::1]  # block -> 1 when it was hit, and not demoted since
-
     def __init__(self, context: Context, share=0.8):
         Policy.__init__(self, context)
-        # a hit child's parent was hit by the same request, and is demoted after it; a parent is never less recent
+        # a request that hits a child hits its parent too, so the parent is at least as recent and is demoted later
         self.keeps_parents = True
         if not 0 <= share <= 1:
             raise UsageError(f"a protected share of {share:g} is not between 0 and 1. Try slru:0.8.")
-        places = Places(context.blocks)
-        self.probation, self.protected = Queue(places, 0), Queue(places, 1)
+        slots = Slots(context.blocks)
+        self.probation, self.protected = Queue(slots, 0), Queue(slots, 1)
         self.room = int(share * context.capacity)
         self.hit = np.zeros(context.blocks, dtype=np.int8)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def insert(self, block: cython.int) -> cython.int:
+    def insert(self, block):
         self.hit[block] = 0
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def use(self, block: cython.int) -> cython.int:
+    def use(self, block):
         self.hit[block] = 1
         return self.remove(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def release(self, block: cython.int) -> cython.int:
+    def release(self, block):
         if not self.hit[block]:
             return self.probation.push(block)
         self.protected.push(block)
@@ -67,17 +50,11 @@ class SLRU(Policy):
             self.probation.push(block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def victim(self) -> cython.int:
+    def victim(self):
         block: cython.int = self.probation.first()
         return block if block >= 0 else self.protected.first()
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def remove(self, block: cython.int) -> cython.int:
+    def remove(self, block):
         if self.probation.holds(block):
             self.probation.drop(block)
         elif self.protected.holds(block):

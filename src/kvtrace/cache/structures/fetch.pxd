@@ -6,4 +6,4 @@ cdef extern from *:
     #define kvtrace_fetch(address) ((void)(address))
     #endif
     """
-    void fetch "kvtrace_fetch" (const void *address) noexcept nogil  # begin to bring memory nearer; changes nothing
+    void fetch "kvtrace_fetch" (const void *address) noexcept nogil  # a prefetch hint: has no side effects

@@ -1,50 +1,41 @@
-"""Heaps of blocks that know their least at once and let go of any of them: pairing heaps, in arrays that all share.
+"""Pairing heaps of blocks with removal of any block, in shared arrays.
 
-A block is in at most one of the heaps. They go by a key, equal keys by a whole number, and no two blocks should have
-both alike. Putting in and looking take O(1), dropping O(log n) in the long run (Fredman and others, Algorithmica 1986).
+A block is in at most one of the heaps. The order is by a key and then by an integer tie-break; no two blocks should
+have equal pairs. `put` and `first` take O(1), `drop` takes amortized O(log n) (Fredman and others, Algorithmica 1986).
 """
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE
+from cython.cimports.kvtrace.cache.policies.base import NONE
 
 
-@cython.cclass
 class Heaps:
-    """So many heaps, numbered from 0, of blocks from 0 to blocks - 1; a block's key is known after it has left, too."""
+    """`heaps` heaps, numbered from 0, over blocks 0 ... blocks - 1. A block's key stays readable after `drop`."""
 
     def __init__(self, blocks, heaps=1):
         self.key = np.zeros(blocks)
-        self.then = np.zeros(blocks, dtype=np.int64)
-        self.child = np.full(blocks, NONE, dtype=np.int32)  # block -> the newest of its children
-        self.after = np.full(blocks, NONE, dtype=np.int32)  # block -> the sibling that is next older
-        self.before = np.full(blocks, NONE, dtype=np.int32)  # block -> the next younger, for the youngest its parent
+        self.tiebreak = np.zeros(blocks, dtype=np.int64)
+        self.child = np.full(blocks, NONE, dtype=np.int32)  # block -> its newest child
+        self.after = np.full(blocks, NONE, dtype=np.int32)  # block -> its next older sibling
+        self.before = np.full(blocks, NONE, dtype=np.int32)  # block -> its next newer sibling; newest: its parent
         self.root = np.full(heaps, NONE, dtype=np.int32)
-        self.inside = np.full(blocks, NONE, dtype=np.int32)  # block -> the heap that it is in
+        self.heap_of = np.full(blocks, NONE, dtype=np.int32)  # block -> the heap that contains it
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def put(self, heap: cython.int, block: cython.int, key: cython.double, then: cython.longlong) -> cython.int:
-        """Put in a block that is in no heap."""
-        self.key[block], self.then[block] = key, then
+    def put(self, heap, block, key, tiebreak):
+        """Add a block that is in no heap."""
+        self.key[block], self.tiebreak[block] = key, tiebreak
         self.child[block] = self.after[block] = self.before[block] = NONE
-        self.inside[block] = heap
+        self.heap_of[block] = heap
         self.root[heap] = self._meld(self.root[heap], block)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def drop(self, block: cython.int) -> cython.int:
-        """Take a block out of the heap that it is in, wherever it stands."""
-        heap: cython.int = self.inside[block]
+    def drop(self, block):
+        """Remove a block from its heap, at any position."""
+        heap: cython.int = self.heap_of[block]
         before: cython.int = self.before[block]
         after: cython.int = self.after[block]
         orphans: cython.int = self._gather(self.child[block])
-        self.inside[block] = NONE
+        self.heap_of[block] = NONE
         if before < 0:
             self.root[heap] = orphans
             return 0
@@ -57,29 +48,22 @@ class Heaps:
         self.root[heap] = self._meld(self.root[heap], orphans)
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def holds(self, block: cython.int) -> cython.bint:
-        """Whether a block is in any of the heaps."""
-        return self.inside[block] >= 0
+    def holds(self, block):
+        """Whether a block is in any heap."""
+        return self.heap_of[block] >= 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def first(self, heap: cython.int) -> cython.int:
+    def first(self, heap):
         """The block with the least key, or NONE."""
         return self.root[heap]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _meld(self, one: cython.int, other: cython.int) -> cython.int:
-        """The greater of two roots becomes the newest child of the lesser, which is the answer."""
+    def _meld(self, one, other):
+        """Make the greater of two roots the newest child of the lesser one; returns the lesser root."""
         swap: cython.int
         if one < 0 or other < 0:
             return other if one < 0 else one
-        if self.key[other] < self.key[one] or (self.key[other] == self.key[one] and self.then[other] < self.then[one]):
+        if self.key[other] < self.key[one] or (
+            self.key[other] == self.key[one] and self.tiebreak[other] < self.tiebreak[one]
+        ):
             swap, one = one, other
             other = swap
         self.after[other] = self.child[one]
@@ -89,14 +73,11 @@ class Heaps:
         self.child[one] = other
         return one
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def _gather(self, first: cython.int) -> cython.int:
-        """One root of a row of siblings: melded by twos from the youngest on, then the pairs from the last one back."""
+    def _gather(self, first):
+        """Meld a list of siblings into one root: first in pairs from the newest, then the pairs from the last one."""
         one: cython.int
         other: cython.int
-        pairs: cython.int = NONE  # chained by `before`, the last one first
+        pairs: cython.int = NONE  # the melded pairs, linked by `before`, the last pair first
         while first >= 0:
             one = first
             other = self.after[one]

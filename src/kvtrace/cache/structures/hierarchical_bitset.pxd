@@ -1,8 +1,13 @@
+cimport cython
+
+
 cdef extern from *:
     int __builtin_ctzll(unsigned long long word) noexcept nogil
     int __builtin_clzll(unsigned long long word) noexcept nogil
 
-cdef class Bits:
+
+@cython.final
+cdef class HierarchicalBitset:
     cdef unsigned long long[::1] words
     cdef Py_ssize_t base[7]
     cdef int levels
@@ -10,6 +15,6 @@ cdef class Bits:
     cdef int set(self, int number) except -1 nogil
     cdef int clear(self, int number) except -1 nogil
     cdef bint holds(self, int number) noexcept nogil
-    cdef int least(self) noexcept nogil
+    cdef int first(self) noexcept nogil
     cdef int after(self, int number) noexcept nogil
-    cdef int greatest(self) noexcept nogil
+    cdef int last(self) noexcept nogil

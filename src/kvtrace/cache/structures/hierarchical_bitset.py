@@ -1,22 +1,18 @@
-"""A set of small numbers that knows its least and its greatest at once: bits, and above them a bit for each 64.
+"""A set of small integers with a fast first and last element: a bitset with summary levels.
 
-Level 0 has a bit for each number, each level above a bit for each word below that is not empty; the top is one word.
-Six levels hold more numbers than an int has, so each verb takes six steps at most.
+Level 0 has one bit per number. Each level above has one bit per non-empty word of the level below. The top level is one
+word. Six levels cover all values of an int, so each verb takes at most six steps.
 """
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE
+from cython.cimports.kvtrace.cache.policies.base import NONE
 
 ONE = cython.declare(cython.ulonglong, 1)
 
 
-@cython.final
-@cython.cclass
-class Bits:
-    """A set of numbers from 0 to size - 1."""
+class HierarchicalBitset:
+    """A set of integers from 0 to size - 1."""
 
     def __init__(self, size):
         level: cython.int = 0
@@ -33,92 +29,74 @@ class Bits:
         self.base[level] = words
         self.words = np.zeros(words, dtype=np.uint64)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def set(self, number: cython.int) -> cython.int:
-        """Put a number in; it may be there already."""
+    def set(self, number):
+        """Add a number. No effect if it is in the set already."""
         level: cython.int
-        at: cython.Py_ssize_t
+        index: cython.Py_ssize_t
         before: cython.ulonglong
         for level in range(self.levels):
-            at = self.base[level] + (number >> 6)
-            before = self.words[at]
-            self.words[at] = before | (ONE << (number & 63))
-            if before:  # the levels above know of this word
+            index = self.base[level] + (number >> 6)
+            before = self.words[index]
+            self.words[index] = before | (ONE << (number & 63))
+            if before:  # the levels above have this word's bit already
                 break
             number >>= 6
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def clear(self, number: cython.int) -> cython.int:
-        """Take a number out; it may not be there."""
+    def clear(self, number):
+        """Remove a number. No effect if it is not in the set."""
         level: cython.int
-        at: cython.Py_ssize_t
+        index: cython.Py_ssize_t
         for level in range(self.levels):
-            at = self.base[level] + (number >> 6)
-            self.words[at] &= ~(ONE << (number & 63))
-            if self.words[at]:
+            index = self.base[level] + (number >> 6)
+            self.words[index] &= ~(ONE << (number & 63))
+            if self.words[index]:
                 break
             number >>= 6
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def holds(self, number: cython.int) -> cython.bint:
+    def holds(self, number):
         """Whether a number is in the set."""
         return (self.words[number >> 6] >> (number & 63)) & 1
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def least(self) -> cython.int:
+    def first(self):
         """The least number of the set, or NONE."""
         level: cython.int
-        at: cython.int = 0
+        index: cython.int = 0
         if self.words[self.base[self.levels - 1]] == 0:
             return NONE
         for level in range(self.levels - 1, -1, -1):
-            at = at * 64 + __builtin_ctzll(self.words[self.base[level] + at])
-        return at
+            index = index * 64 + __builtin_ctzll(self.words[self.base[level] + index])
+        return index
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def after(self, number: cython.int) -> cython.int:
-        """The least of the set that is not below a number, or NONE; the number may be one too great for the set."""
+    def after(self, number):
+        """The least number of the set that is >= `number`, or NONE; `number` may be equal to the size."""
         level: cython.int = 0
-        at: cython.Py_ssize_t = number >> 6  # the word of a level that is looked at
+        index: cython.Py_ssize_t = number >> 6  # index of a word in its level
         rest: cython.ulonglong
         while True:
-            if at >= self.base[level + 1] - self.base[level]:
+            if index >= self.base[level + 1] - self.base[level]:
                 return NONE
-            rest = (self.words[self.base[level] + at] >> (number & 63)) << (number & 63)
+            rest = (self.words[self.base[level] + index] >> (number & 63)) << (number & 63)
             if rest:
                 break
             level += 1
             if level == self.levels:
                 return NONE
-            number = cython.cast(cython.int, at + 1)
-            at = number >> 6
-        at = at * 64 + __builtin_ctzll(rest)
+            number = cython.cast(cython.int, index + 1)
+            index = number >> 6
+        index = index * 64 + __builtin_ctzll(rest)
         while level > 0:
             level -= 1
-            at = at * 64 + __builtin_ctzll(self.words[self.base[level] + at])
-        return cython.cast(cython.int, at)
+            index = index * 64 + __builtin_ctzll(self.words[self.base[level] + index])
+        return cython.cast(cython.int, index)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def greatest(self) -> cython.int:
+    def last(self):
         """The greatest number of the set, or NONE."""
         level: cython.int
-        at: cython.int = 0
+        index: cython.int = 0
         if self.words[self.base[self.levels - 1]] == 0:
             return NONE
         for level in range(self.levels - 1, -1, -1):
-            at = at * 64 + 63 - __builtin_clzll(self.words[self.base[level] + at])
-        return at
+            index = index * 64 + 63 - __builtin_clzll(self.words[self.base[level] + index])
+        return index

@@ -1,14 +1,21 @@
-from kvtrace.cache.structures.hierarchical_bitset cimport Bits
-from kvtrace.cache.structures.queue cimport Places
+cimport cython
+from kvtrace.cache.structures.hierarchical_bitset cimport HierarchicalBitset
+from kvtrace.cache.structures.queue cimport Slots
 
-cdef class Line:
-    cdef Places places
+cdef enum:
+    MAX_PLACES = 1 << 29  # a slot number is 4 x place + tag, and must fit an int
+    AHEAD = 8  # distance in places of the prefetch hint
+
+
+@cython.final
+cdef class MaskedFifo:
+    cdef Slots slots
     cdef int[::1] order
     cdef signed char[::1] marked
-    cdef Bits allowed
+    cdef HierarchicalBitset allowed
     cdef int tag
     cdef readonly int tail
-    cdef int front  # where `first` found its block last
+    cdef int front  # the place of the last result of `first`
     cdef readonly Py_ssize_t size
     cdef int push(self, int block) except -1 nogil
     cdef int join(self, int block) except -1 nogil

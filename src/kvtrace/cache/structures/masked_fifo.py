@@ -1,73 +1,55 @@
-"""A line of blocks in which some are passed over: each keeps its place while it may not go.
+"""A FIFO queue in which a block can be not evictable and keep its place.
 
-As in queue.py a log of arrivals, in which what has left is empty; bits over the log say who may go, so that the first
-of them is found in a few steps however many pinned blocks stand before it. Lines and queues can share places.
+As in queue.py, the queue is a log of arrivals. The places of removed blocks are empty. A bitset over the log marks the
+evictable blocks, so the first one is found in a few steps, however many pinned blocks are before it. MaskedFifos and
+Queues can share one `Slots`.
 """
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-    from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import Bits
-    from cython.cimports.kvtrace.cache.structures.queue import Places
-
-MOST = cython.declare(cython.int, 1 << 29)  # places that are told apart beside four tags
-AHEAD = cython.declare(cython.int, 8)  # `ahead` looks so many places beyond one
+from cython.cimports.kvtrace.cache.policies.base import NONE
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
+from cython.cimports.kvtrace.cache.structures.hierarchical_bitset import HierarchicalBitset
+from cython.cimports.kvtrace.cache.structures.queue import Slots
 
 
-@cython.final
-@cython.cclass
-class Line:
-    """Blocks in order of arrival, each allowed to go or not, and with a mark that is its owner's to use."""
+class MaskedFifo:
+    """Blocks in order of arrival. Each is evictable or not, and has a mark for the policy's use."""
 
-    def __init__(self, places: Places, tag=0):
-        self.places, self.tag = places, tag
-        self.order = np.empty(1024, dtype=np.int32)  # place -> block, or NONE where one has left
-        self.marked = np.zeros(1024, dtype=np.int8)  # place -> the owner's mark, 0 at first
-        self.allowed = Bits(1024)
+    def __init__(self, slots: Slots, tag=0):
+        self.slots, self.tag = slots, tag
+        self.order = np.empty(1024, dtype=np.int32)  # place -> block, or NONE after a removal
+        self.marked = np.zeros(1024, dtype=np.int8)  # place -> the policy's mark, initially 0
+        self.allowed = HierarchicalBitset(1024)
         self.tail = self.size = self.front = 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def push(self, block: cython.int) -> cython.int:
-        """Put a block that is in no line at the end; it may not go yet."""
+    def push(self, block):
+        """Append a block that is in no queue. It is not evictable."""
         if self.tail == self.order.shape[0]:
             self._compact()
         self.order[self.tail] = block
         self.marked[self.tail] = 0
-        self.places.at[block] = self.tail * 4 + self.tag
+        self.slots.slot_of_block[block] = self.tail * 4 + self.tag
         self.tail += 1
         self.size += 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def join(self, block: cython.int) -> cython.int:
-        """Put a block that is in no line at the end; it may go."""
+    def join(self, block):
+        """Append a block that is in no queue. It is evictable."""
         self.push(block)
         return self.allowed.set(self.tail - 1)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def drop(self, block: cython.int) -> cython.int:
-        """Take a block of this line out."""
+    def drop(self, block):
+        """Remove a block of this queue."""
         place: cython.int = self.place(block)
         self.allowed.clear(place)
         self.order[place] = NONE
-        self.places.at[block] = -1
+        self.slots.slot_of_block[block] = -1
         self.size -= 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def rejoin(self, block: cython.int) -> cython.int:
-        """Take a block of this line, which may go, from where it stands to the end, its mark gone."""
+    def rejoin(self, block):
+        """Move an evictable block of this queue to the end and reset its mark."""
         if self.tail == self.order.shape[0]:
             self._compact()
         place: cython.int = self.place(block)
@@ -76,100 +58,76 @@ class Line:
         self.size -= 1
         return self.join(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def allow(self, block: cython.int) -> cython.int:
-        """A block of this line may go from now on."""
+    def allow(self, block):
+        """Make a block of this queue evictable."""
         return self.allowed.set(self.place(block))
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def forbid(self, block: cython.int) -> cython.int:
-        """A block of this line may not go; perhaps it might not before."""
+    def forbid(self, block):
+        """Make a block of this queue not evictable. No effect if it was not."""
         return self.allowed.clear(self.place(block))
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def place(self, block: cython.int) -> cython.int:
-        """Where a block of this line stands; it changes when the line is pushed to."""
-        return self.places.at[block] >> 2
+    def place(self, block):
+        """The place of a block of this queue. Valid until the next `push`, `join` or `rejoin`."""
+        return self.slots.slot_of_block[block] >> 2
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def holds(self, block: cython.int) -> cython.bint:
-        """Whether a block is in this line."""
-        at: cython.int = self.places.at[block]
-        return at >= 0 and (at & 3) == self.tag
+    def holds(self, block):
+        """Whether a block is in this queue."""
+        slot: cython.int = self.slots.slot_of_block[block]
+        return slot >= 0 and (slot & 3) == self.tag
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def first(self) -> cython.int:
-        """The block that has been here longest among those that may go, or NONE."""
-        place: cython.int = self.allowed.least()
+    def first(self):
+        """The oldest evictable block, or NONE."""
+        place: cython.int = self.allowed.first()
         if place < 0:
             return NONE
         self.front = place
         return self.order[place]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def ahead(self, place: cython.int) -> cython.int:
-        """The block some places behind a place, which may well be first soon, or NONE; where it stands is fetched."""
+    def ahead(self, place):
+        """Prefetch hint: the block AHEAD places after `place`, a likely next `first`, or NONE; prefetches its slot."""
         if place + AHEAD >= self.tail:
             return NONE
         block: cython.int = self.order[place + AHEAD]
         if block >= 0:
-            fetch(cython.address(self.places.at[block]))
+            fetch(cython.address(self.slots.slot_of_block[block]))
         return block
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def next(self, block: cython.int) -> cython.int:
-        """The block that stands behind a block of this line, whether it may go or not, or NONE."""
+    def next(self, block):
+        """The block after a block of this queue, evictable or not, or NONE."""
         place: cython.int = self.place(block) + 1
         while place < self.tail and self.order[place] == NONE:
             place += 1
         return NONE if place == self.tail else self.order[place]
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _compact(self) -> cython.int:
-        """Close the gaps; take twice the room where more than a quarter of the log is still here."""
+    def _compact(self):
+        """Close the gaps; double the log if more than a quarter of it is still in use."""
         place: cython.int
-        kept: cython.int = 0
-        may_go: cython.bint
+        used: cython.int = 0
+        evictable: cython.bint
         for place in range(self.tail):
             if self.order[place] != NONE:
-                may_go = self.allowed.holds(place)
-                if may_go:
+                evictable = self.allowed.holds(place)
+                if evictable:
                     self.allowed.clear(place)
-                    self.allowed.set(kept)
-                self.order[kept] = self.order[place]
-                self.marked[kept] = self.marked[place]
-                self.places.at[self.order[kept]] = kept * 4 + self.tag
-                kept += 1
-        self.tail, self.front = kept, 0
-        if kept > self.order.shape[0] // 4:
+                    self.allowed.set(used)
+                self.order[used] = self.order[place]
+                self.marked[used] = self.marked[place]
+                self.slots.slot_of_block[self.order[used]] = used * 4 + self.tag
+                used += 1
+        self.tail, self.front = used, 0
+        if used > self.order.shape[0] // 4:
             with cython.gil:
                 self._grow()
         return 0
 
     def _grow(self):
         room = 2 * self.order.shape[0]
-        if room > MOST:
-            raise MemoryError("more blocks are in line than places can number")
+        if room > MAX_PLACES:
+            raise MemoryError("the queue has more blocks than place numbers")
         order, marked = np.empty(room, dtype=np.int32), np.zeros(room, dtype=np.int8)
         order[: self.tail] = np.asarray(self.order)[: self.tail]
         marked[: self.tail] = np.asarray(self.marked)[: self.tail]
-        bits = Bits(room)
+        bits = HierarchicalBitset(room)
         place: cython.int
         for place in range(self.tail):
             if self.allowed.holds(place):

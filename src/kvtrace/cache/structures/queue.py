@@ -1,121 +1,92 @@
-"""A queue of blocks that lets go of any of them in O(1): a log of arrivals, in which what has left is stale.
+"""A queue of blocks with O(1) removal of any block: a log of arrivals with stale entries.
 
-A linked list would touch the neighbours of each block that moves, three places in memory; here it is one, and the log
-is read and written in order. Up to four queues can share one record of places: a block is in at most one of them.
+A linked list would write to the neighbours of each block that moves: three places in memory. Here it is one, and the
+log is read and written in order. Up to four queues can share one `Slots`: a block is in at most one of them.
 """
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import NONE
+from cython.cimports.kvtrace.cache.structures.fetch import fetch
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import NONE
-    from cython.cimports.kvtrace.cache.structures.fetch import fetch
-
-NEAR = cython.declare(cython.int, 32)  # places in the log between its head and what `ahead` looks at,
-FAR = cython.declare(cython.int, 32)  # and from there to what is fetched
-TAGS = 4  # queues that one record of places tells apart
+TAGS = 4  # queues that can share one `Slots`
 
 
-@cython.final
-@cython.cclass
-class Places:
-    """block -> where it stands: 4 x its place in a queue's log + the queue's tag, or -1."""
+class Slots:
+    """block -> 4 x its place in a queue's log + the queue's tag, or -1."""
 
     def __init__(self, blocks):
-        self.at = np.full(blocks, -1, dtype=np.int32)
+        self.slot_of_block = np.full(blocks, -1, dtype=np.int32)
 
 
-@cython.final
-@cython.cclass
 class Queue:
-    """Blocks in order of arrival; `tag` (0 to 3) tells the queues that share `places` apart."""
+    """Blocks in order of arrival; `tag` (0 to 3) identifies the queue among those that share `slots`."""
 
-    def __init__(self, places: Places, tag=0):
-        self.places, self.tag = places, tag
+    def __init__(self, slots: Slots, tag=0):
+        self.slots, self.tag = slots, tag
         self.order = np.empty(1024, dtype=np.int32)
-        self.head = self.tail = self.size = self.seen = 0
+        self.head = self.tail = self.size = self.hinted = 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def push(self, block: cython.int) -> cython.int:
-        """Put a block that is in no queue at the end."""
+    def push(self, block):
+        """Append a block that is in no queue."""
         self.size += 1
         return self.move(block)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def move(self, block: cython.int) -> cython.int:
-        """Take a block of this queue from where it stands to the end."""
+    def move(self, block):
+        """Move a block of this queue to the end."""
         if self.tail == self.order.shape[0]:
             self._compact()
         self.order[self.tail] = block
-        self.places.at[block] = cython.cast(cython.int, self.tail * 4 + self.tag)
+        self.slots.slot_of_block[block] = cython.cast(cython.int, self.tail * 4 + self.tag)
         self.tail += 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def drop(self, block: cython.int) -> cython.int:
-        """Take a block of this queue out, wherever it stands."""
-        self.places.at[block] = -1
+    def drop(self, block):
+        """Remove a block of this queue."""
+        self.slots.slot_of_block[block] = -1
         self.size -= 1
         return 0
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def holds(self, block: cython.int) -> cython.bint:
+    def holds(self, block):
         """Whether a block is in this queue."""
-        at: cython.int = self.places.at[block]
-        return at >= 0 and (at & 3) == self.tag
+        slot: cython.int = self.slots.slot_of_block[block]
+        return slot >= 0 and (slot & 3) == self.tag
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def first(self) -> cython.int:
-        """The block that has been here longest, or NONE."""
+    def first(self):
+        """The oldest block, or NONE."""
         while self.head < self.tail:
-            if self.places.at[self.order[self.head]] == self.head * 4 + self.tag:
+            if self.slots.slot_of_block[self.order[self.head]] == self.head * 4 + self.tag:
                 return self.order[self.head]
             self.head += 1
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def ahead(self) -> cython.int:
-        """The next block that will be first before long if it stays, or NONE; places beyond it are fetched."""
-        self.seen = max(self.seen, self.head + NEAR)
-        while self.seen + FAR + 1 < self.tail:
-            self.seen += 1
-            fetch(cython.address(self.places.at[self.order[self.seen + FAR]]))
-            if self.places.at[self.order[self.seen]] == self.seen * 4 + self.tag:
-                return self.order[self.seen]
+    def ahead(self):
+        """Prefetch hint: a block that is likely to be first soon, or NONE; prefetches slots further on."""
+        self.hinted = max(self.hinted, self.head + NEAR)
+        while self.hinted + FAR + 1 < self.tail:
+            self.hinted += 1
+            fetch(cython.address(self.slots.slot_of_block[self.order[self.hinted + FAR]]))
+            if self.slots.slot_of_block[self.order[self.hinted]] == self.hinted * 4 + self.tag:
+                return self.order[self.hinted]
         return NONE
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(-1, check=False)
-    def _compact(self) -> cython.int:
-        """Forget what has left; take twice the room where more than a quarter of the log is still here."""
+    def _compact(self):
+        """Drop stale entries; double the log if more than a quarter of it is still in use."""
         i: cython.Py_ssize_t
-        kept: cython.Py_ssize_t = 0
+        used: cython.Py_ssize_t = 0
         block: cython.int
         for i in range(self.head, self.tail):
             block = self.order[i]
-            if self.places.at[block] == i * 4 + self.tag:
-                self.order[kept] = block
-                self.places.at[block] = cython.cast(cython.int, kept * 4 + self.tag)
-                kept += 1
-        self.head, self.tail, self.seen = 0, kept, 0
-        if kept > self.order.shape[0] // 4:
+            if self.slots.slot_of_block[block] == i * 4 + self.tag:
+                self.order[used] = block
+                self.slots.slot_of_block[block] = cython.cast(cython.int, used * 4 + self.tag)
+                used += 1
+        self.head, self.tail, self.hinted = 0, used, 0
+        if used > self.order.shape[0] // 4:
             with cython.gil:
                 grown = np.empty(2 * self.order.shape[0], dtype=np.int32)
                 if 2 * self.order.shape[0] > (1 << 29):
-                    raise MemoryError("more blocks are queued than places can number")
-                grown[:kept] = np.asarray(self.order)[:kept]
+                    raise MemoryError("the queue has more blocks than place numbers")
+                grown[:used] = np.asarray(self.order)[:used]
                 self.order = grown
         return 0

@@ -1,5 +1,9 @@
+cimport cython
 from kvtrace.cache.policies.base cimport Context
 
+
+
+@cython.final
 cdef class Recency:
     cdef Context context
     cdef int[::1] depth

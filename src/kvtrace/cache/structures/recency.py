@@ -1,48 +1,41 @@
-"""When a block was last used, as one whole number: the later request is greater, and in a request the shallower block.
+"""Recency of a block's last use, as one integer: later requests are greater; in one request, shallower blocks are.
 
-It is the order that plain LRU's releases have, for policies that must note it at `insert` and `use`: with the pool
-leaf-first a block may be released long after its last use. It needs the trace, which says how deep a block is.
+This is the order of LRU's releases, for policies that record it at `insert` and `use`: with a leaf-first pool a block
+may be released long after its last use. It needs the trace for the depth of each block.
 """
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.policies.base import Context
 
 from kvtrace._base.errors import UsageError
 
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.policies.base import Context
-
-ROW = cython.declare(cython.longlong, 1 << 32)  # what a later request adds, more than any depth takes off
+ROW = cython.declare(cython.longlong, 1 << 32)  # weight of a request, above any depth
 DEEPEST = cython.declare(cython.longlong, (1 << 31) - 1)
 
 
-@cython.final
-@cython.cclass
 class Recency:
-    """Stamps for the blocks of the request that is being served."""
+    """Stamps for the blocks of the current request."""
 
     def __init__(self, context: Context):
         self.context = context
         self.depth = depths(context)
 
-    @cython.cfunc
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def stamp(self, block: cython.int) -> cython.longlong:
-        """The stamp of a block that is used now; no two are alike, and the least recent is the least."""
+    def stamp(self, block):
+        """The stamp of a block that is used now. Stamps are distinct; the least recent block has the least stamp."""
         row: cython.longlong = self.context.request
         return row * ROW + (DEEPEST - self.depth[block])
 
 
 def depths(context: Context):
-    """int32: block -> the blocks before it; UsageError where there is no trace to look at."""
-    jobs = context.jobs
-    if jobs is None:
-        raise UsageError("this policy looks at a trace, and a live cache has none. Try lru, lfu, slru or ttl:60s.")
+    """int32: block -> number of blocks before it. Raises UsageError without a trace."""
+    demand = context.demand
+    if demand is None:
+        raise UsageError("this policy needs a trace, and a live cache has none. Try lru, lfu, slru or ttl:60s.")
     depth = np.zeros(context.blocks, dtype=np.int32)
-    path = np.diff(np.append(jobs.start, len(jobs.ids)))
-    depth[jobs.ids] = np.arange(len(jobs.ids)) - np.repeat(jobs.start, path)
-    rows = np.repeat(np.arange(len(jobs.full)), jobs.grown)  # grown block -> its request
+    path = np.diff(np.append(demand.start, len(demand.ids)))
+    depth[demand.ids] = np.arange(len(demand.ids)) - np.repeat(demand.start, path)
+    rows = np.repeat(np.arange(len(demand.full)), demand.grown)  # grown block -> its request
     fresh = np.arange(context.blocks - len(rows), context.blocks)
-    depth[fresh] = jobs.full[rows] + fresh - jobs.fresh[rows]  # outputs continue their prompts
+    depth[fresh] = demand.full[rows] + fresh - demand.fresh[rows]  # outputs continue their prompts
     return depth

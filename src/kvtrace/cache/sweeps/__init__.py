@@ -2,6 +2,6 @@
 
 from .grid import Grid, plan
 from .running import sweep
-from .table import Table
+from .table import SweepTable
 
-__all__ = ["Grid", "Table", "plan", "sweep"]
+__all__ = ["Grid", "SweepTable", "plan", "sweep"]

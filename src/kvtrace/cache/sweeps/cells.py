@@ -1,4 +1,4 @@
-"""One cell of a sweep -> one row of its table; a cell that can't be run says why in the column `error`."""
+"""One cell of a sweep -> one row of its table; if the cell fails, the column `error` holds the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ..._base.errors import InputError, KvtraceError, UsageError
 from ..._base.lists import leading_rows
 from ..._base.workers import place_of
 from ...trace.trace import Trace
-from ..demand import Jobs
+from ..demand import BlockDemand
+from ..engines import DEFAULTS
 from ..policies import POLICIES
 from ..simulation import run
 from .grid import Cell
@@ -18,34 +19,35 @@ from .grid import Cell
 Row = dict[str, Any]
 OnProgress = Callable[[int], None]  # requests served
 
-SWITCHES = ("capacity_counts", "pool", "free_order", "watermark")
-COUNTS = (
+ENGINE_OPTIONS: tuple[str, ...] = tuple(DEFAULTS)
+COUNTS: tuple[str, ...] = (
     "requests", "hit_blocks", "blocks", "hit_tokens", "tokens", "request_hits", "requests_with_blocks",
     "block_hit_rate", "token_hit_rate", "request_hit_rate", "evictions", "early_frees", "warm_up_requests",
 )  # fmt: skip
-SETTINGS = ("trace", "block_size", "engine", "mode", "schedule", "policy", "capacity", "seed")
-COLUMNS = (*SETTINGS, "capacity_tokens", "capacity_bytes", *SWITCHES, *COUNTS, "error")
+SETTINGS: tuple[str, ...] = ("trace", "block_size", "engine", "mode", "schedule", "policy", "capacity", "seed")
+COLUMNS: tuple[str, ...] = (*SETTINGS, "capacity_tokens", "capacity_bytes", *ENGINE_OPTIONS, *COUNTS, "error")
 
 
-def row_of(cell: Cell, trace: Trace, asked: Jobs | None = None, on_progress: OnProgress | None = None) -> Row:
-    """What `simulate` counts for a cell, by column; None where a column does not apply, counts after an error too."""
+def row_of(cell: Cell, trace: Trace, demand: BlockDemand | None = None, on_progress: OnProgress | None = None) -> Row:
+    """Simulate a cell; a value for each column, None where the column does not apply or the cell failed."""
     fault: str | None = None
     try:
-        done = run(cell.setting, trace, asked, on_progress)
+        done = run(cell.setting, trace, demand, on_progress)
     except (UsageError, InputError) as error:
         fault = str(error)
     except (KvtraceError, MemoryError, InterruptedError):
         raise
     except Exception as error:
-        if not _is_users(cell.setting.policy):
+        if not _is_user_class(cell.setting.policy):
             raise
-        fault = f"policy {cell.setting.policy} failed, {place_of(error)}."
+        fault = f"Policy {cell.setting.policy} failed, {place_of(error)}."
     if fault is not None:
         if on_progress is not None:
-            on_progress(len(trace))  # nobody waits for them any more
+            on_progress(len(trace))  # its requests are done, too
         return _settings(cell, trace) | {"error": fault}
-    found = replace(done, warm_up=leading_rows(cell.warm_up, trace.timestamp)).to_dict()
-    return _settings(cell, trace) | {name: found[name] for name in (*SWITCHES, *COUNTS) if name in found}
+    counted = replace(done, warm_up=leading_rows(cell.warm_up, trace.timestamp))
+    values: dict[str, Any] = {**counted.to_dict()}
+    return _settings(cell, trace) | {name: values[name] for name in (*ENGINE_OPTIONS, *COUNTS) if name in values}
 
 
 def _settings(cell, trace) -> Row:
@@ -58,5 +60,5 @@ def _settings(cell, trace) -> Row:
     }  # fmt: skip
 
 
-def _is_users(policy: str) -> bool:
+def _is_user_class(policy: str) -> bool:
     return ":" in policy and policy.partition(":")[0] not in POLICIES

@@ -1,10 +1,10 @@
-"""The checkpoint of a sweep: the rows of the cells that are done, in a file beside its table, so that it can go on.
+"""The checkpoint of a sweep: the rows of its finished cells, in a file beside the table, from which a sweep can resume.
 
     header   one line of JSON: versions, the grid by its options, and the traces by name and SHA-256
-    lines    one a cell, as it ended: its number in the plan, and its row
+    lines    one per finished cell: its number in the plan, and its row
 
-A row is a pure function of trace and setting, so a sweep that finds some of them here gives the same table as one that
-runs them all. What was being written when a sweep was killed is a torn last line, and is cut off.
+A row is a pure function of trace and setting, so a resumed sweep writes the same table as an uninterrupted one. A run
+that is killed may leave a torn last line, which is cut off.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ..._base.errors import InputError, UsageError
 from ..._base.output_files import append_whole, named_errors, remove_stale, unwritable
 from .cells import COLUMNS, Row
 
-FORMAT = 1
-MARK = b'{"kvtrace_sweep": '  # what each begins with
-PATIENCE = 2.0  # seconds that a killed run may take to let go of the lock
-GOES_ON = "what was done is kept: --resume goes on."
+FORMAT = 2  # version of the lines
+MARK = b'{"kvtrace_sweep": '  # how each header begins
+PATIENCE = 2.0  # seconds until a killed run has released the lock
+CAN_RESUME = "the finished work is saved; continue with --resume."
 
 
 class SweepCheckpoint:
-    """Keeps the rows of a sweep until its table has its name: a block that ends well deletes it, any other keeps it.
+    """Keeps the rows of a sweep until its table is complete; a `with` block that succeeds deletes the file.
 
-    `settings` and `traces` (name -> SHA-256) are what the rows depend on. With `resume`, the rows of an earlier run of
-    the same sweep are taken up, in `rows`; without, a file that one left is a UsageError. It is locked while open.
+    The rows depend on `settings` and `traces` (name -> SHA-256). With `resume`, `rows` holds the rows of an earlier run
+    of the same sweep; without it, an existing file raises UsageError. The file is locked while it is open.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -43,12 +43,12 @@ class SweepCheckpoint:
 
     def __init__(self, output: str, settings: dict[str, Any], traces: dict[str, str], *, resume: bool = False):
         self.path, self._output, self._resume = path_beside(output), output, resume
-        self._stated = {
+        self._header = {
             "kvtrace_sweep": FORMAT, "version": __version__, "settings": settings, "traces": list(traces.items()),
         }  # fmt: skip
         self.rows: dict[int, Row] = {}  # number of the cell -> its row
         self._handle = -1
-        self._end = 0  # of the lines that are whole
+        self._end = 0  # bytes of complete lines
 
     def __enter__(self) -> SweepCheckpoint:
         self._handle = _locked(self.path)
@@ -62,12 +62,12 @@ class SweepCheckpoint:
         return self
 
     def append(self, number: int, row: Row) -> None:
-        """Keep the row of a cell. StoppedError where the disk is full; the rows before it stay whole."""
+        """Store the row of a cell. StoppedError if the disk is full; earlier rows are kept."""
         self._write(json.dumps({"cell": number, "row": row}).encode() + b"\n")
         self.rows[number] = row
 
     def discard(self) -> None:
-        """Keep nothing, however the block ends."""
+        """Delete all rows; the file goes when the block ends."""
         self.rows.clear()
 
     def __exit__(self, _kind, error, _traceback) -> None:
@@ -78,7 +78,7 @@ class SweepCheckpoint:
             else:
                 with contextlib.suppress(OSError):
                     os.fsync(self._handle)
-                error.add_note(GOES_ON)
+                error.add_note(CAN_RESUME)
         finally:
             os.close(self._handle)
 
@@ -86,12 +86,12 @@ class SweepCheckpoint:
         with open(self._handle, "rb", closefd=False) as file:
             header = file.readline()
             if not (header.startswith(MARK) or MARK.startswith(header)):
-                raise UsageError(f"{self.path}: is no file of kvtrace's, and the run needs this name. Name another -o.")
+                raise UsageError(f"{self.path} exists and is not a checkpoint of kvtrace. Choose another -o.")
             if header.endswith(b"\n"):
                 if not self._resume:
                     raise UsageError(
-                        f"{self.path}: is there: it holds what an unfinished sweep did. --resume goes on with it; "
-                        "remove it to begin anew."
+                        f"{self.path} holds the finished cells of an interrupted sweep. Continue with --resume, or "
+                        "delete the file to start again."
                     )
                 self._require_same(_parsed(header))
                 self._end = len(header)
@@ -100,41 +100,41 @@ class SweepCheckpoint:
                         break
         with named_errors(self.path):
             os.ftruncate(self._handle, self._end)
-        if not self._end:  # new, or killed before it had stated all
-            self._write(json.dumps(self._stated).encode() + b"\n")
+        if not self._end:  # new, or without a complete header
+            self._write(json.dumps(self._header).encode() + b"\n")
 
     def _take(self, line) -> bool:
-        """Whether a line is a row of ours; what follows one that is not was written in vain."""
-        found = _parsed(line) if line.endswith(b"\n") else {}
-        number, row = found.get("cell"), found.get("row")
+        """Read a line into `rows`; False if it is not a complete row, which ends the file."""
+        values = _parsed(line) if line.endswith(b"\n") else {}
+        number, row = values.get("cell"), values.get("row")
         if not (isinstance(number, int) and isinstance(row, dict) and tuple(row) == COLUMNS):
             return False
         self.rows[number] = row
         self._end += len(line)
         return True
 
-    def _require_same(self, found) -> None:
-        anew, now = f"Remove {self.path} to begin anew.", json.loads(json.dumps(self._stated))
-        if any(found.get(name) != now[name] for name in ("kvtrace_sweep", "version")):
-            raise UsageError(f"{self.path}: another version of kvtrace began it. {anew}")
-        before, settings = found.get("settings", {}), now["settings"]
+    def _require_same(self, header) -> None:
+        anew, now = f"Delete {self.path} to start again.", json.loads(json.dumps(self._header))
+        if any(header.get(name) != now[name] for name in ("kvtrace_sweep", "version")):
+            raise UsageError(f"{self.path} was written by another version of kvtrace. {anew}")
+        before, settings = header.get("settings", {}), now["settings"]
         others = sorted(name for name in before.keys() | settings.keys() if before.get(name) != settings.get(name))
         if others:
-            raise UsageError(f"{self.path}: was begun with another {', '.join(others)}. {anew}")
-        traces = dict(found.get("traces", []))
+            raise UsageError(f"{self.path} was written with another {', '.join(others)}. {anew}")
+        traces = dict(header.get("traces", []))
         if list(traces) != [name for name, _ in now["traces"]]:
-            raise UsageError(f"{self.path}: was begun with other traces, or in another order. {anew}")
+            raise UsageError(f"{self.path} was written with other traces, or in another order. {anew}")
         for name, sha256 in now["traces"]:
             if traces[name] != sha256:
-                raise InputError(f"{name}: has changed since the sweep that is to be resumed began. {anew}")
+                raise InputError(f"{name} has changed since the interrupted sweep began. {anew}")
 
     def _write(self, data: bytes) -> None:
-        """Append the bytes, or leave the file as it was."""
+        """Append the bytes, or leave the file unchanged."""
         self._end = append_whole(self._handle, data, self._end, self.path)
 
 
 def path_beside(output: str) -> str:
-    """Where the checkpoint of a table is.
+    """The path of a table's checkpoint.
 
     >>> path_beside("table.csv")
     'table.csv.cells.jsonl'
@@ -143,7 +143,7 @@ def path_beside(output: str) -> str:
 
 
 def _locked(path) -> int:
-    """The file, made if missing, open and locked for this run alone."""
+    """Open the file, create it if it is missing, and lock it for this run."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -154,12 +154,12 @@ def _locked(path) -> int:
             return handle
         os.close(handle)
         if time.monotonic() > deadline:
-            raise UsageError(f"{path}: another run is writing this table. Wait for it, or name another -o.")
+            raise UsageError(f"{path} is locked: another run writes this table. Wait for it, or choose another -o.")
         time.sleep(0.02)
 
 
 def _lock(handle) -> bool:
-    """Whether nobody else has it; a system without such locks lets everybody have it."""
+    """Lock the file; False if another process holds the lock. Always True on a system without such locks."""
     try:
         import fcntl
     except ImportError:
@@ -169,13 +169,13 @@ def _lock(handle) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return True  # some network file systems have none
-    return os.fstat(handle).st_nlink > 0  # else the run that had it ended well, and deleted it
+        return True  # some network file systems have no locks
+    return os.fstat(handle).st_nlink > 0  # 0: the run that held the lock finished and deleted it
 
 
 def _parsed(line) -> dict:
-    """A line's object; an empty one where it holds none."""
-    found = None
+    """The JSON object of a line; {} if the line is not one."""
+    value = None
     with contextlib.suppress(ValueError):
-        found = json.loads(line)
-    return found if isinstance(found, dict) else {}
+        value = json.loads(line)
+    return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""The grid of a sweep: the values of each axis, and the cells that they make on the traces at hand."""
+"""The grid of a sweep: the values of each axis, and the cells that they form on the traces."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import product
 
 from ..._base.errors import KvtraceError, UsageError
 from ..._base.lists import leading_rows
-from ...analysis.capacities import parse_capacities, spread
+from ...analysis.capacities import log_spaced, parse_capacities
 from ...trace.building import toy
 from ...trace.trace import Trace
 from .. import engines
-from ..demand import jobs
+from ..demand import block_demand
 from ..policies import POLICIES
 from ..schedules import parse_schedule
 from ..simulation import Setting, build
@@ -23,18 +23,18 @@ POINTS = 10  # capacities of `auto`
 
 @dataclass(frozen=True)
 class Grid:
-    """What to simulate: the values of each axis, then what all cells share; docs/cache/sweep.md lists their values."""
+    """The values of each axis, then the options that all cells share; docs/cache/sweep.md lists the values."""
 
-    traces: tuple[str, ...]  # files of traces, or of models that samples are drawn from
+    traces: tuple[str, ...]  # trace files, or model files from which samples are drawn
     policies: tuple[str, ...] = ("lru",)
-    capacity: str = "auto"  # comma-separated, as `simulate` takes it: its meaning may depend on the trace
+    capacity: str = "auto"  # comma-separated, as in `kvtrace simulate`; shares depend on the trace
     engines: tuple[str, ...] = ("reference",)
     modes: tuple[str, ...] = ("block",)
-    schedules: tuple[str, ...] = ("c1",)
-    block_sizes: tuple[str, ...] = ("1x",)  # multiples of a trace's own, or tokens
+    schedules: tuple[str, ...] = ("serial",)
+    block_sizes: tuple[str, ...] = ("1x",)  # multiples of the trace's block size, or tokens
     seeds: tuple[int, ...] = (0,)  # of samples
     requests: int | None = None  # of a sample
-    switches: tuple[tuple[str, str], ...] = ()  # for the engines that take them
+    engine_options: tuple[tuple[str, str], ...] = ()  # for the engines that have them
     warm_up: str = "0"
     kv_bytes_per_token: int | None = None
     trace_block_size: int | None = None
@@ -54,14 +54,21 @@ class Cell:
 def plan(grid: Grid, on_workload: Callable[[Workload, Trace], None] | None = None) -> list[Cell]:
     """The cells in the order of the table: trace, block size, engine, mode, schedule, policy, capacity, seed.
 
-    Reads each trace once, and draws each sample, for what `auto` and shares of the working set come to. UsageError
-    where a value of an axis fits nothing else of the grid, InputError where a trace can't be read.
+    It reads each trace and draws each sample once, to resolve `auto` and shares of the working set.
+
+    Args:
+        grid: The grid.
+        on_workload: Receives each workload and its trace.
+
+    Raises:
+        UsageError: A value of an axis is valid in no combination of the grid.
+        InputError: A trace cannot be read.
     """
     _refuse_misfits(grid)
     placed: dict[Cell, tuple[int, ...]] = {}  # the first place of each
     for place, workload in _workloads(grid):
         trace = trace_of(workload)
-        leading_rows(grid.warm_up, trace.timestamp)  # refused here where it is no part of a trace
+        leading_rows(grid.warm_up, trace.timestamp)  # raises here if it is not a part of the trace
         for at, setting in _settings(grid, trace):
             key = (*place[:2], *at, place[2])
             placed.setdefault(Cell(workload, setting, grid.warm_up, grid.kv_bytes_per_token), key)
@@ -71,15 +78,15 @@ def plan(grid: Grid, on_workload: Callable[[Workload, Trace], None] | None = Non
 
 
 def _workloads(grid) -> Iterator[tuple[tuple[int, int, int], Workload]]:
-    """(places of trace, block size and seed) and workload; those of one source follow each other."""
+    """(places of trace, block size and seed) and workload; the workloads of a source are neighbours."""
     given = [
         sources_of(name, grid.seeds, grid.requests, grid.trace_block_size, grid.chain)
         for name in dict.fromkeys(grid.traces)
     ]
     if not any(source.seed is not None for sources in given for source in sources):
-        for option, asked in (("--seed", grid.seeds != (0,)), ("--requests", grid.requests is not None)):
-            if asked:
-                raise UsageError(f"{option} is for samples of a model, and no TRACE is one. Leave it out.")
+        for option, is_set in (("--seed", grid.seeds != (0,)), ("--requests", grid.requests is not None)):
+            if is_set:
+                raise UsageError(f"{option} needs a fitted model as a TRACE. Leave it out.")
     for first, sources in enumerate(given):
         for last, source in enumerate(sources):
             size = source_trace(source).block_size
@@ -88,7 +95,7 @@ def _workloads(grid) -> Iterator[tuple[tuple[int, int, int], Workload]]:
 
 
 def _settings(grid, trace) -> Iterator[tuple[tuple[int, ...], Setting]]:
-    """(places of engine, mode, schedule, policy, capacity) and setting; the same one may come again."""
+    """(places of engine, mode, schedule, policy, capacity) and setting; settings may repeat."""
     units = {
         "block_size": trace.block_size, "working_set": trace.working_set, "kv_bytes_per_token": grid.kv_bytes_per_token,
     }  # fmt: skip
@@ -104,11 +111,11 @@ def _settings(grid, trace) -> Iterator[tuple[tuple[int, ...], Setting]]:
 
 
 def setting_of(grid: Grid, engine: str, mode: str, schedule: str, policy: str, capacity: int) -> Setting:
-    """One setting of the grid: a ceiling is no engine's, and an engine gets the switches that it takes."""
+    """One setting of the grid: an upper bound belongs to no engine; an engine gets the options that it has."""
     name = policy.partition(":")[0]
-    engine = "reference" if name in POLICIES and POLICIES[name].ceiling else engine
-    switches = tuple(pair for pair in grid.switches if pair[0] in engines.find(engine).switches)
-    return Setting(capacity, policy, engine, mode, parse_schedule(schedule), switches)
+    engine = "reference" if name in POLICIES and POLICIES[name].bound else engine
+    options = tuple(pair for pair in grid.engine_options if pair[0] in engines.find(engine).options)
+    return Setting(capacity, policy, engine, mode, parse_schedule(schedule), options)
 
 
 def auto(trace: Trace, mode: str) -> list[int]:
@@ -117,23 +124,25 @@ def auto(trace: Trace, mode: str) -> list[int]:
     >>> auto(toy("0 1", "2", "0 1"), "block")
     [2, 3]
     """
-    longest = int(jobs(trace, mode).most.max(initial=1))
-    return spread(longest, max(trace.working_set, longest), POINTS)
+    longest = int(block_demand(trace, mode).max_blocks.max(initial=1))
+    return log_spaced(longest, max(trace.working_set, longest), POINTS)
 
 
 def _refuse_misfits(grid) -> None:
-    """UsageError where nothing of the grid could run with a value of an axis: a misspelt name, say.
+    """Raise UsageError if a value of an axis is valid in no combination, such as a misspelt name.
 
-    Each combination is built, for one request. One that no engine has beside others that run is for the column `error`.
+    Each combination is built for one request. A combination that fails beside valid ones fills the column `error`.
     """
     for name in ("traces", *AXES):
         if not getattr(grid, name):
-            raise UsageError(f"the sweep has no {name.replace('_', ' ')}. Give one or more.")
+            raise UsageError(f"The sweep needs one or more {name.replace('_', ' ')}.")
     for engine in grid.engines:
         engines.find(engine)
-    for name, value in grid.switches:
-        if not any(name in engines.find(engine).switches for engine in grid.engines):
-            raise UsageError(f"no engine of the sweep takes {name.replace('_', '-')} {value}. Leave it out.")
+    for name, value in grid.engine_options:
+        if not any(name in engines.find(engine).options for engine in grid.engines):
+            raise UsageError(
+                f"No engine of the sweep has the option --{name.replace('_', '-')} ({value}). Leave it out."
+            )
     combinations = product(*(getattr(grid, name) for name in AXES))
     faults = {combination: _fault(grid, *combination) for combination in combinations}
     for axis in range(len(AXES)):
@@ -147,25 +156,26 @@ AXES = ("engines", "modes", "schedules", "policies")
 
 
 def _fault(grid, engine, mode, schedule, policy) -> str | None:
-    """What is wrong with the arguments; None also where only the real trace can tell."""
+    """The fault of a combination; None also if it depends on the trace."""
     try:
-        build(setting_of(grid, engine, mode, schedule, policy, 1 << 10), jobs(toy("0", block_size=256), mode))
+        build(setting_of(grid, engine, mode, schedule, policy, 1 << 10), block_demand(toy("0", block_size=256), mode))
     except UsageError as error:
         return str(error)
     except KvtraceError:
-        return None  # of the one request: no column priority
+        return None  # the one request lacks something, such as a column priority
     except Exception:
-        return None  # of a user's policy, which may want more than one request
+        return None  # a user's policy may need more than one request
     return None
 
 
 def stated(grid: Grid) -> dict[str, object]:
-    """The grid by the options that state it, but for the traces."""
-    return {
+    """The grid by its command-line options, without the traces."""
+    flags = {
         f"--{OPTIONS.get(field.name, field.name.replace('_', '-'))}": getattr(grid, field.name)
         for field in fields(grid)
-        if field.name != "traces"
+        if field.name not in ("traces", "engine_options")
     }
+    return flags | {f"--{name.replace('_', '-')}": value for name, value in grid.engine_options}
 
 
 OPTIONS = {

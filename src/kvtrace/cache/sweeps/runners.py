@@ -15,21 +15,19 @@ from ... import __version__
 from ..._base.errors import UsageError
 from ..._base.ray_cluster import connected, ordered
 from ...trace.trace import Trace
-from ..demand import Jobs, jobs
+from ..demand import BlockDemand, block_demand
 from .cells import Row, row_of
 from .grid import Cell
 from .workload import trace_of
 
-Work = list[
-    tuple[int, Cell]
-]  # number in the table, and cell; those of one workload that ask the same follow each other
+Work = list[tuple[int, Cell]]  # number in the table, and cell; cells with equal workload and demand are neighbours
 Done = Iterator[tuple[int, Row]]
-TOGETHER = 8  # cells a Ray task: the trace is read once for them
-RETRIES = 3  # of a Ray task whose worker was lost
+TOGETHER = 8  # cells per Ray task, which reads the trace once
+RETRIES = 3  # of a Ray task that lost its worker
 
 
 def local(work: Work, threads: int, on_progress: Callable[[int], None] | None = None) -> Done:
-    """(number, row) of each cell as it ends, run in so many threads; few more traces than those are in memory."""
+    """(number, row) of each finished cell, run in threads; at most one trace per thread and two more are in memory."""
     stopped = Event()
 
     def served(requests: int) -> None:
@@ -41,11 +39,11 @@ def local(work: Work, threads: int, on_progress: Callable[[int], None] | None = 
     running: set[Future] = set()
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for number, cell, trace, asked in _prepared(work):
-                while len(running) > threads:  # one waits, so that no thread does
+            for number, cell, trace, demand in _prepared(work):
+                while len(running) > threads:  # one cell is queued, so that no thread idles
                     ended, running = wait(running, return_when=FIRST_COMPLETED)
                     yield from (one.result() for one in ended)
-                running.add(pool.submit(_numbered, number, cell, trace, asked, served))
+                running.add(pool.submit(_numbered, number, cell, trace, demand, served))
             while running:
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (one.result() for one in ended)
@@ -55,17 +53,17 @@ def local(work: Work, threads: int, on_progress: Callable[[int], None] | None = 
             raise
 
 
-def _prepared(work: Work) -> Iterator[tuple[int, Cell, Trace, Jobs]]:
-    """Each cell with its trace and what its requests ask for, made anew only where the cell before had another."""
-    for (workload, asks), cells in groupby(work, lambda one: (one[1].workload, one[1].setting.asks)):
+def _prepared(work: Work) -> Iterator[tuple[int, Cell, Trace, BlockDemand]]:
+    """Each cell with its trace and block demand, which neighbours share."""
+    for (workload, options), cells in groupby(work, lambda one: (one[1].workload, one[1].setting.demand_options)):
         trace = trace_of(workload)
-        asked = jobs(trace, *asks)
+        demand = block_demand(trace, *options)
         for number, cell in cells:
-            yield number, cell, trace, asked
+            yield number, cell, trace, demand
 
 
-def _numbered(number, cell, trace, asked, served) -> tuple[int, Row]:
-    return number, row_of(cell, trace, asked, served)
+def _numbered(number, cell, trace, demand, served) -> tuple[int, Row]:
+    return number, row_of(cell, trace, demand, served)
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Task:
     """Cells of one workload, for a worker on any machine that can read its file."""
 
     cells: tuple[tuple[int, Cell], ...]
-    folder: str  # where the sweep was started: policies of the user may be there
+    folder: str  # where the sweep started: the user's policies may be there
     version: str = __version__
 
 
@@ -84,9 +82,18 @@ def on_ray(
     in_flight: int | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Done:
-    """(number, row) of each cell, run by a Ray cluster; `requests` says how many each workload has.
+    """Run the cells on a Ray cluster; yields (number, row) of each.
 
-    UsageError where there is no Ray, or its nodes have another kvtrace; StoppedError where workers are lost for good.
+    Args:
+        work: The cells.
+        requests: Workload -> its number of requests.
+        address: The cluster; None starts one on this machine.
+        in_flight: Tasks at once; the default is two per CPU.
+        on_progress: Receives the number of requests served since its last call.
+
+    Raises:
+        UsageError: Ray is missing, or a node has another version of kvtrace.
+        StoppedError: A task lost its worker too often.
     """
     tasks = [
         Task(tuple(cells[start : start + TOGETHER]), os.getcwd())
@@ -105,9 +112,9 @@ def on_ray(
 
 
 def rows_of(task: Task) -> list[tuple[int, Row]]:
-    """(number, row) of each cell of a task, with the trace read from its file: what a Ray worker does."""
+    """What a Ray worker does: run the cells of a task, with the trace read from its file; (number, row) of each."""
     if task.version != __version__:
-        raise UsageError(f"a Ray worker has kvtrace {__version__}, and the sweep {task.version}. Install one version.")
+        raise UsageError(f"A Ray worker has kvtrace {__version__}, the sweep has {task.version}. Install one version.")
     with _finding_modules_in(task.folder):
         return [_numbered(*one, None) for one in _prepared(list(task.cells))]
 

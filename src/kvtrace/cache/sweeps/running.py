@@ -1,4 +1,4 @@
-"""A sweep from its grid to its table: plan the cells, run those that the checkpoint lacks, put the rows in order."""
+"""Run a sweep: plan the cells of its grid, run those that the checkpoint lacks, write the rows in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .cells import Row
 from .checkpoint import SweepCheckpoint
 from .grid import Cell, Grid, plan, stated
 from .runners import local, on_ray
-from .table import Table, check_output
+from .table import SweepTable, check_output
 from .workload import forget
 
 RUNNERS = ("local", "ray")
@@ -32,13 +32,25 @@ def sweep(
     ray_address: str | None = None,
     on_total: Callable[[int], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
-) -> Table:
-    """The table of a grid, also written to `output`; a run that was stopped is taken up with `resume`.
+) -> SweepTable:
+    """Simulate all cells of a grid; return their table and write it to `output`.
 
-    Cells run in so many threads, or as tasks on a Ray cluster; the table's bytes are the same. `on_total` gets the
-    requests that all cells serve together, `on_progress` those that were served since its last call, from any thread.
-    A cell that can't be run has a row with an `error`. UsageError where no cell can, or an argument does not fit;
-    InputError where a trace can't be read; StoppedError where it can be resumed.
+    The bytes of the table depend neither on threads and runner nor on interruptions. A cell that fails has an `error`.
+
+    Args:
+        grid: The grid.
+        output: The file of the table; None writes none.
+        resume: Continue an interrupted sweep from its checkpoint.
+        runner: "local" for threads, "ray" for tasks on a Ray cluster.
+        threads: Cells (with Ray: tasks) at once.
+        ray_address: The Ray cluster; None starts one.
+        on_total: Receives the number of requests of all cells together.
+        on_progress: Receives the number of requests served since its last call, from any thread.
+
+    Raises:
+        UsageError: An argument is not valid, or all cells fail.
+        InputError: A trace cannot be read.
+        StoppedError: The sweep was interrupted and can be resumed.
 
     >>> import tempfile, kvtrace
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +65,7 @@ def sweep(
         cells = plan(grid, lambda workload, trace: requests.setdefault(workload, len(trace)))
         if on_total is not None:
             on_total(sum(requests[cell.workload] for cell in cells))
-        with _journal(grid, cells, output, resume) as checkpoint:
+        with _checkpoint(grid, cells, output, resume) as checkpoint:
             work = _pending(cells, checkpoint.rows)
             if on_progress is not None:
                 on_progress(sum(requests[cells[number].workload] for number in checkpoint.rows))
@@ -64,10 +76,10 @@ def sweep(
             )
             for number, row in done:
                 checkpoint.append(number, row)
-            table = Table([checkpoint.rows[number] for number in range(len(cells))])
+            table = SweepTable([checkpoint.rows[number] for number in range(len(cells))])
             if len(table.failed) == len(table.rows):
                 checkpoint.discard()
-                raise UsageError(f"no cell of the sweep could be run. The first: {table.rows[0]['error']}")
+                raise UsageError(f"All cells of the sweep failed. The first error: {table.rows[0]['error']}")
             if output is not None:
                 table.write(output)
     finally:
@@ -75,55 +87,55 @@ def sweep(
     return table
 
 
-class Kept:
-    """A checkpoint in memory, for a sweep that has no file to put one beside."""
+class MemoryCheckpoint:
+    """A checkpoint in memory, for a sweep without an output file."""
 
     def __init__(self):
         self.rows: dict[int, Row] = {}
 
     def append(self, number: int, row: Row) -> None:
-        """Keep the row of a cell."""
+        """Store the row of a cell."""
         self.rows[number] = row
 
     def discard(self) -> None:
-        """Keep nothing."""
+        """Delete all rows."""
         self.rows.clear()
 
 
 def _refuse(output, resume, runner, threads, ray_address) -> None:
     if runner not in RUNNERS:
-        raise UsageError(f"there is no runner {runner!r}. Try {' or '.join(RUNNERS)}.")
+        raise UsageError(f"{runner!r} is not a runner. Try {' or '.join(RUNNERS)}.")
     if ray_address is not None and runner != "ray":
-        raise UsageError("--ray-address is for --runner ray. Add it, or leave the address out.")
+        raise UsageError("--ray-address needs --runner ray.")
     if threads is not None and threads < 1:
-        raise UsageError(f"threads is {threads}; it is 1 or more.")
+        raise UsageError("--threads must be at least 1.")
     if output is not None:
         check_output(output)
     if resume and (output is None or not is_regular(output)):
-        raise UsageError("--resume needs -o FILE: what a sweep without one did is kept nowhere.")
+        raise UsageError("--resume needs -o FILE: only a sweep with an output file has a checkpoint.")
 
 
-def _journal(grid: Grid, cells: list[Cell], output: str | None, resume: bool):
+def _checkpoint(grid: Grid, cells: list[Cell], output: str | None, resume: bool):
     if output is None or not is_regular(output):
-        return nullcontext(Kept())
+        return nullcontext(MemoryCheckpoint())
     policies = [[policy, _code(policy)] for policy in grid.policies]
     traces = {cell.workload.source.name: cell.workload.source.sha256 for cell in cells}
     return SweepCheckpoint(output, stated(grid) | {"--policy": policies}, traces, resume=resume)
 
 
 def _code(policy: str) -> str | None:
-    """SHA-256 of the file that a user's policy is in: rows of another version of it are not rows of this one."""
+    """SHA-256 of the file of a user's policy: rows of another version of the file are not valid."""
     module = policy.partition(":")[0]
     if ":" not in policy or module in POLICIES:
         return None
-    found = importlib.util.find_spec(module)
-    if found is None or found.origin is None or not Path(found.origin).is_file():
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         return None
-    return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()
+    return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()
 
 
 def _pending(cells: list[Cell], done) -> list[tuple[int, Cell]]:
-    """(number, cell) of what is not done; sources, their workloads and cells that ask for the same stay together."""
+    """(number, cell) of each cell to run; cells of equal source, workload and demand are neighbours."""
     order: dict = {}  # source, then workload -> place
     for cell in cells:
         order.setdefault(cell.workload.source, len(order))
@@ -132,6 +144,6 @@ def _pending(cells: list[Cell], done) -> list[tuple[int, Cell]]:
 
     def place(one):
         number, cell = one
-        return order[cell.workload.source], order[cell.workload], cell.setting.asks, number
+        return order[cell.workload.source], order[cell.workload], cell.setting.demand_options, number
 
     return sorted(waiting, key=place)

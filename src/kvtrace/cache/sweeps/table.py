@@ -1,4 +1,4 @@
-"""The table of a sweep: a row a cell, as CSV, JSON, JSON lines or Parquet by the file's name."""
+"""The table of a sweep, one row per cell, as CSV, JSON, JSON lines or Parquet, by the name of the file."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ..._base.errors import UsageError
 from ..._base.files import SUFFIXES, is_std
 from ..._base.output_files import write_atomically
 from ...formats import writing
-from .cells import COLUMNS, SETTINGS, SWITCHES, Row
+from .cells import COLUMNS, ENGINE_OPTIONS, SETTINGS, Row
 
-SCHEMA = 1  # version of the keys of to_dict
+SCHEMA = 2  # version of the keys and values of to_dict
 FORMS = (".csv", ".json", ".jsonl", ".parquet")
-TEXTS = {*SETTINGS, *SWITCHES, "error"} - {"block_size", "capacity", "seed"}
+TEXTS = {*SETTINGS, *ENGINE_OPTIONS, "error"} - {"block_size", "capacity", "seed"}
 
 
 @dataclass(frozen=True)
-class Table:
+class SweepTable:
     """The rows of a sweep, in the order of its axes, each with every column."""
 
     rows: list[Row]
 
     @property
     def failed(self) -> list[Row]:
-        """The rows of cells that could not be run."""
+        """The rows of the cells that failed."""
         return [row for row in self.rows if row["error"]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -36,11 +36,11 @@ class Table:
         return {"schema": SCHEMA, "results": self.rows}
 
     def write(self, path: str | Path) -> None:
-        """Write it whole or not at all: .csv, .json, .jsonl or .parquet, and .gz or .zst after that; `-` is CSV.
+        """Write the whole table or nothing: .csv, .json, .jsonl or .parquet, also with .gz or .zst; `-`: CSV to stdout.
 
-        >>> Table([]).write("table.txt")
+        >>> SweepTable([]).write("table.txt")
         Traceback (most recent call last):
-        kvtrace._base.errors.UsageError: table.txt: its name says no form of table. Try .csv, .json, .jsonl or .parquet.
+        kvtrace._base.errors.UsageError: table.txt: unknown file type. Try .csv, .json, .jsonl or .parquet.
         """
         form = check_output(path)
         with write_atomically(path) as stream:
@@ -48,14 +48,16 @@ class Table:
 
 
 def check_output(path: str | Path) -> str:
-    """The form that a name asks for; UsageError or KvtraceError, before any work is done, if it can't be written."""
+    """The file type of a name; UsageError or KvtraceError if it cannot be written, before the sweep runs."""
     if is_std(path):
         return ".csv"
     bare = Path(path)
     form = (bare.with_suffix("") if bare.suffix in SUFFIXES else bare).suffix
     if form not in FORMS:
-        raise UsageError(f"{path}: its name says no form of table. Try .csv, .json, .jsonl or .parquet.")
-    writing.check_output(path, "parquet" if form == ".parquet" else "mooncake")  # that there is pyarrow, and a folder
+        raise UsageError(f"{path}: unknown file type. Try .csv, .json, .jsonl or .parquet.")
+    writing.check_output(
+        path, "parquet" if form == ".parquet" else "mooncake"
+    )  # raises if pyarrow or the folder is missing
     return form
 
 
@@ -68,7 +70,7 @@ def _csv(rows) -> bytes:
 
 
 def _json(rows) -> bytes:
-    return json.dumps(Table(rows).to_dict(), indent=1).encode() + b"\n"
+    return json.dumps(SweepTable(rows).to_dict(), indent=1).encode() + b"\n"
 
 
 def _jsonl(rows) -> bytes:

@@ -1,6 +1,6 @@
-"""What the cells of a sweep run on: a trace file, or a seed's sample of a fitted model, in blocks that may be larger.
+"""The workloads of a sweep: a trace file, or a sample of a fitted model, optionally folded to larger blocks.
 
-A workload is a few words, small enough to send to another machine; whoever needs the trace reads it from its file.
+A workload is a small description that can be sent to another machine, which reads the trace from its file.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ...trace.trace import Trace
 
 @dataclass(frozen=True)
 class Source:
-    """A trace file, or a model and the seed of a sample; where it is, and what it held when the sweep was planned."""
+    """A trace file, or a model and the seed of a sample; its path and its digest when the sweep was planned."""
 
-    name: str  # as it was given
+    name: str  # as given on the command line
     path: str  # absolute
-    sha256: str  # of the file's content and its sidecar's
+    sha256: str  # of the file and its sidecar
     seed: int | None = None  # of a sample; None = a trace
-    requests: int | None = None  # of a sample; None = as many as the model was fitted on
-    block_size: int | None = None  # of a trace whose sidecar does not say it
+    requests: int | None = None  # of a sample; None = the number that the model was fitted on
+    block_size: int | None = None  # of a trace whose sidecar lacks it
     chain: bool = False
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A source whose blocks are made larger by a whole factor."""
+    """A source, and the whole factor by which its blocks are enlarged."""
 
     source: Source
     factor: int = 1
@@ -45,37 +45,37 @@ class Workload:
 
 @lru_cache(maxsize=1)
 def trace_of(workload: Workload) -> Trace:
-    """The trace of a workload. InputError if its file has changed since the sweep was planned; UsageError as `read`.
+    """The trace of a workload. InputError if its file has changed since the sweep was planned; UsageError as in `read`.
 
-    The last one is kept, since cells of one workload follow each other; `forget` lets it go.
+    The last trace is cached, since the cells of a workload are neighbours; `forget` clears the cache.
     """
     return fold(source_trace(workload.source), workload.factor)
 
 
 @lru_cache(maxsize=1)
 def source_trace(source: Source) -> Trace:
-    """The trace of a source, in blocks of its own size."""
+    """The trace of a source, in its own block size."""
     if digest(source.path) != source.sha256:
-        raise InputError(f"{source.name}: is not what it was when the sweep was planned. Begin the sweep anew.")
+        raise InputError(f"{source.name} has changed since the sweep was planned. Start the sweep again.")
     if source.seed is not None:
         model = Model.load(source.path)
         return sample(model, source.requests or model.rows, seed=source.seed)
-    found = _read(source)
-    return found.chained() if source.chain else found.require_chained()
+    trace = _read(source)
+    return trace.chained() if source.chain else trace.require_chained()
 
 
 def _read(source) -> Trace:
-    """The trace in a file; errors name it as the user did, and the option as it is called here."""
+    """Read the trace of a source; errors name the file as the user did, and the option of this command."""
     try:
         return read(source.path, block_size=source.block_size)
     except (InputError, UsageError) as error:
         kind = UsageError if isinstance(error, UsageError) else InputError
-        told = str(error).replace(source.path, source.name).replace(" --block-size", " --trace-block-size")
-    raise kind(told)
+        message = str(error).replace(source.path, source.name).replace(" --block-size", " --trace-block-size")
+    raise kind(message)
 
 
 def forget() -> None:
-    """Let go of the traces that were kept for the next cell."""
+    """Clear the cached traces."""
     trace_of.cache_clear()
     source_trace.cache_clear()
 
@@ -83,9 +83,11 @@ def forget() -> None:
 def sources_of(
     name: str, seeds: tuple[int, ...], requests: int | None, block_size: int | None, chain: bool
 ) -> list[Source]:
-    """The sources that a file is: one if it holds a trace, one a seed if it holds a model."""
+    """The sources of a file: one for a trace, one per seed for a model."""
     if not (is_regular(name) or os.path.isdir(name)):
-        raise UsageError(f"{name}: a sweep reads a trace more than once, so it must be a file. Write it to one first.")
+        raise UsageError(
+            f"{name} is not a file or folder. A sweep reads a trace several times: write it to a file first."
+        )
     path = os.path.abspath(name)
     sha256 = digest(name)
     if Model.is_model(name):
@@ -94,25 +96,23 @@ def sources_of(
 
 
 def digest(path: str) -> str:
-    """SHA-256 of what a trace holds: file, unpacked, and sidecar, or all parts; InputError where one can't be read.
+    """SHA-256 of a trace: the uncompressed file and its sidecar, or all files of a data set; InputError if unreadable.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile() as file:
     ...     digest(file.name)[:8]
     'cf589700'
     """
-    found = hashlib.sha256()
+    digest_of_all = hashlib.sha256()
     for name, part in _files(path):
-        found.update(f"{name}\0".encode())
+        digest_of_all.update(f"{name}\0".encode())
         with open_read(part) as stream:
-            found.update(hashlib.file_digest(stream, "sha256").digest())  # type: ignore[arg-type]
-    return found.hexdigest()
+            digest_of_all.update(hashlib.file_digest(stream, "sha256").digest())  # type: ignore[arg-type]
+    return digest_of_all.hexdigest()
 
 
 def _files(path) -> Iterator[tuple[str, str]]:
-    """What a trace's content is spread over, by names that are no part of where it is: a file and its sidecar, or all
-    of a folder of parts.
-    """
+    """(name, path) of the files of a trace: a file and its sidecar, or all files of a data set. No name is absolute."""
     if os.path.isdir(path):
         for folder, folders, names in os.walk(path):
             folders.sort()
@@ -125,19 +125,19 @@ def _files(path) -> Iterator[tuple[str, str]]:
 
 
 def factor_of(text: str, block_size: int, name: str) -> int:
-    """By how much blocks of a trace are made larger: `2x` twice, or `1024` to so many tokens; UsageError if neither.
+    """The factor by which blocks are enlarged: `2x` doubles them, `1024` is a size in tokens; UsageError otherwise.
 
     >>> factor_of("2x", 512, "day.jsonl"), factor_of("1024", 512, "day.jsonl")
     (2, 2)
     """
     number = text.removesuffix("x")
     if not (number.isdecimal() and len(number) < 16 and int(number)):
-        raise UsageError(f"{text!r} is no block size. Try 1024 (tokens) or 2x (twice the trace's own).")
+        raise UsageError(f"{text!r} is not a block size. Try 1024 (tokens) or 2x (twice the trace's block size).")
     if text.endswith("x"):
         return int(number)
     if int(number) % block_size:
         raise UsageError(
-            f"{name}: its blocks of {block_size:,} tokens do not make up blocks of {int(number):,}. Try "
-            f"{2 * block_size} or 2x."
+            f"--block-size {number} is not a multiple of the block size of {name}, {block_size:,} tokens. "
+            f"Try {2 * block_size} or 2x."
         )
     return int(number) // block_size

@@ -1,9 +1,14 @@
-"""Raw logs, read: sources are cut into pieces, lines become Records, and times nanoseconds.
+"""Read raw logs: split sources into pieces, parse lines to Records, and convert times to nanoseconds.
 
-A log reader is one file here and one row in READERS: a module with `read(row)`, which gives a Record, or
-`read_all(row)`, which gives several, since some rows hold a whole conversation or many spans; `matches(row)`; and
-`small_unit(row)`, the unit of a time that is too small for an epoch. A row that is no request raises NotARequest. Here
-rows still hold text: errors name the place and the reason, and never what a row holds.
+A log reader is one module in this folder and one row in READERS. It defines
+
+    read(row)         -> Record, or
+    read_all(row)     -> list of Records, for rows that hold a conversation or several spans
+    matches(row)      -> True if the row has this reader's format
+    small_unit(row)   -> the unit of times that are too small to be epoch times, or None = unknown
+
+A reader raises RowError for a bad row and NotARequest for a row that is not a request. Rows hold text, so an error
+names the JSON path and the reason but never quotes a value.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ from .otel import reader as otel  # fmt: skip
 from .record import Record
 from .times import NO_TIME, Unit
 
-READERS = {  # in the order that detection tries them
+READERS = {  # detection tries them in this order
     "litellm": litellm,
     "otel": otel,
     "sglang": sglang,
@@ -61,18 +66,22 @@ def open_reader(
     allow_truncated: bool = False,
     untimed: bool = False,
 ) -> LogReader:
-    """The reader of that name, or for `auto` the one that the sample's rows fit; its times likewise.
+    """The reader of that name. `auto` detects the reader, or the unit of time, from sample rows.
 
-    Rows are lines of JSON, or of a table whose heading comes first. With `untimed`, requests need no time.
+    Args:
+        sample_rows: the first lines of the log: JSON objects, or rows of a table after its heading.
+        untimed: requests need no time.
 
-    UsageError where an argument names nothing; RowError where the sample fits no reader or no unit of time.
+    Raises:
+        UsageError: unknown reader, field or unit.
+        RowError: the sample matches no reader or no unit of time.
 
     >>> reader = open_reader("auto", [b'{"timestamp": 0, "input": "Hello", "output": 3}'])
     >>> reader.describe()
     {'reader': 'block-hash (detected)', 'time': 'milliseconds from the start (detected)'}
     """
     if name != "auto" and name not in READERS:
-        raise UsageError(f"there is no log reader {name!r}; it is one of auto, {', '.join(READERS)}.")
+        raise UsageError(f"--log-format {name!r} is unknown. Choose one of: auto, {', '.join(READERS)}.")
     stated = None if time_unit == "auto" else times.stated(time_unit)
     fields = FieldMap.of(field_map)
     lines = list(sample_rows)
@@ -87,40 +96,40 @@ def open_reader(
 
 
 def detect(rows: Iterable[dict]) -> str:
-    """The name of the reader that most of the rows fit; RowError where none fits any.
+    """The name of the reader that matches most rows; RowError if no reader matches any row.
 
     >>> detect([{"messages": [], "created": 0}])
     'openai'
     """
     fits = Counter(next((name for name, reader in READERS.items() if reader.matches(row)), "none") for row in rows)
     if set(fits) == {"none"}:
-        reason = f"the first rows are of no known form: {', '.join(READERS)}."
-        raise RowError(reason, hint="Try --map input=FIELD, or --log-format.")
+        reason = f"the first rows match no known log format ({', '.join(READERS)})."
+        raise RowError(reason, hint="Try --map input=FIELD, or --log-format NAME.")
     del fits["none"]
-    return max(fits, key=fits.__getitem__, default="block-hash")  # without rows, any will do
+    return max(fits, key=fits.__getitem__, default="block-hash")  # an empty log has any format
 
 
 @dataclass(frozen=True)
 class LogReader:
-    """Reads lines of one log; made by open_reader, the same in every worker."""
+    """Reads the lines of one log. Create it with `open_reader`; all workers use the same one."""
 
     name: str
-    unit: Unit | None  # None where the sample held no time
+    unit: Unit | None  # None = the sample held no times
     fields: FieldMap
     allow_truncated: bool = False
-    untimed: bool = False  # requests without a time are taken: an arrival model gives them theirs
-    columns: tuple[str, ...] | None = None  # of a table; None where rows are JSON
-    block_size: int | None = None  # tokens a block, where the log holds an engine's hashes in place of prompts
+    untimed: bool = False  # requests need no time: an arrival model sets it
+    columns: tuple[str, ...] | None = None  # of a table; None = rows are JSON
+    block_size: int | None = None  # tokens a block, if the log holds an engine's hashes instead of prompts
     name_detected: bool = False
     unit_detected: bool = False
 
     def read(self, line: bytes) -> Record:
-        """The Record of a line that holds one; RowError, with JSON path and without content, where it is not good."""
+        """The only Record of a line. RowError, with JSON path and without content, if it is bad."""
         (record,) = self.records(line)
         return record
 
     def records(self, line: bytes) -> list[Record]:
-        """The Records of one line, in order; none of a table's heading. RowError where one of them is not good."""
+        """The Records of one line, in order; none for a table's heading. RowError if one of them is bad."""
         row = self._row(line)
         if row is None:
             return []
@@ -136,39 +145,39 @@ class LogReader:
 
     def _require_whole(self, record):
         if record.cut:
-            hint = "Log whole texts, or take them as they are with --allow-truncated."
-            raise RowError("was cut by the logger.", field=self.fields.source(record.cut), hint=hint)
+            hint = "Log complete texts, or accept cut ones with --allow-truncated."
+            raise RowError("was cut short by the logger.", field=self.fields.source(record.cut), hint=hint)
         if record.lacks:
-            hint = "Log whole prompts, or take them as they are with --allow-truncated."
-            raise RowError(f"the prompt lacks {record.lacks}.", hint=hint)
+            hint = "Log complete prompts, or accept incomplete ones with --allow-truncated."
+            raise RowError(f"the prompt is incomplete: it lacks {record.lacks}.", hint=hint)
 
     @property
     def is_conversation(self) -> bool:
-        """Whether the requests that one line holds are turns of one conversation, as long as they name no session."""
+        """Whether the requests of one line are turns of one conversation, unless they name sessions."""
         return getattr(READERS[self.name], "CONVERSATION", True)
 
     @property
     def holds_prompts(self) -> bool:
-        """Whether the log has texts or tokens of prompts, and not only their hashes or lengths."""
+        """Whether the log holds prompts as text or tokens, not only their hashes or lengths."""
         return self.block_size is None and getattr(READERS[self.name], "PROMPTS", True)
 
     def time_ns(self, record: Record) -> int:
-        """The record's time in nanoseconds, NO_TIME where it has none; RowError where it does not fit the unit."""
+        """The record's time in nanoseconds, or NO_TIME; RowError if it does not fit the log's unit."""
         if record.time is None:
             if self.untimed:
                 return NO_TIME
-            raise RowError("the log has no times; a trace needs one a request.", hint="Try --arrivals rate=1/s.")
+            raise RowError("the request has no time.", hint="To make up arrival times, use --arrivals rate=1/s.")
         if self.unit is None:
-            raise RowError("the unit of times is not known: the first rows held none.", hint="Try --time-unit.")
+            raise RowError("the unit of time is unknown: the first rows had no times.", hint="Set --time-unit.")
         return self.unit.parse(record.time)
 
     def describe(self) -> dict[str, str]:
-        """Words for what was stated or detected."""
-        unit = "none found in the first rows" if self.unit is None else _how(str(self.unit), self.unit_detected)
-        return {"reader": _how(self.name, self.name_detected), "time": unit}
+        """The reader and the unit of time, each with `(detected)` or `(stated)`."""
+        unit = "none found in the first rows" if self.unit is None else _with_origin(str(self.unit), self.unit_detected)
+        return {"reader": _with_origin(self.name, self.name_detected), "time": unit}
 
     def informed_by(self, rows: list[dict]) -> LogReader:
-        """The same reader, with the unit that the times of these rows fit and the size of their blocks."""
+        """This reader with the unit of time and the block size that these rows show."""
         reader = READERS[self.name]
         records: list[Record] = []
         small: Counter[str | None] = Counter()
@@ -187,21 +196,21 @@ class LogReader:
         if self.columns is not None:
             cells = tables.row(line, self.columns)
             return self.fields.overlay(cells) if cells and self.fields else cells
-        fault = None
+        bad_column = None
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            fault = error.colno
-        if fault is not None:  # raised out here, so that orjson's error, which holds the line, does not hang on ours
-            raise _not_json(line, fault)
+            bad_column = error.colno
+        if bad_column is not None:  # raised outside the handler: orjson's error holds the line and must not be chained
+            raise _not_json(line, bad_column)
         if type(row) is not dict:
-            hint = ARRAY if _is_array(line) else "A row is one object a line."
+            hint = ARRAY_HINT if _is_array(line) else "A log holds one JSON object a line."
             raise RowError("is JSON, but not an object.", hint=hint)
         return self.fields.overlay(row) if self.fields else row
 
 
 def records_of(reader, row: dict) -> list[Record]:
-    """What a reader's module makes of one row."""
+    """The Records of one row, by a reader module's `read_all` or `read`."""
     return reader.read_all(row) if hasattr(reader, "read_all") else [reader.read(row)]
 
 
@@ -215,8 +224,8 @@ def _row_or_none(line, columns=None):
     return row if type(row) is dict else None
 
 
-def _how(words, detected):
-    return f"{words} ({'detected' if detected else 'stated'})"
+def _with_origin(name, detected):
+    return f"{name} ({'detected' if detected else 'stated'})"
 
 
 def _not_json(line, column):
@@ -226,16 +235,16 @@ def _not_json(line, column):
         return RowError(f"not UTF-8 at byte {error.start}.")
     hint = None
     if _is_array(line):
-        hint = ARRAY
+        hint = ARRAY_HINT
     elif line.strip() == b"{":
-        hint = "A row is one object a line: try jq -c to make lines of one JSON text."
+        hint = "A log holds one JSON object a line. To convert indented JSON, use jq -c."
     return RowError(f"not valid JSON at column {column}.", hint=hint)
 
 
-ARRAY = "A row is one object a line, and this begins an array: try jq -c '.[]' to make lines of it."
+ARRAY_HINT = "A log holds one JSON object a line. To convert a JSON array, use jq -c '.[]'."
 
 
 def _is_array(line):
-    """Whether the line is, or begins, an array of objects, as ShareGPT is published: one JSON text in all."""
+    """Whether the line starts an array of objects. ShareGPT, for example, is published as one JSON array."""
     text = line.strip()
     return text[:1] == b"[" and text[1:].lstrip()[:1] in (b"", b"{")

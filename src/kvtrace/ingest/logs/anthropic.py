@@ -1,8 +1,8 @@
 """Anthropic Messages requests with their responses, as gateways log them (see pairs.py).
 
 Request: `system`, `messages` of content blocks, `tools` with an input_schema, `metadata.user_id`. Response: `content`
-blocks, `model`, `usage`, whose input_tokens are those that no cache had. Blocks become the chat messages that templates
-know: the system prompt first, tool_use as tool calls, tool_result as messages of the role `tool`.
+blocks, `model`, `usage`, whose input_tokens exclude cached tokens. Content blocks become chat messages: the system
+prompt first, tool_use as tool calls, tool_result as messages of the role `tool`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from .pairs import small_unit as small_unit
 from .record import Record
 
 CALLS = frozenset(("tool_use", "server_tool_use", "mcp_tool_use"))
-UNREADABLE = frozenset(("redacted_thinking",))  # encrypted: nobody outside can tell its tokens
-BLOCKS = CALLS | UNREADABLE | {"thinking", "tool_result"}  # what no other API's messages hold
+UNREADABLE = frozenset(("redacted_thinking",))  # encrypted: its tokens are unknown
+BLOCKS = CALLS | UNREADABLE | {"thinking", "tool_result"}  # content blocks of this API only
 
 
 def read(row: dict) -> Record:
-    """The Record of one request and its response; RowError where the row is not of this form.
+    """The Record of one request and its response; RowError if the row does not have this format.
 
     >>> row = {"timestamp": 0, "system": "Be brief.", "messages": [{"role": "user", "content": "Hello"}],
     ...        "content": [{"type": "text", "text": "Hi"}], "usage": {"input_tokens": 9, "output_tokens": 1}}
@@ -29,7 +29,7 @@ def read(row: dict) -> Record:
     """
     requests, responses = pairs.split(row)
     record = fields.common(pairs.places(requests, responses), *pairs.time_of(requests, responses))
-    record.type = None if row.get("type") == "message" else record.type  # what every response calls itself
+    record.type = None if row.get("type") == "message" else record.type  # the type of every response
     record.tools = record.tools and [_tool(tool) for tool in record.tools]
     _put_user(record, requests)
     _put_prompt(record, requests)
@@ -39,7 +39,7 @@ def read(row: dict) -> Record:
 
 
 def matches(row: dict) -> bool:
-    """Whether the row looks like one of this form."""
+    """Whether the row has this format."""
     requests, responses = pairs.split(row)
     messages, _ = fields.find(requests, "messages")
     if type(messages) is not list or fields.find(responses, "choices")[0] is not None:
@@ -49,28 +49,24 @@ def matches(row: dict) -> bool:
         fields.find(requests, "system", "anthropic_version")[0] is not None
         or fields.find(responses, "stop_reason")[0] is not None
         or (bool(usage) and "input_tokens" in usage[0][1] and "prompt_tokens" not in usage[0][1])
-        or any(_is_ours(tool, "input_schema") for tool in _listed(requests, "tools"))
-        or any(_holds_blocks(message) for message in messages)
+        or any(type(tool) is dict and "input_schema" in tool for tool in _list_of(requests, "tools"))
+        or any(_has_content_blocks(message) for message in messages)
     )
 
 
-def _listed(places, name):
+def _list_of(places, name):
     value, _ = fields.find(places, name)
     return value if type(value) is list else []
 
 
-def _is_ours(value, name):
-    return type(value) is dict and name in value
-
-
-def _holds_blocks(message):
+def _has_content_blocks(message):
     content = message.get("content") if type(message) is dict else None
     blocks = content if type(content) is list else []
     return any(type(block) is dict and str(block.get("type")) in BLOCKS for block in blocks)
 
 
 def _put_user(record, requests):
-    """Claude Code writes its session into the user's id, as text or JSON; the user is the rest."""
+    """Set user and session. Claude Code writes its session into the user's id, as text or JSON."""
     metadata, path = fields.find(requests[1:] or requests, "metadata")
     if type(metadata) is not dict or type(name := metadata.get("user_id")) is not str:
         return
@@ -79,12 +75,12 @@ def _put_user(record, requests):
         session, user = parts.pop("session_id", None), fields.as_text(parts, f"{path}.user_id")
     else:
         user, _, session = name.partition("_session_")
-    told = [(f"{path}.user_id.", {"user": user, "session": session})]
-    fields.fill(record, requests[0][1], told, user=("user",), session=("session",))
+    places = [(f"{path}.user_id.", {"user": user, "session": session})]
+    fields.fill(record, requests[0][1], places, user=("user",), session=("session",))
 
 
 def _put_prompt(record, requests):
-    value, path = fields.find(requests[:1], "input")  # where a map puts the prompt
+    value, path = fields.find(requests[:1], "input")  # a field map puts the prompt there
     if value is not None:
         fields.put_prompt(record, value, path)
         return
@@ -94,13 +90,13 @@ def _put_prompt(record, requests):
     if not turns:
         raise EmptyPrompt("the prompt is empty.", field=path)
     record.messages = []
-    system, where = fields.find(requests, "system")
+    system, system_path = fields.find(requests, "system")
     if system:
-        parts = system if type(system) is str else [_without_marker(part) for part in _blocks(system, where)]
-        _add(record, {"role": "system", "content": parts}, where)
+        parts = system if type(system) is str else [_without_marker(part) for part in _blocks(system, system_path)]
+        _add(record, {"role": "system", "content": parts}, system_path)
     for i, turn in enumerate(turns):
-        for message, where in chat_messages(turn, f"{path}[{i}]"):
-            _add(record, message, where)
+        for message, message_path in chat_messages(turn, f"{path}[{i}]"):
+            _add(record, message, message_path)
     record.type = record.type or "text"
 
 
@@ -110,7 +106,7 @@ def _add(record, message, path):
 
 
 def chat_messages(turn: Any, path: str) -> list[tuple[dict, str]]:
-    """One turn as chat messages, each with the JSON path it comes from; RowError.
+    """One turn as chat messages, each with its JSON path; RowError.
 
     >>> block = {"type": "tool_use", "id": "t1", "name": "find", "input": {"a": 1}}
     >>> [message["tool_calls"] for message, _ in chat_messages({"role": "assistant", "content": [block]}, "")]
@@ -123,41 +119,41 @@ def chat_messages(turn: Any, path: str) -> list[tuple[dict, str]]:
         raise fields.wrong(role, f"{path}.role", "a string")
     if content is None or type(content) is str:
         return [({"role": role, "content": content}, path)]
-    found: list[tuple[dict, str]] = []
+    messages: list[tuple[dict, str]] = []
     for i, block in enumerate(_blocks(content, f"{path}.content")):
-        where = f"{path}.content[{i}]"
-        kind = _kind(block, where)
-        if kind.endswith("tool_result"):  # mcp_tool_result, web_search_tool_result: what a call came back with
-            found.append(({"role": "tool", "content": _result(block, where)} | _call_id(block), where))
+        block_path = f"{path}.content[{i}]"
+        kind = _kind(block, block_path)
+        if kind.endswith("tool_result"):  # also mcp_tool_result and web_search_tool_result
+            messages.append(({"role": "tool", "content": _result(block, block_path)} | _call_id(block), block_path))
         elif kind not in UNREADABLE:
-            if not found or found[-1][0]["role"] != role:
-                found.append(({"role": role, "content": None}, path))
-            _add_block(found[-1][0], block, kind, where)
-    return found or [({"role": role, "content": ""}, path)]
+            if not messages or messages[-1][0]["role"] != role:
+                messages.append(({"role": role, "content": None}, path))
+            _add_block(messages[-1][0], block, kind, block_path)
+    return messages or [({"role": role, "content": ""}, path)]
 
 
 def _add_block(message, block, kind, path):
-    """One block of what a user or the assistant says, put where chat messages keep it."""
+    """Add one content block of a user or the assistant to a chat message."""
     if kind in CALLS:
-        name, given = block.get("name"), block.get("input")
+        name, arguments = block.get("name"), block.get("input")
         if type(name) is not str:
             raise fields.wrong(name, f"{path}.name", "a string")
-        if given is not None and type(given) not in (dict, str):
-            raise fields.wrong(given, f"{path}.input", "an object")
-        call = {"type": "function", "function": {"name": name, "arguments": {} if given is None else given}}
+        if arguments is not None and type(arguments) not in (dict, str):
+            raise fields.wrong(arguments, f"{path}.input", "an object")
+        call = {"type": "function", "function": {"name": name, "arguments": {} if arguments is None else arguments}}
         identity = {"id": block["id"]} if type(block.get("id")) is str else {}
         message.setdefault("tool_calls", []).append(identity | call)
     elif kind == "thinking":
-        thought = block.get("thinking")
-        if type(thought) is not str:
-            raise fields.wrong(thought, f"{path}.thinking", "a string")
-        message["reasoning_content"] = message.get("reasoning_content", "") + thought
+        reasoning = block.get("thinking")
+        if type(reasoning) is not str:
+            raise fields.wrong(reasoning, f"{path}.thinking", "a string")
+        message["reasoning_content"] = message.get("reasoning_content", "") + reasoning
     else:
         message["content"] = [*(message["content"] or []), _without_marker(block)]
 
 
 def _result(block, path):
-    """What a tool answered: text, parts of text and images, or the JSON of anything else."""
+    """The result of a tool: text, a list of text and image parts, or any other value as JSON."""
     content = block.get("content")
     if content is None or type(content) is str:
         return content or ""
@@ -166,7 +162,7 @@ def _result(block, path):
     return fields.as_text(content, f"{path}.content")
 
 
-PARTS = ("text", "image", "document")  # that a tool's result may hold, and that are told apart by their bytes
+PARTS = ("text", "image", "document")  # part types of a tool's result
 
 
 def _call_id(block):
@@ -190,12 +186,12 @@ def _kind(block, path):
 
 
 def _without_marker(block):
-    """The block without what moves from turn to turn, or stands in no prompt."""
+    """The block without its cache marker, which moves from turn to turn, and its citations, which are not rendered."""
     return {name: value for name, value in block.items() if name not in ("cache_control", "citations")}
 
 
 def _tool(tool):
-    """A tool as templates know it; those that Anthropic runs itself have a name and no schema."""
+    """A tool definition for the template. Tools that Anthropic runs have a name but no schema."""
     if "function" in tool:
         return tool
     known = {name: tool[name] for name in ("name", "description") if name in tool}
@@ -204,7 +200,7 @@ def _tool(tool):
 
 
 def _put_usage(record, usage):
-    """The server's counts, where neither the row nor a map gave any."""
+    """Set the token counts from the server's usage, unless the row has them."""
     if record.prompt_tokens is None:
         names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
         counts = [fields.count(*fields.find(usage, name)) for name in names]
@@ -218,8 +214,8 @@ def _put_answer(record, responses):
     if value is None:
         value, path = fields.find(responses, "content")
         if type(value) is list:
-            said = chat_messages({"role": "assistant", "content": value}, path.removesuffix("content").rstrip("."))
-            fields.put_spoken(record, [message for message, _ in said] if value else [], path)
+            messages = chat_messages({"role": "assistant", "content": value}, path.removesuffix("content").rstrip("."))
+            fields.put_assistant_messages(record, [message for message, _ in messages] if value else [], path)
             return
     if value is None and type(responses[0][1].get("response")) is str:
         value, path = responses[0][1]["response"], "response"

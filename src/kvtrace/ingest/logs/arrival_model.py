@@ -1,7 +1,7 @@
-"""When requests arrive that a log gives no time: a stated model, `rate=2/s,think=30s,seed=1`.
+"""Arrival times for logs without times: `rate=2/s,think=30s,seed=1`.
 
-Conversations begin as a Poisson process of the given rate, in the log's order; each turn follows the one before it
-after an exponential time with the given mean. The trace's sidecar says which model its times come from.
+Conversations start as a Poisson process of the given rate, in the log's order. Each turn follows the previous one after
+an exponentially distributed think time of the given mean. The sidecar records the model.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from ..._base.errors import RowError, UsageError
 from ..._base.units import milliseconds
 
-HINT = "It is rate=N/s, with think=TIME and seed=N if need be, as in rate=2/s,think=30s."
+HINT = "Write rate=N/s, and optionally think=TIME and seed=N. Example: rate=2/s,think=30s."
 
 
 @dataclass(frozen=True)
 class ArrivalModel:
-    """Conversations a second, mean time between turns, and a seed."""
+    """A rate of conversations, a mean think time between turns, and a seed."""
 
     rate: float  # conversations a second
     think_ms: float = 30_000.0
@@ -27,30 +27,32 @@ class ArrivalModel:
 
     @classmethod
     def parse(cls, text: str) -> ArrivalModel:
-        """The model that a text states; UsageError where it states none.
+        """Parse a model; UsageError if the text is not valid.
 
         >>> ArrivalModel.parse("rate=2/s,think=10s")
         ArrivalModel(rate=2.0, think_ms=10000.0, seed=0)
         """
-        given = dict(part.strip().partition("=")[::2] for part in text.split(","))
-        if not given.keys() <= {"rate", "think", "seed"} or "rate" not in given:
-            raise UsageError(f"the arrival model {text!r} is not understood. {HINT}")
+        settings = dict(part.strip().partition("=")[::2] for part in text.split(","))
+        if not settings.keys() <= {"rate", "think", "seed"} or "rate" not in settings:
+            raise UsageError(f"--arrivals {text!r} is not a valid arrival model. {HINT}")
         try:
-            rate, seed = float(given["rate"].removesuffix("/s")), int(given.get("seed", 0))
+            rate, seed = float(settings["rate"].removesuffix("/s")), int(settings.get("seed", 0))
         except ValueError:
             rate, seed = 0.0, 0
         if not 0 < rate < np.inf or seed < 0:
-            raise UsageError(f"the arrival model {text!r} has no rate above 0, or no whole seed. {HINT}")
-        return cls(rate, milliseconds(given["think"]) if "think" in given else 30_000.0, seed)
+            raise UsageError(f"--arrivals {text!r}: rate must be above 0, and seed a whole number from 0. {HINT}")
+        return cls(rate, milliseconds(settings["think"]) if "think" in settings else 30_000.0, seed)
 
     def describe(self) -> dict[str, Any]:
-        """What a sidecar says of made-up times."""
+        """The model as the sidecar records it."""
         return {"model": "poisson", "conversations_per_s": self.rate, "mean_think_ms": self.think_ms, "seed": self.seed}
 
     def times_ns(self, times_ns: np.ndarray, conversation: np.ndarray) -> np.ndarray:
-        """A time of each request, in ns from 0; RowError where some have a time of their own and others have none.
+        """Request -> time in ns from 0; RowError if some requests have times and others do not.
 
-        `conversation` is -1 for a request that is one by itself; a conversation's requests are in the order of turns.
+        Args:
+            times_ns: request -> its logged time, negative = none. If all are known, they are returned unchanged.
+            conversation: request -> its conversation, -1 = a conversation of one request. Turns are in order.
 
         >>> ArrivalModel(1.0, 1000.0).times_ns(np.array([-1, -1]), np.array([0, 0])).argsort()
         array([0, 1])
@@ -59,19 +61,20 @@ class ArrivalModel:
         if not missing.any():
             return times_ns
         if not missing.all():
-            hint = "Leave --arrivals out, or those rows."
+            hint = "Leave out --arrivals, or remove the requests without times."
             raise RowError("some requests have times and others have none.", hint=hint)
         rng = np.random.default_rng(self.seed)
-        alone = conversation < 0
-        number = np.where(alone, conversation.max(initial=-1) + 1 + np.cumsum(alone), conversation)
+        is_single = conversation < 0
+        number = np.where(is_single, conversation.max(initial=-1) + 1 + np.cumsum(is_single), conversation)
         _, first, number = np.unique(number, return_index=True, return_inverse=True)
-        begun = np.empty(len(first))  # conversation -> s
-        begun[np.argsort(first)] = np.cumsum(rng.exponential(1 / self.rate, len(first)))
-        order = np.argsort(number, kind="stable")
-        wait = np.where(np.isin(np.arange(len(number)), first), 0.0, rng.exponential(self.think_ms / 1e3, len(number)))
-        waited = np.cumsum(wait[order])  # within its conversation once what went before is taken off
+        start_s = np.empty(len(first))  # conversation -> its start
+        start_s[np.argsort(first)] = np.cumsum(rng.exponential(1 / self.rate, len(first)))
+        order = np.argsort(number, kind="stable")  # by conversation, then by turn
+        is_first = np.isin(np.arange(len(number)), first)
+        think_s = np.where(is_first, 0.0, rng.exponential(self.think_ms / 1e3, len(number)))
+        elapsed_s = np.cumsum(think_s[order])
         starts = np.searchsorted(number[order], np.arange(len(first)))
-        waited -= (waited[starts])[number[order]]
+        elapsed_s -= (elapsed_s[starts])[number[order]]  # since the start of the request's own conversation
         times = np.empty(len(number))
-        times[order] = begun[number[order]] + waited
+        times[order] = start_s[number[order]] + elapsed_s
         return np.round(times * 1e9).astype(np.int64)

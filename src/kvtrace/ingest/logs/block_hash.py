@@ -1,8 +1,8 @@
-"""The block-hash form: {"timestamp": ..., "input": ..., "output": ...}, and what any other log becomes by --map.
+"""The block-hash format: {"timestamp": ..., "input": ..., "output": ...}. `--map` turns other logs into it.
 
-`input` is a list of messages, a text that is already templated, or a list of token ids; `output` a text, a list of
-token ids, a length in tokens, or an assistant's message. Optional: session (session_id, conversation_id), user
-(user_id, safety_identifier, tenant), type, model, adapter, tools, output_length, prompt_tokens, id.
+`input` is a list of messages, a templated text, or a list of token ids. `output` is a text, a list of token ids, a
+length in tokens, or an assistant's message. Optional: session (session_id, conversation_id), user (user_id,
+safety_identifier, tenant), type, model, adapter, tools, output_length, prompt_tokens, id.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .record import Record
 
 
 def read(row: dict) -> Record:
-    """The Record of one row; RowError where the row is not of this form.
+    """The Record of one row; RowError if the row does not have this format.
 
     >>> read({"timestamp": 0, "input": "Hello", "output": [5, 6]}).output_length
     2
@@ -25,10 +25,10 @@ def read(row: dict) -> Record:
 
 
 def matches(row: dict) -> bool:
-    """Whether the row looks like one of this form."""
+    """Whether the row has this format."""
     return row.get("input") is not None
 
 
 def small_unit(row: dict) -> str | None:
-    """The unit of a time too small for an epoch, where the field's name says it: here it does not."""
+    """None: the field's name does not tell the unit of small times."""
     return None

@@ -1,8 +1,8 @@
 """Dynamo's request traces, `dynamo.request.trace.v1`: arrival, lengths, and the engine's hash of each block.
 
-https://docs.nvidia.com/dynamo, "Request Trace Reference". A row is a record, or {"event": record}; a `request_end` is a
-request, and every other event is left out. The hashes are public functions of the prompt's tokens, as secret as the
-prompt: they leave only under the run's key, renumbered.
+https://docs.nvidia.com/dynamo, "Request Trace Reference". A row is a record, or {"event": record}. A `request_end` is a
+request; all other events are left out. The hashes are public functions of the prompt's tokens, and so as secret as the
+prompt. They are hashed again under the run's key, and renumbered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_HASHES = "Log request_end records with their replay hashes."
 
 
 def read(row: dict) -> Record:
-    """The Record of one request; NotARequest where the row is another event, RowError where it is not of this form.
+    """The Record of one request; NotARequest for other events, RowError if the row does not have this format.
 
     >>> replay = {"trace_block_size": 16, "input_length": 20, "input_sequence_hashes": [2**64 - 1, 7]}
     >>> request = {"request_received_ms": 1900000000000, "output_tokens": 9, "replay": replay}
@@ -28,7 +28,7 @@ def read(row: dict) -> Record:
     """
     event, prefix = _event(row)
     if event.get("event_type") != "request_end":
-        raise NotARequest("the event is not the end of a request.", field=f"{prefix}event_type")
+        raise NotARequest("is not request_end.", field=f"{prefix}event_type")
     places = _places(row, event, prefix)
     record = fields.common(places, *_time(places))
     if record.output_length is None:
@@ -41,23 +41,23 @@ def read(row: dict) -> Record:
 
 
 def matches(row: dict) -> bool:
-    """Whether the row looks like one of this form."""
+    """Whether the row has this format."""
     return _event(row)[0].get("schema") == SCHEMA
 
 
 def small_unit(row: dict) -> str | None:
-    """The unit of a time too small for an epoch: the field's name says milliseconds."""
+    """Milliseconds, by the field's name, unless a field map sets the time."""
     return None if row.get("timestamp") is not None and "event" not in row else "ms"
 
 
 def _event(row) -> tuple[dict[str, Any], str]:
-    """The record, whether or not the sink has wrapped it, and its JSON path."""
+    """The record, which a sink may have wrapped in `event`, and its JSON path."""
     inner = row.get("event")
     return (inner, "event.") if type(inner) is dict else (row, "")
 
 
 def _places(row, event, prefix) -> fields.Places:
-    """Where to look: the row under the names that a map writes, then the request, then who sent it."""
+    """The places of fields: the row (where a field map writes), the request, its agent context."""
     request, context = event.get("request"), event.get("agent_context")
     if type(request) is not dict:
         raise fields.wrong(request, f"{prefix}request", "the request's metrics")
@@ -73,23 +73,23 @@ def _time(places):
 
 def _put_hashes(record, replay, path):
     if type(replay) is not dict:
-        raise RowError("is missing; it holds the hashes of the prompt's blocks.", field=path, hint=NO_HASHES)
+        raise RowError("is missing. It must hold the hashes of the prompt's blocks.", field=path, hint=NO_HASHES)
     place = [(f"{path}.", replay)]
     record.input_length = fields.count(*fields.find(place, "input_length"))
     record.block_size = fields.count(*fields.find(place, "trace_block_size"))
     if record.input_length is None or not record.block_size:
         missing = "input_length" if record.input_length is None else "trace_block_size"
-        raise RowError("is missing, or no number of tokens above 0.", field=f"{path}.{missing}")
+        raise RowError("must be a number of tokens above 0.", field=f"{path}.{missing}")
     if not record.input_length:
         raise EmptyPrompt("the prompt is empty.", field=f"{path}.input_length")
     record.hashes = _hashes(replay.get("input_sequence_hashes"), f"{path}.input_sequence_hashes")
-    if len(record.hashes) != -(-record.input_length // record.block_size):  # a tail has a hash too
-        reason = "holds another number of hashes than its input_length has blocks of trace_block_size, tail included."
+    if len(record.hashes) != -(-record.input_length // record.block_size):  # the tail has a hash, too
+        reason = "does not have one hash for each block of trace_block_size in input_length, tail block included."
         raise RowError(reason, field=f"{path}.input_sequence_hashes")
 
 
 def _hashes(values, path) -> array[int]:
-    """The hashes as uint64: those that a writer took for signed numbers are the same 64 bits."""
+    """The hashes as uint64. Some writers store the same 64 bits as signed numbers."""
     if type(values) is not list:
         raise fields.wrong(values, path, "a list of hashes")
     if list(map(type, values)).count(int) == len(values) and min(values, default=0) >= -(2**63):
@@ -97,4 +97,4 @@ def _hashes(values, path) -> array[int]:
             return array("Q", [value + 2**64 if value < 0 else value for value in values])
         except OverflowError:
             pass
-    raise RowError("holds more than hashes, whole numbers of 64 bits.", field=path)
+    raise RowError("is not a list of hashes: each must be a whole number of 64 bits.", field=path)

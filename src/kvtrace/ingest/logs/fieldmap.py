@@ -1,7 +1,7 @@
-"""FieldMap: where a log keeps its fields, as `--map timestamp=created_at --map session=meta.conversation` says it.
+"""FieldMap: the paths of a log's fields, from `--map timestamp=created_at --map session=meta.conversation`.
 
-The map lays what it finds over the row, under the names that every reader looks for first. A path is dotted, with
-list indexes (`payload.0.messages`, `messages.-1.content`); the last name may itself hold dots.
+The map copies each field to its target's name in the row, where every reader looks first. A path is dotted and may have
+list indexes (`payload.0.messages`, `messages.-1.content`). Its last name may itself contain dots.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ TARGETS = (
     "prompt_tokens", "id",
 )  # fmt: skip
 
-MISSING = object()  # a mapped field that this row lacks: it hides the row's own field of that name
+MISSING = object()  # marks a mapped field that is not in the row; the row's own field of that name is not used either
 
 
 def parse_map(pairs: Iterable[str]) -> dict[str, str]:
-    """Target -> path, from `target=path` pairs; UsageError where one is no such pair or no such target.
+    """Parse `target=path` pairs to target -> path; UsageError for a malformed pair or an unknown target.
 
     >>> parse_map(["timestamp=created_at", "session=meta.chat"])
     {'timestamp': 'created_at', 'session': 'meta.chat'}
@@ -30,7 +30,7 @@ def parse_map(pairs: Iterable[str]) -> dict[str, str]:
     for pair in pairs:
         target, _, path = (part.strip() for part in pair.partition("="))
         if target in paths:
-            raise UsageError(f"--map gives {target} twice.")
+            raise UsageError(f"--map {target}= is given twice.")
         paths[target] = path
     FieldMap.of(paths)
     return paths
@@ -38,7 +38,7 @@ def parse_map(pairs: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class FieldMap:
-    """Target -> path, laid over each row before its reader sees it.
+    """Target -> path, applied to each row before it is read.
 
     >>> FieldMap.of({"session": "meta.chat"}).overlay({"meta": {"chat": "a"}})["session"]
     'a'
@@ -48,12 +48,12 @@ class FieldMap:
 
     @classmethod
     def of(cls, paths: Mapping[str, str] | None) -> FieldMap:
-        """The map of these paths; UsageError where a target is unknown or a path is empty."""
+        """The map of these paths; UsageError if a target is unknown or a path is empty."""
         for target, path in (paths or {}).items():
             if target not in TARGETS:
-                raise UsageError(f"--map has no target {target!r}; it takes TARGET=PATH for {', '.join(TARGETS)}.")
+                raise UsageError(f"--map {target!r} is not a field. Use FIELD=PATH with one of: {', '.join(TARGETS)}.")
             if not all(path.split(".")):
-                raise UsageError(f"--map {target}= needs a path, as in --map {target}=meta.{target}.")
+                raise UsageError(f"--map {target}= needs a path. Example: --map {target}=meta.{target}.")
         return cls(tuple((paths or {}).items()))
 
     def __bool__(self):
@@ -67,7 +67,7 @@ class FieldMap:
         return row | {target: find(row, path) for target, path in self.paths}
 
     def source(self, field: str | None) -> str | None:
-        """The path that an error in `field` should name: what the user wrote, where the field was mapped."""
+        """The path for an error in `field`: the user's path if the field is mapped, else the field."""
         for target, path in self.paths:
             if field == target or (field is not None and field.startswith((f"{target}.", f"{target}["))):
                 return path + field[len(target) :]
@@ -75,7 +75,7 @@ class FieldMap:
 
 
 def find(row: Any, path: str) -> Any:
-    """What stands at a dotted path, or MISSING.
+    """The value at a dotted path, or MISSING.
 
     >>> find({"payload": [{"gen_ai.id": 5}]}, "payload.0.gen_ai.id")
     5
@@ -85,7 +85,7 @@ def find(row: Any, path: str) -> Any:
         if type(value) is dict and name in value:
             value = value[name]
         elif type(value) is dict:
-            value = value.get(".".join(names[i:]))  # a last name with dots, as OpenTelemetry's attributes have
+            value = value.get(".".join(names[i:]))  # the last name may contain dots, as in OpenTelemetry's attributes
             break
         elif type(value) is list and _is_index(name) and -len(value) <= int(name) < len(value):
             value = value[int(name)]

@@ -1,6 +1,6 @@
-"""The fields that readers share: looked up, checked and put into a Record, without ever quoting a value.
+"""Fields that all readers share: find them, check them, and put them into a Record. Errors never quote a value.
 
-A reader looks in `places`, pairs of (JSON path, object): the row itself first, which is where a field map writes.
+A reader searches `places`, pairs of (JSON path, object). The first place is the row itself, where a field map writes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ MEDIA_PARTS = {
 }  # fmt: skip
 
 
-CUT_MARK = "(litellm_truncated"  # what LiteLLM leaves where it took text out
-CUT_LENGTHS = (2048, 2048 + len("..."))  # where LiteLLM and SGLang cut unless told otherwise
+CUT_MARK = "(litellm_truncated"  # LiteLLM puts it in place of removed text
+CUT_LENGTHS = (2048, 2048 + len("..."))  # characters that LiteLLM and SGLang keep by default
 
 
 def find(places: Places, *names: str) -> tuple[Any, str]:
-    """The first of `names` that is set in the first place that has one, and its JSON path.
+    """The value of the first of `names` in the first place that has one of them, and its JSON path.
 
-    Where there is none it is None, and the path is where it was looked for last.
+    Without a match, the value is None and the path is that of the last place and the first name.
 
     >>> find([("", {"a": None}), ("request.", {"a": 1, "b": 2})], "b", "a")
     (2, 'request.b')
@@ -52,16 +52,16 @@ def find(places: Places, *names: str) -> tuple[Any, str]:
 
 
 def common(places: Places, time: Any, time_path: str = "timestamp") -> Record:
-    """A Record with its time and all that describes the request, but neither prompt nor output; RowError."""
+    """A Record with time, lengths, session, user, tools and model, but no prompt or output. RowError without a time."""
     if time is None:
-        reason = "is missing; a trace needs the time of each request."
+        reason = "is missing. A trace needs the time of each request."
         raise RowError(reason, field=time_path, hint="Try --map timestamp=FIELD.")
     return described(places, time)
 
 
 def described(places: Places, time: Any = None) -> Record:
-    """A Record with all that describes the request, its time if it has one, but neither prompt nor output; RowError."""
-    row = places[:1]  # nested objects have lengths and types of their own, which mean something else
+    """As `common`, with an optional time."""
+    row = places[:1]  # lengths and types of nested objects mean something else
     return Record(
         time=time,
         tools=_tools(places),
@@ -78,18 +78,18 @@ def described(places: Places, time: Any = None) -> Record:
 
 
 def fill(record: Record, row: dict, places: Places, **names: tuple[str, ...]) -> None:
-    """Set the keys that the row itself does not tell from other names: `fill(record, row, places, user=("end_user",))`.
+    """Set unset keys of the record from alternative field names: `fill(record, row, places, user=("end_user",))`.
 
-    The first name that is set in some place counts; a field that a map says is missing stays empty.
+    The first alternative that is set in some place counts. A mapped field that the row lacks stays empty.
     """
-    for field, others in names.items():
+    for field, alternatives in names.items():
         if getattr(record, field) is None and row.get(field) is not MISSING:
-            keys = (key_of(*find(places, name)) for name in others)
+            keys = (key_of(*find(places, name)) for name in alternatives)
             setattr(record, field, next((key for key in keys if key is not None), None))
 
 
 def put_media(record: Record, kind: str | None, item: Any, path: str) -> None:
-    """Note what identifies a medium that stands beside the prompt, and what kind of request that makes; RowError."""
+    """Add the identity of a medium outside the prompt, and set the request's type if it has none; RowError."""
     if type(item) is str:
         _note_if_cut(record, item, path)
     record.media.append(_json(item, path))
@@ -97,9 +97,9 @@ def put_media(record: Record, kind: str | None, item: Any, path: str) -> None:
 
 
 def put_prompt(record: Record, value: Any, path: str) -> None:
-    """Put messages, templated text or token ids into the record as its prompt; RowError where it is none of them."""
+    """Set the record's prompt: messages, templated text or token ids; RowError for any other value."""
     if value is None:
-        raise RowError("is missing; it holds the prompt.", field=path, hint="Try --map input=FIELD.")
+        raise RowError("is missing. It must hold the prompt.", field=path, hint="Try --map input=FIELD.")
     if type(value) is str and value:
         record.text = value
         _note_if_cut(record, value, path)
@@ -118,7 +118,7 @@ def put_prompt(record: Record, value: Any, path: str) -> None:
 
 
 def put_messages(record: Record, messages: Any, path: str) -> None:
-    """Put chat messages into the record, with what identifies their images, files and sounds; RowError."""
+    """Set the record's messages, and add the identities of their images, files and sounds; RowError."""
     if type(messages) is not list:
         raise wrong(messages, path, "a list of messages")
     if not messages:
@@ -129,7 +129,7 @@ def put_messages(record: Record, messages: Any, path: str) -> None:
 
 
 def put_message(record: Record, message: Any, path: str) -> None:
-    """Note in the record what one message of its prompt holds: images, files, sounds and cut texts; RowError."""
+    """Check one message of the prompt, and add its images, files, sounds and cut texts to the record; RowError."""
     if type(message) is not dict:
         raise wrong(message, path, "a message")
     if type(message.get("role")) is not str:
@@ -146,9 +146,9 @@ def put_message(record: Record, message: Any, path: str) -> None:
 
 
 def put_output(record: Record, value: Any, path: str) -> None:
-    """Put text, token ids, a length or an assistant's message into the record as its output; RowError.
+    """Set the record's output: text, token ids, a length or an assistant's message; RowError for any other value.
 
-    A length that the log states wins over counting; text that was cut is then left out instead of refused.
+    A logged length takes precedence over counting tokens. With a logged length, cut text is left out, not refused.
     """
     if type(value) is dict:
         value = _message_text(value, path)
@@ -165,48 +165,48 @@ def put_output(record: Record, value: Any, path: str) -> None:
     elif value is not None:
         if type(value) not in (int, float):
             raise wrong(value, path, "text, token ids or a length")
-        stated = count(value, path)
-        record.output_length = stated if record.output_length is None else record.output_length
+        length = count(value, path)
+        record.output_length = length if record.output_length is None else record.output_length
     elif record.output_length is None:
-        raise RowError("is missing, and no length is logged.", field=path, hint="Try --map output_length=FIELD.")
+        raise RowError("is missing, and no output length is logged.", field=path, hint="Try --map output_length=FIELD.")
 
 
-def put_spoken(record: Record, messages: list[dict], path: str) -> None:
-    """Put what the assistant's messages say, end to end, into the record as its output; without any there is none."""
-    spoken = [_message_text(message, path) for message in messages if message["role"] == "assistant"]
-    put_output(record, "".join(spoken) if spoken else None, path)
+def put_assistant_messages(record: Record, messages: list[dict], path: str) -> None:
+    """Set the record's output to the texts of the assistant's messages, end to end."""
+    texts = [_message_text(message, path) for message in messages if message["role"] == "assistant"]
+    put_output(record, "".join(texts) if texts else None, path)
 
 
 def token_ids(value: Any, path: str) -> array[int]:
-    """The ids as an array of uint32; RowError where one is not a whole number from 0 to 2^32 - 1."""
+    """The ids as an array of uint32; RowError if one is not a whole number from 0 to 2^32 - 1."""
     if type(value) is not list:
         raise wrong(value, path, "a list of token ids")
-    if list(map(type, value)).count(int) == len(value):  # an array would take True for 1
+    if list(map(type, value)).count(int) == len(value):  # an array would accept True as 1
         try:
             return array("I", value)
         except OverflowError:
             pass
-    raise RowError("holds more than token ids, whole numbers from 0 to 2^32 - 1.", field=path)
+    raise RowError("is not a list of token ids: each must be a whole number from 0 to 2^32 - 1.", field=path)
 
 
 def count(value: Any, path: str) -> int | None:
-    """A number of tokens, None where there is none; RowError where it is negative, fractional or no number."""
+    """A number of tokens, or None; RowError if it is negative, fractional or not a number."""
     if type(value) is float and value.is_integer():  # data frames write 12.0
         value = int(value)
     if value is None or (type(value) is int and 0 <= value < 2**31):
         return value
     if type(value) is int:
-        raise RowError("is negative." if value < 0 else "is beyond 2^31 tokens.", field=path)
+        raise RowError("is negative." if value < 0 else "is not below 2^31 tokens.", field=path)
     raise wrong(value, path, "a whole number of tokens")
 
 
 def as_text(value: Any, path: str) -> str:
-    """A text as it is, anything else as JSON; RowError where it nests too deeply."""
+    """A string unchanged, any other value as JSON; RowError if it is nested too deeply."""
     return value if type(value) is str else _json(value, path).decode()
 
 
 def is_cut(text: str) -> bool:
-    """Whether the text is one that a logger cut short.
+    """Whether a logger cut the text short.
 
     >>> is_cut("x" * 2048 + "..."), is_cut("x" * 2048), is_cut("... (litellm_truncated 52 chars)")
     (True, False, True)
@@ -217,14 +217,14 @@ def is_cut(text: str) -> bool:
 
 
 def _type(value, path):
-    """A request type of TYPES: any other word is `other`, for it goes into the trace and may be anything."""
+    """A request type of TYPES, or `other`: an arbitrary string must not get into the trace."""
     if value is None or type(value) is str:
         return value if value in (None, *TYPES) else "other"
     raise wrong(value, path, "a string")
 
 
 def key_of(value, path):
-    """What names a session, user, model or request: a string; numbers count as theirs, an empty one as none."""
+    """The key of a session, user, model or request: a string or a whole number; an empty string is None."""
     if value is None or type(value) is str:
         return value or None
     if type(value) is int:
@@ -244,7 +244,7 @@ def _tools(places):
 
 
 def _put_parts(record, parts, path):
-    """Note what identifies each part that is not text, and what kind of request that makes."""
+    """Add the identity of each part that is not text, and set the request's type if it has none."""
     if type(parts) is not list:
         raise wrong(parts, path, "text, a list of parts or null")
     for i, part in enumerate(parts):
@@ -252,7 +252,7 @@ def _put_parts(record, parts, path):
             _note_if_cut(record, part, f"{path}[{i}]")
             continue
         if type(part) is not dict:
-            raise wrong(part, f"{path}[{i}]", "a part of a message")
+            raise wrong(part, f"{path}[{i}]", "a content part")
         kind = part.get("type", "text")
         if type(kind) is not str:
             raise wrong(kind, f"{path}[{i}].type", "a string")
@@ -265,13 +265,13 @@ def _put_parts(record, parts, path):
 
 
 def _identity(part, path):
-    """The bytes that tell this part from others; a cache marker moves from turn to turn and is no part of it."""
+    """The identity of a content part: its JSON without the cache marker, which moves from turn to turn."""
     return _json({key: part[key] for key in part if key != "cache_control"}, path)
 
 
 def _message_text(message, path):
-    """What the model generated: its reasoning, its words and the arguments of its tool calls, end to end."""
-    # engines that write both names write the same text twice
+    """The generated text of a message: its reasoning, its content and its tool-call arguments, end to end."""
+    # engines that write both names write the same text under each
     texts = [message.get("reasoning_content") or message.get("reasoning")]
     content = message.get("content")
     if type(content) is list:
@@ -299,7 +299,7 @@ def _arguments(calls, path):
 
 
 def _json(value, path):
-    """The value as JSON with sorted keys; RowError where it nests deeper than orjson writes, though it reads that."""
+    """The value as JSON with sorted keys; RowError if it is too deep for orjson to write (reading allows more)."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:
@@ -321,4 +321,5 @@ _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or fal
 
 
 def wrong(value, path, expected):
-    return RowError(f"is {_KINDS[type(value)]}; expected was {expected}.", field=path)
+    """The error for a value of the wrong type."""
+    return RowError(f"is {_KINDS[type(value)]}; expected {expected}.", field=path)

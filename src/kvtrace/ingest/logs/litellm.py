@@ -1,8 +1,8 @@
-"""LiteLLM's log of a call: its StandardLoggingPayload (docs.litellm.ai/docs/proxy/logging_spec), or a spend log's row.
+"""LiteLLM's call log: its StandardLoggingPayload (docs.litellm.ai/docs/proxy/logging_spec), or rows of its spend logs.
 
-The prompt is `messages`, else the body in `proxy_server_request`, where spend logs keep it when they are told to.
-Calls that generate no text (embeddings, images, ...) and calls that failed are no requests. Spend logs take the middle
-out of each text of more than 2,048 characters and leave `(litellm_truncated skipped ... chars)` in its place.
+The prompt is `messages`, else the body in `proxy_server_request`, where spend logs store it if configured to. Failed
+calls and calls that generate no text (embeddings, images, ...) are left out. Spend logs remove the middle of each text
+of more than 2,048 characters and put `(litellm_truncated skipped ... chars)` in its place.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ REQUESTS = frozenset(
     ("completion", "acompletion", "text_completion", "atext_completion", "anthropic_messages", "responses",
      "aresponses", "generate_content", "agenerate_content", "generate_content_stream", "agenerate_content_stream")
 )  # fmt: skip
-COMPLETIONS = ("text_completion", "atext_completion")  # of a text that no chat template renders
-REDACTED = "redacted-by-litellm"  # what stands in place of every text with turn_off_message_logging
+COMPLETIONS = ("text_completion", "atext_completion")  # the prompt is a text without a chat template
+REDACTED = "redacted-by-litellm"  # replaces every text with turn_off_message_logging
 
 SESSION = ("litellm_session_id", "trace_id")
 USER = ("end_user", "user_api_key_end_user_id", "user_api_key_user_id", "user_api_key_hash", "user_api_key", "api_key")
@@ -26,14 +26,14 @@ TENANT = ("user_api_key_org_id", "organization_id", "user_api_key_team_id", "tea
 
 
 def read(row: dict) -> Record:
-    """The Record of one call; RowError where the row is not of this form, NotARequest where nothing was generated.
+    """The Record of one call; NotARequest if nothing was generated, RowError if the row does not have this format.
 
     >>> row = {"call_type": "acompletion", "startTime": 5.5, "completion_tokens": 7, "metadata": {}}
     >>> read(row | {"messages": [{"role": "user", "content": "Hello"}]}).output_length
     7
     """
     _require_generation(row)
-    row = {name: value for name, value in row.items() if value not in ("", "{}", {})}  # spend logs write no nulls
+    row = {name: value for name, value in row.items() if value not in ("", "{}", {})}  # null in spend logs
     requests = [("", row)]
     for name in ("proxy_server_request", "model_parameters", "optional_params"):
         requests += pairs.inside(row, name)
@@ -46,21 +46,21 @@ def read(row: dict) -> Record:
 
 
 def matches(row: dict) -> bool:
-    """Whether the row looks like one of this form."""
+    """Whether the row has this format."""
     return "startTime" in row and "call_type" in row
 
 
 def small_unit(row: dict) -> str | None:
-    """The unit of a time too small for an epoch: `startTime` holds seconds."""
+    """Seconds for `startTime`; None for `timestamp`."""
     return None if row.get("timestamp") is not None else "s"
 
 
 def _require_generation(row):
     call_type = row.get("call_type")
     if type(call_type) is str and call_type and call_type not in REQUESTS:
-        raise NotARequest("is a call that generates no text.", field="call_type")
+        raise NotARequest("is not a text generation call.", field="call_type")
     if row.get("status") == "failure":
-        raise NotARequest("is a call that failed: nothing was generated.", field="status")
+        raise NotARequest("the call failed; nothing was generated.", field="status")
 
 
 def _time(row):
@@ -69,9 +69,9 @@ def _time(row):
 
 
 def _put_prompt(record, row, requests):
-    value, path = fields.find(requests, "input", "messages", "prompt")  # `input` is where a map puts the prompt
+    value, path = fields.find(requests, "input", "messages", "prompt")  # a field map puts the prompt into `input`
     if value is None:
-        hint = "Spend logs hold it with store_prompts_in_spend_logs: true."
+        hint = "For spend logs, set store_prompts_in_spend_logs: true."
         raise RowError("is missing: the prompt was not logged.", field=path, hint=hint)
     value, path = _unpacked(record, row, value, path)
     if type(value) is list and value and type(value[0]) is dict:
@@ -84,23 +84,23 @@ def _put_prompt(record, row, requests):
 
 
 def _unpacked(record, row, value, path):
-    """The messages, and their path; a text is a user's message, unless it is a completion's prompt."""
+    """The messages and their path. A text is a user message, unless it is a completion's prompt."""
     if type(value) is str:
-        found = pairs.unpacked(value)
-        if found is None and value.startswith('[{"'):
-            record.cut = path  # JSON that breaks off
-        elif found is None and value and row.get("call_type") not in COMPLETIONS:
+        parsed = pairs.unpacked(value)
+        if parsed is None and value.startswith('[{"'):
+            record.cut = path  # incomplete JSON
+        elif parsed is None and value and row.get("call_type") not in COMPLETIONS:
             value = [{"role": "user", "content": value}]
-        value = value if found is None else found
+        value = value if parsed is None else parsed
     if type(value) is dict and type(value.get("messages")) is list:
         return value["messages"], f"{path}.messages"
     return ([value] if type(value) is dict and "role" in value else value), path
 
 
 def _put_chat(record, row, requests, turns, path):
-    """The messages in the chat form, after the instructions that two of the interfaces keep apart from them."""
-    told, where = fields.find(requests[1:], "system", "instructions")
-    messages = [] if told is None else [({"role": "system", "content": told}, where)]
+    """Set the messages, in chat format. Two of the APIs have instructions outside the messages: they come first."""
+    instructions, instructions_path = fields.find(requests[1:], "system", "instructions")
+    messages = [] if instructions is None else [({"role": "system", "content": instructions}, instructions_path)]
     if row.get("call_type") in ("responses", "aresponses"):
         messages += responses.chat_messages(turns, path)
     elif row.get("call_type") == "anthropic_messages":
@@ -108,8 +108,8 @@ def _put_chat(record, row, requests, turns, path):
             messages += anthropic.chat_messages(turn, f"{path}[{i}]")
     else:
         messages += [(turn, f"{path}[{i}]") for i, turn in enumerate(turns)]
-    for message, where in messages:
-        fields.put_message(record, message, where)
+    for message, message_path in messages:
+        fields.put_message(record, message, message_path)
     record.messages = [message for message, _ in messages]
     record.type = record.type or "text"
 
@@ -118,31 +118,31 @@ def _require_text(record, path):
     texts = [record.text] if record.messages is None else [message.get("content") for message in record.messages]
     if REDACTED in texts:
         hint = "Log with turn_off_message_logging: false."
-        raise RowError("was redacted by LiteLLM: there is no prompt to read.", field=path, hint=hint)
+        raise RowError("was redacted by LiteLLM.", field=path, hint=hint)
 
 
 def _put_answer(record, row):
-    """The answer and its length; a count of 0 beside an answer means that nobody counted."""
+    """Set the output and its length. A count of 0 beside an answer means unknown."""
     places = pairs.inside(row, "response")
     usage = pairs.usage(places) if places else []
-    stated = record.output_length
-    if stated is None:
-        stated = fields.count(*fields.find([("", row), *usage], "completion_tokens", "output_tokens"))
+    logged_length = record.output_length
+    if logged_length is None:
+        logged_length = fields.count(*fields.find([("", row), *usage], "completion_tokens", "output_tokens"))
     if record.prompt_tokens is None and usage:
         record.prompt_tokens = fields.count(*fields.find(usage, "prompt_tokens", "input_tokens"))
     record.prompt_tokens = record.prompt_tokens or None
-    record.output_length = stated or None
+    record.output_length = logged_length or None
     value, path = _answer(row, places)
     if value in (REDACTED, None, ""):
-        record.output_length, value = stated, None
+        record.output_length, value = logged_length, None
     if type(value) is list and value and type(value[0]) is dict:
-        fields.put_spoken(record, [message for message, _ in responses.chat_messages(value, path)], path)
+        fields.put_assistant_messages(record, [message for message, _ in responses.chat_messages(value, path)], path)
     else:
         fields.put_output(record, value, path)
 
 
 def _answer(row, places) -> tuple[Any, str]:
-    """What the model said, and where: a choice, a message, the items of the Responses API, or plain text."""
+    """The answer and its JSON path: a choice, a message, the items of the Responses API, or plain text."""
     value, path = fields.find([("", row)], "output")
     if value is not None or not places:
         return (value, path) if value is not None else fields.find([("", row)], "response")

@@ -1,9 +1,9 @@
-"""OpenAI chat requests with their responses, as gateways log them and Batch files hold them (see pairs.py).
+"""OpenAI chat completion requests with their responses, from gateways and Batch files (see pairs.py).
 
-Request: `messages` with tool calls, null contents and parts (or `prompt`, text or ids, of the older completions),
-`tools`, `user` or `safety_identifier`. Response: `created`, in seconds, unless the row has a `timestamp`; `model`, else
-the request's; `choices[0]`, its message's text and tool calls or its `text`; `usage.prompt_tokens` and
-`usage.completion_tokens`, which wins over counting the text.
+Request: `messages` with tool calls, null contents and content parts (or `prompt`, text or ids, of the older
+completions), `tools`, `user` or `safety_identifier`. Response: `created` in seconds (the row's `timestamp` takes
+precedence); `model`, else the request's; `choices[0]`, its message or its `text`; `usage.prompt_tokens` and
+`usage.completion_tokens`, which takes precedence over counting the text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .record import Record
 
 
 def read(row: dict) -> Record:
-    """The Record of one request and its response; RowError where the row is not of this form.
+    """The Record of one request and its response; RowError if the row does not have this format.
 
     >>> row = {"created": 5, "messages": [{"role": "user", "content": "Hello"}], "usage": {"completion_tokens": 7}}
     >>> read(row).output_length
@@ -30,23 +30,23 @@ def read(row: dict) -> Record:
 
 
 def matches(row: dict) -> bool:
-    """Whether the row looks like one of this form."""
+    """Whether the row has this format."""
     requests, _ = pairs.split(row)
     return fields.find(requests, "messages", "prompt")[0] is not None
 
 
 def _put_prompt(record, requests):
-    value, path = fields.find(requests[:1], "input")  # where a map puts the prompt
+    value, path = fields.find(requests[:1], "input")  # a field map puts the prompt there
     if value is None:
         value, path = fields.find(requests, "messages", "prompt")
     if value is None and "custom_id" in requests[0][1]:
-        hint = "A Batch's requests and responses are two files: join their lines on custom_id."
-        raise RowError("is missing; it holds the prompt.", field=path, hint=hint)
+        hint = "A Batch has its requests and responses in two files: join their lines on custom_id."
+        raise RowError("is missing. It must hold the prompt.", field=path, hint=hint)
     fields.put_prompt(record, value, path)
 
 
 def _put_usage(record, usage):
-    """The server's counts, where neither the row nor a map gave any."""
+    """Set the token counts from the server's usage, unless the row has them."""
     if record.prompt_tokens is None:
         record.prompt_tokens = fields.count(*fields.find(usage, "prompt_tokens", "input_tokens"))
     if record.output_length is None:

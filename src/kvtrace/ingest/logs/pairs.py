@@ -1,7 +1,7 @@
-"""Where a gateway's row keeps the request and the response, for the readers of such pairs.
+"""Request/response pairs as gateways log them, for the readers of such logs.
 
-Flat: both in the row. Nested: {"request": {...}, "response": {...}}. As in OpenAI's Batch files, joined: {"custom_id":
-..., "body": {...}, "response": {"body": {...}}}. Request or response may be JSON in a string.
+Flat: both in the row. Nested: {"request": {...}, "response": {...}}. OpenAI's Batch files, joined: {"custom_id": ...,
+"body": {...}, "response": {"body": {...}}}. Request and response may be JSON in a string.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from .fields import Places, find
 
 
 def split(row: dict) -> tuple[Places, Places]:
-    """Where to look for the request's fields, and where for the response's: the row itself always comes first.
+    """The places of the request's fields and of the response's fields. The row itself is the first place of both.
 
     >>> split({"body": {"model": "a"}, "response": {"body": {"created": 5}}})[1][1]
     ('response.body.', {'created': 5})
     """
-    here = ("", row)
     request = _inside(row, "request") or _inside(row, "body")
     response = _inside(row, "response")
-    return [here, *request], [here, *response]
+    return [("", row), *request], [("", row), *response]
 
 
 def places(requests: Places, responses: Places) -> Places:
-    """Where to look for what either may hold: the row, then the response, which names the model that really ran."""
+    """The places of fields that either may have: the row, the response (it names the model that ran), the request."""
     return [*responses, *requests[1:]]
 
 
 def time_of(requests: Places, responses: Places) -> tuple[Any, str]:
-    """The time as logged and its JSON path: the row's `timestamp`, else when the response was created."""
+    """The logged time and its JSON path: the row's `timestamp`, else the response's time of creation."""
     time, path = find(requests[:1], "timestamp")
     if time is None and requests[0][1].get("timestamp") is None:
         created, where = find(responses, "created", "created_at")
@@ -40,25 +39,25 @@ def time_of(requests: Places, responses: Places) -> tuple[Any, str]:
 
 
 def small_unit(row: dict) -> str | None:
-    """The unit of a time too small for an epoch: `created` holds seconds by the API's definition."""
+    """Seconds for `created`, as the API defines it; None for `timestamp`."""
     return None if row.get("timestamp") is not None else "s"
 
 
 def first_choice(responses: Places) -> Places:
-    """The first of the response's choices, where there is one."""
+    """The place of the response's first choice: a list of one or none."""
     choices, path = find(responses, "choices")
-    is_there = type(choices) is list and choices and type(choices[0]) is dict
-    return [(f"{path}[0].", choices[0])] if is_there else []
+    has_choice = type(choices) is list and choices and type(choices[0]) is dict
+    return [(f"{path}[0].", choices[0])] if has_choice else []
 
 
 def usage(responses: Places) -> Places:
-    """Where the server's own token counts stand."""
-    found, path = find(responses, "usage")
-    return [(f"{path}.", found)] if type(found) is dict else []
+    """The place of the server's token counts: a list of one or none."""
+    counts, path = find(responses, "usage")
+    return [(f"{path}.", counts)] if type(counts) is dict else []
 
 
 def unpacked(value: Any) -> dict | list | None:
-    """The object or list that a value is, or that it holds as JSON text; None where it is and holds neither.
+    """The value if it is an object or a list, or the object or list that it holds as JSON text; else None.
 
     >>> unpacked('[{"role": "user"}]'), unpacked("[broken")
     ([{'role': 'user'}], None)
@@ -67,18 +66,18 @@ def unpacked(value: Any) -> dict | list | None:
         try:
             value = orjson.loads(value)
         except orjson.JSONDecodeError:
-            return None  # then it is text that only begins like JSON, or JSON that was cut
+            return None  # prose that starts like JSON, or JSON that was cut
     return value if type(value) in (dict, list) else None
 
 
 def inside(row: dict, name: str) -> Places:
-    """The object of that name in the row, JSON in a string or not, and where it is: a list of one or none."""
+    """The place of the object of that name in the row, which may be JSON in a string: a list of one or none."""
     value = _object(row.get(name))
     return [] if value is None else [(f"{name}.", value)]
 
 
 def _inside(row, name):
-    """The object of that name in the row and the `body` in it, whichever holds the fields: a list of one or none."""
+    """The place of the object of that name in the row, or of its `body`: a list of one or none."""
     value, path = _object(row.get(name)), f"{name}."
     if value is None:
         return []

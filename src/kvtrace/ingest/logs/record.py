@@ -1,4 +1,4 @@
-"""Record: one request of a raw log, still with its text, in the one shape that every reader returns."""
+"""Record: one request of a raw log with its text. Every reader returns Records."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any
 
 @dataclass(slots=True)
 class Record:
-    """One request as logged: one of `messages`, `text`, `token_ids`, `hashes`, `input_length` tells the prompt."""
+    """One request as logged. The prompt is one of `messages`, `text`, `token_ids`, `hashes` or `input_length`."""
 
-    time: Any = None  # as logged: a number or a string; logs/times.py knows its unit; None where the log has no times
+    time: Any = None  # as logged: a number or a string (times.py finds its unit); None = unknown
     messages: list[dict] | None = None  # chat messages, to be rendered by the chat template
     tools: list[dict] | None = None  # tool definitions, rendered with the messages
-    text: str | None = None  # a prompt that is already templated
-    token_ids: array[int] | None = None  # a prompt that is already tokenised, uint32
-    hashes: array[int] | None = None  # an engine's own chained hashes, uint64, one a block: as secret as the prompt
-    block_size: int | None = None  # tokens a block, where `hashes` were made with it
-    input_length: int | None = None  # the prompt's tokens, beside `hashes`, or where the log holds lengths only
+    text: str | None = None  # a templated prompt
+    token_ids: array[int] | None = None  # a tokenised prompt, uint32
+    hashes: array[int] | None = None  # an engine's chained hashes, uint64, one a block; as secret as the prompt
+    block_size: int | None = None  # tokens a block of `hashes`
+    input_length: int | None = None  # prompt tokens, with `hashes` or if the log holds lengths only
     output_text: str | None = None
     output_ids: array[int] | None = None  # uint32
     output_length: int | None = None  # as logged, tokens; wins over counting output_text
-    session: str | None = None  # conversation key, secret: only its keyed digest leaves a worker
-    user: str | None = None  # user key, secret likewise
-    tenant: str | None = None  # tenant key, secret likewise; the organisation that a user belongs to
+    session: str | None = None  # conversation key; secret: only its keyed digest leaves a worker
+    user: str | None = None  # user key; secret likewise
+    tenant: str | None = None  # key of the user's organisation; secret likewise
     type: str | None = None  # request type: text, image, file, search, ...
-    model: str | None = None  # part of the root key: caches of two models share nothing
+    model: str | None = None  # part of the chain's root: caches of two models share nothing
     adapter: str | None = None
-    media: list[bytes] = field(default_factory=list)  # what identifies each image, audio or file part
-    prompt_tokens: int | None = None  # the log's own count, to check tokenizer and template against
-    id: str | None = None  # the request's own name, secret as the session is
-    cut: str | None = None  # JSON path of a text that the logger cut short; to be refused, or counted
-    lacks: str | None = None  # what the logged prompt lacks, in words ("the system prompt"); treated likewise
+    media: list[bytes] = field(default_factory=list)  # identity of each image, audio or file part
+    prompt_tokens: int | None = None  # the log's own count, to check tokenizer and template
+    id: str | None = None  # the request's id; secret like the session
+    cut: str | None = None  # JSON path of a text that the logger cut short
+    lacks: str | None = None  # the missing part of an incomplete prompt, in words ("the system prompt")

@@ -2,8 +2,8 @@
 
 Request: `input`, text or items, `instructions`, flat `tools`, `safety_identifier` or `user`. Response: `created_at` in
 seconds, `model`, `output` items, `usage`. Items become chat messages: an answer, its reasoning and its function calls
-are one assistant message, as chat completions have it. A request that goes on from what the server keeps
-(previous_response_id, conversation, item_reference, a stored prompt) lacks what it does not repeat.
+form one assistant message, as in chat completions. A request that refers to state on the server (previous_response_id,
+conversation, item_reference, a stored prompt) is incomplete.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from . import fields, pairs
 from .pairs import small_unit as small_unit
 from .record import Record
 
-KEPT = {  # what a request may go on from -> what its log lacks then
+SERVER_STATE = {  # field that refers to state on the server -> missing part of the prompt
     "previous_response_id": "the turns before it (previous_response_id)",
     "conversation": "the turns before it (conversation)",
-    "prompt": "the stored prompt it names (prompt)",
+    "prompt": "the stored prompt (prompt)",
 }
-NAMED = {  # item -> what it stands for, which the log does not hold
-    "item_reference": "an item it only names (item_reference)",
-    "compaction": "the turns that were compacted (compaction)",
+REFERENCES = {  # item that refers to state on the server -> missing part of the prompt
+    "item_reference": "a referenced item (item_reference)",
+    "compaction": "the compacted turns (compaction)",
 }
 
 
 def read(row: dict) -> Record:
-    """The Record of one request and its response; NotARequest where it is of another API, RowError where it is broken.
+    """The Record of one request and its response; NotARequest if it is of another API, RowError if it is bad.
 
     >>> row = {"object": "response", "created_at": 5, "instructions": "Be brief.", "input": "Hello", "output": [
     ...     {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}]}
@@ -35,7 +35,7 @@ def read(row: dict) -> Record:
     requests, responses = pairs.split(row)
     kind, path = fields.find(responses, "object")
     if type(kind) is str and kind != "response":  # embeddings have an input too
-        raise NotARequest("the object is no response of a model.", field=path)
+        raise NotARequest("is not a model response.", field=path)
     places = pairs.places(requests, responses)
     record = fields.common(places, *pairs.time_of(requests, responses))
     record.tools = record.tools and [_tool(tool) for tool in record.tools]
@@ -47,7 +47,7 @@ def read(row: dict) -> Record:
 
 
 def matches(row: dict) -> bool:
-    """Whether the row looks like one of this form."""
+    """Whether the row has this format."""
     requests, responses = pairs.split(row)
     if fields.find(requests, "input")[0] is None:
         return False
@@ -72,19 +72,20 @@ def _put_prompt(record, requests, responses):
         raise fields.wrong(value, path, "text or a list of items")
     if not value:
         raise EmptyPrompt("the prompt is empty.", field=path)
-    if type(value) is list and type(value[0]) is int:  # a map's, or a row's own: token ids
+    if type(value) is list and type(value[0]) is int:  # token ids
         fields.put_prompt(record, value, path)
         return
-    places = pairs.places(requests, responses)  # a response repeats what its request went on from
-    for name, lacked in KEPT.items():
-        found, _ = fields.find(places, name)
-        record.lacks = record.lacks or (lacked if found is not None and found != "" else None)
+    places = pairs.places(requests, responses)  # a response repeats these fields of its request
+    for name, missing_part in SERVER_STATE.items():
+        reference, _ = fields.find(places, name)
+        record.lacks = record.lacks or (missing_part if reference is not None and reference != "" else None)
     record.messages = []
-    told, where = fields.find(requests, "instructions")
-    if told is None:
-        told, where = fields.find(responses, "instructions")
-    for message, place in [*_messages(record, told, where, "system"), *_messages(record, value, path, "user")]:
-        fields.put_message(record, message, place)
+    instructions, instructions_path = fields.find(requests, "instructions")
+    if instructions is None:
+        instructions, instructions_path = fields.find(responses, "instructions")
+    system_messages = _messages(record, instructions, instructions_path, "system")
+    for message, message_path in [*system_messages, *_messages(record, value, path, "user")]:
+        fields.put_message(record, message, message_path)
         record.messages.append(message)
     if not record.messages and not record.lacks:
         raise EmptyPrompt("the prompt is empty.", field=path)
@@ -93,7 +94,7 @@ def _put_prompt(record, requests, responses):
 
 
 def _messages(record, value, path, role):
-    """Text, as said by `role`, or items, as chat messages with their JSON paths; what they only name is noted."""
+    """Chat messages with their JSON paths, from a text of `role` or from items. References are noted in the record."""
     if value is None or value == "":
         return []
     if type(value) is str:
@@ -102,7 +103,7 @@ def _messages(record, value, path, role):
         raise fields.wrong(value, path, "text or a list of items")
     for item in value:
         kind = item.get("type") if type(item) is dict else None
-        record.lacks = record.lacks or (NAMED.get(kind) if type(kind) is str else None)
+        record.lacks = record.lacks or (REFERENCES.get(kind) if type(kind) is str else None)
     return chat_messages(value, path)
 
 
@@ -110,56 +111,57 @@ def chat_messages(items: list, path: str) -> list[tuple[dict, str]]:
     """Items as chat messages, each with the JSON path of its first item; RowError.
 
     >>> call = {"type": "function_call", "call_id": "c1", "name": "find", "arguments": "{}"}
-    >>> found = chat_messages([call, {"type": "function_call_output", "call_id": "c1", "output": "no"}], "input")
-    >>> [(message["role"], where) for message, where in found]
+    >>> items = [call, {"type": "function_call_output", "call_id": "c1", "output": "no"}]
+    >>> [(message["role"], path) for message, path in chat_messages(items, "input")]
     [('assistant', 'input[0]'), ('tool', 'input[1]')]
     """
-    found: list[tuple[dict, str]] = []
+    messages: list[tuple[dict, str]] = []
     for i, item in enumerate(items):
-        where = f"{path}[{i}]"
+        item_path = f"{path}[{i}]"
         if type(item) is not dict:
-            raise fields.wrong(item, where, "an item")
+            raise fields.wrong(item, item_path, "an item")
         kind = item.get("type", "message")
         if type(kind) is not str:
-            raise fields.wrong(kind, f"{where}.type", "a string")
-        if kind in NAMED:
+            raise fields.wrong(kind, f"{item_path}.type", "a string")
+        if kind in REFERENCES:
             continue
         if kind == "message":
-            _say(found, item, where)
+            _add_message(messages, item, item_path)
         elif kind == "reasoning":
-            _spoken(found, where)["reasoning_content"] = _reasoning(item, where)
+            _assistant_message(messages, item_path)["reasoning_content"] = _reasoning(item, item_path)
         elif kind.endswith("_call"):
-            _spoken(found, where).setdefault("tool_calls", []).append(_call(item, kind, where))
-        else:  # *_call_output, and what else the server says of its tools
-            answered = item.get("call_id")
-            name = {"tool_call_id": answered} if type(answered) is str else {}
-            found.append(({"role": "tool", "content": _result(item, where)} | name, where))
-    return found
+            calls = _assistant_message(messages, item_path).setdefault("tool_calls", [])
+            calls.append(_call(item, kind, item_path))
+        else:  # *_call_output, and other results of the server's tools
+            call_id = item.get("call_id")
+            identity = {"tool_call_id": call_id} if type(call_id) is str else {}
+            messages.append(({"role": "tool", "content": _result(item, item_path)} | identity, item_path))
+    return messages
 
 
-def _say(found, item, path):
+def _add_message(messages, item, path):
     role, content = item.get("role"), item.get("content")
     if type(role) is not str:
         raise fields.wrong(role, f"{path}.role", "a string")
     if role != "assistant":
-        found.append(({"role": role, "content": content}, path))
+        messages.append(({"role": role, "content": content}, path))
         return
-    spoken = _spoken(found, path)
-    if spoken["content"] is not None or spoken.get("tool_calls"):  # a second answer is a message of its own
-        spoken = {"role": "assistant", "content": None}
-        found.append((spoken, path))
-    spoken["content"] = content
+    message = _assistant_message(messages, path)
+    if message["content"] is not None or message.get("tool_calls"):  # a second answer is a new message
+        message = {"role": "assistant", "content": None}
+        messages.append((message, path))
+    message["content"] = content
 
 
-def _spoken(found, path):
-    """The assistant's message that is being put together, or a new one."""
-    if not found or found[-1][0]["role"] != "assistant":
-        found.append(({"role": "assistant", "content": None}, path))
-    return found[-1][0]
+def _assistant_message(messages, path):
+    """The last message if it is the assistant's, else a new assistant message."""
+    if not messages or messages[-1][0]["role"] != "assistant":
+        messages.append(({"role": "assistant", "content": None}, path))
+    return messages[-1][0]
 
 
 def _reasoning(item, path):
-    """The words of the reasoning where the log has them; a summary is not what the model wrote."""
+    """The text of the reasoning if the log has it. A summary does not count: the model did not write it."""
     parts = item.get("content")
     if parts is None:
         return None
@@ -169,17 +171,17 @@ def _reasoning(item, path):
 
 
 def _call(item, kind, path):
-    """A function call, or a call of a tool that the server has, with what it was given."""
-    name, given = item.get("name", kind), item.get("arguments", item.get("input", item.get("action")))
+    """A call of a function or of a server tool, with its arguments."""
+    name, value = item.get("name", kind), item.get("arguments", item.get("input", item.get("action")))
     if type(name) is not str:
         raise fields.wrong(name, f"{path}.name", "a string")
-    arguments = fields.as_text({} if given is None else given, f"{path}.arguments")
+    arguments = fields.as_text({} if value is None else value, f"{path}.arguments")
     identity = {"id": item["call_id"]} if type(item.get("call_id")) is str else {}
     return identity | {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _result(item, path):
-    """What a tool answered: text, parts, or the JSON of anything else."""
+    """The result of a tool: text, parts, or any other value as JSON."""
     output = item.get("output")
     if type(output) is str or (type(output) is list and all(type(part) is dict and "type" in part for part in output)):
         return output
@@ -187,7 +189,7 @@ def _result(item, path):
 
 
 def _tool(tool):
-    """A tool as templates know it; those that the server has are known by their type."""
+    """A tool definition for the template. A server tool's name is its type."""
     if "function" in tool:
         return tool
     known = {name: tool[name] for name in ("name", "description", "parameters") if tool.get(name) is not None}
@@ -195,7 +197,7 @@ def _tool(tool):
 
 
 def _put_usage(record, usage):
-    """The server's counts, where neither the row nor a map gave any."""
+    """Set the token counts from the server's usage, unless the row has them."""
     if record.prompt_tokens is None:
         record.prompt_tokens = fields.count(*fields.find(usage, "input_tokens"))
     if record.output_length is None:
@@ -205,6 +207,6 @@ def _put_usage(record, usage):
 def _put_answer(record, responses):
     value, path = fields.find(responses, "output", "output_text")
     if type(value) is list and (not value or type(value[0]) is dict):
-        fields.put_spoken(record, [message for message, _ in chat_messages(value, path)], path)
+        fields.put_assistant_messages(record, [message for message, _ in chat_messages(value, path)], path)
     else:
         fields.put_output(record, value, path)

@@ -1,10 +1,10 @@
 """SGLang's request log, as of early 2026: `--log-requests --log-requests-format json --log-requests-level 3`.
 
 python/sglang/srt/utils/request_logger.py: a line is an event. `request.finished` holds the request in `obj` and its
-result in `out`; `request.received` holds less of the same, and is left out. The line is written when a request ends: it
-came `out.meta_info.e2e_latency` seconds before `timestamp`, which is local time without a zone. `obj.input_ids`, which
-chat requests always have, are taken as they are; `obj.text` is tokenised. Level 2 keeps 1,024 characters (or ids) of
-each end of what is longer than 2,048.
+result in `out`. `request.received` holds a part of the same data and is left out. A line is written when its request
+ends. The request arrived `out.meta_info.e2e_latency` seconds before `timestamp`, which is local time without a zone.
+`obj.input_ids`, which chat requests always have, are used unchanged; `obj.text` is tokenised. At level 2, texts and ids
+longer than 2,048 lose all but 1,024 at each end.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ..._base.errors import NotARequest, RowError
 from . import fields, times
 from .record import Record
 
-CONVERSATION = False  # the prompts of a batch are strangers
-LEVEL = "Log with --log-requests-level 3."
-CUT = "..."  # where level 2 took the middle out of a list
+CONVERSATION = False  # the prompts of a batch are independent
+LEVEL_HINT = "Log with --log-requests-level 3."
+CUT = "..."  # level 2 puts it in place of the middle of a list
 MEDIA = {"image_data": "image", "video_data": "video", "audio_data": "audio"}
-KEYS = ("extra_key", "cache_salt")  # requests of different ones share no blocks
-EACH = ("text", "input_ids", "rid", "lora_path", "session_params", *MEDIA, *KEYS)  # lists of these are one a prompt
+KEYS = ("extra_key", "cache_salt")  # requests with different values share no blocks
+BATCHED = ("text", "input_ids", "rid", "lora_path", "session_params", *MEDIA, *KEYS)  # a batch has lists of these
 
 
 def read_all(row: dict) -> list[Record]:
-    """The Records of one line: one, or one a prompt of a batch; NotARequest of other events, RowError.
+    """The Records of one line: one, or one a prompt of a batch; NotARequest for other events, RowError.
 
     >>> row = {"timestamp": "2031-01-01T00:00:09", "event": "request.finished", "rid": "a", "obj": {"text": "Hello"}}
     >>> read_all(row | {"out": {"meta_info": {"completion_tokens": 7, "e2e_latency": 1.5}}})[0].time
@@ -38,7 +38,7 @@ def read_all(row: dict) -> list[Record]:
         return [_record(row, request, _object(row, "out"), "")]
     results = row.get("out")
     if type(results) is not list or len(results) != size:
-        raise RowError("is not one result a prompt.", field="out")
+        raise RowError("does not have one result for each prompt of the batch.", field="out")
     return [
         _record(row, _nth(request, i, size), _object({f"out[{i}]": result}, f"out[{i}]"), f"[{i}]")
         for i, result in enumerate(results)
@@ -46,7 +46,7 @@ def read_all(row: dict) -> list[Record]:
 
 
 def matches(row: dict) -> bool:
-    """Whether the row looks like one of this form."""
+    """Whether the row has this format."""
     event = row.get("event")
     return type(event) is str and event.startswith("request.") and "rid" in row
 
@@ -58,16 +58,16 @@ def small_unit(row: dict) -> str | None:
 
 def _require_generation(row, request):
     if row.get("event") == "request.received":
-        raise NotARequest("is a request's arrival; the line of its end holds all of it.", field="event")
+        raise NotARequest("is the arrival of a request; its request.finished line is read instead.", field="event")
     if row.get("event") != "request.finished":
-        raise NotARequest("is another event than a request.", field="event")
+        raise NotARequest("is not request.finished.", field="event")
     out = row.get("out")
     if "is_cross_encoder_request" in request or (type(out) is dict and "embedding" in out):
-        raise NotARequest("is a request for embeddings.", field="obj")
+        raise NotARequest("is an embedding request.", field="obj")
 
 
 def _batch_size(request) -> int | None:
-    """How many prompts it holds; None where it is no batch."""
+    """The number of prompts of a batch; None if the request is not a batch."""
     text, ids = request.get("text"), request.get("input_ids")
     if type(ids) is list and ids and type(ids[0]) is list:
         return len(ids)
@@ -76,8 +76,8 @@ def _batch_size(request) -> int | None:
 
 def _nth(request, i, size):
     """The i-th request of a batch."""
-    is_each = {name for name in EACH if type(request.get(name)) is list and len(request[name]) == size}
-    return {name: value[i] if name in is_each else value for name, value in request.items()}
+    batched = {name for name in BATCHED if type(request.get(name)) is list and len(request[name]) == size}
+    return {name: value[i] if name in batched else value for name, value in request.items()}
 
 
 def _record(row, request, result, nth) -> Record:
@@ -96,25 +96,25 @@ def _record(row, request, result, nth) -> Record:
 
 
 def _arrival(row, meta, prefix) -> tuple[Any, str]:
-    """When the request came, as the log writes times, and the path of that."""
+    """The arrival time, in the log's notation, and its JSON path."""
     time, path = fields.find([("", row)], "timestamp")
-    latency, where = fields.find([(prefix, meta)], "e2e_latency")
+    latency, latency_path = fields.find([(prefix, meta)], "e2e_latency")
     if latency is None or type(time) is not str:
         return time, path
     if type(latency) not in (int, float) or not 0 <= latency < 10**8:
-        raise RowError("is no number of seconds.", field=where)
+        raise RowError("is not a valid number of seconds.", field=latency_path)
     unit = times.detect([time])
     if unit is None or unit.name != "iso":
         return time, path
-    came = unit.parse(time) - round(latency * 10**9)
-    if came < 0:
-        raise RowError("is longer than the time since 1970.", field=where)
-    seconds, rest = divmod(came, 10**9)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z", path
+    arrival_ns = unit.parse(time) - round(latency * 10**9)
+    if arrival_ns < 0:
+        raise RowError("is longer than the time since 1970.", field=latency_path)
+    seconds, fraction_ns = divmod(arrival_ns, 10**9)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction_ns:09}Z", path
 
 
 def _put_session(record, request):
-    """Sessions of the engine hold the turns before: what is logged is what this request adds to them."""
+    """Set the engine's session. The engine holds its earlier turns; the log has only what this request adds."""
     session = request.get("session_params")
     if type(session) is dict and session.get("id") is not None:
         fields.fill(record, {}, [("obj.session_params.", session)], session=("id",))
@@ -132,11 +132,11 @@ def _put_media(record, request):
 
 
 def _put_prompt(record, row, request, nth):
-    value, path = fields.find([("", row)], "input")  # where a map puts the prompt
+    value, path = fields.find([("", row)], "input")  # a field map puts the prompt there
     if value is None:
         value, path = fields.find([("obj.", request)], "input_ids", "text")
     if value is None:
-        raise RowError("is missing: the prompt was not logged.", field=f"obj.text{nth}", hint=LEVEL)
+        raise RowError("is missing: the prompt was not logged.", field=f"obj.text{nth}", hint=LEVEL_HINT)
     if type(value) is list and CUT in value:
         record.cut = path + nth
         value = [token for token in value if token != CUT]
@@ -144,7 +144,7 @@ def _put_prompt(record, row, request, nth):
 
 
 def _put_result(record, row, result, meta, prefix):
-    """The output and the server's own counts; the counts win."""
+    """Set the output and the server's token counts, which take precedence."""
     counts = [(f"{prefix}meta_info.", meta)]
     if record.prompt_tokens is None:
         record.prompt_tokens = fields.count(*fields.find(counts, "prompt_tokens"))
@@ -161,6 +161,6 @@ def _put_result(record, row, result, meta, prefix):
 def _object(place, name, prefix=""):
     value = place.get(name)
     if type(value) is not dict:
-        found = "is missing" if value is None else "is not an object"
-        raise RowError(f"{found}; a finished request has one.", field=prefix + name)
+        reason = "is missing" if value is None else "is not an object"
+        raise RowError(f"{reason}; a finished request must have this object.", field=prefix + name)
     return value

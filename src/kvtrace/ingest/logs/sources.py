@@ -1,7 +1,7 @@
-"""Where raw logs come from: files, directories, globs and stdin, cut into pieces of whole lines.
+"""Sources of raw logs: files, directories, globs and stdin, split into pieces of whole lines.
 
-A piece of a plain file is only a span, which whoever gets it reads for itself; a piece of a compressed file, of a pipe
-or of stdin carries its bytes, since those can be read only from the front.
+A piece of a plain file is a byte range, which the worker reads itself. A piece of a compressed file, a pipe or stdin
+carries its bytes, since these can only be read from the front.
 """
 
 from __future__ import annotations
@@ -21,80 +21,80 @@ from ..._base.errors import InputError, UsageError
 from ..._base.files import name_of
 
 STDIN = "-"
-NAMES = (".jsonl", ".ndjson", ".json", ".csv")  # what a directory is searched for, each also with one of SUFFIXES
+NAMES = (".jsonl", ".ndjson", ".json", ".csv")  # log files in a directory, each also with one of SUFFIXES
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
-SIDECAR = ".meta.json"  # beside a trace of ours; not a log
+SIDECAR = ".meta.json"  # beside our traces; not a log
 PIECE_BYTES = 4 << 20
-BLOCK_BYTES = 64 << 10  # read at a time from what is compressed or a pipe
+READ_BYTES = 64 << 10  # read at a time from compressed files and pipes
 SAMPLE_ROWS = 1000
 
 
 @dataclass(slots=True)
-class Source:
-    """One place to read a log from."""
+class LogSource:
+    """A file, pipe or stdin with log lines."""
 
     path: str  # "-" = stdin
-    size: int = 0  # bytes on disk, 0 where it can't be known
-    form: str | None = None  # plain, gzip or zstd; None where only reading tells
-    begun: Iterator[Piece] | None = field(default=None, repr=False)  # pieces of what can be read but once
+    size: int = 0  # bytes on disk, 0 = unknown
+    form: str | None = None  # plain, gzip or zstd; None = unknown before reading (a pipe or stdin)
+    stream: Iterator[LogPiece] | None = field(default=None, repr=False)  # the pieces of a pipe, which is read once
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Whole lines that follow each other in one source."""
+class LogPiece:
+    """Consecutive whole lines of one source."""
 
     path: str
-    index: int  # place among the pieces of its source, from 0
-    start: int  # byte offset of the first byte, in the text once decompressed
+    index: int  # number within its source, from 0
+    start: int  # byte offset in the decompressed text
     size: int  # bytes
-    done: int  # bytes of all sources, as they are on disk, that are read once this piece is
-    data: bytes | None = field(default=None, repr=False)  # None: read them from the file
+    done: int  # bytes on disk of all sources up to the end of this piece
+    data: bytes | None = field(default=None, repr=False)  # the lines; None = read them from the file
 
     def read(self) -> bytes:
-        """The bytes of the lines, each but a file's last with its newline; InputError where they have gone."""
+        """The lines with their newlines; InputError if the file no longer has them."""
         if self.data is not None:
             return self.data
         with _reading(self.path) as file:
             file.seek(self.start)
             data = file.read(self.size)
         if len(data) < self.size:
-            raise InputError(f"{self.path}: became shorter while it was read.")
+            raise InputError(f"{self.path}: became shorter while it was read. Run again when it no longer changes.")
         return data
 
 
-def find(arguments: str | os.PathLike | Iterable[str | os.PathLike]) -> list[Source]:
-    """The sources that paths, directories, globs or `-` name, each once.
+def find(arguments: str | os.PathLike | Iterable[str | os.PathLike]) -> list[LogSource]:
+    """The sources of paths, directories, globs or `-`, each once.
 
-    The arguments keep their order; what a directory or glob stands for is sorted. InputError where one is missing,
-    unreadable, or names nothing.
+    Arguments keep their order. The files of a directory or a glob are sorted. InputError if a file is missing or
+    unreadable, or if a directory or a glob has no log files.
     """
     if isinstance(arguments, (str, os.PathLike)):
         arguments = [arguments]
-    found: dict[str, str] = {}  # real path -> path as named
+    path_of: dict[str, str] = {}  # real path -> path as given
     for argument in arguments:
         for path in _expand(os.fspath(argument)):
-            found.setdefault(path if path == STDIN else os.path.realpath(path), path)
-    if not found:
-        raise UsageError("no log was named. Try a file, a directory, a glob, or - for stdin.")
-    return [_source(path) for path in found.values()]
+            path_of.setdefault(path if path == STDIN else os.path.realpath(path), path)
+    if not path_of:
+        raise UsageError("no log is given. Name a file, a directory, a glob, or - for stdin.")
+    return [_source(path) for path in path_of.values()]
 
 
-def total(sources: Iterable[Source]) -> int:
-    """Bytes of all the sources, as they are on disk; 0 where one of them is not known."""
+def total(sources: Iterable[LogSource]) -> int:
+    """Bytes of all sources on disk; 0 if the size of one is unknown."""
     sources = list(sources)
     return sum(source.size for source in sources) if all(source.form for source in sources) else 0
 
 
-def sample(sources: list[Source], rows: int = SAMPLE_ROWS) -> list[bytes]:
-    """The first lines of the sources, as many as it takes to see what they hold; nothing is used up."""
+def sample(sources: list[LogSource], rows: int = SAMPLE_ROWS) -> list[bytes]:
+    """The first lines of the sources, to detect their format. Pipes can still be read from the start afterwards."""
     lines: list[bytes] = []
     size = 0
     for source in sources:
-        first = next(_begin(source, PIECE_BYTES), None)
+        first = next(_pieces_of(source, PIECE_BYTES), None)
         if first is None:
             continue
-        if source.begun is not None:
-            source.begun = chain([first], source.begun)
+        if source.stream is not None:
+            source.stream = chain([first], source.stream)
         lines += [line for line in first.read().split(b"\n") if line and not line.isspace()][: rows - len(lines)]
         size += first.size
         if len(lines) >= rows or size >= PIECE_BYTES:
@@ -102,15 +102,15 @@ def sample(sources: list[Source], rows: int = SAMPLE_ROWS) -> list[bytes]:
     return lines
 
 
-def pieces(sources: Iterable[Source], size: int | None = None) -> Iterator[Piece]:
-    """The sources' lines in order, in pieces of about `size` bytes (PIECE_BYTES if None), more where a line is longer.
+def pieces(sources: Iterable[LogSource], size: int | None = None) -> Iterator[LogPiece]:
+    """The lines of all sources, in order, in pieces of about `size` bytes (default PIECE_BYTES); long lines stay whole.
 
-    A byte order mark is left out. InputError where a source can't be read to its end.
+    A byte order mark is left out. InputError if a source cannot be read to its end.
     """
-    before = 0  # bytes of the sources that are done
+    before = 0  # bytes of the finished sources
     for source in sources:
         done = 0
-        for piece in _begin(source, size or PIECE_BYTES):
+        for piece in _pieces_of(source, size or PIECE_BYTES):
             done = piece.done
             yield replace(piece, done=before + done)
         before += source.size or done
@@ -120,31 +120,32 @@ def _expand(argument):
     if argument == STDIN or os.path.isfile(argument):
         return [argument]
     if os.path.isdir(argument):
-        return _search(argument) or _nothing(f"{argument}: holds no {', '.join(NAMES)} file, nor a .gz or .zst of one.")
-    if os.path.lexists(argument):  # a pipe, or a link that leads nowhere
+        paths = _logs_below(argument)
+        if not paths:
+            raise InputError(f"{argument}: the directory has no {', '.join(NAMES)} file, nor a .gz or .zst of one.")
+        return paths
+    if os.path.lexists(argument):  # a pipe, or a broken link
         return [argument]
     if not glob.has_magic(argument):
-        _nothing(f"{argument}: no such file or directory.")
+        raise InputError(f"{argument}: no such file or directory.")
     matches = sorted(glob.glob(argument, recursive=True))
-    paths = [path for match in matches for path in (_search(match) if os.path.isdir(match) else [match])]
-    return paths or _nothing(f"{argument}: no file matches this pattern.")
+    paths = [path for match in matches for path in (_logs_below(match) if os.path.isdir(match) else [match])]
+    if not paths:
+        raise InputError(f"{argument}: no file matches this pattern.")
+    return paths
 
 
-def _nothing(reason):
-    raise InputError(reason)
-
-
-def _search(directory):
-    """The logs below a directory, sorted; names that begin with a dot are left alone."""
+def _logs_below(directory):
+    """The log files below a directory, sorted, without names that start with a dot."""
 
     def fail(error):
         raise _unreadable(error.filename, error)
 
-    found = []
+    paths = []
     for folder, folders, names in os.walk(directory, onerror=fail):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.join(folder, name) for name in names if _is_log(name)]
-    return sorted(found)
+        paths += [os.path.join(folder, name) for name in names if _is_log(name)]
+    return sorted(paths)
 
 
 def _is_log(name):
@@ -155,41 +156,41 @@ def _is_log(name):
 
 
 def _source(path):
-    """A plain or compressed file, opened once now so that what can't be read is known before hours of work."""
+    """The source at a path. A file is opened once now, so that an unreadable one fails before hours of work."""
     if path == STDIN:
-        return Source(path)
+        return LogSource(path)
     try:
         status = os.stat(path)
     except OSError as error:
         raise _unreadable(path, error) from None
     if not stat.S_ISREG(status.st_mode):
-        return Source(path)
+        return LogSource(path)
     with _reading(path) as file:
         form = _form(file.read(4)) or SUFFIXES.get(os.path.splitext(path)[1].lower()) or "plain"
-    return Source(path, status.st_size, form)
+    return LogSource(path, status.st_size, form)
 
 
 def _form(head):
-    """gzip or zstd by the first four bytes (zstd files may begin with a skippable frame); None for neither."""
+    """gzip or zstd, by the first four bytes (a zstd file may start with a skippable frame); None = neither."""
     if head[:2] == b"\x1f\x8b":
         return "gzip"
     is_skippable = head[1:] == b"\x2a\x4d\x18" and head[0] >> 4 == 5
     return "zstd" if is_skippable or head == b"\x28\xb5\x2f\xfd" else None
 
 
-def _begin(source, size):
-    """The pieces of one source: from the front, or from where a sample of what can be read but once left off."""
+def _pieces_of(source, size):
+    """The pieces of one source, from its start; a pipe that was sampled replays the sample first."""
     if source.form == "plain":
-        return _spans(source, size)
+        return _byte_ranges(source, size)
     if source.form is not None:
-        return _chunks(source, size)
-    if source.begun is None:
-        source.begun = _chunks(source, size)
-    return source.begun
+        return _read_pieces(source, size)
+    if source.stream is None:
+        source.stream = _read_pieces(source, size)
+    return source.stream
 
 
-def _spans(source, size):
-    """Pieces of a plain file that say where their lines are."""
+def _byte_ranges(source, size):
+    """Pieces of a plain file, as byte ranges."""
     with _reading(source.path) as file:
         end = os.fstat(file.fileno()).st_size
         start = _text_start(file.read(3), source.path)
@@ -199,46 +200,46 @@ def _spans(source, size):
             if start + size < end:
                 file.seek(start + size - 1)
                 stop = start + size - 1 + len(file.readline())
-            yield Piece(source.path, index, start, stop - start, stop)
+            yield LogPiece(source.path, index, start, stop - start, stop)
             start, index = stop, index + 1
 
 
-def _chunks(source, size):
+def _read_pieces(source, size):
     """Pieces of a compressed file or a stream, with their bytes."""
-    done = 0  # bytes as they are on disk
+    done = 0  # bytes on disk
 
     def blocks(file):
         nonlocal done
-        while block := file.read1(BLOCK_BYTES):
+        while block := file.read1(READ_BYTES):
             done += len(block)
             yield block
 
     with _reading(source.path) as file:
-        texts = _led(_text(_led(blocks(file), 4), source), 3)
+        texts = _with_head(_decompressed(_with_head(blocks(file), 4), source), 3)
         first = next(texts, b"")
         start, index = _text_start(first, source.path), 0
-        held, newline = bytearray(), 0  # newline: where the last whole line in `held` ends
-        # a block may hold a thousand times itself once decompressed: pieces keep their size all the same
+        buffer, newline = bytearray(), 0  # newline: end of the last complete line in `buffer`
+        # a block may decompress to a thousand times its size: pieces keep their size
         texts = (text[i : i + size] for text in chain([first[start:]], texts) for i in range(0, len(text), size))
         for text in texts:
             last = text.rfind(b"\n")
-            newline = len(held) + last + 1 if last >= 0 else newline
-            held += text
-            if newline and len(held) >= size:
-                yield Piece(source.path, index, start, newline, done, bytes(held[:newline]))
-                del held[:newline]
+            newline = len(buffer) + last + 1 if last >= 0 else newline
+            buffer += text
+            if newline and len(buffer) >= size:
+                yield LogPiece(source.path, index, start, newline, done, bytes(buffer[:newline]))
+                del buffer[:newline]
                 start, index, newline = start + newline, index + 1, 0
-        if held:
-            yield Piece(source.path, index, start, len(held), done, bytes(held))
+        if buffer:
+            yield LogPiece(source.path, index, start, len(buffer), done, bytes(buffer))
 
 
-def _led(blocks, least):
-    """The same bytes, the first block with `least` of them or more, where there are so many."""
+def _with_head(blocks, min_bytes):
+    """The same bytes, with at least `min_bytes` in the first block, if there are as many."""
     head = b""
     for block in blocks:
         if head is not None:
             head += block
-            if len(head) < least:
+            if len(head) < min_bytes:
                 continue
             block, head = head, None
         yield block
@@ -246,56 +247,55 @@ def _led(blocks, least):
         yield head
 
 
-def _text(blocks, source):
-    """The bytes of the blocks, decompressed if they are compressed: gzip members and zstd frames end to end."""
+def _decompressed(blocks, source):
+    """The bytes of the blocks, decompressed. gzip members and zstd frames may follow each other."""
     first = next(blocks, b"")
     form = source.form or _form(first[:4]) or "plain"
     blocks = chain([first], blocks)
     if form == "plain":
         yield from blocks
         return
-    new, fault = _decoder(form)
-    decoder = new()
+    new_decoder, decoder_error = _decoder(form)
+    decoder, is_damaged = new_decoder(), False
     try:
         for block in blocks:
             while block:
-                decoder = decoder or new()
+                decoder = decoder or new_decoder()
                 yield decoder.decompress(block)
                 if not decoder.eof:
                     break
                 block, decoder = decoder.unused_data.lstrip(b"\0"), None  # tapes and tars pad with zeros
-    except fault:
-        decoder = None
-        fault = True
-    if fault is True:  # raised out here, so that the library's error, which may quote data, does not hang on ours
+    except decoder_error:
+        decoder, is_damaged = None, True
+    if is_damaged:  # raised outside the handler: the library's error may quote data and must not be chained
         raise InputError(f"{name_of(source.path)}: not {form} data, or damaged.")
     if decoder is not None:
-        raise InputError(f"{name_of(source.path)}: the {form} data ends too early; the file was cut short.")
+        raise InputError(f"{name_of(source.path)}: the {form} data ends too early: the file is incomplete.")
 
 
 def _decoder(form) -> tuple[Callable[[], Any], type[Exception]]:
-    """What makes a decompressor of one member or frame, and the error that it raises.
+    """The constructor of a decompressor for one member or frame, and the error that it raises.
 
-    Not gzip.open or zstandard.open: the one cannot say how far it has read, and the other takes a cut file for a whole.
+    gzip.open does not report how much it has read, and zstandard.open accepts an incomplete file.
     """
     if form == "gzip":
         return lambda: zlib.decompressobj(wbits=31), zlib.error
     import zstandard
 
-    # frames made with --long need more than the default window
+    # frames made with --long exceed the default window
     return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj, zstandard.ZstdError
 
 
 def _text_start(head, path):
-    """Bytes to leave out at the front: a UTF-8 byte order mark. InputError where the text is UTF-16."""
+    """The length of a UTF-8 byte order mark, or 0. InputError if the text is UTF-16."""
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise InputError(f"{name_of(path)}: is UTF-16; logs are read as UTF-8. Try iconv -f UTF-16 -t UTF-8.")
+        raise InputError(f"{name_of(path)}: is UTF-16, but logs must be UTF-8. Convert it: iconv -f UTF-16 -t UTF-8.")
     return 3 if head[:3] == b"\xef\xbb\xbf" else 0
 
 
 @contextmanager
 def _reading(path) -> Iterator[BinaryIO]:
-    """The file, or stdin, which stays open; InputError where it can't be opened or read."""
+    """Open the file, or yield stdin, which stays open; InputError if it cannot be opened or read."""
     try:
         if path == STDIN:
             if sys.stdin is None:
@@ -311,4 +311,4 @@ def _reading(path) -> Iterator[BinaryIO]:
 def _unreadable(path, error):
     if isinstance(error, FileNotFoundError):
         return InputError(f"{path}: no such file or directory.")
-    return InputError(f"{path}: can't be read: {error.strerror or type(error).__name__}.")
+    return InputError(f"{path}: cannot be read: {error.strerror or type(error).__name__}.")

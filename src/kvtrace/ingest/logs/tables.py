@@ -1,4 +1,4 @@
-"""Logs that are tables: CSV with a heading, a row a line; a cell that holds a line break is not known here."""
+"""Logs as tables: CSV with a heading and one row a line. Cells with line breaks are not supported."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import re
 from ..._base.errors import RowError
 from . import fields
 
-_NAME = re.compile(r"[A-Za-z_][\w .()/-]{0,63}", re.ASCII)  # of a column: no fragment of JSON or prose looks so
+_NAME = re.compile(r"[A-Za-z_][\w .()/-]{0,63}", re.ASCII)  # a column name; fragments of JSON or prose do not match
 _WHOLE = re.compile(r"-?[0-9]{1,18}(\.0*)?", re.ASCII)  # data frames write 12.0
 
 
 def heading(line: bytes) -> tuple[str, ...] | None:
-    """The names of the columns, where the line is a table's heading: two different names or more.
+    """The column names if the line is a table's heading (at least two different names), else None.
 
     >>> heading(b"TIMESTAMP,ContextTokens,GeneratedTokens")
     ('TIMESTAMP', 'ContextTokens', 'GeneratedTokens')
@@ -25,21 +25,21 @@ def heading(line: bytes) -> tuple[str, ...] | None:
 
 
 def row(line: bytes, columns: tuple[str, ...]) -> dict[str, str] | None:
-    """A line's cells by their columns, empty ones left out; None where it is the heading again. RowError."""
+    """Column -> cell, without empty cells; None if the line repeats the heading. RowError if it is not such a row."""
     cells = _cells(line)
     if cells is None:
-        raise RowError("is no row of CSV in UTF-8.")
+        raise RowError("is not a CSV row in UTF-8.")
     if tuple(cells) == columns:
         return None
     if len(cells) != len(columns):
-        raise RowError(f"has {len(cells):,} cells; the heading has {len(columns):,}.")
+        raise RowError(f"has {len(cells):,} cells, but the heading has {len(columns):,}.")
     return {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
 
 
-def tokens(row: dict, *names: str) -> int:
-    """The number of tokens in the first of these columns that is set; RowError where there is none.
+def token_count(row: dict, *names: str) -> int:
+    """The number of tokens in the first of these columns that is set; RowError if none is.
 
-    >>> tokens({"ContextTokens": "4808"}, "input_length", "ContextTokens")
+    >>> token_count({"ContextTokens": "4808"}, "input_length", "ContextTokens")
     4808
     """
     cell, path = fields.find([("", row)], *names)
@@ -49,7 +49,7 @@ def tokens(row: dict, *names: str) -> int:
         cell = int(cell.partition(".")[0])
     number = fields.count(cell, path)
     if number is None:
-        raise RowError("is missing; it holds a number of tokens.", field=names[-1])
+        raise RowError("is missing. It must hold a number of tokens.", field=names[-1])
     return number
 
 

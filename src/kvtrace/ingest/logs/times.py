@@ -1,8 +1,8 @@
-"""Times of a raw log: which unit they are in, and each of them as whole nanoseconds.
+"""Times of a raw log: detect their unit, and convert them to whole nanoseconds.
 
-A log may write seconds, ms, us, ns or ISO 8601, as numbers or strings, from 1970 or from its own start. `detect`
-tells them apart by size: since 2001 and until 2286 an epoch time has 10 digits in seconds, 13 in ms, 16 in us and
-19 in ns; smaller numbers count from the log's start, whole ones in ms and fractional ones in seconds.
+A log may hold seconds, ms, us, ns or ISO 8601, as numbers or strings, since 1970 or since its own start. `detect`
+distinguishes them by size: from 2001 to 2286, an epoch time has 10 digits in seconds, 13 in ms, 16 in us and 19 in ns.
+Smaller numbers count from the log's start: whole numbers in ms, fractional ones in seconds.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 
 from ..._base.errors import RowError, UsageError
 
-POWERS = {"s": 9, "ms": 6, "us": 3, "ns": 0}  # unit -> power of ten that makes nanoseconds of it
-CHOICES = ("auto", *POWERS, "iso")  # what --time-unit takes
+POWERS = {"s": 9, "ms": 6, "us": 3, "ns": 0}  # unit -> power of ten of its nanoseconds
+CHOICES = ("auto", *POWERS, "iso")  # values of --time-unit
 WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 FIRST_EPOCH_NS = 10**18  # September 2001; a smaller time counts from the log's start
-NO_TIME = -1  # of a request whose log has no times
-END_NS = 2**63  # the year 2262, where 64 bits end
+NO_TIME = -1  # the time of a request without a time
+END_NS = 2**63  # year 2262, the end of 64-bit nanoseconds
 SPANS = {"epoch": (FIRST_EPOCH_NS, END_NS), "start": (0, FIRST_EPOCH_NS), "any": (0, END_NS)}
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a log's times count, and from when: `epoch`, the log's `start`, or `any` where the user stated the unit.
+    """The unit of a log's times, and their origin: `epoch`, the log's `start`, or `any` if the user set the unit.
 
     >>> str(Unit("us", "epoch")), Unit("ms", "start").parse("27.5")
     ('epoch microseconds', 27500000)
@@ -43,33 +43,33 @@ class Unit:
         return {"epoch": "epoch {}", "start": "{} from the start", "any": "{}"}[self.span].format(WORDS[self.name])
 
     def parse(self, value: Any) -> int:
-        """The time in nanoseconds, exact for whole numbers and decimal strings; a fractional float to the microsecond.
+        """The time in nanoseconds: exact for whole numbers and decimal strings, to the microsecond for other floats.
 
-        RowError, without the value, where it does not fit: another magnitude, no number, negative.
+        RowError, without the value, if it is negative, not a number, or of another magnitude than this unit.
         """
         ns = _from_iso(value) if self.name == "iso" else _from_number(value, POWERS[self.name])
         low, high = SPANS[self.span]
         if ns < 0:
-            raise RowError("the time is negative, or before 1970.")
+            raise RowError("the time is negative or before 1970.")
         if self.name == "iso" and ns >= END_NS:
-            raise RowError("the time is after the year 2262, the last one of times in 64 bits.")
+            raise RowError("the time is after the year 2262, the end of 64-bit nanoseconds.")
         if not low <= ns < high:
-            raise RowError(f"the time is of another magnitude than {self}.", hint="Try --time-unit.")
+            raise RowError(f"the time does not fit the log's unit, {self}.", hint="Set --time-unit.")
         return ns
 
 
 def stated(name: str) -> Unit:
-    """The unit of that name, for times that count from anywhere; UsageError if there is none."""
+    """The unit that the user set, for times of any origin; UsageError for an unknown name."""
     if name not in CHOICES[1:]:
-        raise UsageError(f"there is no time unit {name!r}; it is one of {', '.join(CHOICES)}.")
+        raise UsageError(f"--time-unit {name!r} is unknown. Choose one of: {', '.join(CHOICES)}.")
     return Unit(name)
 
 
 def detect(values: Iterable[Any], default: str | None = None) -> Unit | None:
-    """The unit that most of the times among `values` fit, or None where none of them is a time.
+    """The unit that fits most of the values, or None if none of them is a time.
 
-    `default` is the unit of numbers too small to be epoch times, where the field is known to hold, say, seconds.
-    RowError where no unit fits more than half of them; those that do not fit the unit found will not parse.
+    `default` is the unit of numbers that are too small to be epoch times, if the field's definition tells it.
+    RowError if no unit fits more than half of the values. Values that do not fit the unit will not parse.
 
     >>> str(detect([1760995776640783, "1760995776650000"]))
     'epoch microseconds'
@@ -78,19 +78,19 @@ def detect(values: Iterable[Any], default: str | None = None) -> Unit | None:
     """
     kinds = Counter(kind for value in values if (kind := _kind(value)))
     if kinds["fractional"]:
-        kinds["fractional"] += kinds.pop("whole", 0)  # 0, 0.5, 1: one fraction says what the whole ones count
+        kinds["fractional"] += kinds.pop("whole", 0)  # 0, 0.5, 1: one fraction shows that all are seconds
     if not kinds.total():
         return None
     kind, times = kinds.most_common(1)[0]
     if kind == "unclear" or 2 * times <= kinds.total():
-        found = "no unit that is known by its size" if kind == "unclear" else "several units"
-        raise RowError(f"the times of the first rows fit {found}.", hint=f"Try --time-unit {'|'.join(CHOICES[1:])}.")
+        units = "no unit" if kind == "unclear" else "several units"
+        raise RowError(f"the times of the first rows fit {units}.", hint=f"Set --time-unit {'|'.join(CHOICES[1:])}.")
     if kind in ("whole", "fractional"):
         return Unit(default or ("ms" if kind == "whole" else "s"), "start")
     return Unit(kind, "any" if kind == "iso" else "epoch")
 
 
-# a sign, digits, a fraction, an exponent; lengths are bounded so that no string makes a giant of a number
+# a sign, digits, a fraction, an exponent; bounded, so that no string becomes a giant number
 _DECIMAL = re.compile(r"\s*([+-]?)(\d{1,40})(?:\.(\d{0,40}))?(?:[eE]([+-]?\d{1,2}))?\s*", re.ASCII)
 _ISO = re.compile(
     r"\s*(\d{4}-?\d\d-?\d\d)(?:[Tt ](\d\d:?\d\d)(?:(:?\d\d)(?:[.,](\d+))?)?)?\s*(Z|z|UTC|[+-]\d\d(?::?\d\d)?)?\s*",
@@ -100,7 +100,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _kind(value):
-    """s, ms, us, ns or iso; whole or fractional where the number is too small; unclear; None for what is no time."""
+    """s, ms, us, ns or iso; "whole" or "fractional" if too small for an epoch; "unclear"; None = not a time."""
     if type(value) is str:
         if not _DECIMAL.fullmatch(value):
             return "iso" if _ISO.fullmatch(value) else None
@@ -119,11 +119,11 @@ def _from_number(value, power):
     if type(value) is int:
         return value * 10**power
     if type(value) is float and abs(value) < END_NS:  # NaN is not
-        # a float of today's seconds resolves a quarter of a microsecond: digits below are noise
+        # a float of today's seconds resolves a quarter of a microsecond: digits below that are noise
         return int(value) * 10**power if value.is_integer() else round(value * 10.0 ** (power - 3)) * 1000
     match = _DECIMAL.fullmatch(value) if type(value) is str else None
     if not match:
-        raise RowError("the time is not a number, as the other times are.", hint="Try --time-unit.")
+        raise RowError("the time is not a number, but the other times are numbers.", hint="Set --time-unit.")
     sign, whole, fraction, exponent = match.groups(default="")
     digits, shift = int(whole + fraction), power - len(fraction) + int(exponent or 0)
     ns = digits * 10**shift if shift >= 0 else (digits + 10**-shift // 2) // 10**-shift
@@ -134,10 +134,10 @@ def _from_iso(value):
     match = _ISO.fullmatch(value) if type(value) is str else None
     moment = _moment(*match.group(1, 2, 3, 5)) if match else None
     if moment is None:
-        raise RowError("the time is not ISO 8601.", hint="Try --time-unit.")
-    since = moment - _EPOCH
-    # the fraction apart: datetime holds no nanoseconds
-    return (since.days * 86_400 + since.seconds) * 10**9 + int((match[4] or "")[:9].ljust(9, "0"))
+        raise RowError("the time is not ISO 8601.", hint="Set --time-unit.")
+    since_epoch = moment - _EPOCH
+    # the fraction is added separately: datetime has no nanoseconds
+    return (since_epoch.days * 86_400 + since_epoch.seconds) * 10**9 + int((match[4] or "")[:9].ljust(9, "0"))
 
 
 def _moment(day, minutes, seconds, zone):

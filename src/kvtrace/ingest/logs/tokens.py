@@ -1,8 +1,8 @@
-"""Requests that are already tokenised, as vLLM logs them with return_token_ids: nothing to render, exact by nature.
+"""Tokenised requests, as vLLM logs them with return_token_ids. They need no tokenizer and are exact.
 
 `prompt_token_ids` in the row, the response, its first choice or the request; `token_ids` or `output_token_ids`
-likewise, else a length (`output_length`, `usage.completion_tokens`). Rows are flat or pairs (see pairs.py); times and
-the rest as in openai.py.
+likewise, else a length (`output_length`, `usage.completion_tokens`). Rows are flat or pairs (see pairs.py). Times and
+the other fields are read as in openai.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .record import Record
 
 
 def read(row: dict) -> Record:
-    """The Record of one tokenised request; RowError where the row is not of this form.
+    """The Record of one tokenised request; RowError if the row does not have this format.
 
     >>> read({"timestamp": 0, "prompt_token_ids": [1, 2, 3], "token_ids": [4]}).token_ids
     array('I', [1, 2, 3])
@@ -21,7 +21,7 @@ def read(row: dict) -> Record:
     requests, responses = pairs.split(row)
     record = fields.common(pairs.places(requests, responses), *pairs.time_of(requests, responses))
     _put_media(record, requests)
-    mapped, path = fields.find(requests[:1], "input")  # where a map puts the prompt
+    mapped, path = fields.find(requests[:1], "input")  # a field map puts the prompt there
     fields.put_prompt(record, *((mapped, path) if mapped is not None else _prompt_ids(requests, responses)))
     if record.output_length is None:
         usage = pairs.usage(responses)
@@ -31,7 +31,7 @@ def read(row: dict) -> Record:
 
 
 def matches(row: dict) -> bool:
-    """Whether the row looks like one of this form."""
+    """Whether the row has this format."""
     requests, responses = pairs.split(row)
     return _prompt_ids(requests, responses)[0] is not None
 
@@ -47,7 +47,7 @@ def _output(requests, responses):
 
 
 def _put_media(record, requests):
-    """Two images stand in a prompt as the same placeholder tokens: what tells them apart is in the messages."""
+    """Take the identity of media from the messages: in token ids, all images are the same placeholder tokens."""
     messages, path = fields.find(requests, "messages")
     if messages is not None:
         fields.put_messages(record, messages, path)

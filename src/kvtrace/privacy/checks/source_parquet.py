@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ def _from_columns(
         cache.add(_piece(columns, row))
         row += len(columns)
         extra = {name: strings.pool(values) for name, values in columns.extra.items()}
-        no_outputs = None if columns.output_ids is None else []
+        no_outputs: Any = None if columns.output_ids is None else []
         whole.add(replace_columns(columns, hash_ids=[], output_ids=no_outputs, extra=extra))
     columns = whole.columns()
     fields = {name: getattr(columns, name) for name in KNOWN} | columns.extra

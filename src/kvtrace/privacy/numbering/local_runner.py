@@ -14,9 +14,10 @@ class LocalRunner:
     [2, 3]
     """
 
-    is_far = False
+    is_far: bool = False
+    workers: int
 
-    def __init__(self, workers: int | None = None):
+    def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or cores()
 
     def map(self, function: Callable, items: Sequence) -> Iterator:

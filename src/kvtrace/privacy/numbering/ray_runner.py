@@ -11,7 +11,8 @@ RETRIES = 5
 class RayRunner:
     """Runs tasks on the cluster that `on_ray` connected to."""
 
-    is_far = True
+    is_far: bool = True
+    workers: int
 
     def __init__(self, workers: int):
         self.workers = workers

@@ -1,4 +1,4 @@
-"""The plots of the report, in the order they stand on the page: one file and one row each."""
+"""The plots of the report, in the order of the page: one file and one row for each plot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from . import (
     arrivals,
     block_size,
-    hit_curve,
+    capacity,
     lengths,
     over_time,
     popularity,
@@ -19,7 +19,7 @@ from . import (
 from .plot import Plot, Study
 
 PLOTS: dict[str, Callable[[Study], Plot]] = {
-    "hit-curve": hit_curve.plot,
+    "hit-curve": capacity.plot,
     "hits-over-time": over_time.plot,
     "requests": requests.plot,
     "block-size": block_size.plot,

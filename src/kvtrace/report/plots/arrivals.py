@@ -37,4 +37,4 @@ def plot(study: Study) -> Plot:
 
 
 def _plot(panels):
-    return Plot("Arrivals", "When load comes, and how evenly.", panels)
+    return Plot("Arrivals", "The load over time, and its variation.", panels)

@@ -1,4 +1,4 @@
-"""Hit rate against block size: the same requests cut into blocks that are 2, 4, 8, ... times as large."""
+"""Hit rate by block size: the same requests in blocks that are 2, 4, 8, ... times as large."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import numpy as np
 from ...analysis.block_sizes import by_block_size
 from .plot import Axis, Panel, Plot, Series, Study
 
-MOST_FOLDS = 10
+MAX_DOUBLINGS = 10
 
 
 def plot(study: Study) -> Plot:
-    """Block and token hit rates at the trace's block size and its multiples, nothing ever evicted.
+    """Block and token hit rates at the trace's block size and its multiples, without eviction.
 
     >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0 1 2 3", "0 1 2 3"))).panels[0].series[0].x.tolist()
     [1, 2, 4]
     """
-    title, trace = "Hit rate by block size", study.trace
+    title, trace = "Block and token hit rate", study.trace
     longest = int(trace.prompt_blocks.max())
     if longest < 2:
         return _plot(Panel(title, missing="no prompt is longer than one block."))
-    factors = [2**power for power in range(MOST_FOLDS + 1) if 2**power < 2 * longest]
+    factors = [2**power for power in range(MAX_DOUBLINGS + 1) if 2**power < 2 * longest]
     sizes, blocks, tokens = [], [], []
     for factor in factors:
         (folded,) = by_block_size(trace, [factor])
-        if not folded.blocks:  # dropped tails: no prompt fills such a block
+        if not folded.blocks:  # partial blocks are dropped, and no prompt fills a block of this size
             break
         sizes.append(folded.block_size)
         blocks.append(folded.hits.block_hit_rate)
@@ -37,10 +37,10 @@ def plot(study: Study) -> Plot:
     ]
     ticks = {float(size): f"{size // 1024}k" if size % 1024 == 0 else f"{size}" for size in sizes}
     top = max(*blocks, *tokens)
-    x = Axis("tokens a block", log=True, ticks=ticks)
+    x = Axis("tokens per block", log=True, ticks=ticks)
     return _plot(Panel(title, x, Axis("hit rate", percent=True, limits=(0, min(1.0, top * 1.15) or 1.0)), series))
 
 
 def _plot(panel):
-    says = "What larger blocks cost: a prefix is shared in whole blocks. Nothing is ever evicted."
-    return Plot("Hit rate against block size", says, [panel])
+    explanation = "The cost of larger blocks: requests share a prefix in whole blocks only. Without eviction."
+    return Plot("Hit rate by block size", explanation, [panel])

@@ -1,4 +1,4 @@
-"""Input and output lengths: how each is distributed, and the two together."""
+"""Input and output lengths: their distributions, and their joint density."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def plot(study: Study) -> Plot:
     series, notes = [], []
     for colour, (name, tokens) in enumerate(lengths.items()):
         if not tokens.all():
-            notes.append(f"{name}: {100 * (tokens == 0).mean():.2g}% are 0, left of the axis.")
+            notes.append(f"{name}: {100 * (tokens == 0).mean():.2g}% are 0 and not shown.")
         if tokens.any():
             series.append(_histogram(name, tokens[tokens > 0], len(trace), colour))
     return Plot(
         "Lengths",
-        "How long prompts and outputs are; lengths span decades, so the axes are logarithmic.",
+        "Lengths of prompts and outputs, on logarithmic axes.",
         [
             Panel("Input and output length", TOKENS, SHARE, series, note=" ".join(notes)),
             cdf("Cumulative", TOKENS, *((name, tokens, None) for name, tokens in lengths.items())),
@@ -39,7 +39,7 @@ def plot(study: Study) -> Plot:
 def _histogram(name, tokens, requests, colour):
     edges = log_edges(tokens)
     share = np.histogram(tokens, edges)[0] / requests
-    return Series(name, np.repeat(edges, 2)[1:-1], np.repeat(share, 2), colour)  # as the outline of its bars
+    return Series(name, np.repeat(edges, 2)[1:-1], np.repeat(share, 2), colour)  # the outline of the bars
 
 
 def _joint(trace):

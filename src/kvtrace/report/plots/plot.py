@@ -1,6 +1,6 @@
-"""What a plot is before anybody draws it: panels of series over two axes, small enough for a page.
+"""The data of a plot: panels of series over two axes, thinned to the size of a page.
 
-A plot's file makes one of these; `interactive` draws it with plotly and `paper` with matplotlib, from the same data.
+Each plot module returns a `Plot`. `interactive` draws it with plotly, and `paper` draws it with matplotlib.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ...analysis.summary import Summary, analyze
 from ...trace.hits import unlimited_hits
 from ...trace.trace import Trace
 
-POINTS = 400  # of a curve: more than a screen shows
+POINTS = 400  # of a curve, more than a screen shows
 BINS = 120  # of a time axis
-LINEAR = 20  # the greatest ratio of values that an axis shows well without logarithms
+MAX_LINEAR_RATIO = 20  # largest ratio of values on a linear axis
 
 
 class Study:
-    """A trace and what several plots need of it, each worked out once."""
+    """A trace, with the results that several plots share, each computed once."""
 
     def __init__(self, trace: Trace, name: str = "trace", kv_bytes_per_token: int | None = None):
         self.trace, self.name, self.kv_bytes_per_token = trace, name, kv_bytes_per_token
@@ -34,24 +34,24 @@ class Study:
 
     @cached_property
     def hit_blocks(self) -> np.ndarray:
-        """Hit blocks of each request, nothing ever evicted."""
+        """Hit blocks of each request without eviction."""
         return unlimited_hits(self.trace)
 
     @cached_property
     def curve(self) -> HitCurve:
-        """LRU at every capacity."""
+        """The hit curve."""
         return hit_curve(self.trace)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: what it shows and in which unit."""
+    """An axis with its title and unit."""
 
     title: str
     log: bool = False
     percent: bool = False  # values are shares
-    limits: tuple[float, float] | None = None  # where the data don't tell; (0, 0) is from 0 to wherever they end
-    ticks: dict[float, str] | None = None  # value -> label, where the plain number won't do
+    limits: tuple[float, float] | None = None  # None: from the data; (0, 0): from 0 to the end of the data
+    ticks: dict[float, str] | None = None  # value -> label, in place of plain numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Series:
     name: str
     x: np.ndarray
     y: np.ndarray
-    colour: int = 0  # place in the palette
+    colour: int = 0  # index into the palette
     style: str = "line"  # one of STYLES
 
 
@@ -79,15 +79,15 @@ class Density:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One pair of axes, or the reason why there is nothing to draw."""
+    """One pair of axes, or the reason for a missing drawing."""
 
     title: str
     x: Axis = Axis("")
     y: Axis = Axis("")
     series: list[Series] = field(default_factory=list)
     density: Density | None = None
-    note: str = ""  # what the drawing can't show
-    missing: str = ""
+    note: str = ""  # values that the drawing cannot show
+    missing: str = ""  # reason, if there is nothing to draw
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,14 +95,14 @@ class Plot:
     """Panels that answer one question."""
 
     title: str
-    says: str  # how to read it, in a sentence or two
+    explanation: str  # how to read the plot, in one or two sentences
     panels: list[Panel]
 
 
 def cdf(title: str, axis: Axis, *samples: tuple[str, np.ndarray, np.ndarray | None], why: str = "") -> Panel:
-    """The cumulative distributions of some samples (name, values, how many each stands for).
+    """The cumulative distributions of samples (name, values, counts).
 
-    `why` is the reason given where there are no values.
+    `why` is the reason to show if there are no values.
 
     >>> panel = cdf("Lengths", Axis("tokens"), ("ISL", np.array([1, 2, 2, 3]), None))
     >>> panel.series[0].y.tolist()
@@ -111,34 +111,34 @@ def cdf(title: str, axis: Axis, *samples: tuple[str, np.ndarray, np.ndarray | No
     parts = [(name, *cumulative(values, counts)) for name, values, counts in samples if len(values)]
     if not parts:
         return Panel(title, missing=why or "there are no values.")
-    if axis.log and not _spans([value for _, value, _ in parts]):
+    if axis.log and not _needs_log_axis([value for _, value, _ in parts]):
         axis = replace(axis, log=False, limits=(0, 0))
-    every = np.concatenate([value for _, value, _ in parts])
-    low, high = float(every[every > 0].min()) if axis.log else 0.0, float(every.max())
+    together = np.concatenate([value for _, value, _ in parts])
+    low, high = float(together[together > 0].min()) if axis.log else 0.0, float(together.max())
     series, notes = [], []
     for colour, (name, value, share) in enumerate(parts):
         x, y = _across(value, share, low, high)
         series.append(Series(name, x, y, colour, "step"))
         if axis.log and value[0] <= 0:
-            notes.append(f"{name}: {100 * share[value <= 0][-1]:.2g}% are 0, left of the axis.")
+            notes.append(f"{name}: {100 * share[value <= 0][-1]:.2g}% are 0 and not shown.")
     return Panel(title, axis, Axis("cumulative share", percent=True, limits=(0, 1)), series, note=" ".join(notes))
 
 
 def _across(value, share, low, high):
-    """A cumulative distribution from one end of its axis to the other; what lies before is where it begins."""
+    """Extend a cumulative distribution over the whole axis; it starts at the share of the values before the axis."""
     before = share[value < low][-1] if (value < low).any() else 0.0
     share, value = share[value >= low], value[value >= low]
     return np.concatenate([[low], value, [high]]), np.concatenate([[before], share, [1.0]])
 
 
-def _spans(values) -> bool:
-    """Whether the values above 0 differ so much that only a logarithmic axis shows them."""
+def _needs_log_axis(values) -> bool:
+    """Whether the ratio of the positive values is too large for a linear axis."""
     above = [part[part > 0] for part in values if (part > 0).any()]
-    return bool(above) and max(part.max() for part in above) > LINEAR * min(part.min() for part in above)
+    return bool(above) and max(part.max() for part in above) > MAX_LINEAR_RATIO * min(part.min() for part in above)
 
 
 def cumulative(values: np.ndarray, counts: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct values and the share of the sample up to each; a few hundred of them, evenly by share, where many.
+    """Distinct values and the share of the sample up to each, thinned to a few hundred points that are even in share.
 
     >>> [part.tolist() for part in cumulative(np.array([5, 1]), np.array([1, 3]))]
     [[1, 5], [0.75, 1.0]]
@@ -147,9 +147,9 @@ def cumulative(values: np.ndarray, counts: np.ndarray | None = None) -> tuple[np
         return np.zeros(0), np.zeros(0)
     counts = np.ones(len(values), dtype=np.int64) if counts is None else counts
     order = np.argsort(values, kind="stable")
-    value, reached = values[order], np.cumsum(counts[order])
+    value, cumulated = values[order], np.cumsum(counts[order])
     last = np.append(value[1:] != value[:-1], True)
-    value, share = value[last], reached[last] / reached[-1]
+    value, share = value[last], cumulated[last] / cumulated[-1]
     if len(value) > POINTS:
         at = np.searchsorted(share, np.linspace(share[0], 1, POINTS))
         at = np.unique(np.minimum(np.concatenate([[0], at]), len(value) - 1))
@@ -158,7 +158,7 @@ def cumulative(values: np.ndarray, counts: np.ndarray | None = None) -> tuple[np
 
 
 def time_bins(trace: Trace, bins: int = BINS) -> tuple[np.ndarray, np.ndarray, str, float]:
-    """Each request's bin of the time axis, the bins' middles, the unit they are in and its milliseconds.
+    """(bin of each request, middle of each bin, unit of the time axis, milliseconds of the unit).
 
     >>> from kvtrace.trace.building import toy
     >>> time_bins(toy("0", "1", "2", gap_ms=1000), 2)[0].tolist()
@@ -171,7 +171,7 @@ def time_bins(trace: Trace, bins: int = BINS) -> tuple[np.ndarray, np.ndarray, s
 
 
 def time_unit(duration_ms: float) -> tuple[str, float]:
-    """The unit to show a duration in, and its milliseconds.
+    """The unit of a duration on an axis, and its milliseconds.
 
     >>> time_unit(3_600_000)
     ('min', 60000.0)
@@ -186,14 +186,14 @@ NO_DURATION = "all requests arrive at the same time."
 
 
 def log_edges(values: np.ndarray, per_decade: int = 20) -> np.ndarray:
-    """Edges of logarithmic bins that hold all values above 0."""
+    """Edges of logarithmic bins around all values, which are positive."""
     low, high = np.log10(values.min()), np.log10(values.max())
     first, last = np.floor(low * per_decade), np.floor(high * per_decade) + 1
     return 10 ** (np.arange(first, last + 1) / per_decade)
 
 
 def log_ticks(low: float, high: float, steps: tuple[int, ...] | None = None) -> list[float]:
-    """Round values for a logarithmic axis: 1, 2, 5 of each power of ten where it is short, else the powers.
+    """Ticks of a logarithmic axis: 1, 2, 5 times each power of ten on a short axis, else the powers of ten.
 
     >>> log_ticks(300, 40_000)
     [500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0]
@@ -207,7 +207,7 @@ def log_ticks(low: float, high: float, steps: tuple[int, ...] | None = None) -> 
 
 
 def short(value: float) -> str:
-    """A number as an axis shows it.
+    """A number as an axis label.
 
     >>> [short(value) for value in (0.05, 20, 1500, 2e6, 3e9)]
     ['0.05', '20', '1.5k', '2M', '3G']

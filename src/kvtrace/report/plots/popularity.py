@@ -30,9 +30,9 @@ def plot(study: Study) -> Plot:
     else:
         shares = Panel(
             title,
-            Axis("most used blocks, share of all", log=True, percent=True),
+            Axis("most used blocks, share of all blocks", log=True, percent=True),
             Axis("share of all reuse", percent=True, limits=(0, 1)),
             [Series("reuse", rank / len(uses), reuse[rank - 1] / reuse[-1])],
         )
-    says = "How far reuse is concentrated: a few shared system prompts, or many conversations of their own."
-    return Plot("Block popularity", says, [frequency, shares])
+    explanation = "The concentration of reuse: on a few shared system prompts, or over many separate conversations."
+    return Plot("Block popularity", explanation, [frequency, shares])

@@ -1,4 +1,4 @@
-"""What each request hits: the share of its blocks, and how many tokens long the hit is."""
+"""Hits of single requests: the share of hit blocks, and the number of hit tokens."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ BARS = 20
 
 
 def plot(study: Study) -> Plot:
-    """Distributions of per-request hit rate and hit length, nothing ever evicted.
+    """Distributions of per-request hit rate and hit length, without eviction.
 
     >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0 1", "0 2"))).panels[0].series[0].y.tolist()[::10]
     [0.5, 0.5]
     """
     trace = study.trace
-    holding = trace.prompt_blocks > 0
-    rate = study.hit_blocks[holding] / trace.prompt_blocks[holding]
+    has_blocks = trace.prompt_blocks > 0
+    rate = study.hit_blocks[has_blocks] / trace.prompt_blocks[has_blocks]
     share = np.histogram(rate, BARS, (0, 1))[0] / len(rate)
     rates = Panel(
         "Hit rate of each request",
@@ -28,7 +28,10 @@ def plot(study: Study) -> Plot:
     )
     tokens = np.minimum(study.hit_blocks * trace.block_size, trace.input_length)
     lengths = cdf(
-        "Hit length of each request", Axis("hit tokens", log=True), ("hit lengths", tokens, None), why="nothing hits."
+        "Hit length of each request",
+        Axis("hit tokens", log=True),
+        ("hit lengths", tokens, None),
+        why="no request has a hit.",
     )
-    says = "Whether a few requests hit nearly all of their blocks or many hit a little. Nothing is ever evicted."
-    return Plot("Hits of single requests", says, [rates, lengths])
+    explanation = "Whether a few requests hit nearly all of their blocks, or many requests hit a few. Without eviction."
+    return Plot("Hits of single requests", explanation, [rates, lengths])

@@ -1,4 +1,4 @@
-"""Reuse: how long, and how many other blocks, lie between two uses of a block."""
+"""Reuse: the time, and the number of other blocks, between two uses of a block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def plot(study: Study) -> Plot:
     [0.0, 1.0, 2.0, 2.0]
     """
     why = "no block is used twice."
-    times, counts = reuse_times(study.trace, study.curve.found)
+    times, counts = reuse_times(study.trace, study.curve.segments)
     unit, ms = time_unit(float(times.max(initial=0)))
     panels: list[Panel] = [
         cdf(
@@ -26,9 +26,11 @@ def plot(study: Study) -> Plot:
         cdf(
             "Reuse distance",
             Axis("distinct blocks since the last use", log=True),
-            ("reuse distances", *reuse_distances(study.trace, study.curve.found)),
+            ("reuse distances", *reuse_distances(study.trace, study.curve.segments)),
             why=why,
         ),
     ]
-    says = "How long blocks must be kept, in time and in blocks; each use of a block but its first counts once."
-    return Plot("Reuse time and distance", says, panels)
+    explanation = (
+        "How long a cache must keep blocks, in time and in blocks. Each use of a block except the first counts once."
+    )
+    return Plot("Reuse time and distance", explanation, panels)

@@ -1,10 +1,10 @@
-"""Conversations: their turns, how context grows from turn to turn, and what each turn hits."""
+"""Sessions: their turns, the growth of the context, and the hits of each turn."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ...analysis.turns import Sessions
+from ...analysis.turns import SessionStatistics
 from .plot import Axis, Panel, Plot, Series, Study, cumulative
 
 TITLES = ("Turns per session", "Context by turn", "Block hit rate by turn")
@@ -18,10 +18,10 @@ def plot(study: Study) -> Plot:
     >>> plot(Study(toy("0 1", "0 2"))).panels[0].missing
     'the trace has no sessions.'
     """
-    found, session = study.summary.sessions, study.trace.session
-    says = "How conversations grow. Later turns than the last are counted with it; nothing is ever evicted."
-    if found is None or session is None:
-        return Plot("Sessions", says, [Panel(title, missing=NO_SESSIONS) for title in TITLES])
+    sessions, session = study.summary.sessions, study.trace.session
+    explanation = "The growth of sessions. Turn 20 includes all later turns. Without eviction."
+    if sessions is None or session is None:
+        return Plot("Sessions", explanation, [Panel(title, missing=NO_SESSIONS) for title in TITLES])
     turns = np.bincount(session[session >= 0])
     value, share = cumulative(turns[turns > 0])
     distribution = Panel(
@@ -30,24 +30,26 @@ def plot(study: Study) -> Plot:
         Axis("sessions with more turns", percent=True, limits=(0, 1)),
         [Series("sessions", np.concatenate([[1], value]), np.concatenate([[1.0], 1 - share]), 0, "step")],
     )
-    return Plot("Sessions", says, [distribution, *_by_turn(found)])
+    return Plot("Sessions", explanation, [distribution, *_by_turn(sessions)])
 
 
-def _by_turn(found: Sessions):
-    turn = np.arange(1, len(found.by_turn) + 1)
+def _by_turn(sessions: SessionStatistics):
+    turn = np.arange(1, len(sessions.by_turn) + 1)
     ticks = {
         float(t): group.name
-        for t, group in zip(turn, found.by_turn, strict=True)
+        for t, group in zip(turn, sessions.by_turn, strict=True)
         if t == 1 or t % 5 == 0 or len(turn) < 8
     }
     axis = Axis("turn", ticks=ticks)
     lengths = {"mean prompt": "mean", "median prompt": "median"}
     context = [
-        Series(name, turn, np.array([getattr(group.input_length, figure) for group in found.by_turn]), colour, "dots")
+        Series(
+            name, turn, np.array([getattr(group.input_length, figure) for group in sessions.by_turn]), colour, "dots"
+        )
         for colour, (name, figure) in enumerate(lengths.items())
     ]
     rates = [
-        Series("block hit rate", turn, np.array([group.hits.block_hit_rate for group in found.by_turn]), 0, "dots")
+        Series("block hit rate", turn, np.array([group.hits.block_hit_rate for group in sessions.by_turn]), 0, "dots")
     ]
     return [
         Panel(TITLES[1], axis, Axis("tokens", limits=(0, 0)), context),

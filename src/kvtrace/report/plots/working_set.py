@@ -1,4 +1,4 @@
-"""The working set over time: distinct blocks since the beginning, and in each window."""
+"""The working set over time: distinct blocks, cumulative and in each window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WINDOWS = 30
 
 
 def plot(study: Study) -> Plot:
-    """Distinct blocks since the beginning and in windows.
+    """Distinct blocks, cumulative and in windows.
 
     >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0 1", "0 2"))).panels[0].series[0].y[-1].item()
@@ -21,19 +21,19 @@ def plot(study: Study) -> Plot:
     """
     title, trace = "Distinct blocks over time", study.trace
     duration = float(trace.timestamp[-1])
-    says = "How fast new blocks come, and how many are in use at a time: what a cache would have to hold."
+    explanation = "The rate of new blocks, and the number of blocks in use at a time."
     if not duration:
-        return Plot("Working set", says, [Panel(title, missing=NO_DURATION)])
+        return Plot("Working set", explanation, [Panel(title, missing=NO_DURATION)])
     which, middle, unit, ms = time_bins(trace, WINDOWS)
     length = duration / WINDOWS
     ends = np.searchsorted(which, np.arange(WINDOWS + 1))  # window -> its first request; rows are in time order
     seen = np.concatenate([[0], np.cumsum(first_seen(trace))])[trace.offsets]
     inside = [np.unique(trace.hash_ids[trace.offsets[a] : trace.offsets[b]]).size for a, b in pairwise(ends)]
     series = [
-        Series("since the beginning", np.arange(WINDOWS + 1) * length / ms, seen[ends], 0),
+        Series("cumulative", np.arange(WINDOWS + 1) * length / ms, seen[ends], 0),
         Series(
             f"in windows of {length / time_unit(length)[1]:.3g} {time_unit(length)[0]}", middle, np.array(inside), 1
         ),
     ]
     time, blocks = Axis(f"time ({unit})", limits=(0, 0)), Axis("blocks", limits=(0, 0))
-    return Plot("Working set", says, [Panel(title, time, blocks, series)])
+    return Plot("Working set", explanation, [Panel(title, time, blocks, series)])

@@ -1,4 +1,4 @@
-"""The compiled event loop of serving: routers, many instances, time."""
+"""The compiled event loop of the serving simulation: routers, instances, time."""
 
 from ..._base.built import require_built
 

@@ -1,28 +1,16 @@
-"""Many caches behind a router: one request at a time, or each live for a known time.
+"""Several caches behind a router; requests run one at a time, or each is live for a known time.
 
 Twin: tests/reference/fleet.py.
 """
 
 import cython
 import numpy as np
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import Engine
-    from cython.cimports.kvtrace.serving.core.router import Router
-
-ONE = cython.declare(cython.int, 0)  # kinds of schedule, as core/engine.py has them
+from cython.cimports.kvtrace.cache.core.engine import SERIAL, Engine
+from cython.cimports.kvtrace.serving.core.router import Router
 
 
-@cython.final
-@cython.cclass
 class Fleet:
-    """Engines over the same jobs, and who is sent to which; requests end by the schedule of the first."""
-
-    engines: list
-    router: Router
-    held: cython.const[cython.longlong][::1]  # request -> tokens that it holds while it is live
-    instance: cython.int[::1]  # request -> the engine that served it, -1 = none yet
-    row: cython.Py_ssize_t
+    """Engines over the same block demand, and the engine of each request; the first engine's schedule ends requests."""
 
     def __init__(self, engines, router, held):
         self.engines, self.router = engines, router
@@ -32,16 +20,16 @@ class Fleet:
 
     @property
     def done(self):
-        """Requests that were served so far."""
+        """Number of requests that were run so far."""
         return self.row
 
     @property
     def instances(self):
-        """The engine of each request."""
+        """The index of each request's engine."""
         return np.asarray(self.instance)
 
     def advance(self, rows):
-        """Serve so many more requests."""
+        """Run the next `rows` requests."""
         row: cython.Py_ssize_t
         stop: cython.Py_ssize_t = min(self.row + rows, self.instance.shape[0])
         chosen: cython.int
@@ -50,7 +38,7 @@ class Fleet:
         while self.row < stop:
             row = self.row
             self._retire(row, first)
-            self._tell()
+            self._update_router()
             chosen = self.router.send(row)
             engine = self.engines[chosen]
             engine.context.request = row
@@ -60,19 +48,18 @@ class Fleet:
             before = engine.early_frees
             engine.serve(row)
             if engine.early_frees != before:
-                self._count(chosen)
-            if first.kind == ONE:
+                self._recount_load(chosen)
+            if first.kind == SERIAL:
                 self._end(row)
             self.row = row + 1
 
     def close(self):
-        """Let all end, and recount each engine."""
+        """Finish all live requests and self-check each engine."""
         for engine in self.engines:
             engine.close()
 
-    @cython.cfunc
-    def _retire(self, row: cython.Py_ssize_t, first: Engine):
-        """Finish the requests that ended before a request comes, wherever they are."""
+    def _retire(self, row, first):
+        """Finish the requests that end before a request arrives, on all engines."""
         ending: cython.Py_ssize_t
         engine: Engine
         while first.ended < first.by_end.shape[0]:
@@ -84,26 +71,23 @@ class Fleet:
             if engine.admitted[ending]:
                 self._end(ending)
 
-    @cython.cfunc
-    def _end(self, row: cython.Py_ssize_t):
+    def _end(self, row):
         engine: Engine = self.engines[self.instance[row]]
         self.router.load[self.instance[row]] -= self.held[row]
         engine._end(row)
 
-    @cython.cfunc
-    def _count(self, chosen: cython.int):
-        """The live tokens of an engine that ended requests early, counted anew."""
+    def _recount_load(self, chosen):
+        """Recount the live tokens of an engine that freed requests early."""
         engine: Engine = self.engines[chosen]
         live = (np.asarray(engine.admitted) == 1) & (np.asarray(self.instance) == chosen)
         self.router.load[chosen] = int(np.asarray(self.held)[live].sum())
 
-    @cython.cfunc
-    def _tell(self):
-        """Tell the router who is live; nobody waits here, and live tokens stand for live blocks."""
+    def _update_router(self):
+        """Update the router's counts. No request waits here, and live blocks are estimated from live tokens."""
         i: cython.int
         engine: Engine
         router: Router = self.router
         for i in range(router.count):
             engine = self.engines[i]
-            router.here[i] = engine.live
+            router.active[i] = engine.live
             router.blocks[i] = router.load[i] / cython.cast(cython.double, router.size)

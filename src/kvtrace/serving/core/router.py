@@ -1,31 +1,21 @@
-"""Who is sent where: a request goes to one of many caches, by turns, by what it shares, or by how busy they are.
+"""Routing: sends each request to one of several engines, in turn, by prefix overlap, or by load.
 
-Whoever serves keeps for each cache what is not done yet there; the router looks at that, and asks the caches.
+The caller (a Fleet or a Serving) keeps each engine's load up to date. The router reads the loads and the caches.
 """
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.core.engine import Engine
 
-from kvtrace._base.errors import UsageError
-
-if cython.compiled:
-    from cython.cimports.kvtrace.cache.core.engine import Engine
-
-TURNS = cython.declare(cython.int, 0)  # the kinds of router: in turns,
-KEYED = cython.declare(cython.int, 1)  # by a number of each request's own,
-OVERLAP = cython.declare(cython.int, 2)  # where most blocks would hit,
-LOADED = cython.declare(cython.int, 3)  # where the fewest tokens are not done yet,
-AWARE = cython.declare(cython.int, 4)  # where the blocks to compute and those that are live are fewest,
-METRIC = cython.declare(cython.int, 5)  # or where tokens to compute times requests that are there are fewest
 KINDS = {"round-robin": TURNS, "sticky": KEYED, "overlap": OVERLAP, "least-loaded": LOADED, "kv-aware": AWARE,
          "lmetric": METRIC}  # fmt: skip
 
 
-@cython.cclass
 class Router:
-    """Sends requests to engines. Of each engine, whoever serves keeps up to date:
+    """Sends requests to engines. The caller keeps four counts of each engine up to date:
 
-    `load` tokens that are not done yet, `waiting` those of prompts to compute, `blocks` that are live, `here` requests.
+    `load` (tokens still to process), `waiting` (prompt tokens still to compute), `blocks` (live blocks) and `active`
+    (requests that have not ended).
     """
 
     def __init__(self, engines, kind, key, tokens, size):
@@ -36,17 +26,15 @@ class Router:
         self.load = np.zeros(count, dtype=np.int64)
         self.waiting = np.zeros(count, dtype=np.int64)
         self.sent = np.zeros(count, dtype=np.int64)
-        self.here = np.zeros(count, dtype=np.int64)
+        self.active = np.zeros(count, dtype=np.int64)
         self.blocks = np.zeros(count)
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def send(self, row: cython.Py_ssize_t) -> cython.int:
-        """The engine that a request goes to: that of the least cost, then the one sent fewest, then the first."""
+    def send(self, row):
+        """Route a request to the engine with the least cost. Ties: the first; least-loaded: fewest requests sent."""
         best: cython.int = 0
         i: cython.int
         cost: cython.double
-        least: cython.double = 0
+        lowest: cython.double = 0
         if self.kind == TURNS:
             best = cython.cast(cython.int, row % self.count)
         elif self.kind == KEYED:
@@ -54,14 +42,16 @@ class Router:
         else:
             for i in range(self.count):
                 cost = self._cost(row, i)
-                if i == 0 or cost < least or (cost == least and self.kind == LOADED and self.sent[i] < self.sent[best]):
-                    best, least = i, cost
+                if (
+                    i == 0
+                    or cost < lowest
+                    or (cost == lowest and self.kind == LOADED and self.sent[i] < self.sent[best])
+                ):
+                    best, lowest = i, cost
         self.sent[best] += 1
         return best
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=True)
-    def _cost(self, row: cython.Py_ssize_t, i: cython.int) -> cython.double:
+    def _cost(self, row, i):
         engine: Engine
         hit: cython.longlong
         size: cython.double = self.size
@@ -73,10 +63,4 @@ class Router:
             return -hit
         if self.kind == AWARE:
             return max(0.0, (self.waiting[i] + self.tokens[row]) / size - hit) + self.blocks[i]
-        return cython.cast(cython.double, max(0, self.tokens[row] - hit * self.size)) * (self.here[i] + 1)
-
-
-def check(router):
-    """UsageError where there is no such router."""
-    if router not in KINDS:
-        raise UsageError(f"there is no router {router!r}. Try {', '.join(KINDS)}.")
+        return cython.cast(cython.double, max(0, self.tokens[row] - hit * self.size)) * (self.active[i] + 1)

@@ -1,10 +1,10 @@
-"""Serving in time: instances that batch continuously, each with a queue and a prefix cache, behind a router.
+"""Serving simulation: instances with continuous batching, each with a queue and a prefix cache, behind a router.
 
-A step of an instance computes one token of each request that decodes and a chunk of the prompts that are prefilled; it
-takes what a roofline says. What hits shortens prefills, which changes when requests end, which changes what hits: the
-loop is closed here, event by event. Steps that only decode are taken many at a time, in closed form.
+A step of an instance computes one token of each decoding request and chunks of the prompts in prefill. A roofline model
+gives its time. Hits shorten prefills, which changes when requests end, which changes the hits; the simulation follows
+this loop event by event. Consecutive decode-only steps are combined in closed form.
 
-Twin: tests/reference/serving.py, one step after the other.
+Twin: tests/reference/serving.py, which takes each step separately.
 """
 
 from heapq import heappop, heappush
@@ -15,24 +15,21 @@ import numpy as np
 NEVER = cython.declare(cython.double, 1e300)
 
 
-@cython.cclass
 class Serving:
-    """Requests in order of arrival, and what becomes of each: its instance and times, in seconds.
+    """The requests in order of arrival, with the instance and the times in seconds of each.
 
-    `limits` are tokens a step, requests at once, blocks of an instance and tokens a block; `rates` seconds a token, a
-    pair of tokens, a step, a cached token that is read, and beside all that. `need` is how many blocks a request holds
-    at most.
+    `limits` and `cost` are dicts of the fields of BatchLimits and StepCost (serving.pxd). `need` is the maximum number
+    of blocks that a request holds.
     """
 
-    def __init__(self, engines, router, arrival, tokens, output, need, limits, rates, prefetches=True):
+    def __init__(self, engines, router, arrival, tokens, output, need, limits, cost, prefetches=True):
         rows = len(tokens)
         self.engines, self.router = engines, router
         self.arrival = np.ascontiguousarray(arrival, dtype=np.float64)
         self.tokens = np.ascontiguousarray(tokens, dtype=np.int64)
         self.output = np.ascontiguousarray(output, dtype=np.int64)
         self.need = np.ascontiguousarray(need, dtype=np.int64)
-        self.limits = np.ascontiguousarray(limits, dtype=np.int64)
-        self.rates = np.ascontiguousarray(rates, dtype=np.float64)
+        self.limits, self.cost = limits, cost
         self.instance = np.full(rows, -1, dtype=np.int32)
         self.done = np.zeros(rows, dtype=np.int64)
         self.cached = np.zeros(rows, dtype=np.int64)
@@ -45,8 +42,8 @@ class Serving:
         self.row = 0
 
     @property
-    def found(self):
-        """What became of the requests, by name: arrays of them all."""
+    def outcomes(self):
+        """Results by name: arrays with one value per request."""
         return {
             "instance": np.asarray(self.instance),
             "started": np.asarray(self.started),
@@ -57,19 +54,19 @@ class Serving:
 
     @property
     def busy(self):
-        """Seconds that each instance computed."""
+        """Seconds of computing of each instance."""
         return [cython.cast(Instance, one).busy for one in self.instances]
 
     def advance(self, rows):
-        """Let so many more requests arrive; returns how many have."""
+        """Let the next `rows` requests arrive; returns the number of requests that have arrived."""
         one: Instance
         chosen: cython.int
         stop: cython.Py_ssize_t = min(self.row + rows, self.tokens.shape[0])
         while self.row < stop:
             for one in self.instances:
                 one.run(self.arrival[self.row])
-            if self.need[self.row] <= self.limits[2]:  # else it is rejected: no instance holds it
-                self._tell()
+            if self.need[self.row] <= self.limits.blocks:  # else it is rejected: it does not fit any instance
+                self._update_router()
                 chosen = self.router.send(self.row)
                 self.instance[self.row] = chosen
                 one = self.instances[chosen]
@@ -78,32 +75,30 @@ class Serving:
         return self.row
 
     def close(self):
-        """Serve all that wait, then recount each cache."""
+        """Run all instances until no request is left, then self-check each cache."""
         one: Instance
         for one in self.instances:
             one.run(NEVER)
         for engine in self.engines:
             engine.close()
 
-    @cython.cfunc
-    def _tell(self):
-        """Tell the router how busy each instance is."""
+    def _update_router(self):
+        """Update the router's counts of each instance."""
         i: cython.int
         one: Instance
         router: Router = self.router
         for i in range(router.count):
             one = self.instances[i]
             router.load[i], router.waiting[i] = one.load, one.prefill
-            router.blocks[i], router.here[i] = one.reserved, one.waiting()
+            router.blocks[i], router.active[i] = one.reserved, one.active()
 
 
-@cython.cclass
 class Instance:
-    """One instance: who waits, whose prompt is computed, who decodes, and what time it is there.
+    """One instance: its waiting, prefilling and decoding requests, and its clock.
 
-    `queue` holds rows, the first to come at `head`; `decoding` is a heap of (step after which it ends, row); `context`
-    counts cached tokens of those that decode, `reserved` the blocks that live requests may come to hold, `prefill` the
-    tokens of prompts that are not computed yet, `load` all tokens of those that have not ended.
+    `queue` holds the waiting rows, the oldest at `head`. `decoding` is a heap of (step after which it ends, row).
+    `context` counts the cached tokens of decoding requests, `reserved` the blocks that live requests can come to hold,
+    `prefill` the prompt tokens still to compute, and `load` all tokens of requests that have not ended.
     """
 
     def __init__(self, engine, serving):
@@ -113,40 +108,35 @@ class Instance:
         self.now = self.busy = 0
         self.steps = self.batch = self.context = self.reserved = self.prefill = self.load = 0
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=False)
-    def waiting(self) -> cython.longlong:
-        """Requests that are here and have not ended."""
+    def active(self):
+        """Number of requests that have arrived and not ended."""
         return len(self.queue) - self.head + len(self.prefilling) + self.batch
 
-    @cython.cfunc
-    def take(self, row: cython.Py_ssize_t):
-        """A request arrives."""
+    def take(self, row):
+        """Add a request to the queue."""
         s: Serving = self.serving
-        if self.waiting() == 0:
+        if self.active() == 0:
             self.now = max(self.now, s.arrival[row])
         self.queue.append(row)
         self.prefill += s.tokens[row]
         self.load += s.tokens[row] + s.output[row]
 
-    @cython.cfunc
-    def run(self, until: cython.double):
-        """Take all steps that begin before a time."""
-        while self.now < until and self.waiting() > 0:
+    def run(self, until):
+        """Run all steps that begin before `until`."""
+        while self.now < until and self.active() > 0:
             self._admit()
             if self.prefilling:
                 self._mixed(until)
             else:
                 self._decode(until)
 
-    @cython.cfunc
     def _admit(self):
-        """Admit those that wait, in order, while there is room for all that they may come to hold."""
+        """Admit waiting requests in order, while there is room for all blocks that they can come to hold."""
         s: Serving = self.serving
         row: cython.Py_ssize_t
-        while self.head < len(self.queue) and len(self.prefilling) + self.batch < s.limits[1]:
+        while self.head < len(self.queue) and len(self.prefilling) + self.batch < s.limits.requests:
             row = self.queue[self.head]
-            if self.reserved + s.need[row] > s.limits[2]:
+            if self.reserved + s.need[row] > s.limits.blocks:
                 break
             self.head += 1
             self.reserved += s.need[row]
@@ -154,9 +144,10 @@ class Instance:
             self.engine.context.now = self.now * 1000
             self.engine.serve(row)
             s.started[row] = self.now
-            s.cached[row] = max(0, min(self.engine.hit[row] * s.limits[3], s.tokens[row] - 1))  # one is computed
-            if self.engine.lower(row):
-                self._bring_up(row)
+            hit_tokens: cython.longlong = self.engine.hit[row] * s.limits.block_size
+            s.cached[row] = max(0, min(hit_tokens, s.tokens[row] - 1))  # the last token is always computed
+            if self.engine.lower_tier_hits(row):
+                self._fetch_or_recompute(row)
             s.done[row] = s.cached[row]
             self.prefill -= s.cached[row]
             self.prefilling.append(row)
@@ -164,34 +155,32 @@ class Instance:
             del self.queue[: self.head]
             self.head = 0
 
-    @cython.cfunc
-    def _bring_up(self, row: cython.Py_ssize_t):
-        """Fetch what hit in lower tiers, or compute it again where that is sooner; a prompt waits for what is fetched.
+    def _fetch_or_recompute(self, row):
+        """Fetch the hits of lower tiers, or recompute them if that is faster. A prompt waits for its transfer.
 
-        With prefetching, the transfer began when the request arrived.
+        With prefetching, the transfer starts when the request arrives.
         """
         s: Serving = self.serving
-        upper: cython.double = max(0, s.cached[row] - self.engine.lower(row) * s.limits[3])
-        whole: cython.double = s.cached[row]
-        fetch: cython.double = self.engine.fetch_s(row)
+        upper: cython.double = max(0, s.cached[row] - self.engine.lower_tier_hits(row) * s.limits.block_size)
+        all_hits: cython.double = s.cached[row]
+        fetch: cython.double = self.engine.fetch_seconds(row)
         begins: cython.double = s.arrival[row] if s.prefetches else self.now
         left: cython.double = max(0.0, begins + fetch - self.now)
-        if left > s.rates[0] * (whole - upper) + s.rates[1] * (whole * whole - upper * upper):
+        if left > s.cost.token_s * (all_hits - upper) + s.cost.pair_s * (all_hits * all_hits - upper * upper):
             s.cached[row] = cython.cast(cython.longlong, upper)
         else:
             s.ready[row] = self.now + left
 
-    @cython.cfunc
-    def _mixed(self, until: cython.double):
-        """One step: a token of each that decodes, and chunks of prompts as far as the step's tokens go."""
+    def _mixed(self, until):
+        """One step: a token of each decoding request, and chunks of prompts up to the step's token limit."""
         s: Serving = self.serving
         row: cython.Py_ssize_t
         chunk: cython.longlong
-        budget: cython.longlong = max(s.limits[0] - self.batch, 1)
+        budget: cython.longlong = max(s.limits.step_tokens - self.batch, 1)
         tokens: cython.longlong = self.batch
         cached: cython.longlong = self.context
         pairs: cython.double = 0
-        there: cython.double
+        start: cython.double
         soonest: cython.double = NEVER
         chunks: list = []
         for item in self.prefilling:
@@ -202,13 +191,13 @@ class Instance:
                 soonest = min(soonest, s.ready[row])
                 continue
             chunk = min(max(s.tokens[row] - s.done[row], 1), budget)
-            there = s.done[row]
-            pairs += (there + chunk) * (there + chunk) - there * there
+            start = s.done[row]
+            pairs += (start + chunk) * (start + chunk) - start * start
             cached += s.done[row]
             tokens += chunk
             budget -= chunk
             chunks.append((row, chunk))
-        if not chunks and not self.batch:  # all wait for what is fetched
+        if not chunks and not self.batch:  # all prompts wait for their transfers
             self.now = min(soonest, until)
             return
         self._pass(self._time(tokens, pairs, cached))
@@ -219,21 +208,19 @@ class Instance:
             self.prefill -= chunk if s.tokens[row] else 0
             if s.done[row] >= s.tokens[row]:
                 self._first(row)
-        left: list = []
+        prefilling: list = []
         for item in self.prefilling:
             row = item
             if s.first[row] != s.first[row]:  # NaN: no token yet
-                left.append(row)
-        self.prefilling = left
+                prefilling.append(row)
+        self.prefilling = prefilling
 
-    @cython.cfunc
-    def _decode(self, until: cython.double):
-        """Steps that only decode, up to the first end or the last that begins before a time."""
-        most: cython.longlong = self.decoding[0][0] - self.steps
+    def _decode(self, until):
+        """Decode-only steps, up to the first end of a request or the last step that begins before `until`."""
         low: cython.longlong = 1
-        high: cython.longlong = most
+        high: cython.longlong = self.decoding[0][0] - self.steps
         middle: cython.longlong
-        while low < high:  # the fewest steps after which the time has come
+        while low < high:  # bisect for the fewest steps that reach `until`
             middle = (low + high) // 2
             if self.now + self._times(middle) >= until:
                 high = middle
@@ -242,9 +229,8 @@ class Instance:
         self._pass(self._times(low))
         self._token(low)
 
-    @cython.cfunc
-    def _token(self, steps: cython.longlong):
-        """So many tokens of each request that decodes; those whose last one it was end."""
+    def _token(self, steps):
+        """Give `steps` tokens to each decoding request; requests with their last token end."""
         s: Serving = self.serving
         row: cython.Py_ssize_t
         self.steps += steps
@@ -255,9 +241,8 @@ class Instance:
             self.context -= s.tokens[row] + s.output[row]
             self._end(row)
 
-    @cython.cfunc
-    def _first(self, row: cython.Py_ssize_t):
-        """The prompt is there, and with it the first token."""
+    def _first(self, row):
+        """A prompt is complete and gives the first token; the request starts to decode."""
         s: Serving = self.serving
         s.first[row] = self.now
         if s.output[row] <= 1:
@@ -267,41 +252,36 @@ class Instance:
         self.context += s.tokens[row] + 1
         heappush(self.decoding, (self.steps + s.output[row] - 1, row))
 
-    @cython.cfunc
-    def _end(self, row: cython.Py_ssize_t):
+    def _end(self, row):
         s: Serving = self.serving
         s.ended[row] = self.now
         self.reserved -= s.need[row]
         self.load -= s.tokens[row] + s.output[row]
         self.engine._end(row)
 
-    @cython.cfunc
-    def _pass(self, seconds: cython.double):
+    def _pass(self, seconds):
         self.now += seconds
         self.busy += seconds
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=True)
-    def _time(self, tokens: cython.double, pairs: cython.double, cached: cython.double) -> cython.double:
-        """Seconds of a step: what it computes or what it reads, whichever takes longer."""
-        rates: cython.const[cython.double][::1] = self.serving.rates
-        return max(rates[0] * tokens + rates[1] * pairs, rates[2] + rates[3] * cached) + rates[4]
+    def _time(self, tokens, pairs, cached):
+        """Seconds of a step: the longer of compute and memory time, plus the overhead."""
+        cost: StepCost = self.serving.cost
+        computing: cython.double = cost.token_s * tokens + cost.pair_s * pairs
+        return max(computing, cost.step_s + cost.read_s * cached) + cost.overhead_s
 
-    @cython.cfunc
-    @cython.exceptval(-1, check=True)
-    def _times(self, steps: cython.longlong) -> cython.double:
-        """Seconds of so many steps that only decode: each reads as many tokens more as requests decode."""
-        rates: cython.const[cython.double][::1] = self.serving.rates
+    def _times(self, steps):
+        """Seconds of `steps` decode-only steps. Each step reads one more token per decoding request than the last."""
+        cost: StepCost = self.serving.cost
         batch: cython.double = self.batch
         context: cython.double = self.context
-        compute: cython.double = rates[0] * batch
-        bound: cython.double = 0  # steps until reading takes longer than computing
-        if rates[3] > 0:
-            bound = min(max((compute - rates[2]) / rates[3] - context, 0.0) / batch, 1e15)
-        elif compute > rates[2]:
+        compute: cython.double = cost.token_s * batch
+        bound: cython.double = 0  # steps until memory time exceeds compute time
+        if cost.read_s > 0:
+            bound = min(max((compute - cost.step_s) / cost.read_s - context, 0.0) / batch, 1e15)
+        elif compute > cost.step_s:
             bound = 1e15
         before: cython.longlong = min(steps, cython.cast(cython.longlong, bound) + (bound > 0))
         after: cython.double = steps - before
-        sum_of: cython.double = after * before + after * (after - 1) / 2  # of the numbers of the steps after
-        read: cython.double = after * (rates[2] + rates[3] * context) + rates[3] * batch * sum_of
-        return before * compute + read + steps * rates[4]
+        sum_of: cython.double = after * before + after * (after - 1) / 2  # sum of the step numbers after `before`
+        read: cython.double = after * (cost.step_s + cost.read_s * context) + cost.read_s * batch * sum_of
+        return before * compute + read + steps * cost.overhead_s

@@ -1,9 +1,10 @@
-"""What serving takes: time by a roofline of GPU and model, memory for KV, money at a provider's prices.
+"""The costs of serving: time by a roofline of GPU and model, memory for KV, money at a provider's prices.
 
     gpus.py      a GPU's peaks, memory and price
-    models.py    a model's shape, its parameters, what a token's KV and the weights weigh
+    models.py    a model's shape: its parameters, and the bytes of its weights and KV
+    kv_bytes.py  KV-cache bytes per token
     roofline.py  seconds of a step, room for KV, when fetching KV beats computing it
-    prices.py    what hits save where a provider bills tokens, and which time to live pays
+    prices.py    the savings of hits at a provider's prices, and the time to live that pays
 
 Each formula, source and assumption is in docs/serving/serving-model.md.
 """

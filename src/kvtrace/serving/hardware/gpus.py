@@ -15,7 +15,7 @@ from .described import read_object
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as its data sheet has it; UsageError where a figure is none."""
+    """One GPU, by its data sheet; UsageError if a figure is not valid."""
 
     name: str
     flops: float  # dense BF16 FLOP a second
@@ -23,15 +23,15 @@ class Gpu:
     memory: float  # bytes of HBM
     price_per_hour: float  # USD
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise UsageError("a GPU's name is no text. Give it one.")
+            raise UsageError("A GPU's name must be a text.")
         for field in ("flops", "bandwidth", "memory"):
             number(f"a GPU's {field}", getattr(self, field), 1, 1e30)
         number("a GPU's price_per_hour", self.price_per_hour, 0, 1e9)
 
 
-# BF16 with sparsity is twice this: 1,978.9 TFLOP/s on the data sheets of the H100 and the H200, 624 on the A100's
+# with sparsity BF16 is twice this: 1,978.9 TFLOP/s on the data sheets of the H100 and the H200, 624 on the A100's
 GPUS = {
     "h100": Gpu("h100", flops=989.4e12, bandwidth=3.35e12, memory=80e9, price_per_hour=3.00),  # SXM, HBM3
     "h200": Gpu("h200", flops=989.4e12, bandwidth=4.8e12, memory=141e9, price_per_hour=3.80),  # SXM, HBM3e
@@ -42,13 +42,13 @@ HINT = f"Try {', '.join(GPUS)}, or a JSON file with {', '.join(KEYS)}."
 
 
 def gpu(name_or_path: str | Path) -> Gpu:
-    """A row of GPUS by its name, or the GPU that a JSON file describes; UsageError where it is neither.
+    """A row of GPUS by its name, or the GPU of a JSON file; UsageError for anything else.
 
     >>> gpu("H100").memory
     80000000000.0
     """
     if not isinstance(name_or_path, (str, Path)):
-        raise UsageError(f"a GPU is a name or a file. {HINT}")
+        raise UsageError(f"A GPU is a name or a file. {HINT}")
     if str(name_or_path).lower() in GPUS:
         return GPUS[str(name_or_path).lower()]
     described = read_object(name_or_path, UsageError, HINT)
@@ -56,7 +56,7 @@ def gpu(name_or_path: str | Path) -> Gpu:
     if missing:
         raise UsageError(f"{name_or_path}: lacks {', '.join(missing)}. {HINT}")
     if len(described) > len(KEYS):
-        raise UsageError(f"{name_or_path}: has keys that a GPU does not have. {HINT}")
+        raise UsageError(f"{name_or_path}: has unknown keys. {HINT}")
     wrong = None
     try:
         return Gpu(**described)

@@ -1,8 +1,8 @@
-"""A model's shape, from a config.json as Hugging Face repositories have it: what it has to multiply, read and keep.
+"""The shape of a model, from its config.json: the parameters to multiply and read, and the KV bytes to store.
 
-Counted are the matrices of decoder-only transformers: attention (multi-head, grouped, multi-query, or latent as in
-DeepSeek-V2), MLPs (dense, or experts as in Mixtral, Qwen-MoE and DeepSeek), embedding and head. Vectors (norms,
-biases) are left out: less than 0.1 %. So are heads that predict further tokens, which serving can do without.
+It counts the matrices of decoder-only transformers: attention (multi-head, grouped, multi-query, or latent as in
+DeepSeek-V2), MLPs (dense, or experts as in Mixtral, Qwen-MoE and DeepSeek), embedding and head. It leaves out vectors
+(norms, biases), which are less than 0.1 %, and heads that predict further tokens, which serving does not need.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from ..._base.errors import InputError, UsageError
-from ..kv_bytes import BYTES, kv_bytes_per_token
-from .described import Fields, read_object
+from .described import HINT, read_config
+from .kv_bytes import BYTES, kv_bytes_per_token
 
-WEIGHT_BYTES = {**BYTES, "int4": 0.5, "mxfp4": 17 / 32}  # mxfp4: a scale of one byte for 32 values of half a byte
+WEIGHT_BYTES = {**BYTES, "int4": 0.5, "mxfp4": 17 / 32}  # mxfp4: one byte of scale per 32 values of half a byte
 UNGATED = {"falcon", "gpt_neox", "nemotron", "opt", "phi", "starcoder2"}  # MLPs of two matrices, not three
-TIED = ("cohere", "gemma")  # model types whose embedding is the head as well unless the config denies it
-# fields of architectures whose layers are not all attention and MLP as counted here
+TIED = ("cohere", "gemma")  # model types whose embedding is also the head, unless the config says otherwise
+# fields of architectures with other layers than attention and MLP
 FOREIGN = {"attn_layer_period", "full_attention_interval", "intermediate_size_mlp", "layers_block_type",
            "linear_num_key_heads", "mamba_d_state", "ssm_cfg", "hybrid_override_pattern"}  # fmt: skip
-HINT = "Try a model's config.json."
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes that decide what a model costs to serve; `model_shape` makes it of a config.json."""
+    """The sizes that decide the cost of serving a model; `model_shape` reads them from a config.json."""
 
     name: str
     layers: int
@@ -35,20 +34,20 @@ class ModelShape:
     heads: int
     kv_heads: int
     head_dim: int  # of queries and keys; with latent attention qk_nope_head_dim + qk_rope_head_dim
-    value_dim: int  # of values; head_dim but for latent attention
+    value_dim: int  # of values; equal to head_dim except for latent attention
     intermediate: int  # width of a dense layer's MLP
-    kv_bytes_per_token: int  # over all layers, as `kvtrace.serving.kv_bytes` has it
+    kv_bytes_per_token: int  # over all layers, as in kv_bytes.py
     bytes_per_parameter: float
-    tied: bool = False  # the embedding is the head as well
+    tied: bool = False  # the embedding is also the head
     gated: bool = True  # an MLP has three matrices: gate, up, down
     kv_lora_rank: int = 0  # latent attention; 0 = none
-    q_lora_rank: int = 0  # 0 = queries are projected at once
+    q_lora_rank: int = 0  # 0 = queries have a single projection
     qk_rope_head_dim: int = 0
-    moe_layers: int = 0  # layers with experts in place of a dense MLP
-    experts: int = 0  # routed ones of such a layer
-    experts_per_token: int = 0  # routed ones that a token goes through
-    expert_intermediate: int = 0  # width of one
-    shared_intermediate: int = 0  # width of those that every token goes through, together
+    moe_layers: int = 0  # layers with experts instead of a dense MLP
+    experts: int = 0  # routed experts of such a layer
+    experts_per_token: int = 0  # routed experts per token
+    expert_intermediate: int = 0  # width of one expert
+    shared_intermediate: int = 0  # total width of the experts that every token passes
 
     @property
     def parameters(self) -> int:
@@ -57,7 +56,7 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token goes through, embedding and head among them, as publishers count."""
+        """Parameters that one token uses, with embedding and head, as publishers count them."""
         return self._parameters(self.experts_per_token)
 
     @property
@@ -67,10 +66,10 @@ class ModelShape:
 
     @property
     def flops_per_pair(self) -> int:
-        """FLOP of attention for each of the n**2 - p**2 by which a context grows from p to n tokens.
+        """FLOP of attention per unit of n**2 - p**2, for a context that grows from p to n tokens.
 
-        A query and a key make 2 * head_dim FLOP, weight and value 2 * value_dim, and causally (n**2 - p**2) / 2 pairs
-        meet: layers * heads * (head_dim + value_dim), which is 2 * layers * heads * head_dim where both are equal.
+        A query and a key take 2 * head_dim FLOP, a weight and a value 2 * value_dim, and there are (n**2 - p**2) / 2
+        causal pairs: layers * heads * (head_dim + value_dim), or 2 * layers * heads * head_dim if both are equal.
         """
         return self.layers * self.heads * (self.head_dim + self.value_dim)
 
@@ -98,10 +97,10 @@ class ModelShape:
 def model_shape(
     config: dict[str, Any] | str | Path, *, dtype: str | None = None, kv_dtype: str | None = None
 ) -> ModelShape:
-    """The shape of a config.json's model; `dtype` and `kv_dtype` replace what it says of weights and of KV.
+    """Read the shape of a model from its config.json; `dtype` and `kv_dtype` replace the dtypes of weights and KV.
 
-    UsageError where the file is missing or a dtype is none, InputError where a field is missing or wrong, or where
-    the layers are of another kind (state space, linear attention).
+    UsageError if the file is missing or a dtype is unknown. InputError if a field is missing or wrong, or if the model
+    has other layers (state space, linear attention).
 
     >>> llama = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
     ...          "intermediate_size": 14336, "vocab_size": 128256, "torch_dtype": "bfloat16"}
@@ -133,19 +132,9 @@ def model_shape(
 
 
 def _fields(config):
-    if isinstance(config, dict):
-        name, values = "model config", config
-    elif isinstance(config, (str, Path)):
-        name, values = str(config), read_object(config, InputError, HINT)
-    else:
-        raise UsageError(f"a model is a config or a file. {HINT}")
-    inner = values.get("text_config")  # models with images keep the language model's fields there
-    if isinstance(inner, dict) and "num_hidden_layers" in inner:
-        above = {key: values[key] for key in ("torch_dtype", "dtype", "quantization_config") if key in values}
-        values = above | {key: value for key, value in inner.items() if value is not None}
-    fields = Fields(name, values)
+    fields = read_config(config)
     if FOREIGN & fields.values.keys():
-        raise InputError(f"{name}: some layers are neither attention nor a plain MLP, which is not counted here.")
+        raise InputError(f"{fields.name}: some layers are neither attention nor a plain MLP; they are not modelled.")
     return fields
 
 
@@ -164,14 +153,14 @@ def _head_sizes(fields, hidden, heads):
 
 
 def _experts(fields, layers):
-    """What a config says of experts, by the names that Mixtral, Qwen-MoE and DeepSeek have for it; {} if none."""
+    """The experts of a config, by the field names of Mixtral, Qwen-MoE and DeepSeek; {} without experts."""
     named = fields.first("n_routed_experts", "num_local_experts", "num_experts")
     if named is None or not fields.whole(named, least=0):
         return {}
     experts = fields.whole(named)
-    # Mixtral has no width of its own for experts
+    # Mixtral has no separate width for experts
     width = fields.whole(fields.first("moe_intermediate_size") or "intermediate_size")
-    shared = fields.whole("n_shared_experts", 0, least=0) * width  # DeepSeek; Qwen2-MoE names the width
+    shared = fields.whole("n_shared_experts", 0, least=0) * width  # DeepSeek; Qwen2-MoE states the width
     return {
         "moe_layers": _moe_layers(fields, layers),
         "experts": experts,
@@ -182,19 +171,19 @@ def _experts(fields, layers):
 
 
 def _moe_layers(fields, layers):
-    first = fields.whole("first_k_dense_replace", 0, least=0)  # DeepSeek: so many dense layers, then
+    first = fields.whole("first_k_dense_replace", 0, least=0)  # DeepSeek: dense layers come first, then
     every = fields.whole("moe_layer_freq", 1)  # layers 0, f, 2f, ... have experts
     step = fields.whole("decoder_sparse_step", 1)  # Qwen: layers s - 1, 2s - 1, ... have experts
-    dense = fields.values.get("mlp_only_layers", [])  # but for these
+    dense = fields.values.get("mlp_only_layers", [])  # except these
     if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
-        raise InputError(f"{fields.name}: mlp_only_layers is no list of whole numbers. {HINT}")
+        raise InputError(f"{fields.name}: mlp_only_layers is not a list of whole numbers. {HINT}")
     mixed = {layer for layer in range(first, layers) if layer % every == 0 and (layer + 1) % step == 0}
     return len(mixed - set(dense))
 
 
 def _kv_bytes(fields, kv_dtype):
     if kv_dtype is not None and (not isinstance(kv_dtype, str) or kv_dtype not in BYTES):
-        raise UsageError(f"the KV's dtype is none of {', '.join(BYTES)}.")
+        raise UsageError(f"The dtype of the KV must be one of {', '.join(BYTES)}.")
     if kv_dtype is None:
         kv_dtype = _config_dtype(fields)
     return kv_bytes_per_token(fields.values, dtype=kv_dtype)
@@ -203,7 +192,7 @@ def _kv_bytes(fields, kv_dtype):
 def _bytes_per_parameter(fields, dtype):
     if dtype is not None:
         if not isinstance(dtype, str) or dtype not in WEIGHT_BYTES:
-            raise UsageError(f"the weights' dtype is none of {', '.join(WEIGHT_BYTES)}.")
+            raise UsageError(f"The dtype of the weights must be one of {', '.join(WEIGHT_BYTES)}.")
         return WEIGHT_BYTES[dtype]
     quantised = fields.values.get("quantization_config")
     if quantised is None:
@@ -213,11 +202,11 @@ def _bytes_per_parameter(fields, dtype):
         return WEIGHT_BYTES[method]
     if method in ("awq", "gptq") and bits in (4, 8):
         return bits / 8
-    raise InputError(f"{fields.name}: quantised in a way not known here. Give the weights' dtype.")
+    raise InputError(f"{fields.name}: unknown quantisation. Give the dtype of the weights.")
 
 
 def _config_dtype(fields):
     named = fields.values.get("torch_dtype") or fields.values.get("dtype") or "bfloat16"
     if not isinstance(named, str) or named not in BYTES:
-        raise InputError(f"{fields.name}: the dtype is none of {', '.join(BYTES)}. Give the weights' and the KV's.")
+        raise InputError(f"{fields.name}: the dtype is not one of {', '.join(BYTES)}. Give those of weights and KV.")
     return named

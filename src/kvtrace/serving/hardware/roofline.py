@@ -1,16 +1,16 @@
-"""A roofline of serving: a step takes as long as the slower of its arithmetic and its memory traffic.
+"""A roofline of serving: the time of a step is the larger of its compute time and its memory time.
 
-    seconds = max(seconds_a_token * new tokens + seconds_a_pair * (n**2 - p**2),
-                  seconds_a_step + seconds_a_cached_token * KV tokens touched) + step_overhead_s
+    seconds = max(seconds_per_token * new tokens + seconds_per_pair * (n**2 - p**2),
+                  seconds_per_step + seconds_per_cached_token * KV tokens touched) + step_overhead_s
 
-with p = tokens of a request that are cached, n = p + its new ones; the requests of a step add up. Shares of the
-peaks stand for all that a real engine loses (docs/serving/serving-model.md).
+with p = cached tokens of a request and n = p + its new tokens; the requests of a step add up. Shares of the peaks
+model all losses of a real engine (docs/serving/serving-model.md).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,10 +19,13 @@ from .columns import columns, number
 from .gpus import Gpu, gpu
 from .models import ModelShape, model_shape
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 
 @dataclass(frozen=True)
 class Roofline:
-    """A model on so many GPUs; the shares, the overhead and the reserve are assumptions, UsageError where one is none.
+    """A model on GPUs; shares, overhead and reserve are assumptions. UsageError if one of them is not valid.
 
     >>> from kvtrace.serving.hardware import gpu, model_shape
     >>> llama = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -41,46 +44,46 @@ class Roofline:
     step_overhead_s: float = 0.002  # scheduling, launches, sampling
     reserve_share: float = 0.1  # of the GPUs' memory, for activations and the engine
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if type(self.gpus) is not int or not 1 <= self.gpus <= 1_000_000:
-            raise UsageError("gpus is no whole number from 1 to 1,000,000.")
+            raise UsageError("--gpus must be a whole number from 1 to 1,000,000.")
         for name in ("compute_share", "bandwidth_share"):
             number(name, getattr(self, name), 1e-6, 1)
         number("step_overhead_s", self.step_overhead_s, 0, 3600)
         number("reserve_share", self.reserve_share, 0, 0.99)
 
     @property
-    def seconds_a_token(self) -> float:
-        """Of arithmetic: 2 FLOP for each active parameter."""
+    def seconds_per_token(self) -> float:
+        """Compute time per token: 2 FLOP for each active parameter."""
         return 2 * self.model.active_parameters / self._flops
 
     @property
-    def seconds_a_pair(self) -> float:
-        """Of arithmetic, for each of the n**2 - p**2 by which a request's context grows: half a causal pair's."""
+    def seconds_per_pair(self) -> float:
+        """Compute time per unit of n**2 - p**2, as a request's context grows: half the time of a causal pair."""
         return self.model.flops_per_pair / self._flops
 
     @property
-    def seconds_a_step(self) -> float:
-        """Of memory traffic: the weights, read once whatever the batch."""
+    def seconds_per_step(self) -> float:
+        """Memory time per step: the weights are read once for the whole batch."""
         return self.model.weight_bytes / self._bandwidth
 
     @property
-    def seconds_a_cached_token(self) -> float:
-        """Of memory traffic: one token's KV, read or written."""
+    def seconds_per_cached_token(self) -> float:
+        """Memory time per cached token: its KV is read or written."""
         return self.model.kv_bytes_per_token / self._bandwidth
 
-    def prefill_flops(self, new: Any, cached: Any = 0) -> Any:
-        """FLOP that compute a prompt's new tokens after its cached ones; numbers or columns of them."""
+    def prefill_flops(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
+        """FLOP to compute the new tokens of a prompt after its cached ones; numbers or columns of numbers."""
         new, cached = columns(new=new, cached=cached)
         return 2.0 * self.model.active_parameters * new + self.model.flops_per_pair * _squares(new, cached)
 
-    def prefill_s(self, new: Any, cached: Any = 0) -> Any:
-        """Seconds of a step that computes one prompt and nothing else."""
+    def prefill_s(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
+        """Seconds of a step that computes a single prompt."""
         new, cached = columns(new=new, cached=cached)
         return self._step_s(new, _squares(new, cached), new + cached)
 
-    def decode_step_s(self, batch: Any, kv_tokens: Any) -> Any:
-        """Seconds of a step that makes one token for each request of a batch whose contexts hold `kv_tokens` together.
+    def decode_step_s(self, batch: ArrayLike, kv_tokens: ArrayLike) -> Any:
+        """Seconds of a decode step of a batch whose contexts hold `kv_tokens` in total; each request gets one token.
 
         A request whose context grows from p to p + 1 adds 2 * p + 1 squares and touches p + 1 tokens of KV.
         """
@@ -89,49 +92,50 @@ class Roofline:
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """Tokens whose KV fits beside the weights and the reserve; UsageError where the weights alone do not fit."""
+        """Tokens whose KV fits beside the weights and the reserve; UsageError if the weights do not fit."""
         usable = self.gpu.memory * (1 - self.reserve_share)
         left = usable * self.gpus - self.model.weight_bytes
         if left <= 0:
             needed = int(self.model.weight_bytes // usable) + 1
             raise UsageError(
-                f"the weights take {self.model.weight_bytes / 1e9:,.0f} GB; {self.gpus} x {self.gpu.name} leave "
-                f"{usable * self.gpus / 1e9:,.0f} GB for them. Try {needed} GPUs or more."
+                f"The weights take {self.model.weight_bytes / 1e9:,.0f} GB; {self.gpus} x {self.gpu.name} have "
+                f"{usable * self.gpus / 1e9:,.0f} GB for them. Try --gpus {needed} or more."
             )
         return int(left // self.model.kv_bytes_per_token)
 
-    def compute_s(self, new: Any, cached: Any = 0) -> Any:
-        """Seconds of arithmetic alone: what is saved where the new tokens need not be computed."""
+    def compute_s(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
+        """Compute time alone: the time saved if the new tokens are not computed."""
         return self.prefill_flops(new, cached) / self._flops
 
-    def fetch_pays(self, tokens: Any, bandwidth_bytes_per_s: Any, cached: Any = 0) -> Any:
-        """True where fetching the KV of so many tokens, which follow `cached` ones, is faster than computing it.
+    def fetch_pays(self, tokens: ArrayLike, bandwidth_bytes_per_s: ArrayLike, cached: ArrayLike = 0) -> Any:
+        """True if fetching the KV of `tokens` tokens after `cached` ones is faster than computing it.
 
-        Computing takes `compute_s`: the step's fixed costs are paid either way, for the rest of the prompt.
+        Computing takes `compute_s`; the fixed cost of the step comes with the rest of the prompt in both cases.
         """
         tokens, bandwidth, cached = columns(tokens=tokens, bandwidth_bytes_per_s=bandwidth_bytes_per_s, cached=cached)
         if not (bandwidth > 0).all():
-            raise UsageError("bandwidth_bytes_per_s is 0 somewhere. Give bytes a second above 0.")
+            raise UsageError("bandwidth_bytes_per_s must be above 0.")
         # compute time > bytes / bandwidth, multiplied out
         return self.compute_s(tokens, cached) * bandwidth > self.model.kv_bytes_per_token * tokens
 
-    def break_even_bandwidth(self, tokens: Any, cached: Any = 0) -> Any:
-        """Bytes a second above which fetching so many tokens' KV pays: bytes / `compute_s`, both by the token.
+    def break_even_bandwidth(self, tokens: ArrayLike, cached: ArrayLike = 0) -> Any:
+        """The bandwidth in bytes per second above which fetching the KV of `tokens` tokens pays: bytes / `compute_s`.
 
-        It falls as contexts grow, since a later token attends to more; for no token at all it is that of the first.
+        It falls as contexts grow, since a later token attends to more tokens; for 0 tokens it is the value of the first
+        token.
         """
         tokens, cached = columns(tokens=tokens, cached=cached)
-        seconds = self.seconds_a_token + self.seconds_a_pair * (2 * cached + tokens)
+        seconds = self.seconds_per_token + self.seconds_per_pair * (2 * cached + tokens)
         return self.model.kv_bytes_per_token / seconds
 
-    def usd(self, seconds: Any) -> Any:
-        """What so many seconds of all the GPUs cost in USD."""
+    def usd(self, seconds: ArrayLike) -> Any:
+        """The cost in USD of `seconds` on all GPUs."""
         (seconds,) = columns(seconds=seconds)
         return seconds * (self.gpus * self.gpu.price_per_hour / 3600)
 
     def _step_s(self, new, squares, kv_tokens):
-        arithmetic = self.seconds_a_token * new + self.seconds_a_pair * squares
-        traffic = self.seconds_a_step + self.seconds_a_cached_token * kv_tokens
+        arithmetic = self.seconds_per_token * new + self.seconds_per_pair * squares
+        traffic = self.seconds_per_step + self.seconds_per_cached_token * kv_tokens
         return np.maximum(arithmetic, traffic) + self.step_overhead_s
 
     @property
@@ -144,7 +148,7 @@ class Roofline:
 
 
 def roofline_of(model_config: Any, gpu_name: Any, gpus: int = 1) -> Roofline | None:
-    """The model on its GPUs where a command names them; None where it names no GPU, UsageError where no model.
+    """The roofline of a command's options; None without a GPU, UsageError without a model.
 
     >>> roofline_of(None, None) is None
     True
@@ -152,7 +156,7 @@ def roofline_of(model_config: Any, gpu_name: Any, gpus: int = 1) -> Roofline | N
     if gpu_name is None:
         return None
     if model_config is None:
-        raise UsageError("--gpu needs --model-config: times follow from both.")
+        raise UsageError("--gpu needs --model-config.")
     return Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
 
 

@@ -1,19 +1,19 @@
-"""Back to text: made-up prompts whose tokens share what a trace's ids share, and ids of texts.
+"""Synthetic prompts whose tokens share prefixes exactly as a trace's ids do, and the ids of given texts.
 
-The founding document's meaning: `texts_to_hashes` cuts the tokens of each text into blocks, and equal prefixes get
-equal ids; `hashes_to_texts` makes texts of ids, one fixed run of tokens for each. `write` does so for a whole trace.
+As in Lin's report, `texts_to_hashes` splits the tokens of each text into blocks and gives equal prefixes equal ids, and
+`hashes_to_texts` turns ids into texts, with fixed tokens for each id. `write` writes the prompts of a whole trace.
 
-    ids.py      texts -> ids, ids -> texts
-    blocks.py   what each block of a trace is: its size, and which of its siblings it is
-    words.py    words that a tokenizer keeps apart, whatever stands beside them
-    prompts.py  a block's text, a row's text
-    verify.py   the texts tokenised again, and compared with the ids
-    bodies.py   a row as a plain prompt, an OpenAI body, a line of vLLM's, SGLang's or AIPerf's data sets
-    write.py    all of it, for a file
+    blocks.py      the blocks of a trace: size, parent, rank among siblings
+    words.py       words whose tokens do not depend on their neighbours
+    builder.py     the text of a block and of a row
+    verifier.py    tokenise the texts again and compare them with the ids
+    round_trip.py  texts -> ids, ids -> texts
+    bodies.py      output formats: plain prompts, OpenAI bodies, lines for vLLM, SGLang and AIPerf
+    writing.py     write, verify and count the prompts of a trace
 """
 
-from .builder import Prompts
+from .builder import PromptBuilder
 from .round_trip import hashes_to_texts, texts_to_hashes
-from .writing import Written, write
+from .writing import WriteSummary, write
 
-__all__ = ["Prompts", "Written", "hashes_to_texts", "texts_to_hashes", "write"]
+__all__ = ["PromptBuilder", "WriteSummary", "hashes_to_texts", "texts_to_hashes", "write"]

@@ -1,4 +1,4 @@
-"""What each block of some prompts is: how many tokens, after which block, and which of that block's children."""
+"""The blocks of prompts: their sizes, their parents, and their ranks among the parent's children."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from ...trace.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
-    """Prompts as blocks, each with all that its text depends on."""
+class PromptBlocks:
+    """The blocks of some prompts, with all data that their texts depend on."""
 
     ids: np.ndarray  # block reference -> id, prompts end to end
     offsets: np.ndarray  # prompt r is ids[offsets[r]:offsets[r + 1]]
     lengths: np.ndarray  # prompt -> tokens
     block_size: int
-    size: np.ndarray  # id -> tokens it holds
-    parent: np.ndarray  # id -> the id before it, -1 = none; -1 everywhere where the ids form no forest
-    rank: np.ndarray  # id -> its place among its parent's children, 0, 1, 2, ...: the shortest come first
-    siblings: np.ndarray  # id -> children of its parent, itself included
+    size: np.ndarray  # id -> tokens
+    parent: np.ndarray  # id -> the id before it, -1 = none; all -1 if the ids do not form a forest
+    rank: np.ndarray  # id -> rank among its parent's children, from 0; short blocks first
+    siblings: np.ndarray  # id -> number of its parent's children, itself included
 
     @classmethod
-    def of_trace(cls, trace: Trace) -> Blocks:
-        """The blocks of a trace's prompts; where its tails were dropped, each prompt gets one of its own."""
+    def of_trace(cls, trace: Trace) -> PromptBlocks:
+        """The blocks of a trace's prompts. If the trace has no tail blocks, each prompt gets a tail of its own."""
         return cls.of(trace.hash_ids, trace.offsets, trace.input_length, trace.block_size)
 
     @classmethod
-    def of(cls, ids, offsets, lengths, block_size: int, *, names=None) -> Blocks:
-        """Of ids 0, 1, 2, ... as a trace holds them; `names` are what messages call them.
+    def of(cls, ids, offsets, lengths, block_size: int, *, names=None) -> PromptBlocks:
+        """The blocks of ids 0, 1, 2, ...; `names` are the ids in error messages.
 
         >>> from kvtrace.trace.building import toy
-        >>> blocks = Blocks.of_trace(toy("0 1", "0 2", "3", block_size=4))
+        >>> blocks = PromptBlocks.of_trace(toy("0 1", "0 2", "3", block_size=4))
         >>> blocks.parent.tolist(), blocks.rank.tolist(), blocks.siblings.tolist()
         ([-1, 0, 0, -1], [0, 0, 1, 1], [2, 2, 2, 2])
         """
         if block_size < 1:
-            raise UsageError(f"block size is {block_size}; it is a whole number of tokens, 1 or more.")
+            raise UsageError(f"block size is {block_size}; it must be a whole number of tokens, at least 1.")
         names = ids if names is None else names
         if _tails_are_dropped(offsets, lengths, block_size):
             ids, offsets = _with_own_tails(ids, offsets, lengths % block_size > 0)
@@ -53,49 +53,49 @@ class Blocks:
 
 
 def _tails_are_dropped(offsets, lengths, block_size) -> bool:
-    """Whether every row has an id for its full blocks only; InputError where rows are of neither kind."""
-    found = np.diff(offsets)
+    """Whether rows have ids for full blocks only; InputError if the number of ids does not fit the lengths."""
+    counts = np.diff(offsets)
     if len(lengths) and lengths.min() < 0:
         raise InputError(f"row {int(np.argmin(lengths))}: its length is negative.")
-    kept = -(-lengths // block_size)
-    if (found == kept).all():
+    with_tail = -(-lengths // block_size)
+    if (counts == with_tail).all():
         return False
-    if (found == lengths // block_size).all():
+    if (counts == lengths // block_size).all():
         return True
-    row = int(np.flatnonzero(found != kept)[0])
+    row = int(np.flatnonzero(counts != with_tail)[0])
     raise InputError(
-        f"row {row}: {found[row]:,} ids for {lengths[row]:,} tokens; at block size {block_size} that prompt has "
-        f"{kept[row]:,}. Try another block size."
+        f"row {row}: {counts[row]:,} ids for {lengths[row]:,} tokens; at block size {block_size} there should be "
+        f"{with_tail[row]:,}. Try another block size."
     )
 
 
 def _with_own_tails(ids, offsets, has_tail):
-    """The ids with a new one at the end of each row that has a tail."""
-    fresh = (int(ids.max()) + 1 if len(ids) else 0) + np.arange(int(has_tail.sum()))
-    longer = np.insert(ids, offsets[1:][has_tail], fresh)
-    return longer, offsets + np.concatenate([[0], np.cumsum(has_tail)])
+    """The ids with a new id at the end of each row that has a tail."""
+    new_ids = (int(ids.max()) + 1 if len(ids) else 0) + np.arange(int(has_tail.sum()))
+    with_tails = np.insert(ids, offsets[1:][has_tail], new_ids)
+    return with_tails, offsets + np.concatenate([[0], np.cumsum(has_tail)])
 
 
 def _sizes(ids, offsets, lengths, block_size, names):
-    """Tokens of each id; InputError where one has two sizes."""
-    held = np.full(len(ids), block_size, dtype=np.int64)  # block reference -> tokens
+    """Id -> tokens; InputError if an id has two sizes."""
+    tokens = np.full(len(ids), block_size, dtype=np.int64)  # block reference -> tokens
     rest = lengths % block_size
-    held[offsets[1:][rest > 0] - 1] = rest[rest > 0]
+    tokens[offsets[1:][rest > 0] - 1] = rest[rest > 0]
     size = np.zeros(int(ids.max()) + 1 if len(ids) else 0, dtype=np.int64)
-    size[ids] = held
-    if (wrong := np.flatnonzero(size[ids] != held)).size:
-        place = int(wrong[0])
-        other = int(np.flatnonzero((ids == ids[place]) & (held != held[place]))[0])
-        rows = np.searchsorted(offsets, [place, other], side="right") - 1
+    size[ids] = tokens
+    if (wrong := np.flatnonzero(size[ids] != tokens)).size:
+        first = int(wrong[0])
+        second = int(np.flatnonzero((ids == ids[first]) & (tokens != tokens[first]))[0])
+        rows = np.searchsorted(offsets, [first, second], side="right") - 1
         raise InputError(
-            f"row {rows[1]}: id {names[other]} stands for {held[other]:,} tokens, in row {rows[0]} for "
-            f"{held[place]:,}. An id has one size: check the block size, and that lengths count the tokens of the ids."
+            f"row {rows[1]}: id {names[second]} has {tokens[second]:,} tokens, but in row {rows[0]} it has "
+            f"{tokens[first]:,}. Check the block size, and that the lengths count the tokens of the ids."
         )
     return size
 
 
 def _parents(ids, offsets, distinct):
-    """The id before each; -1 everywhere where an id follows two others: then any two can be siblings."""
+    """Id -> the id before it. All -1 if an id follows two different ids: then any two ids can be siblings."""
     before = np.full(len(ids), -1, dtype=np.int64)
     before[1:] = ids[:-1]
     before[offsets[:-1][np.diff(offsets) > 0]] = -1
@@ -105,9 +105,9 @@ def _parents(ids, offsets, distinct):
 
 
 def _ranks(parent, size):
-    """(rank, siblings) of each id; the shortest first, for they have the fewest tokens to differ in."""
+    """(rank, siblings) of each id. Short blocks come first, since they have the fewest tokens to differ in."""
     order = np.lexsort((np.arange(len(parent)), size, parent))
-    first = np.flatnonzero(np.diff(parent[order], prepend=-2))  # where each family begins
+    first = np.flatnonzero(np.diff(parent[order], prepend=-2))  # first sibling of each family
     family = np.diff(first, append=len(order))
     rank, siblings = np.empty_like(parent), np.empty_like(parent)
     rank[order] = np.arange(len(order)) - np.repeat(first, family)

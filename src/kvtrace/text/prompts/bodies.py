@@ -1,4 +1,4 @@
-"""One row of a trace as a line of JSON, for whoever is to send its text. A form is a function and a row in FORMS."""
+"""Output formats for prompts: one row of a trace as a line of JSON. A format is a function and a row in FORMS."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a line is made of."""
+class PromptRequest:
+    """The data of one line."""
 
     text: str
     timestamp: float  # ms
@@ -19,8 +19,8 @@ class Request:
     model: str | None = None
 
 
-def prompt(request: Request) -> dict[str, Any]:
-    """A plain prompt with the trace's columns beside it."""
+def plain_line(request: PromptRequest) -> dict[str, Any]:
+    """A plain prompt with the trace's columns."""
     time = request.timestamp
     row = {
         "timestamp": int(time) if time.is_integer() else time,
@@ -31,39 +31,39 @@ def prompt(request: Request) -> dict[str, Any]:
     return row if request.session < 0 else row | {"session": request.session}
 
 
-def openai(request: Request) -> dict[str, Any]:
-    """The body of an OpenAI chat completion: the text is one user message."""
+def openai_body(request: PromptRequest) -> dict[str, Any]:
+    """The body of an OpenAI chat completion, with the text as its only message."""
     body: dict[str, Any] = {} if request.model is None else {"model": request.model}
     messages = [{"role": "user", "content": request.text}]
     return body | {"messages": messages, "max_tokens": max(1, request.output_length)}
 
 
-def vllm(request: Request) -> dict[str, Any]:
-    """A line of vLLM's `bench serve --dataset-name custom`."""
+def vllm_line(request: PromptRequest) -> dict[str, Any]:
+    """A line for vLLM's `bench serve --dataset-name custom`."""
     return {"prompt": request.text, "output_tokens": max(1, request.output_length)}
 
 
-def aiperf(request: Request) -> dict[str, Any]:
-    """A row of AIPerf's `mooncake-trace` that brings its text."""
+def aiperf_line(request: PromptRequest) -> dict[str, Any]:
+    """A row of AIPerf's `mooncake-trace` with a text."""
     return {
-        "timestamp": prompt(request)["timestamp"],
+        "timestamp": plain_line(request)["timestamp"],
         "text_input": request.text,
         "output_length": max(1, request.output_length),
     }
 
 
-FORMS: dict[str, Callable[[Request], dict[str, Any]]] = {
-    "prompts": prompt,
-    "openai": openai,
-    "vllm": vllm,
-    "aiperf": aiperf,
-    "sglang": openai,  # `bench_serving --dataset-name openai` reads chat bodies
+FORMS: dict[str, Callable[[PromptRequest], dict[str, Any]]] = {
+    "prompts": plain_line,
+    "openai": openai_body,
+    "vllm": vllm_line,
+    "aiperf": aiperf_line,
+    "sglang": openai_body,  # `bench_serving --dataset-name openai` reads chat bodies
 }
-IS_CHAT = {"openai", "sglang"}  # a server puts its chat template around the text
+CHAT_FORMS = {"openai", "sglang"}  # the server adds its chat template to the text
 
 
 def usage(form: str, path: str, rows: int) -> list[str]:
-    """How to send the file.
+    """The commands that send the file.
 
     >>> usage("prompts", "p.jsonl", 3)
     []

@@ -1,43 +1,44 @@
-"""Texts tokenised again: a row is exact if its length is the trace's and each id has its own tokens, ever the same."""
+"""Verify texts by tokenising them again. A row is exact if its length and the tokens of each of its ids are right."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .blocks import Blocks
+from .blocks import PromptBlocks
 
 
 class Verifier:
-    """Compares texts with the ids they were made of, batch by batch.
+    """Compares the tokens of texts with the ids that they were made of, batch by batch.
 
-    It keeps a 64-bit sum of each block's tokens, weighted by place: two are equal by chance once in some 2^60 times.
+    It stores a 64-bit weighted sum of each block's tokens. Different blocks have equal sums with a probability of about
+    2^-60.
     """
 
-    def __init__(self, blocks: Blocks):
+    def __init__(self, blocks: PromptBlocks):
         self._blocks = blocks
         longest = int(blocks.size.max()) if len(blocks.size) else 0
         self._weights = np.random.default_rng(0xB10C).integers(1 << 63, size=longest, dtype=np.uint64) * 2 + 1
-        self._found = np.zeros(len(blocks.size), dtype=np.uint64)  # id -> the sum of its tokens where it was first seen
+        self._sum_of = np.zeros(len(blocks.size), dtype=np.uint64)  # id -> sum of its tokens at first sight
         self._seen = np.zeros(len(blocks.size), dtype=bool)
-        self._is_exact = np.zeros(len(blocks), dtype=bool)  # row -> length and tokens of each block as they should be
+        self._is_exact = np.zeros(len(blocks), dtype=bool)  # row -> its length and its blocks are right
 
     def add(self, row: int, tokens: np.ndarray, offsets: np.ndarray) -> None:
-        """The tokens of consecutive rows' texts, end to end; `row` is the first."""
+        """Add the tokens of consecutive rows' texts, end to end; `row` is the first row."""
         blocks = self._blocks
         rows = np.arange(row, row + len(offsets) - 1)
-        right = np.diff(offsets) == blocks.lengths[rows]
-        for place in np.flatnonzero(right):
-            self._is_exact[rows[place]] = self._same(rows[place], tokens[offsets[place] : offsets[place + 1]])
+        has_length = np.diff(offsets) == blocks.lengths[rows]
+        for i in np.flatnonzero(has_length):
+            self._is_exact[rows[i]] = self._has_same_blocks(rows[i], tokens[offsets[i] : offsets[i + 1]])
 
-    def _same(self, row, tokens):
+    def _has_same_blocks(self, row, tokens):
         start, stop = self._blocks.offsets[row : row + 2]
         ids = self._blocks.ids[start:stop]
         if not len(ids):
             return True
         sums = self._sums(tokens)
         new = ~self._seen[ids]
-        self._found[ids[new]], self._seen[ids[new]] = sums[new], True
-        return bool((self._found[ids] == sums).all())
+        self._sum_of[ids[new]], self._seen[ids[new]] = sums[new], True
+        return bool((self._sum_of[ids] == sums).all())
 
     def _sums(self, tokens):
         size = self._blocks.block_size
@@ -51,11 +52,11 @@ class Verifier:
         return sums
 
     def exact(self) -> int:
-        """Rows that came back exactly: no block of theirs has the tokens of a sibling either."""
-        blocks, twin = self._blocks, np.zeros(len(self._found), dtype=bool)
-        order = np.lexsort((self._found, blocks.size, blocks.parent))
-        keys = (blocks.parent[order], blocks.size[order], self._found[order])
+        """The number of exact rows. A block with the same tokens as a sibling makes its rows inexact."""
+        blocks, has_twin = self._blocks, np.zeros(len(self._sum_of), dtype=bool)
+        order = np.lexsort((self._sum_of, blocks.size, blocks.parent))
+        keys = (blocks.parent[order], blocks.size[order], self._sum_of[order])
         same = np.logical_and.reduce([key[1:] == key[:-1] for key in keys]) if len(order) > 1 else np.zeros(0, bool)
-        twin[order[1:][same]] = twin[order[:-1][same]] = True
-        doubtful = np.concatenate([[0], np.cumsum(twin[blocks.ids])])[blocks.offsets]
+        has_twin[order[1:][same]] = has_twin[order[:-1][same]] = True
+        doubtful = np.concatenate([[0], np.cumsum(has_twin[blocks.ids])])[blocks.offsets]
         return int((self._is_exact & (np.diff(doubtful) == 0)).sum())

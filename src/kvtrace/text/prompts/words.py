@@ -1,8 +1,8 @@
-"""Words that a tokenizer keeps apart: each gives the same tokens whatever words, or separator, stand beside it.
+"""Words with stable tokens: each has the same tokens next to any other word of the list, and next to the separator.
 
-Byte-pair tokenizers split text before each space, so that most words with their space are such; tokenizers that mark
-the beginning of words themselves want the first one of a text without. Which of the two holds, and which words keep
-their tokens, is found by trying: every pair is tokenised.
+Byte-pair tokenizers split text before each space, so most words with their leading space are stable. Tokenizers that
+mark the start of words themselves need the first word of a text without a space. Both are detected by tokenising every
+pair of words.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ import numpy as np
 from ..._base.errors import UsageError
 from ..tokenizers import Tokenizer
 
-# Cicero, De finibus, as typesetters cut it up
+# Cicero, De finibus, as abridged by typesetters
 LOREM = """
 lorem ipsum dolor sit amet consectetur adipiscing elit sed do eiusmod tempor incididunt ut labore et dolore magna aliqua
 enim ad minim veniam quis nostrud exercitation ullamco laboris nisi aliquip ex ea commodo consequat duis aute irure in
 reprehenderit voluptate velit esse cillum eu fugiat nulla pariatur excepteur sint occaecat cupidatat non proident sunt
 culpa qui officia deserunt mollit anim id est laborum
 """.split()  # noqa: SIM905
-MOST = 256  # words that are tried: pairs are tokenised, so this counts squared
-ENOUGH = 1  # words of one token: with fewer, short words of no language join them
+MAX_WORDS = 256  # words that are tested; all pairs are tokenised, so the cost is quadratic
+MIN_SINGLE = 1  # words of one token; with fewer, short letter combinations are added
 SEPARATORS = {"none": (), "bos": ("bos_token", "eos_token"), "eos": ("eos_token", "bos_token")}
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
-    """Words, their space before them, that can be put side by side; and what stands first in each block, if any."""
+class WordList:
+    """Words with stable tokens, each with its leading space, and the separator at the start of blocks."""
 
     tokenizer: Tokenizer
     texts: list[str]
     tokens: np.ndarray  # word -> tokens
-    leads: bool  # whether a prompt begins with its first word's space
-    separator: str = ""  # one control token, or nothing
+    leads: bool  # whether a prompt starts with the space of its first word
+    separator: str = ""  # one control token, or empty
     known: list[np.ndarray] = field(default_factory=list, repr=False)  # word -> its tokens
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, words: Iterable[str] | None = None, *, separator: str = "none") -> Words:
-        """The usable ones of some words (of Lorem Ipsum, unless others are given), by trying all pairs.
+    def of(cls, tokenizer: Tokenizer, words: Iterable[str] | None = None, *, separator: str = "none") -> WordList:
+        """The stable words among `words` (default: Lorem Ipsum).
 
-        UsageError where the tokenizer keeps none of them to one token, or has no such separator.
+        UsageError if no word is a single stable token, or if the tokenizer has no such separator.
 
         >>> from kvtrace.text.tokenizers import load
-        >>> words = Words.of(load("deepseek-r1"))
+        >>> words = WordList.of(load("deepseek-r1"))
         >>> words.single[:3], len(words.wide) > 1000
         ([' ipsum', ' dolor', ' sit'], True)
         """
-        return _found(tokenizer, tuple(dict.fromkeys(LOREM if words is None else words))[:MOST], separator)
+        return _word_list(tokenizer, tuple(dict.fromkeys(LOREM if words is None else words))[:MAX_WORDS], separator)
 
     @property
     def single(self) -> list[str]:
@@ -61,91 +61,92 @@ class Words:
 
     @cached_property
     def wide(self) -> list[str]:
-        """The words of one token, and short words of no language that are one: for places with many siblings."""
-        have = set(self.single)
-        letters = [text for text in (f" {word}" for word in _short_words()) if text not in have]
-        return self.single + self._that_fit(letters)
+        """The words of one token, and letter combinations of one token: for families with many siblings."""
+        known = set(self.single)
+        combinations = [text for text in (f" {word}" for word in _short_words()) if text not in known]
+        return self.single + self._stable_singles(combinations)
 
     def spell(self, text: str) -> str:
-        """A prompt as it is written: some tokenizers want no space before the first word."""
+        """The text of a prompt. Some tokenizers need its first word without a space."""
         return text if self.leads else text.removeprefix(" ")
 
-    def _that_fit(self, texts):
-        """Those of one token that stay so after and before a word, and beside the separator."""
+    def _stable_singles(self, texts):
+        """The texts of one token whose token does not change next to a word or the separator."""
         neighbours = [*self.single[:2], *([self.separator] if self.separator else [])]
         alone = _encode(self.tokenizer, [self.spell(text) for text in texts])
         fits = np.array([len(tokens) == 1 for tokens in alone])
-        for other in neighbours:
-            own = _encode(self.tokenizer, [other if other == self.separator else self.spell(other)])[0]
-            for first in (True, False):
-                joined = [self.spell(text + other if first else other + text) for text in texts]
+        for neighbour in neighbours:
+            spelled = neighbour if neighbour == self.separator else self.spell(neighbour)
+            neighbour_tokens = _encode(self.tokenizer, [spelled])[0]
+            for text_first in (True, False):
+                joined = [self.spell(text + neighbour if text_first else neighbour + text) for text in texts]
                 fits &= [
-                    both.tolist() == ([*mine, *own] if first else [*own, *mine])
-                    for both, mine in zip(_encode(self.tokenizer, joined), alone, strict=True)
+                    both.tolist() == ([*own, *neighbour_tokens] if text_first else [*neighbour_tokens, *own])
+                    for both, own in zip(_encode(self.tokenizer, joined), alone, strict=True)
                 ]
         return [text for text, fit in zip(texts, fits, strict=True) if fit]
 
 
-@lru_cache(maxsize=8)  # the same words are asked for text by text
-def _found(tokenizer, asked: tuple[str, ...], separator) -> Words:
-    mark = _separator(tokenizer, separator)
-    best = _best(tokenizer, asked, mark)
-    if len(best.single) < ENOUGH:  # a small vocabulary: short words of no language are tokens of it
-        best = _best(tokenizer, [*asked, *_short_words()[:MOST]][:MOST], mark)
+@lru_cache(maxsize=8)  # `hashes_to_texts` may be called once a text with the same words
+def _word_list(tokenizer, candidates: tuple[str, ...], separator) -> WordList:
+    separator_text = _separator(tokenizer, separator)
+    best = _best(tokenizer, candidates, separator_text)
+    if len(best.single) < MIN_SINGLE:  # a small vocabulary has tokens for letter combinations only
+        best = _best(tokenizer, [*candidates, *_short_words()[:MAX_WORDS]][:MAX_WORDS], separator_text)
     if not best.single:
-        beside = "" if separator == "none" else f" beside the separator {separator}"
+        beside = "" if separator == "none" else f" next to the separator {separator}"
         raise UsageError(
-            f"none of {len(asked):,} words is one token of {tokenizer.name}{beside} and stays so in a text. "
+            f"none of {len(candidates):,} words is a single token of {tokenizer.name} that does not change{beside}. "
             "Try --words with a file of other words, or another --separator."
         )
     return best
 
 
-def _best(tokenizer, words, separator) -> Words:
-    """The usable words, with or without a space before a prompt's first: as leaves more words of one token."""
-    styles = [_stable(tokenizer, words, leads, separator) for leads in (True, False)]
-    return max(styles, key=lambda found: len(found.single))
+def _best(tokenizer, words, separator) -> WordList:
+    """The stable words, with or without a space at the start of a prompt: whichever has more words of one token."""
+    word_lists = [_stable(tokenizer, words, leads, separator) for leads in (True, False)]
+    return max(word_lists, key=lambda word_list: len(word_list.single))
 
 
 def _separator(tokenizer, name) -> str:
     if name not in SEPARATORS:
-        raise UsageError(f"separator is {name!r}; it is one of {', '.join(SEPARATORS)}.")
+        raise UsageError(f"--separator {name!r} is unknown. Choose one of: {', '.join(SEPARATORS)}.")
     if name == "none":
         return ""
     for key in SEPARATORS[name]:
         text = tokenizer.special_tokens.get(key)
         if text and len(tokenizer.encode(text)) == 1:
             return text
-    raise UsageError(f"{tokenizer.name} names no BOS or EOS token that is one token. Try --separator none.")
+    raise UsageError(f"{tokenizer.name} has no BOS or EOS token that is a single token. Use --separator none.")
 
 
-def _stable(tokenizer, words, leads, separator) -> Words:
-    """The words whose tokens are the same alone, before and after every other one, and beside the separator."""
+def _stable(tokenizer, words, leads, separator) -> WordList:
+    """The words whose tokens do not change before and after any other word, or next to the separator."""
     texts = [f" {word}" for word in words]
-    trial = Words(tokenizer, texts, np.zeros(len(texts), dtype=np.int64), leads, separator)
+    trial = WordList(tokenizer, texts, np.zeros(len(texts), dtype=np.int64), leads, separator)
     alone = _encode(tokenizer, [trial.spell(text) for text in texts])
-    keep = np.array([len(tokens) > 0 for tokens in alone])
+    is_stable = np.array([len(tokens) > 0 for tokens in alone])
     if separator:
-        mark = tokenizer.encode(separator).tolist()
+        separator_tokens = tokenizer.encode(separator).tolist()
         after = _encode(tokenizer, [separator + text for text in texts])
         before = _encode(tokenizer, [trial.spell(text) + separator for text in texts])
-        keep &= [found.tolist() == [*mark, *own] for found, own in zip(after, alone, strict=True)]
-        keep &= [found.tolist() == [*own, *mark] for found, own in zip(before, alone, strict=True)]
-    places = np.flatnonzero(keep)
-    texts, alone = [texts[place] for place in places], [alone[place] for place in places]
+        is_stable &= [both.tolist() == [*separator_tokens, *own] for both, own in zip(after, alone, strict=True)]
+        is_stable &= [both.tolist() == [*own, *separator_tokens] for both, own in zip(before, alone, strict=True)]
+    stable = np.flatnonzero(is_stable)
+    texts, alone = [texts[index] for index in stable], [alone[index] for index in stable]
     bad = _bad_pairs(tokenizer, texts, alone, trial.spell)
-    while bad.any():  # the word with the most bad pairs goes, until none is left
+    while bad.any():  # remove the word with the most bad pairs until no bad pair is left
         worst = int((bad.sum(axis=0) + bad.sum(axis=1)).argmax())
         bad = np.delete(np.delete(bad, worst, axis=0), worst, axis=1)
         del texts[worst], alone[worst]
-    return Words(tokenizer, texts, np.array([len(own) for own in alone], dtype=np.int64), leads, separator, alone)
+    return WordList(tokenizer, texts, np.array([len(own) for own in alone], dtype=np.int64), leads, separator, alone)
 
 
 def _bad_pairs(tokenizer, texts, alone, spell):
-    """(first, second) -> whether the two side by side give other tokens than each alone."""
+    """(first, second) -> whether the two words have other tokens next to each other than alone."""
     bad = np.zeros((len(texts), len(texts)), dtype=bool)
     for row, text in enumerate(texts):
-        joined = _encode(tokenizer, [spell(text + other) for other in texts])
+        joined = _encode(tokenizer, [spell(text + second) for second in texts])
         bad[row] = [
             both.tolist() != [*alone[row], *own] for both, own in zip(joined, alone, strict=True)
         ]  # fmt: skip
@@ -160,4 +161,5 @@ def _encode(tokenizer, texts):
 
 
 def _short_words():
+    """All combinations of one to three letters."""
     return ["".join(letters) for size in (1, 2, 3) for letters in product(ascii_lowercase, repeat=size)]

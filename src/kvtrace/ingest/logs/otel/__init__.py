@@ -1,1 +1,1 @@
-"""OpenTelemetry: one reader, and one file for each convention of spans."""
+"""OpenTelemetry spans: `reader.py`, and one file for each naming convention of span attributes."""

@@ -1,7 +1,7 @@
-"""The events of a span that held prompts before messages became attributes (OpenTelemetry's conventions 1.27 to 1.36).
+"""Prompts in span events, before messages became attributes (OpenTelemetry's conventions 1.27 to 1.36).
 
-One event a message, `gen_ai.user.message` and its kin, its answer in `gen_ai.choice`; or all of them as JSON in the
-events `gen_ai.content.prompt` and `gen_ai.content.completion`.
+Each message is an event (`gen_ai.user.message` and others), and the answer is `gen_ai.choice`. Or all messages are JSON
+in the events `gen_ai.content.prompt` and `gen_ai.content.completion`.
 """
 
 from __future__ import annotations
@@ -9,45 +9,45 @@ from __future__ import annotations
 from typing import Any
 
 from . import values
-from .span_content import Said, chat_message
+from .span_content import SpanContent, chat_message
 
 ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
 CHOICE = "gen_ai.choice"
 PROMPT, COMPLETION = "gen_ai.content.prompt", "gen_ai.content.completion"
-BODY = "gen_ai.event.content"  # where a span's event keeps what a log's event has as its body
+BODY = "gen_ai.event.content"  # the attribute of a span event that holds the body of a log event
 
 FIELDS = ("role", "content", "tool_calls", "id", "message")
 
 
-def said(attributes: dict[str, Any], events: list[tuple[str, dict]]) -> Said | None:
-    """What the span's events tell; None where they hold no prompt.
+def span_content(attributes: dict[str, Any], events: list[tuple[str, dict]]) -> SpanContent | None:
+    """The content of the span's events; None if they hold no prompt.
 
-    >>> said({}, [("gen_ai.user.message", {"content": "Hello"})]).messages
+    >>> span_content({}, [("gen_ai.user.message", {"content": "Hello"})]).messages
     [{'role': 'user', 'content': 'Hello'}]
     """
-    told = Said("events", messages=[], output_path="events")
-    for name, held in events:
+    content = SpanContent("events", messages=[], output_path="events")
+    for name, event in events:
         if name in ROLES:
-            told.messages.append(_message(told, held, ROLES[name]))
-        elif name == CHOICE and told.output is None:
-            choice = _message(told, held, "assistant")
+            content.messages.append(_message(content, event, ROLES[name]))
+        elif name == CHOICE and content.output is None:
+            choice = _message(content, event, "assistant")
             message = values.loaded(choice.get("message", choice))
-            told.output = chat_message(message) if type(message) is dict else message
+            content.output = chat_message(message) if type(message) is dict else message
         elif name == PROMPT:
-            told.messages = _listed(told, held.get("gen_ai.prompt"))
-        elif name == COMPLETION and told.output is None:
-            answers = _listed(told, held.get("gen_ai.completion"))
-            told.output = answers[0] if answers else None
-    return told if told.messages else None
+            content.messages = _message_list(content, event.get("gen_ai.prompt"))
+        elif name == COMPLETION and content.output is None:
+            answers = _message_list(content, event.get("gen_ai.completion"))
+            content.output = answers[0] if answers else None
+    return content if content.messages else None
 
 
-def _message(told, held, role):
-    """The message of an event: its body, as JSON in a string or in an object, or its attributes themselves."""
-    if values.is_broken(held.get(BODY)):
-        told.cut = told.cut or f"events.{BODY}"
-    body = values.loaded(held.get(BODY))
+def _message(content, event, role):
+    """The message of an event: its body (an object, or JSON in a string), else its attributes."""
+    if values.is_broken(event.get(BODY)):
+        content.cut = content.cut or f"events.{BODY}"
+    body = values.loaded(event.get(BODY))
     if body is None:
-        body = {name: held[name] for name in FIELDS if name in held}
+        body = {name: event[name] for name in FIELDS if name in event}
     elif type(body) is not dict:
         body = {"content": body}
     message = {"role": role} | body
@@ -56,10 +56,11 @@ def _message(told, held, role):
     return chat_message(message)
 
 
-def _listed(told, value):
+def _message_list(content, value):
+    """The messages of a list, or one user message for any other value."""
     if values.is_broken(value):
-        told.cut = told.cut or told.path
-    found = values.loaded(value)
-    if type(found) is not list:
-        return [] if found is None else [{"role": "user", "content": found}]
-    return [chat_message(message) if type(message) is dict else message for message in found]
+        content.cut = content.cut or content.path
+    messages = values.loaded(value)
+    if type(messages) is not list:
+        return [] if messages is None else [{"role": "user", "content": messages}]
+    return [chat_message(message) if type(message) is dict else message for message in messages]

@@ -1,8 +1,8 @@
-"""The numbered attributes of OpenLLMetry (Traceloop) before it took over OpenTelemetry's messages.
+"""The numbered attributes of OpenLLMetry (Traceloop), before it adopted OpenTelemetry's messages.
 
 `gen_ai.prompt.0.role`, `.content` and `.tool_calls.0.name`, `gen_ai.completion.0.content`,
 `llm.request.functions.0.name`, as in opentelemetry-instrumentation-openai 0.40; `llm.prompts.0.content` of its first
-versions; and `gen_ai.prompt` as one list, of OpenTelemetry's conventions before 1.28.
+versions; `gen_ai.prompt` as one list, in OpenTelemetry's conventions before 1.28.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import values
-from .span_content import Said, chat_message, tool
+from .span_content import SpanContent, chat_message, tool
 
 PROMPTS = ("gen_ai.prompt", "llm.prompts")
 COMPLETIONS = ("gen_ai.completion", "llm.completions")
@@ -18,31 +18,31 @@ TOOLS = "llm.request.functions"
 HINT = "Log with TRACELOOP_TRACE_CONTENT=true."
 
 
-def said(attributes: dict[str, Any], events: list[tuple[str, dict]]) -> Said | None:
-    """What the span tells in this dialect; None where it does not speak it.
+def span_content(attributes: dict[str, Any], events: list[tuple[str, dict]]) -> SpanContent | None:
+    """The content of a span in this convention; None if the span does not use it.
 
-    >>> said({"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hello"}, []).messages
+    >>> span_content({"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hello"}, []).messages
     [{'role': 'user', 'content': 'Hello'}]
     """
     for prompt, completion in zip(PROMPTS, COMPLETIONS, strict=True):
         messages, is_whole = _numbered(attributes, prompt)
         if not messages:
             continue
-        told = Said(f"attributes.{prompt}", output_path=f"attributes.{completion}")
-        told.messages = [chat_message(message) if type(message) is dict else message for message in messages]
-        told.lacks = None if is_whole else "messages, for their numbers have gaps"
+        content = SpanContent(f"attributes.{prompt}", output_path=f"attributes.{completion}")
+        content.messages = [chat_message(message) if type(message) is dict else message for message in messages]
+        content.lacks = None if is_whole else "messages (their numbers have gaps)"
         if values.is_broken(attributes.get(prompt)):
-            told.cut = told.path
+            content.cut = content.path
         if attributes.get("llm.request.type") == "completion" and len(messages) == 1 and type(messages[0]) is dict:
-            told.messages, told.text = None, messages[0].get("content")  # no template renders it
-        _put_tools(told, attributes)
-        _put_output(told, attributes, completion)
-        return told
+            content.messages, content.text = None, messages[0].get("content")  # no chat template applies
+        _put_tools(content, attributes)
+        _put_output(content, attributes, completion)
+        return content
     return None
 
 
 def _numbered(attributes, name):
-    """The messages of that name, and whether none is left out: numbered, as one list, or as a user's words."""
+    """The messages of that name (numbered, one list, or one user message), and whether the numbers have no gaps."""
     value = values.loaded(attributes.get(name))
     if type(value) is list:
         return value, True
@@ -51,17 +51,17 @@ def _numbered(attributes, name):
     return values.gathered(attributes, name)
 
 
-def _put_tools(told, attributes):
+def _put_tools(content, attributes):
     definitions, _ = values.gathered(attributes, TOOLS)
     for i, definition in enumerate(definitions):
         path = f"attributes.{TOOLS}.{i}"
         schema = definition.get("parameters", definition.get("input_schema")) if type(definition) is dict else None
         if values.is_broken(schema):
-            told.cut = told.cut or path
-        told.tools.append(tool(definition, path))
+            content.cut = content.cut or path
+        content.tools.append(tool(definition, path))
 
 
-def _put_output(told, attributes, name):
+def _put_output(content, attributes, name):
     answers, _ = _numbered(attributes, name)
     if answers:
-        told.output = chat_message(answers[0]) if type(answers[0]) is dict else answers[0]
+        content.output = chat_message(answers[0]) if type(answers[0]) is dict else answers[0]

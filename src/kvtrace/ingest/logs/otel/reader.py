@@ -1,8 +1,8 @@
-"""OpenTelemetry spans of calls to models, one a line or many (OTLP JSON files), in the dialects of otel_*.py.
+"""OpenTelemetry spans of model calls, one or several a line (OTLP JSON files), in any convention of this folder.
 
-A span is an object with `attributes`, a start time and perhaps `events`, as SDKs print it and the Collector's file
-exporter writes it: there `resourceSpans[].scopeSpans[].spans[]`, a batch a line. Spans of tools, agents and other work
-are no requests. Sessions and users are attributes of the span or of its resource.
+A span is an object with `attributes`, a start time and optional `events`. SDKs print one span a line; the Collector's
+file exporter writes a batch a line, `resourceSpans[].scopeSpans[].spans[]`. Spans of tools, agents and other work are
+left out. Sessions and users are attributes of the span or of its resource.
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from ...._base.errors import NotARequest, RowError
 from .. import fields
 from ..pairs import unpacked
 from ..record import Record
-from . import events as otel_events
-from . import flat as otel_flat
-from . import genai as otel_genai
-from . import openinference as otel_openinference
-from . import values
-from .span_content import Said
+from . import events as events_convention
+from . import flat, genai, openinference, values
+from .span_content import SpanContent
 
-CONVERSATION = False  # the spans of a line are those that ended at about the same time
-DIALECTS = (otel_genai, otel_openinference, otel_flat, otel_events)  # in this order: a span may speak several
+CONVERSATION = False  # the spans of a line only ended at about the same time
+CONVENTIONS = (genai, openinference, flat, events_convention)  # in this order: a span may use several
 
 CONTAINERS = ("resourceSpans", "resource_spans")
 SCOPES = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
@@ -42,30 +39,30 @@ OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens",
 
 
 def read_all(row: dict) -> list[Record]:
-    """The Records of the calls among a line's spans; NotARequest where there is none, RowError where one is not good.
+    """The Records of the model calls among a line's spans; NotARequest if it has none, RowError if one is bad.
 
     >>> attributes = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hi", "llm.usage.completion_tokens": 3}
     >>> read_all({"start_time": "2031-01-01T00:00:00Z", "attributes": attributes})[0].output_length
     3
     """
-    records, last = [], None
+    records, last_reason = [], None
     for span, path, resource in _spans(row):
         try:
             records.append(_record(span, resource))
         except NotARequest as reason:
-            last = reason
+            last_reason = reason
         except RowError as error:
             error.field = path + (error.field or "attributes")
             raise
         else:
             records[-1].cut = records[-1].cut and path + records[-1].cut
     if not records:
-        raise NotARequest("holds no span of a call to a model." if last is None else last.reason)
+        raise NotARequest("has no span of a model call." if last_reason is None else last_reason.reason)
     return records
 
 
 def matches(row: dict) -> bool:
-    """Whether the row looks like one of this form."""
+    """Whether the row has this format."""
     if any(type(row.get(name)) is list for name in CONTAINERS):
         return True
     has_attributes = type(row.get("attributes")) in (dict, list, str)
@@ -73,12 +70,12 @@ def matches(row: dict) -> bool:
 
 
 def small_unit(row: dict) -> str | None:
-    """The unit of a time too small for an epoch, where the field's name tells it."""
+    """Nanoseconds if a field's name says so, else None."""
     return "ns" if any(name in row for name in (*NANOSECONDS, *CONTAINERS)) else None
 
 
 def _spans(row):
-    """Each span of the row, its path, and the attributes of the resource that it came from."""
+    """Each span of the row, its JSON path, and the attributes of its resource."""
     container = next((name for name in CONTAINERS if name in row), None)
     if container is None:
         yield row, "", _resource(row, "")
@@ -90,10 +87,10 @@ def _spans(row):
                 yield span, path, resource
 
 
-def _objects(contributor, names, path):
-    """The objects in the lists of these names, each with its path."""
+def _objects(parent, names, path):
+    """The objects in the lists of these names, each with its JSON path."""
     for name in names:
-        items = contributor.get(name)
+        items = parent.get(name)
         if items is None:
             continue
         if type(items) is not list or not all(type(item) is dict for item in items):
@@ -102,8 +99,8 @@ def _objects(contributor, names, path):
             yield item, f"{path}{name}[{i}]."
 
 
-def _resource(contributor, path):
-    resource = contributor.get("resource")
+def _resource(parent, path):
+    resource = parent.get("resource")
     if type(resource) is not dict:
         return {}
     return values.attributes(resource.get("attributes"), f"{path}resource.attributes")
@@ -112,13 +109,13 @@ def _resource(contributor, path):
 def _record(span, resource) -> Record:
     attributes = values.attributes(span.get("attributes"))
     if not _is_call(attributes):
-        raise NotARequest("is a span of another kind than a call to a model.")
+        raise NotARequest("is not the span of a model call.")
     mapped, path = fields.find([("", span)], "input")
-    told = Said(path) if mapped is not None else _said(attributes, _events(span))
-    if _has_failed(span, attributes, told):
-        raise NotARequest("is a call that failed: nothing was generated.")
-    if told is None:
-        raise RowError("hold no prompt: content capture was off.", field="attributes", hint=_hint(attributes))
+    content = SpanContent(path) if mapped is not None else _content(attributes, _events(span))
+    if _has_failed(span, attributes, content):
+        raise NotARequest("is a failed call; nothing was generated.")
+    if content is None:
+        raise RowError("have no prompt: content capture was off.", field="attributes", hint=_hint(attributes))
     record = fields.common([("", span)], *_time(span))
     places = [("attributes.", attributes), ("resource.attributes.", resource)]
     fields.fill(record, span, places, session=SESSION, user=USER, tenant=TENANT, model=MODEL, id=ID)
@@ -126,23 +123,24 @@ def _record(span, resource) -> Record:
     if mapped is not None:
         fields.put_prompt(record, mapped, path)
     else:
-        _put_prompt(record, told)
-        record.lacks = _lack(span) or told.lacks
-    _put_output(record, span, told)
+        _put_prompt(record, content)
+        record.lacks = _dropped_attributes(span) or content.lacks
+    _put_output(record, span, content)
     return record
 
 
 def _time(span):
-    names = STARTS if span.get("timestamp") is None else ("timestamp",)  # where a map puts the time
+    names = STARTS if span.get("timestamp") is None else ("timestamp",)  # a field map puts the time there
     return fields.find([("", span)], *names)
 
 
-def _said(attributes, events) -> Said | None:
-    return next((told for dialect in DIALECTS if (told := dialect.said(attributes, events)) is not None), None)
+def _content(attributes, events) -> SpanContent | None:
+    contents = (convention.span_content(attributes, events) for convention in CONVENTIONS)
+    return next((content for content in contents if content is not None), None)
 
 
 def _is_call(attributes):
-    """Whether the span is of a call to a model, and not of what is around one."""
+    """Whether the span is a model call, not a tool, an agent or other work."""
     kinds = [kind.upper() for name in KINDS if type(kind := attributes.get(name)) is str]
     if kinds:
         return "LLM" in kinds
@@ -166,21 +164,21 @@ def _events(span):
     ]
 
 
-def _has_failed(span, attributes, told):
-    """Whether the call ended in an error and gave nothing."""
+def _has_failed(span, attributes, content):
+    """Whether the call ended in an error without output."""
     status = span.get("status")
     code = status.get("code", status.get("status_code")) if type(status) is dict else span.get("status_code")
     is_error = code == 2 or (type(code) is str and code.upper() in ("ERROR", "STATUS_CODE_ERROR"))
     counted = fields.find([("", attributes)], *OUTPUT_TOKENS)[0]
-    return is_error and not counted and (told is None or told.output is None)
+    return is_error and not counted and (content is None or content.output is None)
 
 
 def _hint(attributes):
-    """Which setting of the dialect that the span speaks turns the capture of content on."""
+    """The setting that turns on content capture, for the convention of the span."""
     if any(name.startswith(("openinference.", "llm.token_count.")) for name in attributes):
-        return otel_openinference.HINT
+        return openinference.HINT
     is_flat = any(name.startswith(("traceloop.", "llm.")) for name in attributes)
-    return otel_flat.HINT if is_flat else otel_genai.HINT
+    return flat.HINT if is_flat else genai.HINT
 
 
 def _put_usage(record, attributes):
@@ -191,26 +189,26 @@ def _put_usage(record, attributes):
         record.output_length = fields.count(*fields.find(places, *OUTPUT_TOKENS))
 
 
-def _put_prompt(record, told):
-    record.cut = told.cut
-    record.tools = record.tools or told.tools or None
-    for i, message in enumerate(told.system):
-        fields.put_message(record, message, f"{told.system_path}[{i}]")
-    fields.put_prompt(record, told.messages if told.text is None else told.text, told.path)
+def _put_prompt(record, content):
+    record.cut = content.cut
+    record.tools = record.tools or content.tools or None
+    for i, message in enumerate(content.system):
+        fields.put_message(record, message, f"{content.system_path}[{i}]")
+    fields.put_prompt(record, content.messages if content.text is None else content.text, content.path)
     if record.messages is not None:
-        record.messages = [*told.system, *record.messages]
+        record.messages = [*content.system, *record.messages]
 
 
-def _lack(span):
-    """SDKs keep 128 attributes a span unless told otherwise, and count what they dropped."""
+def _dropped_attributes(span):
+    """The missing part of the prompt, if the SDK dropped attributes (by default it keeps 128 a span), else None."""
     count = next((span[name] for name in DROPPED if span.get(name)), None)
     return None if count in (None, "0") else "attributes that the SDK dropped (OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT)"
 
 
-def _put_output(record, span, told):
+def _put_output(record, span, content):
     value, path = fields.find([("", span)], "output")
     if value is None:
-        value, path = told.output, told.output_path
+        value, path = content.output, content.output_path
     if values.is_broken(value) and record.output_length is None and path.startswith("attributes."):
         record.cut = record.cut or path
     fields.put_output(record, value if type(value) in (str, dict, int, float, list, type(None)) else None, path)

@@ -1,7 +1,7 @@
-"""The attributes of an OpenTelemetry span made plain: one object of dotted names, whatever form the exporter wrote.
+"""Span attributes as one flat object of dotted names, for all exporters.
 
-An object, nested or not; OTLP's list of {"key": ..., "value": {"stringValue": ...}}; or either as JSON in a string.
-What is numbered (`llm.tools.0.tool.json_schema`) is gathered into lists again.
+Attributes are an object, nested or flat; OTLP's list of {"key": ..., "value": {"stringValue": ...}}; or either as JSON
+in a string. `gathered` turns numbered names (`llm.tools.0.tool.json_schema`) back into lists.
 """
 
 from __future__ import annotations
@@ -11,34 +11,35 @@ from typing import Any
 from ...._base.errors import RowError
 from ..pairs import unpacked
 
-DEEP = 32  # levels of objects and lists: far more than any convention has
-JSON = ('{"', "[{", '["')  # how objects and lists of them begin; prose may begin with a bracket
-KINDS = ("string", "bool", "double", "bytes")  # of values in OTLP that stand as they are; also in snake case
+MAX_DEPTH = 32  # levels of objects and lists; no convention comes near it
+JSON_STARTS = ('{"', "[{", '["')  # prose may start with a single bracket
+PLAIN_KINDS = ("string", "bool", "double", "bytes")  # OTLP value types whose values need no conversion
 
 
 def attributes(value: Any, path: str = "attributes") -> dict[str, Any]:
-    """Dotted name -> value; RowError where there is something else than attributes.
+    """Dotted name -> value; RowError if the value does not hold attributes.
 
     >>> attributes([{"key": "n", "value": {"intValue": "12"}}]), attributes({"llm": {"model_name": "a"}})
     ({'n': 12}, {'llm.model_name': 'a'})
     """
-    found = unpacked(value) if type(value) is str else value
-    if found is None and value in (None, ""):
+    parsed = unpacked(value) if type(value) is str else value
+    if parsed is None and value in (None, ""):
         return {}
-    if type(found) is list:
-        found = _pairs(found, path, 0)
-    if type(found) is not dict:
+    if type(parsed) is list:
+        parsed = _pairs(parsed, path, 0)
+    if type(parsed) is not dict:
         is_cut = is_broken(value)
         raise RowError(
-            "were cut: their JSON breaks off." if is_cut else "are no object, nor a list of keys.", field=path
+            "were cut short: their JSON is incomplete." if is_cut else "are not an object or a list of keys.",
+            field=path,
         )
     flat: dict[str, Any] = {}
-    _flatten(found, "", flat, path, 0)
+    _flatten(parsed, "", flat, path, 0)
     return flat
 
 
 def gathered(attributes: dict[str, Any], prefix: str) -> tuple[list[Any], bool]:
-    """What is numbered under a prefix, in order, and whether no number is left out.
+    """The values that are numbered under a prefix, in order, and whether the numbers have no gaps.
 
     >>> gathered({"a.1.b.c": 7, "a.0.b": 5}, "a")
     ([{'b': 5}, {'b': {'c': 7}}], True)
@@ -49,20 +50,20 @@ def gathered(attributes: dict[str, Any], prefix: str) -> tuple[list[Any], bool]:
         _spread(value, name[len(prefix) + 1 :], flat, prefix, 0)
     root: dict[str, Any] = {}
     for name, value in flat.items():
-        _plant(root, name.split("."), value, prefix)
+        _insert(root, name.split("."), value, prefix)
     numbers = sorted((int(name), name) for name in root if _is_number(name))
-    return [_listed(root[name]) for _, name in numbers], [n for n, _ in numbers] == list(range(len(numbers)))
+    return [_with_lists(root[name]) for _, name in numbers], [n for n, _ in numbers] == list(range(len(numbers)))
 
 
 def loaded(value: Any) -> Any:
-    """The object or list that JSON in a string holds; any other value, and text that is no JSON, as it is."""
-    found = unpacked(value)
-    return value if found is None else found
+    """The object or list that a string holds as JSON; any other value unchanged."""
+    parsed = unpacked(value)
+    return value if parsed is None else parsed
 
 
 def is_broken(value: Any) -> bool:
-    """Whether a text begins as JSON does, and is none: a limit on the length of values has cut it."""
-    return type(value) is str and value.lstrip().startswith(JSON) and unpacked(value.strip()) is None
+    """Whether a text starts like JSON but is not valid: a limit on attribute lengths has cut it."""
+    return type(value) is str and value.lstrip().startswith(JSON_STARTS) and unpacked(value.strip()) is None
 
 
 def _pairs(pairs, path, depth):
@@ -72,19 +73,19 @@ def _pairs(pairs, path, depth):
 
 
 def _plain(value, path, depth):
-    """The value of one of OTLP's, which says its type; None where it says none."""
-    if depth > DEEP:
+    """The value of a typed OTLP value; None if it has no type."""
+    if depth > MAX_DEPTH:
         raise RowError("are nested too deeply.", field=path)
     if type(value) is not dict or len(value) != 1:
         return None
-    ((kind, held),) = value.items()
-    kind = kind.removesuffix("Value").removesuffix("_value")
-    if kind in KINDS:
-        return held
+    ((kind, inner),) = value.items()
+    kind = kind.removesuffix("Value").removesuffix("_value")  # camel case or snake case
+    if kind in PLAIN_KINDS:
+        return inner
     if kind == "int":  # JSON has no 64-bit integers: OTLP writes them as strings
-        is_number = type(held) is str and len(held) < 20 and held.isascii() and held.removeprefix("-").isdigit()
-        return int(held) if is_number else held if type(held) is int else None
-    values = held.get("values", []) if type(held) is dict else None
+        is_number = type(inner) is str and len(inner) < 20 and inner.isascii() and inner.removeprefix("-").isdigit()
+        return int(inner) if is_number else inner if type(inner) is int else None
+    values = inner.get("values", []) if type(inner) is dict else None
     if type(values) is not list:
         return None
     if kind == "array":
@@ -92,11 +93,11 @@ def _plain(value, path, depth):
     return _pairs(values, path, depth + 1) if kind == "kvlist" else None
 
 
-def _flatten(found, prefix, flat, path, depth):
-    """Objects in objects become dotted names; lists stay, for most are values."""
-    if depth > DEEP:
+def _flatten(nested, prefix, flat, path, depth):
+    """Turn nested objects into dotted names. Lists stay, since most of them are values."""
+    if depth > MAX_DEPTH:
         raise RowError("are nested too deeply.", field=path)
-    for name, value in found.items():
+    for name, value in nested.items():
         if type(value) is dict and value:
             _flatten(value, f"{prefix}{name}.", flat, path, depth + 1)
         else:
@@ -104,8 +105,8 @@ def _flatten(found, prefix, flat, path, depth):
 
 
 def _spread(value, name, flat, path, depth):
-    """Every leaf under its dotted name, list items under their numbers."""
-    if depth > DEEP:
+    """Add each leaf of a value under its dotted name; list items under their numbers."""
+    if depth > MAX_DEPTH:
         raise RowError("is nested too deeply.", field=path)
     if type(value) in (dict, list) and value:
         for key, item in value.items() if type(value) is dict else enumerate(value):
@@ -114,8 +115,9 @@ def _spread(value, name, flat, path, depth):
         flat.setdefault(name, value)
 
 
-def _plant(root, names, value, path):
-    if len(names) > DEEP:
+def _insert(root, names, value, path):
+    """Insert a value into a tree of objects, at a path of names."""
+    if len(names) > MAX_DEPTH:
         raise RowError("is nested too deeply.", field=path)
     node = root
     for name in names[:-1]:
@@ -125,13 +127,13 @@ def _plant(root, names, value, path):
     node.setdefault(names[-1], value)
 
 
-def _listed(node):
-    """Objects whose names are all numbers are lists."""
+def _with_lists(node):
+    """The tree with a list in place of each object whose names are all numbers."""
     if type(node) is not dict or not node:
         return node
     if all(_is_number(name) for name in node):
-        return [_listed(node[name]) for name in sorted(node, key=int)]
-    return {name: _listed(value) for name, value in node.items()}
+        return [_with_lists(node[name]) for name in sorted(node, key=int)]
+    return {name: _with_lists(value) for name, value in node.items()}
 
 
 def _is_number(name):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._base.errors import UsageError
-from . import policies
-from .policies.base import Context
+from ..._base.errors import UsageError
+from .. import policies
+from ..policies.base import Context
 
 
 def live_policy(policy: Any, context: Context) -> Any:
@@ -17,11 +17,11 @@ def live_policy(policy: Any, context: Context) -> Any:
     >>> live_policy("lru", Context(blocks=4, capacity=2)).keeps_parents
     True
     """
-    from .core.python_policy import Borrowed
+    from ..core.python_policy import PythonPolicy
 
     if isinstance(policy, str):
         row = policies.POLICIES.get(policy.partition(":")[0])
-        if row is not None and row.ceiling:
+        if row is not None and row.bound:
             raise UsageError(f"{policy} is a bound, not a policy that a live cache could have. Try lru.")
         if row is not None and row.ghosts:
             raise UsageError(
@@ -31,4 +31,4 @@ def live_policy(policy: Any, context: Context) -> Any:
     missing = [verb for verb in policies.VERBS if not callable(getattr(policy, verb, None))]
     if missing or not callable(policy):
         raise UsageError(f"a policy is a name or a class with the verbs {', '.join(policies.VERBS)}; see the docs.")
-    return Borrowed(context, policy(context))
+    return PythonPolicy(context, policy(context))

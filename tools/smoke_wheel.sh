@@ -16,4 +16,5 @@ bare/bin/kvtrace audit trace.jsonl >/dev/null
 bare/bin/kvtrace release trace.jsonl -o strict.jsonl --profile strict >/dev/null
 bare/bin/kvtrace simulate trace.jsonl --engine vllm --capacity 400 --no-gap >/dev/null
 bare/bin/python -c 'import kvtrace; print(kvtrace.read("trace.jsonl"))'
+bare/bin/python -c 'import kvtrace, pathlib; assert (pathlib.Path(kvtrace.__file__).parent / "cache/live/prefix_cache.pyi").exists() and kvtrace.__all__'
 echo "wheel: $(ls kvtrace-*.whl) works in a bare environment"

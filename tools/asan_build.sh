@@ -8,7 +8,7 @@ trap 'rm -rf "$copy"' EXIT
 cp -r setup.py pyproject.toml README.md LICENSE src tests fuzz "$copy"
 cd "$copy"
 find . -name '*.so' -delete
-rm -r src/kvtrace/cache  # policies are no parsers of bytes, and take three quarters of the time to build
+rm -r src/kvtrace/cache src/kvtrace/serving  # they parse no bytes, and take three quarters of the time to build
 runtime=$(gcc -print-file-name=libasan.so)
 [ -e "$runtime" ] || { echo "gcc has no AddressSanitizer here: install libasan"; exit 1; }
 CC=gcc CFLAGS="-fsanitize=address -fno-omit-frame-pointer" LDFLAGS="-fsanitize=address" KVTRACE_DEBUG_KERNELS=1 \

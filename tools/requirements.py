@@ -5,6 +5,5 @@ import tomllib
 
 with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)
-print(
-    *(project["build-system"]["requires"] if sys.argv[1] == "build" else project["project"]["dependencies"]), sep="\n"
-)
+required = {"build": project["build-system"]["requires"], "run": project["project"]["dependencies"]}
+print(*required[sys.argv[1]], sep="\n")

@@ -1,4 +1,4 @@
-"""What the founding report measured, and what it leaves open: to stand beside our figures, never as targets."""
+"""The figures of Lin's report and the parameters that it does not state: for comparison with ours, never as targets."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Hit rate against capacity: an LRU cache at every size, the offline optimum at some, and what no cache exceeds."""
+"""Hit rate by capacity: LRU at every capacity, the offline optimum at some, and the upper bound."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ...cache.many_settings import settings_of, sweep
+from ...cache.many_settings import settings_of, simulate_settings
 from .plot import Axis, Panel, Plot, Series, Study, log_ticks, short
 
-POINTS = 200  # capacities that the curve is drawn through
-OPTIMA = 12  # and those at which the optimum is simulated
+POINTS = 200  # capacities of the drawn curve
+OPTIMA = 12  # capacities at which the optimum is simulated
 
 
 def plot(study: Study) -> Plot:
@@ -21,29 +21,29 @@ def plot(study: Study) -> Plot:
     curve = study.curve
     capacity = np.array(curve.capacities(POINTS))
     hits = curve.hits(capacity)
-    best = curve.at(curve.working_set)
-    optimum = sweep(study.trace, settings_of(curve.capacities(OPTIMA), ["belady"]))
+    unlimited = curve.at(curve.working_set)
+    optimum = simulate_settings(study.trace, settings_of(curve.capacities(OPTIMA), ["belady"]))
     series = [
-        Series("block hit rate, LRU", capacity, np.array([found.block_hit_rate for found in hits]), 0),
-        Series("token hit rate, LRU", capacity, np.array([found.token_hit_rate for found in hits]), 1),
+        Series("block hit rate, LRU", capacity, np.array([counts.block_hit_rate for counts in hits]), 0),
+        Series("token hit rate, LRU", capacity, np.array([counts.token_hit_rate for counts in hits]), 1),
         Series(
-            "block, belady", np.array([done.setting.capacity for done in optimum]),
-            np.array([done.hits.block_hit_rate for done in optimum]), 2,
+            "block, belady", np.array([one.setting.capacity for one in optimum]),
+            np.array([one.hits.block_hit_rate for one in optimum]), 2,
         ),
         *(
             Series(name, capacity[[0, -1]], np.full(2, rate), colour, "dash")
             for colour, (name, rate) in enumerate(
-                (("block, unlimited", best.block_hit_rate), ("token, unlimited", best.token_hit_rate))
+                (("block, unlimited", unlimited.block_hit_rate), ("token, unlimited", unlimited.token_hit_rate))
             )
         ),
     ]  # fmt: skip
     units = ["blocks", "share of the working set"] + ["GiB"] * bool(study.kv_bytes_per_token)
     labels = {tick: _label(study, tick) for tick in log_ticks(capacity[0], capacity[-1], (1, 3))}
-    top = max(best.block_hit_rate, best.token_hit_rate)
+    top = max(unlimited.block_hit_rate, unlimited.token_hit_rate)
     return Plot(
-        "Hit rate against capacity",
-        "How large a cache must be. LRU eviction, one request at a time, exact at every capacity that holds the "
-        f"longest prompt ({curve.longest:,} blocks); belady is the best that any eviction order could do.",
+        "Hit rate by capacity",
+        "Required cache size. LRU eviction, one request at a time; exact at every capacity that holds the longest "
+        f"prompt ({curve.longest:,} blocks). belady is the optimum of all eviction orders.",
         [
             Panel(
                 "Hit rate by capacity",

@@ -8,13 +8,11 @@ from kvtrace._base.errors import UsageError
 
 
 def torch() -> Any:
-    """The module; UsageError where it is missing."""
+    """The module; UsageError if it is not installed."""
     try:
         import torch as module
     except ImportError:
-        raise UsageError(
-            "this experiment runs a model and needs PyTorch. Try `pip install 'kvtrace[engine]'`."
-        ) from None
+        raise UsageError("this experiment runs a model and needs PyTorch: `pip install 'kvtrace[engine]'`.") from None
     return module
 
 

@@ -1,0 +1,45 @@
+cimport cython
+from kvtrace.cache.live.block_table cimport BlockTable
+from kvtrace.cache.live.listener cimport Listener
+from kvtrace.cache.live.sequence cimport Sequence
+from kvtrace.cache.live.slot_pool cimport SlotPool
+from kvtrace.cache.live.tokens_in cimport Tokens
+from kvtrace.cache.policies.base cimport Context
+
+@cython.final
+cdef class PrefixCache:
+    cdef readonly Py_ssize_t slots
+    cdef readonly Py_ssize_t block_size
+    cdef readonly Py_ssize_t most_idle
+    cdef readonly object hashing
+    cdef readonly BlockTable table
+    cdef SlotPool pool
+    cdef Context context
+    cdef Listener listener
+    cdef object clock
+    cdef object current_salt
+    cdef set sequences  # the live ones
+    cdef bint busy  # a change is in progress; stays true if a policy's exception interrupted it
+
+    # work space
+    cdef Tokens tokens
+    cdef unsigned int* draft  # the tokens of a partial block that is extended
+
+    # counts
+    cdef long long requests
+    cdef long long requested_blocks
+    cdef long long hit_blocks
+    cdef long long requested_tokens
+    cdef long long hit_tokens
+    cdef long long appended
+    cdef long long copies
+
+    cdef int _tick(self) except -1
+    cdef int _check_live(self, Sequence sequence) except -1
+    cdef int _ready(self) except -1
+    cdef Sequence _sequence(self, Py_ssize_t length, Py_ssize_t hits)
+    cdef int _make_sure_of_room(self, Py_ssize_t count, Py_ssize_t known) except -1
+    cdef int _fill(self, Sequence sequence, Py_ssize_t known) except -1
+    cdef void _count(self, Sequence sequence) noexcept
+    cdef int _extend(self, Sequence sequence, unsigned int* tokens, Py_ssize_t length) except -1
+    cdef int _lengthen(self, int slot, Py_ssize_t filled, unsigned int* tokens, Py_ssize_t more, bint shared) except -1

@@ -1,0 +1,179 @@
+"""Prepare a run before any row is read: find the log files, choose the reader, load the tokenizer, check options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+from .._base.errors import InputError, RowError, UsageError
+from .._base.files import name_of
+from ..privacy import profiles
+from ..privacy.profiles import Profile
+from .encoding import Encoder, Recipe
+from .keys import Key
+from .logs.arrival_model import ArrivalModel
+from .logs.sources import LogSource
+
+Inputs = str | Path | Iterable[str | Path]  # paths, directories or globs
+
+DEFAULT_BLOCK_SIZE = 512
+MAX_BLOCK_SIZE = 1 << 24  # tokens
+
+
+@dataclass(frozen=True)
+class Job:
+    """A checked anonymisation run: its inputs and all its settings."""
+
+    sources: list[LogSource]
+    recipe: Recipe
+    encoder: Encoder
+    profile: Profile
+    arrival_model: ArrivalModel | None
+    meta: dict[str, Any]  # provenance, for the sidecar
+
+
+class LogOptions(TypedDict, total=False):
+    """The options of `prepare` that `anonymize_rows` passes on; `anonymize` describes them."""
+
+    log_format: str
+    field_map: dict[str, str] | None
+    time_unit: str
+    allow_truncated: bool
+    tokenizer: str | None
+    chat_template: str | Path | None
+    use_template: bool
+    generation_prompt: str | None
+    block_size: int | None
+    outputs: bool
+    profile: Profile | str
+    k: int | None
+    k_counts: str | None
+    tail: str | None
+    time_step_ms: int | None
+    round_input: str | int | None
+    round_output: str | int | None
+    drop_sessions: bool | None
+    tenant_field: str | None
+    isolate_tenants: bool
+    arrivals: str | None
+    key: Key | None
+
+
+def prepare(
+    inputs: Inputs,
+    *,
+    log_format: str = "auto",
+    field_map: dict[str, str] | None = None,
+    time_unit: str = "auto",
+    allow_truncated: bool = False,
+    tokenizer: str | None = "deepseek-r1",
+    chat_template: str | Path | None = None,
+    use_template: bool = True,
+    generation_prompt: str | None = None,
+    block_size: int | None = None,
+    outputs: bool = False,
+    profile: Profile | str = "standard",
+    k: int | None = None,
+    k_counts: str | None = None,
+    tail: str | None = None,
+    time_step_ms: int | None = None,
+    round_input: str | int | None = None,
+    round_output: str | int | None = None,
+    drop_sessions: bool | None = None,
+    tenant_field: str | None = None,
+    isolate_tenants: bool = False,
+    arrivals: str | None = None,
+    key: Key | None = None,
+    keep_order: bool = False,
+    stop_at_error: bool = True,
+) -> Job:
+    """Prepare the anonymisation of raw logs. `anonymize` describes the options.
+
+    Raises:
+        UsageError: options contradict each other or the log.
+        InputError: the first rows of the log match no reader or no unit of time.
+    """
+    from . import logs
+    from .logs import sources
+
+    chosen = profiles.profile(
+        profile, k=k, k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input,
+        round_output=round_output, drop_sessions=drop_sessions,
+    )  # fmt: skip
+    arrival_model = None if arrivals is None else ArrivalModel.parse(arrivals)
+    _check_options(block_size, chosen, keep_order, outputs)
+    log_sources = sources.find(inputs)
+    input_error = None
+    try:
+        reader = logs.open_reader(
+            log_format, sources.sample(log_sources), field_map=_with_tenant(field_map, tenant_field),
+            time_unit=time_unit, allow_truncated=allow_truncated, untimed=arrival_model is not None,
+        )  # fmt: skip
+    except RowError as error:
+        input_error = InputError(f"{name_of(log_sources[0].path)}: {error}")
+    if input_error is not None:  # raised outside the handler, so that its traceback has no frame that holds rows
+        raise input_error
+    recipe = Recipe(
+        reader=reader, tokenizer=tokenizer if reader.holds_prompts else None,
+        chat_template=None if chat_template is None else str(chat_template),
+        use_template=use_template, generation_prompt=generation_prompt, key=key or Key.random(),
+        block_size=_block_size(block_size, reader, outputs), tail="dropped" if chosen.tail == "dropped" else "kept",
+        outputs=outputs, stop_at_error=stop_at_error, isolate_tenants=isolate_tenants,
+        by_tenant=tenant_field is not None and not isolate_tenants,
+    )  # fmt: skip
+    encoder = Encoder(recipe)
+    return Job(log_sources, recipe, encoder, chosen, arrival_model, _provenance(recipe, encoder, arrival_model))
+
+
+def _check_options(block_size, profile, keep_order, outputs):
+    if block_size is not None:
+        _check_block_size(block_size)
+    if keep_order and replace(profile, tail="kept").coarsens:
+        raise UsageError("--keep-order is for internal use only and requires --profile exact.")
+    if outputs and (profile.round_input, profile.round_output) != ("exact", "exact"):
+        raise UsageError(
+            "--outputs requires exact lengths, since output blocks would reveal rounded lengths. "
+            "Add --round-input exact --round-output exact, or leave out --outputs."
+        )
+
+
+def _block_size(requested, reader, outputs):
+    """The block size of the run: that of the log's hashes if it holds hashes, else the requested one."""
+    logged = reader.block_size
+    if logged is None:
+        return DEFAULT_BLOCK_SIZE if requested is None else requested
+    if requested not in (None, logged):
+        hint = (
+            f"Leave out --block-size; `kvtrace convert --fold {requested // logged}` makes larger blocks afterwards."
+            if requested > logged
+            else "Leave out --block-size."
+        )
+        raise UsageError(f"the log holds hashes of blocks of {logged:,} tokens, not {requested:,}. {hint}")
+    if outputs:
+        raise UsageError("the log holds hashes of prompts only. Leave out --outputs.")
+    _check_block_size(logged)
+    return logged
+
+
+def _check_block_size(block_size):
+    if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
+        raise UsageError(f"--block-size is {block_size!r}; it must be a whole number of tokens, at least 1.")
+    if block_size > MAX_BLOCK_SIZE:
+        raise UsageError(f"--block-size is {block_size:,}; it must be at most {MAX_BLOCK_SIZE:,} tokens.")
+
+
+def _with_tenant(field_map, tenant_field):
+    return field_map if tenant_field is None else {**(field_map or {}), "tenant": tenant_field}
+
+
+def _provenance(recipe: Recipe, encoder: Encoder, arrival_model: ArrivalModel | None) -> dict[str, Any]:
+    """How the trace was made, for its sidecar. It names no key, host, path or user."""
+    return {
+        "log": recipe.reader.describe() | ({} if arrival_model is None else {"arrivals": arrival_model.describe()}),
+        "tokenizer": encoder.tokenizer and encoder.tokenizer.describe(),
+        "chat_template": encoder.template and encoder.template.describe(),
+        "hash": "SipHash-2-4-128, keyed, chained",
+        "session_mode": "cumulative",
+    }

@@ -1,0 +1,218 @@
+"""The result of a plan: one dataclass per part; its fields are the keys of the JSON (docs/serving/plan.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from .simulation import Quantiles
+
+SCHEMA = 2  # version of the keys
+WHERE_KNOWN = {
+    "gap_to_belady",
+    "fetch_seconds_per_block",
+    "bandwidth",
+    "fetch_pays",
+    "loop",
+    "sensitivity",
+}  # no key if None
+
+
+@dataclass(frozen=True)
+class PlanSetting:
+    """The trace, the model, and the GPUs of an instance."""
+
+    requests: int
+    block_size: int  # tokens
+    model: str
+    gpu: str
+    gpus_per_instance: int
+    kv_bytes_per_token: int
+    weight_bytes: int
+    capacity_blocks: int  # of KV cache in an instance's GPUs
+    capacity_gib: float
+    usd_per_instance_hour: float
+    assumes: list[str]
+
+
+@dataclass(frozen=True)
+class MemoryPoint:
+    """The hits of one LRU cache of a size."""
+
+    capacity: int  # blocks
+    gib: float
+    block_hit_rate: float
+    gap_to_unlimited: float
+    gap_to_belady: float | None = None  # at two of the points
+
+
+@dataclass(frozen=True)
+class LeastMemory:
+    """The smallest cache for a share of the possible hits."""
+
+    capacity: int  # blocks
+    gib: float
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Hits against memory."""
+
+    unlimited_block_hit_rate: float
+    points: list[MemoryPoint]
+    knee: MemoryPoint
+    least: dict[str, LeastMemory]  # share of the possible hits, as in "90%"
+    assumes: list[str]
+
+
+@dataclass(frozen=True)
+class TierPlan:
+    """One tier of an instance; the GPUs' own memory has no transfer."""
+
+    name: str
+    capacity: int  # blocks
+    hit_blocks: int
+    share: float  # of all references to blocks
+    fetch_seconds_per_block: float | None = None
+    bandwidth: float | None = None  # bytes a second
+    fetch_pays: bool | None = None  # whether fetching a block takes less time than computing it
+
+
+@dataclass(frozen=True)
+class TiersPlan:
+    """The tiers of an instance."""
+
+    rows: list[TierPlan]
+    break_even_bandwidth: float  # bytes a second from which on fetching pays
+    assumes: list[str]
+
+
+@dataclass(frozen=True)
+class TimeTarget:
+    """The time to first token that is planned for, and the share of the requests that it holds for."""
+
+    ttft_s: float
+    quantile: float
+
+
+@dataclass(frozen=True)
+class UnmetTarget:
+    """A router with which no number of instances meets the target."""
+
+    router: str
+    instances: None = None
+
+
+@dataclass(frozen=True)
+class RouterPlan:
+    """The fewest instances behind a router that meet the target, and what they do with the trace."""
+
+    router: str
+    instances: int
+    ttft_s: float  # at the target's quantile
+    ttft: Quantiles
+    tpot: Quantiles
+    requests_per_s: float
+    block_hit_rate: float
+    imbalance: float
+    utilisation: float
+    usd: float
+    usd_per_million_requests: float
+    saved_compute_s: float  # by hits
+    saved_usd: float
+
+
+@dataclass(frozen=True)
+class InstancesPlan:
+    """Instances for the target, router by router."""
+
+    target: TimeTarget
+    routers: list[RouterPlan | UnmetTarget]
+    best: RouterPlan | None
+    assumes: list[str]
+
+
+@dataclass(frozen=True)
+class BlockSizePlan:
+    """The possible hits in blocks of one size."""
+
+    block_size: int
+    blocks: int
+    block_hit_rate: float
+    token_hit_rate: float
+
+
+@dataclass(frozen=True)
+class BlockSizesPlan:
+    """The possible hits in larger blocks."""
+
+    rows: list[BlockSizePlan]
+    assumes: list[str]
+
+
+@dataclass(frozen=True)
+class PricePlan:
+    """A provider's bill where prefixes live for some time after their last use."""
+
+    ttl: str  # "none", "5m" or "1h"
+    token_hit_rate: float
+    usd: float
+    saved: float  # USD, against no caching
+
+
+@dataclass(frozen=True)
+class PricesPlan:
+    """A provider's bills."""
+
+    rows: list[PricePlan]
+    best: str  # the ttl of the smallest bill
+    assumes: list[str]
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """The block hit rate of one pass beside that of the events, for the best router."""
+
+    instances: int
+    router: str
+    one_pass_block_hit_rate: float
+    events_block_hit_rate: float
+    difference: float
+    assumes: list[str]
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The fewest instances behind the best router where one assumption is a fifth lower or higher."""
+
+    what: str
+    factor: float
+    instances: int | None  # None where no number meets the target
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `kvtrace.plan` returns, by part."""
+
+    setting: PlanSetting
+    memory: MemoryPlan
+    tiers: TiersPlan | None  # None without lower tiers
+    instances: InstancesPlan
+    block_sizes: BlockSizesPlan
+    prices: PricesPlan
+    loop: LoopPlan | None = None  # None where no router meets the target
+    sensitivity: list[Sensitivity] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Keys as docs/serving/plan.md lists them; `schema` is their version."""
+        return {"schema": SCHEMA, **plain(self)}
+
+
+def plain(value: Any) -> Any:
+    """A part of a plan as JSON values."""
+    if is_dataclass(value):
+        known = {field.name: getattr(value, field.name) for field in fields(value)}
+        return {name: plain(one) for name, one in known.items() if one is not None or name not in WHERE_KNOWN}
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list) else value

