@@ -29,6 +29,7 @@ def write_atomically(path: str | Path) -> Iterator[BinaryIO]:
     The suffixes .gz and .zst compress it; `-` is stdout. Errors are KvtraceErrors.
 
     >>> import tempfile
+    >>> from kvtrace._base.input_files import open_read
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with write_atomically(f"{folder}/note.gz") as stream:
     ...         _ = stream.write(b"read again")
