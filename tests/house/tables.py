@@ -206,7 +206,7 @@ TABLES = [
     Table(
         "trace format", "src/kvtrace/formats/format_table.py:FORMATS", "src/kvtrace/formats",
         modules_of("formats.format_table", "FORMATS"), ("docs/formats/formats.md",), others=frozenset({"dataset"}),
-        is_row=lambda source: any(map(lambda read: defines(read, "write")(source), ("found", "parse", "read"))) and
+        is_row=lambda source: any(map(lambda read: defines(read, "write")(source), ("result_of", "parse", "read"))) and
         "def read_columns" not in source, vector=format_vector,
     ),
     Table(
