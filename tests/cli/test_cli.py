@@ -69,10 +69,10 @@ def test_rejects_hold_places_and_reasons_only(log, tmp_path):
     ("options", "expected"),
     [
         (["--block-size", "0"], "--block-size is 0"),
-        (["--tail", "cut"], "tail is 'cut'"),
-        (["--profile", "loose"], "profile is 'loose'"),
+        (["--tail", "cut"], "'cut' is not a valid tail"),
+        (["--profile", "loose"], "'loose' is not a release profile"),
         (["--map", "color=x"], "'color' is not a field"),
-        (["--format", "xml"], "format is 'xml'"),
+        (["--format", "xml"], "'xml' is not a trace format"),
         (["--tokenizer", "no-such"], "no-such"),
         (["--time-unit", "fortnight"], "fortnight"),
     ],

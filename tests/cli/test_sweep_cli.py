@@ -198,7 +198,7 @@ def test_a_signal_keeps_what_was_done_and_ends_with_status_5(folder, whole, caps
 def test_without_ray_there_is_one_line(folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert run(["sweep", "one.jsonl", "--capacity", "9", "--runner", "ray", "-o", "table.csv"]) == 2
-    assert capsys.readouterr().err == "kvtrace: Ray is not installed here. Try pip install 'kvtrace[ray]'.\n"
+    assert capsys.readouterr().err == "kvtrace: Ray is not installed. Try `pip install 'kvtrace[ray]'`.\n"
     assert not list(folder.glob("table*"))
 
 

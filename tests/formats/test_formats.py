@@ -277,7 +277,7 @@ def test_arguments_that_do_not_fit_are_told_before_any_work(folder):
         ),
         ("t.jsonl", {"block_size": 7}, "block_size is 7, but the trace has 1"),
         ("t.jsonl", {"tail": "dropped"}, "tail is 'dropped', but the trace has 'kept'"),
-        ("t.jsonl", {"first_id": 2**63}, "takes an id past 64 bits"),
+        ("t.jsonl", {"first_id": 2**63}, "makes an id larger than 64 bits"),
         ("t.jsonl", {"meta": {"from": Path("x")}}, "meta holds a value that JSON does not know"),
         ("gone/t.jsonl", {}, "the folder gone does not exist"),
         (".", {}, "is a folder"),
