@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from importlib.machinery import EXTENSION_SUFFIXES
 
+from .errors import NotCompiledError
+
 ADVICE = "Run `make build` in the source folder, or `pip install .` (both need a C compiler)."
 
 
 def require_built(init: str) -> None:
-    """Raise ImportError unless each compiled file beside the given __init__.py has an extension module that fits.
+    """Raise NotCompiledError unless each compiled file beside the given __init__.py has an extension module that fits.
 
     A file is compiled when it is a .pyx, or a .py with a .pxd beside it. In a source folder the module must also be
     newer than its sources; an installed copy is written in one go, so there the times say nothing.
@@ -34,4 +36,4 @@ def require_built(init: str) -> None:
     for fault, names in faults.items():
         if names:
             shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            raise ImportError(f"{fault}: {shown} (in {folder}). {ADVICE}")
+            raise NotCompiledError(f"{fault}: {shown} (in {folder}). {ADVICE}")

@@ -13,6 +13,10 @@ class KvtraceError(Exception):
     status = 1
 
 
+class NotCompiledError(KvtraceError, ImportError):
+    """A compiled module is missing, outdated, or made for another Python."""
+
+
 class UsageError(KvtraceError):
     """The arguments are not valid, or contradict each other."""
 
