@@ -291,7 +291,7 @@ def test_arguments_that_do_not_fit_are_told_before_any_work(folder):
         with pytest.raises(UsageError, match=said):
             kvtrace.read("t.jsonl", **options)
     clash = kvtrace.trace.columns.replace_columns(trace, extra={"hash_ids": np.array([1])})
-    with pytest.raises(UsageError, match="has the name of a key"):
+    with pytest.raises(UsageError, match="conflicts with a key of the format"):
         kvtrace.write(clash, "t.jsonl", block_size=1, extra=True)
     assert not list(folder.iterdir())
 
