@@ -336,4 +336,4 @@ def state(pid):
 def test_a_size_that_a_sidecar_got_wrong_can_be_helped(folder):
     with pytest.raises(kvtrace._base.errors.InputError) as error:
         kvtrace.read("traces/sidecar_of_another_size.jsonl")
-    assert "remove traces/sidecar_of_another_size.jsonl.meta.json" in str(error.value)
+    assert "delete traces/sidecar_of_another_size.jsonl.meta.json" in str(error.value)

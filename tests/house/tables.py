@@ -206,8 +206,8 @@ TABLES = [
     Table(
         "trace format", "src/kvtrace/formats/format_table.py:FORMATS", "src/kvtrace/formats",
         modules_of("formats.format_table", "FORMATS"), ("docs/formats/formats.md",), others=frozenset({"dataset"}),
-        is_row=lambda source: any(map(lambda read: defines(read, "write")(source), ("result_of", "parse", "read"))) and
-        "def read_columns" not in source, vector=format_vector,
+        is_row=lambda source: any(defines(read, "write")(source) for read in ("result_of", "read")),
+        vector=format_vector,
     ),
     Table(
         "client target", "src/kvtrace/formats/targets/__init__.py:TARGETS", "src/kvtrace/formats/targets",

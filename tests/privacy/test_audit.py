@@ -899,7 +899,7 @@ def test_ids_are_numbered_in_pieces_as_at_once(pieces, first, follow):
     firsts = list(dict.fromkeys(ids.tolist()))
     assert found.distinct == distinct == len(firsts) and found.in_order == (firsts == sorted(firsts))
     assert sorted(found.raw.tolist()) == sorted(one for one in firsts if not 0 <= one <= 2**40)
-    assert not firsts or (found.least, found.greatest) == (min(firsts), max(firsts))
+    assert not firsts or (found.smallest, found.largest) == (min(firsts), max(firsts))
 
 
 def test_two_halves_of_a_day_are_no_overlap_and_hours_of_both_are(tmp_path, shared):

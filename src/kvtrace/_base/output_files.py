@@ -30,6 +30,7 @@ def write_atomically(path: str | Path) -> Iterator[BinaryIO]:
 
     >>> from kvtrace._base.input_files import open_read
     >>> import tempfile
+    >>> from kvtrace._base.input_files import open_read
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with write_atomically(f"{folder}/note.gz") as stream:
     ...         _ = stream.write(b"read again")

@@ -156,10 +156,12 @@ class _Walk:
 
 def _extra_alone(columns, extra, same) -> Columns:
     """The extra columns of a piece, with equal strings as one object."""
-    kept = {name: _shared(values, same) for name, values in columns.extra.items() if extra is None or name in extra}
+    extra_columns = {
+        name: _shared(values, same) for name, values in columns.extra.items() if extra is None or name in extra
+    }
     nothing = np.empty(0, dtype=np.int64)
     times, lengths = columns.timestamp, columns.input_length  # for their length
-    return Columns(times, lengths, lengths, nothing, np.zeros(len(times) + 1, dtype=np.int64), extra=kept)
+    return Columns(times, lengths, lengths, nothing, np.zeros(len(times) + 1, dtype=np.int64), extra=extra_columns)
 
 
 def _shared(values, same) -> np.ndarray:

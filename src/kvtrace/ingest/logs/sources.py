@@ -299,7 +299,7 @@ def _reading(path) -> Iterator[BinaryIO]:
     try:
         if path == STDIN:
             if sys.stdin is None:
-                raise InputError("stdin: is closed.")
+                raise InputError("stdin is closed.")
             yield sys.stdin.buffer
         else:
             with open(path, "rb") as file:

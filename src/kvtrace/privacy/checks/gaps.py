@@ -11,7 +11,7 @@ from .finding import Finding, failed, passed, warned
 def check(evidence: Evidence) -> Finding:
     """Count the unused numbers among block ids, sessions and request names."""
     numbers = evidence.numbers
-    unused = numbers.greatest - numbers.least + 1 - numbers.distinct if numbers.distinct else 0
+    unused = numbers.largest - numbers.smallest + 1 - numbers.distinct if numbers.distinct else 0
     names = {name: gap for name in ("session_id", "chat_id", "session") if (gap := _unused(evidence.fields.get(name)))}
     figure = {"unused_ids": unused, "unused_names": names}
     if unused:

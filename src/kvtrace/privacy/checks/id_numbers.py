@@ -23,13 +23,13 @@ class IdNumbers:
     >>> numbers = IdNumbers()
     >>> numbers.see(np.array([7, 8, 7])), numbers.see(np.array([3, 8]))
     (array([0, 1, 0]), array([2, 1]))
-    >>> numbers.distinct, numbers.least, numbers.greatest, numbers.in_order
+    >>> numbers.distinct, numbers.smallest, numbers.largest, numbers.in_order
     (3, 3, 8, False)
     """
 
     def __init__(self, max_ids: int | None = None) -> None:
         self._max_ids, self.distinct = max_ids, 0
-        self.least = self.greatest = 0  # of the ids
+        self.smallest = self.largest = 0  # of the ids
         self.in_order = True  # each new id is greater than all ids before it
         self._first = 0  # the first id
         self._index: Any = None  # the table, if ids are not contiguous
@@ -50,7 +50,7 @@ class IdNumbers:
         if not len(ids):
             return np.empty(0, dtype=np.int64)
         if not self.distinct:
-            self._first = self.least = self.greatest = ids.item(0)
+            self._first = self.smallest = self.largest = ids.item(0)
         before = self.distinct
         if self._index is None:
             numbers = ids - np.int64(self._first)  # wraps, and adding the first id wraps back
@@ -98,8 +98,8 @@ class IdNumbers:
     def _note(self, fresh):
         if not len(fresh):
             return
-        follows = fresh[0] > self.greatest or len(fresh) == self.distinct  # or these are the first ids
+        follows = fresh[0] > self.largest or len(fresh) == self.distinct  # or these are the first ids
         self.in_order &= bool(follows and (fresh[1:] > fresh[:-1]).all())
-        self.least, self.greatest = min(self.least, int(fresh.min())), max(self.greatest, int(fresh.max()))
+        self.smallest, self.largest = min(self.smallest, int(fresh.min())), max(self.largest, int(fresh.max()))
         raw = fresh[(fresh < 0) | (fresh > IDENTIFIER)]
         self._raw += [raw] if len(raw) else []
