@@ -28,7 +28,6 @@ def write_atomically(path: str | Path) -> Iterator[BinaryIO]:
 
     The suffixes .gz and .zst compress it; `-` is stdout. Errors are KvtraceErrors.
 
-    >>> from kvtrace._base.input_files import open_read
     >>> import tempfile
     >>> from kvtrace._base.input_files import open_read
     >>> with tempfile.TemporaryDirectory() as folder:
