@@ -15,7 +15,6 @@ from kvtrace.analysis.comparison import compare
 from kvtrace.analysis.distances import distance, spearman
 from kvtrace.analysis.sessions import infer_sessions, recorded_sessions
 from kvtrace.cli import run
-from kvtrace.cli.compare import compare_command as command
 from kvtrace.report import comparison
 from kvtrace.report import html_page as page
 from kvtrace.trace.columns import Columns
@@ -288,7 +287,7 @@ def files(tmp_path):
 
 
 def test_the_command_prints_scores_and_notes(files, capsys):
-    assert run(files, command) == 0
+    assert run(["compare", *files]) == 0
     printed = capsys.readouterr().out
     assert (
         "a.jsonl" in printed and "Hit curve by share" in printed and "sessions of both traces are inferred" in printed
@@ -296,13 +295,13 @@ def test_the_command_prints_scores_and_notes(files, capsys):
 
 
 def test_the_command_writes_json_and_csv(files, capsys):
-    assert run([*files, "--json"], command) == 0
+    assert run(["compare", *files, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["schema"], found["a"]["name"], found["b"]["requests"]) == (1, "a.jsonl", 3)
-    assert run([*files, "--csv"], command) == 0
+    assert run(["compare", *files, "--csv"]) == 0
     assert capsys.readouterr().out.startswith("figure,score,distance,a,b,")
-    assert run([*files, "--csv", "--json"], command) == 2
-    assert run(["-", "-"], command) == 2
+    assert run(["compare", *files, "--csv", "--json"]) == 2
+    assert run(["compare", "-", "-"]) == 2
 
 
 def test_a_notebook_shows_the_tables():

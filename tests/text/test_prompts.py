@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace import InputError, Trace, UsageError, read, toy
-from kvtrace.cli.texts import texts as texts_command
 from kvtrace.text.prompts import PromptBuilder, hashes_to_texts, texts_to_hashes
 from kvtrace.text.prompts.blocks import PromptBlocks
 from kvtrace.text.prompts.bodies import FORMS
@@ -35,7 +34,7 @@ def run(*arguments):
     """The exit status of `kvtrace texts` with these arguments."""
     from kvtrace.cli import run as run_command
 
-    return run_command([str(argument) for argument in arguments], texts_command, "kvtrace texts")
+    return run_command(["texts", *map(str, arguments)])
 
 
 def ids_of(trace):
