@@ -144,7 +144,7 @@ def test_every_conversion_is_the_same(tmp_path_factory, trace, limit, ratio, for
     assert count == len(expected)
     mine, theirs = (reading.read(name, block_size=trace.block_size) for name in names)
     assert mine == theirs and mine.meta["converted"] == (
-        ({"speed_up": ratio} if ratio != 1 else {}) | ({"part": True} if limit < len(trace) else {})
+        ({"speedup_ratio": ratio} if ratio != 1 else {}) | ({"part": True} if limit < len(trace) else {})
     )
 
 
@@ -288,7 +288,15 @@ def test_commands_print_the_same_of_a_folder_and_of_a_file(folder, capsys, comma
 
 @pytest.mark.parametrize(
     "options",
-    ["", "--limit 2500", "--speed-up 2 --limit 100", "--fold 2", "--start 1s", "--first-id 1 --extra", "--sample 0.5"],
+    [
+        "",
+        "--limit 2500",
+        "--speedup-ratio 2 --limit 100",
+        "--fold 2",
+        "--start 1s",
+        "--first-id 1 --extra",
+        "--sample 0.5",
+    ],
 )
 @pytest.mark.parametrize("output", ["{}.jsonl.gz", "{}.parquet"])
 def test_conversions_of_a_folder_and_of_a_file_are_the_same_bytes(folder, options, output):

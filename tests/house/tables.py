@@ -188,6 +188,19 @@ def check_fault(repository, row, file):
         yield f"audit check `{row}` has no fault in tests/privacy/test_audit.py: add one to FAULTS."
 
 
+def steps() -> dict[str, str]:
+    """The steps of a release, which are members of one enum, in one file."""
+    return {step.value: "release_steps" for step in module("privacy.release_steps").ReleaseStep}
+
+
+def step_label_and_test(repository, row, file):
+    names = module("privacy.release_steps")
+    if names.ReleaseStep(row) not in names.LABELS:
+        yield f"release step `{row}` has no label: add one to LABELS in src/kvtrace/privacy/release_steps.py."
+    if f'"{row}": ' not in repository.read("tests/privacy/test_release.py"):
+        yield f"release step `{row}` has no test: add a release with it to STEPS in tests/privacy/test_release.py."
+
+
 TABLES = [
     Table(
         "policy", "src/kvtrace/cache/policies/__init__.py:POLICIES", "src/kvtrace/cache/policies", policies,
@@ -223,5 +236,10 @@ TABLES = [
         "audit check", "src/kvtrace/privacy/checks/__init__.py:CHECKS", "src/kvtrace/privacy/checks",
         modules_of("privacy.checks", "CHECKS"), ("docs/privacy/audit.md",), line=in_words, is_row=defines("check"),
         vector=check_fault,
+    ),
+    Table(
+        "release step", "src/kvtrace/privacy/release_steps.py:ReleaseStep", "src/kvtrace/privacy", steps,
+        ("docs/privacy/privacy.md",), line=lambda row: rf"(^\d\. \*\*|^The sidecar's).*`{row}`",
+        is_row=lambda source: "class ReleaseStep" in source, more=step_label_and_test,
     ),
 ]  # fmt: skip

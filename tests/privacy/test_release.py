@@ -251,6 +251,28 @@ def test_blocks_hashed_without_their_prefix_are_chained_first():
 # -- what a profile says, and what is wrong with one -------------------------------------------------------------------
 
 
+STEPS = {  # step -> options of a release that takes it
+    "original": {},
+    "chained": {},
+    "sampled": {"session_share": 0.5},
+    "tails_unique": {},
+    "tails_dropped": {"tail": "dropped"},
+    "tenants_isolated": {"isolate": True},
+    "k_sharing": {},
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_release_records_each_step_that_it_takes(step):
+    rows = ["7 1", "7 2", "8 7", "8 1"] if step == "chained" else ["0 1", "0 1", "0 2", "3 4"]
+    options = dict(STEPS[step])
+    chosen = profile("standard", **{key: options.pop(key) for key in ("tail",) if key in options})
+    done = release(toy(*rows), chosen, users=np.arange(4), rng=np.random.default_rng(0), **options)
+    assert step in [taken.step for taken in done.steps] and step in [
+        cost["step"] for cost in done.meta["release"]["costs"]
+    ]
+
+
 def test_a_sidecar_declares_the_profile_that_made_the_trace():
     done = release(toy("0 1", "0 1"), profile("strict", k=4), users=np.array([0, 1]))
     assert declared(done.meta) == profile("strict", k=4) and done.meta["release"]["k_counted"] == "users"

@@ -239,9 +239,9 @@ def test_a_window_in_minutes_folded_and_renumbered(file, tmp_path):
 
 def test_a_sidecar_says_what_was_done_and_not_how_much_was_left_out(file, tmp_path):
     out = tmp_path / "part.jsonl"
-    assert run(["convert", str(file), "-o", str(out), "--limit", "2", "--fold", "2", "--speed-up", "4", "-q"]) == 0
+    assert run(["convert", str(file), "-o", str(out), "--limit", "2", "--fold", "2", "--speedup-ratio", "4", "-q"]) == 0
     meta = json.loads((tmp_path / "part.jsonl.meta.json").read_text())
-    assert meta["converted"] == {"folded_from": 16, "speed_up": 4.0, "part": True}
+    assert meta["converted"] == {"folded_from": 16, "speedup_ratio": 4.0, "part": True}
     assert meta["profile"] == "exact" and "counts" not in meta and "figures" not in meta
 
 
@@ -270,7 +270,7 @@ def test_sessions_cross_to_mooncake_when_asked_to(tmp_path):
         (["--sample-sessions", "0.5"], 2, "no sessions"),
         (["--fold", "0"], 2, "whole number"),
         (["--fold", "1" + "0" * 30], 2, "no prompt fills"),
-        (["--speed-up", "0"], 2, "above 0"),
+        (["--speedup-ratio", "0"], 2, "above 0"),
         (["--block-size", "8"], 2, "sidecar says 16"),
     ],
 )

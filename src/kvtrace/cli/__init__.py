@@ -15,19 +15,19 @@ import click
 
 from .. import __version__
 from .analyze import analyze_command
-from .anonymize import anonymize
-from .audit import audit
-from .check import check
+from .anonymize import anonymize_command
+from .audit import audit_command
+from .check import check_command
 from .compare import compare_command
-from .convert import convert
+from .convert import convert_command
 from .curve import curve_command
 from .plan import plan_command
-from .release import release
+from .release import release_command
 from .report import report_command
 from .simulate import simulate_command
 from .sweep import sweep_command
 from .synthesize import synthesize_command
-from .texts import texts
+from .texts import texts_command
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
 
@@ -148,20 +148,20 @@ def commands() -> None:
 
 
 COMMANDS = (
-    anonymize,
-    audit,
-    release,
-    check,
+    anonymize_command,
+    audit_command,
+    release_command,
+    check_command,
     analyze_command,
     curve_command,
-    convert,
+    convert_command,
     report_command,
     simulate_command,
     plan_command,
     sweep_command,
     synthesize_command,
     compare_command,
-    texts,
+    texts_command,
 )
 
 for command in COMMANDS:

@@ -11,7 +11,7 @@ from .output import console
 from .release_options import chosen_profile, release_options
 
 
-@click.command()
+@click.command("anonymize")
 @click.argument("inputs", nargs=-1, required=True, metavar="LOG...")
 @click.option(
     "-o",
@@ -58,7 +58,7 @@ from .release_options import chosen_profile, release_options
     "--block-size",
     type=int,
     metavar="TOKENS",
-    help="Tokens a block.  [default: 512, or the block size of the log's hashes]",
+    help="Tokens per block.  [default: 512, or the block size of the log's hashes]",
 )
 @click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="Number of the first id.")
 @click.option("--outputs", is_flag=True, help="Also write the ids of output blocks.")
@@ -130,7 +130,7 @@ from .release_options import chosen_profile, release_options
     help="With --runner: folder or URL for intermediate files; removed at the end.  [default: beside TRACE]",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def anonymize(
+def anonymize_command(
     inputs,
     output,
     to,

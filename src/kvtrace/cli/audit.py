@@ -10,18 +10,18 @@ from .large import MEMORY
 from .output import print_json, print_tables
 
 
-@click.command()
+@click.command("audit")
 @click.argument("trace", metavar="TRACE")
 @click.option("--against", metavar="PREVIOUS", help="Earlier release: look for requests that are in both.")
 @click.option("--users", metavar="FILE", help="File with one user a line for each row, to count contributors; never written.")
 @click.option("--profile", metavar="NAME", help="Grade against exact, standard or strict.  [default: as declared, else standard]")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
 @click.option("--format", "format_name", metavar="NAME", help="mooncake, bailian, parquet or dataset.  [default: by the content]")
 @click.option("--card", "card_file", metavar="FILE", help="Also write a data card: Markdown to publish beside the trace.")
 @MEMORY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/privacy/audit.md lists its keys.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
-def audit(trace, against, users, profile, block_size, format_name, card_file, memory, as_json, quiet):
+def audit_command(trace, against, users, profile, block_size, format_name, card_file, memory, as_json, quiet):
     """Audit a trace file or data set: each check gives PASS, WARN or FAIL; exit status 4 if one fails."""
     from .._base.errors import UsageError
     from .._base.files import name_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 
-@click.command()
+@click.command("check")
 @click.argument("trace", metavar="TRACE")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block.  [default: the sidecar's, else inferred]")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
 @click.option("--max", "max_per_rule", default=20, metavar="N", help="List at most N violations of each kind.")
 @click.option("-q", "--quiet", is_flag=True, help="Print violations only.")
-def check(trace, block_size, max_per_rule, quiet):
+def check_command(trace, block_size, max_per_rule, quiet):
     """Check the invariants of any trace file: one line for each violation; exit status 3 if there is any."""
     from ..formats.violations import check as violations_of
 

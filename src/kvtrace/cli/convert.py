@@ -8,11 +8,11 @@ from .large import MEMORY
 from .output import console
 
 
-@click.command()
+@click.command("convert")
 @click.argument("trace", metavar="TRACE")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Output file; - is stdout. Its name selects .gz, .zst or .parquet; FOLDER/ or FOLDER.dataset is a data set.")
 @click.option("--to", metavar="NAME", help="A format (mooncake, bailian, parquet, dataset) or a client: aiperf, vllm, sglang, guidellm, dynamo, llm-d, vidur, azure, burstgpt, lmcache, libcachesim.  [default: by the file's name, else mooncake]")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block of TRACE.  [default: the sidecar's, else inferred]")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
 @click.option("--chain", is_flag=True, help="Chain the ids of blocks that were hashed without their prefix.")
 @click.option("--start", metavar="TIME", help="Drop requests that arrive before TIME, such as 90s, 10m or 1.5h.  [default: the beginning]")
 @click.option("--stop", metavar="TIME", help="Drop requests that arrive at TIME or later.  [default: the end]")
@@ -21,15 +21,15 @@ from .output import console
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the samples.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Keep the first N requests.  [default: all]")
 @click.option("--fold", default=1, metavar="FACTOR", help="Merge FACTOR blocks into one.")
-@click.option("--speed-up", default=1.0, metavar="RATIO", help="Divide times by RATIO.")
+@click.option("--speedup-ratio", default=1.0, metavar="RATIO", help="Divide times by RATIO.")
 @click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 @click.option("--extra", is_flag=True, help="Also write sessions and extra columns that are not part of the format.")
 @MEMORY
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def convert(trace, output, to, block_size, start, stop, sample_sessions, sample, seed, fold, speed_up, first_id, extra, memory, quiet, **options):
+def convert_command(trace, output, to, block_size, start, stop, sample_sessions, sample, seed, fold, speedup_ratio, first_id, extra, memory, quiet, **options):
     """Convert a trace to another format, for a client, or to a part of it; TRACE - is stdin.
 
-    Order of the steps: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold, --speed-up.
+    Order of the steps: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold, --speedup-ratio.
     """
     from .._base.units import milliseconds
     from ..formats import format_table, reading, writing
@@ -49,12 +49,12 @@ def convert(trace, output, to, block_size, start, stop, sample_sessions, sample,
         "session_share": sample_sessions,
         "row_share": sample,
         "factor": fold,
-        "ratio": speed_up,
+        "ratio": speedup_ratio,
     }
     dataset, max_bytes = opened(trace, memory, block_size)
     if dataset is not None and streams(target, **steps):
         require_memory(converting(dataset), max_bytes, quiet)
-        written, requests = convert_dataset(dataset, output, steps["limit"], speed_up, format=target, first_id=first_id, extra=extra)
+        written, requests = convert_dataset(dataset, output, steps["limit"], speedup_ratio, format=target, first_id=first_id, extra=extra)
         if not quiet:
             _print_summary("", requests, len(dataset), dataset.block_size, clients.Written(written, [], []))
         return
@@ -62,7 +62,7 @@ def convert(trace, output, to, block_size, start, stop, sample_sessions, sample,
         require_memory(needs_whole(dataset, "this conversion"), max_bytes, quiet)
     whole = reading.read(trace, block_size=block_size)
     part = converted(whole, **steps, seed=seed)
-    meta = meta_of(part, whole, ratio=speed_up)
+    meta = meta_of(part, whole, ratio=speedup_ratio)
     if is_client:
         done = clients.write(part, output, to, first_id=first_id, meta=meta)
     else:

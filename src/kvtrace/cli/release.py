@@ -8,11 +8,11 @@ from .output import console
 from .release_options import chosen_profile, release_options
 
 
-@click.command()
+@click.command("release")
 @click.argument("trace", metavar="TRACE")
 @click.option("-o", "--output", required=True, metavar="FILE", help="File to write; - is stdout. .gz, .zst, .parquet by name.")
 @click.option("--format", "to", metavar="NAME", help="mooncake, bailian or parquet.  [default: by the file's name, else mooncake]")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens a block of TRACE.  [default: the sidecar's, else inferred]")
+@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
 @release_options
 @click.option("--users", metavar="FILE", help="File with one user a line for each row of TRACE; an empty line is an unknown user.")
 @click.option("--isolate-tenants", is_flag=True, help="With --users: let users share no block at all.")
@@ -22,7 +22,7 @@ from .release_options import chosen_profile, release_options
 @click.option("--memory", metavar="SIZE", help="Memory limit for a data set, such as 2GB; FILE must be a data set, too.")
 @click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def release(trace, output, to, block_size, sample_sessions, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
+def release_command(trace, output, to, block_size, sample_sessions, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
     """Coarsen a trace for publication, audit it, and write it with its data card; TRACE - is stdin.
 
     Users are counted, never written. The cost of each step in hits is printed and stored in the sidecar.

@@ -7,7 +7,7 @@ import click
 from .output import console
 
 
-@click.command()
+@click.command("texts")
 @click.argument("trace", metavar="TRACE")
 @click.option(
     "-o",
@@ -37,11 +37,11 @@ from .output import console
     "--block-size",
     type=click.IntRange(1),
     metavar="TOKENS",
-    help="Tokens a block of TRACE.  [default: the sidecar's, else inferred]",
+    help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]",
 )
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the random words.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def texts(trace, output, tokenizer, to, separator, words, model, block_size, seed, quiet):
+def texts_command(trace, output, tokenizer, to, separator, words, model, block_size, seed, quiet):
     """Make up prompts with the lengths and the shared prefixes of TRACE; - is stdin.
 
     Every prompt is tokenised again and compared with the trace. The summary counts the exact ones.

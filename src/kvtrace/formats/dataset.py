@@ -151,7 +151,7 @@ class Dataset:
     blocks: int  # references to blocks of prompts
     distinct: int
     output_blocks: int
-    block_size: int  # tokens a block
+    block_size: int  # tokens per block
     tail: str  # "kept", "unique" or "dropped"
     meta: dict[str, Any]  # how it was made
     sidecar: Sidecar

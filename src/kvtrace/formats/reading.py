@@ -41,8 +41,8 @@ def read(
     Args:
         path: a file (plain, gzip or zstd), a data set, or `-` for stdin.
         format: one of NAMES. By default inferred from the content.
-        block_size: tokens a block. By default the sidecar's, else the only size that fits all prompts.
-        tail: kept, unique or dropped. By default the sidecar's, else inferred.
+        block_size: tokens per block. By default from the sidecar, else the only size that fits all prompts.
+        tail: kept, unique or dropped. By default from the sidecar, else inferred.
         extra: keep other fields as extra columns, or ignore them.
         threads: parser threads for JSON Lines.
         add_columns: a function of the number of rows that returns more extra columns, in the order of the file.

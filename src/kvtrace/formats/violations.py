@@ -50,7 +50,7 @@ def check(
 
     Args:
         path: A trace file, a data set folder, or "-" for stdin.
-        block_size: Tokens a block; the default is the sidecar's, else what the prompts imply.
+        block_size: Tokens per block; the default is from the sidecar, else what the prompts imply.
         tail: "kept", "unique" or "dropped"; the default is the sidecar's.
         format: "mooncake", "bailian", "parquet" or "dataset"; the default is told by the content.
         max_per_rule: Lines to list for each rule; the others are counted.

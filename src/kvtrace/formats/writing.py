@@ -43,7 +43,7 @@ def write(
         first_id: added to each block id.
         extra: also write sessions and extra columns that are not part of the format.
         meta: more values for the sidecar.
-        block_size: tokens a block, for plain columns.
+        block_size: tokens per block, for plain columns.
         tail: kept, unique or dropped, for plain columns.
         inspect: a function that checks the file before it gets its name. It returns the text of the data card, or
             raises, and then nothing is written.

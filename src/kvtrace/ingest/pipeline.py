@@ -79,7 +79,7 @@ def anonymize(
         chat_template: A jinja file that replaces the tokenizer's own template.
         use_template: False if prompts are already templated text.
         generation_prompt: Text that ends each prompt, instead of the template's own.
-        block_size: Tokens a block. The default is 512, or the block size of the hashes in the log.
+        block_size: Tokens per block. The default is 512, or the block size of the hashes in the log.
         outputs: Also make ids for output blocks.
         profile: A release profile or its name; the next seven options replace single settings of it.
         k: Blocks with fewer contributors than k are split, one copy each; 1 never splits.

@@ -106,7 +106,7 @@ def _making(figures, meta):
         ("kvtrace", _object(meta, "kvtrace").get("version")),
         ("log", log.get("reader")), ("times", log.get("time")),
         ("tokenizer", _public(tokenizer)), ("chat template", _public(template)),
-        ("hash", meta.get("hash")), ("tokens a block", figures.get("block_size") or meta.get("block_size")),
+        ("hash", meta.get("hash")), ("tokens per block", figures.get("block_size") or meta.get("block_size")),
         ("last, partial block", meta.get("tail") or figures.get("tail")),
     ]  # fmt: skip
     return "\n".join(f"* {name}: {_plain(value)}" for name, value in made if value not in (None, "", {}))

@@ -158,7 +158,7 @@ def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0, requests: int | N
     conversion = {
         "chained": True if trace.is_chained and not whole.is_chained else None,
         "folded_from": whole.block_size if whole.block_size != trace.block_size else None,
-        "speed_up": ratio if ratio != 1 else None,
+        "speedup_ratio": ratio if ratio != 1 else None,
         "part": True if (len(trace) if requests is None else requests) != len(whole) else None,
     }
     meta = {key: value for key, value in whole.meta.items() if key not in STALE}
@@ -178,7 +178,7 @@ def _share(share: float) -> float:
 
 def checked_ratio(ratio: float) -> float:
     if not 0 < ratio < np.inf:
-        raise UsageError(f"--speed-up must be above 0, not {ratio:g}.")
+        raise UsageError(f"--speedup-ratio must be above 0, not {ratio:g}.")
     return ratio
 
 

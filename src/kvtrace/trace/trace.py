@@ -25,7 +25,6 @@ class Trace(Columns):
     The arrays are read-only. InputError names the row that breaks an invariant.
 
     >>> from kvtrace.trace.building import toy
-
     >>> trace = toy("0 1 2", "0 1 3")
     >>> trace
     Trace(2 requests, 6 blocks, 4 distinct, block_size=1, tail=kept)
@@ -113,7 +112,6 @@ class Trace(Columns):
         """Blocks of each prompt.
 
         >>> from kvtrace.trace.building import toy
-
         >>> toy("0 1 2", "0 3").prompt_blocks
         array([3, 2])
         """
@@ -124,7 +122,6 @@ class Trace(Columns):
         """Distinct blocks of the prompts.
 
         >>> from kvtrace.trace.building import toy
-
         >>> toy("0 1 2", "0 3").working_set
         4
         """
@@ -138,7 +135,6 @@ class Trace(Columns):
         Ids and parents are those of the whole trace. A lazy trace (`formats.lazy`) has many pieces.
 
         >>> from kvtrace.trace.building import toy
-
         >>> [(rows, piece.hash_ids.tolist()) for rows, piece in toy("0 1", "0 2").pieces()]
         [(slice(0, 2, None), [0, 1, 0, 2])]
         """
@@ -149,7 +145,6 @@ class Trace(Columns):
         """The first block of each prompt with blocks.
 
         >>> from kvtrace.trace.building import toy
-
         >>> toy("0 1", "", "0 2").first_blocks
         array([0, 0])
         """
@@ -166,7 +161,6 @@ class Trace(Columns):
         """The requests of a slice, of a boolean mask, or with the given row numbers, as a trace of its own.
 
         >>> from kvtrace.trace.building import toy
-
         >>> toy("0 1", "0 2", "0 2 3")[1:].hash_ids
         array([0, 1, 0, 1, 2])
         """
@@ -209,7 +203,6 @@ class Trace(Columns):
         Some sources hash each block without its prefix; one id can then follow several others.
 
         >>> from kvtrace.trace.building import toy
-
         >>> toy("0 1 2", "3 1 2").chained().hash_ids
         array([0, 1, 2, 3, 4, 5])
         """
@@ -310,7 +303,6 @@ def first_seen(trace: Trace) -> np.ndarray:
     """Mark the blocks that appear for the first time.
 
     >>> from kvtrace.trace.building import toy
-
     >>> first_seen(toy("0 1 2", "0 1 3")).tolist()
     [True, True, True, False, False, True]
     """

@@ -119,7 +119,7 @@ class LogReader:
     allow_truncated: bool = False
     untimed: bool = False  # requests need no time: an arrival model sets it
     columns: tuple[str, ...] | None = None  # of a table; None = rows are JSON
-    block_size: int | None = None  # tokens a block, if the log holds an engine's hashes instead of prompts
+    block_size: int | None = None  # tokens per block, if the log holds an engine's hashes instead of prompts
     name_detected: bool = False
     unit_detected: bool = False
 

@@ -17,7 +17,7 @@ class Record:
     text: str | None = None  # a templated prompt
     token_ids: array[int] | None = None  # a tokenised prompt, uint32
     hashes: array[int] | None = None  # an engine's chained hashes, uint64, one a block; as secret as the prompt
-    block_size: int | None = None  # tokens a block of `hashes`
+    block_size: int | None = None  # tokens per block of `hashes`
     input_length: int | None = None  # prompt tokens, with `hashes` or if the log holds lengths only
     output_text: str | None = None
     output_ids: array[int] | None = None  # uint32

@@ -75,7 +75,7 @@ def audit(
         users: a file with one user a line, one line for each row.
         profile: the name of the profile to grade against. By default the one that the sidecar declares, else
             `standard`.
-        block_size: tokens a block. By default the sidecar's, else inferred.
+        block_size: tokens per block. By default from the sidecar, else inferred.
         format: the trace's format. By default inferred from the content.
         sidecar: the sidecar's values, in place of `<path>.meta.json`.
         contributors: the contributor of each row, in place of `users`.

@@ -19,7 +19,7 @@ def texts_to_hashes(tokenizer: Tokenizer | str, texts: Iterable[str], block_size
     Args:
         tokenizer: A tokenizer, or its name; no special token is added.
         texts: The texts; an empty text has no blocks.
-        block_size: Tokens a block.
+        block_size: Tokens per block.
 
     Returns:
         The ids of each text.
@@ -62,7 +62,7 @@ def hashes_to_texts(
         tokenizer: A tokenizer, or its name.
         hash_ids: An id for each block of each row, with or without the partial last one.
         input_lengths: Tokens of each text.
-        block_size: Tokens a block.
+        block_size: Tokens per block.
         separator: A control token at the start of each block: "none", "bos" or "eos".
         words: Words to use; the default is Lorem Ipsum.
         seed: Seed of the random words.

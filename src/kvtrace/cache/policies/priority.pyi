@@ -1,4 +1,0 @@
-from .base import Context, Policy
-
-class Priority(Policy):
-    def __init__(self, context: Context, duration_ms: float = ...) -> None: ...
