@@ -1,20 +1,20 @@
-"""Two eviction orders of your own: `kvtrace simulate TRACE --policy my_policies:Random` finds them where it runs."""
+"""Two example eviction policies. In this folder, run `kvtrace simulate TRACE --policy my_policies:Random`."""
 
 import random
 
 
 class Random:
-    """Any evictable block, drawn with a seed: what an order is worth shows beside it."""
+    """Evicts a random evictable block, drawn with a fixed seed: a baseline for other policies."""
 
     def __init__(self, context):
         self.rng = random.Random(7)
-        self.blocks, self.place = [], {}  # the evictable blocks, and where each stands among them
+        self.blocks, self.place = [], {}  # the evictable blocks; block -> its index there
 
     def insert(self, block):
         pass
 
     def use(self, block):
-        if block in self.place:  # pinned now; it may have been pinned before
+        if block in self.place:  # else it was pinned before
             self.remove(block)
 
     def release(self, block):
@@ -26,17 +26,17 @@ class Random:
 
     def remove(self, block):
         place, last = self.place.pop(block), self.blocks.pop()
-        if last != block:  # the last one takes its place
+        if last != block:  # the last block takes its place
             self.blocks[place], self.place[last] = last, place
 
 
 class SystemPrompts:
-    """LRU that lets the first blocks of prompts go only when there is nothing else."""
+    """LRU that evicts the first blocks of prompts only if no other block is evictable."""
 
     def __init__(self, context, shallow=2):
         self.context, self.shallow = context, shallow
-        self.depth = {}  # block -> the blocks before it
-        self.others, self.system = {}, {}  # evictable blocks, the least recent first
+        self.depth = {}  # block -> number of blocks before it
+        self.others, self.system = {}, {}  # evictable blocks, least recent first
 
     def insert(self, block):
         if block not in self.depth:
@@ -48,7 +48,7 @@ class SystemPrompts:
         self.remove(block)
 
     def release(self, block):
-        kept = self.depth.get(block, self.shallow) < self.shallow  # blocks of outputs are in no prompt
+        kept = self.depth.get(block, self.shallow) < self.shallow  # output blocks are not in a prompt
         (self.system if kept else self.others)[block] = None
 
     def victim(self):

@@ -15,6 +15,7 @@ from tests.attacks import dictionary, examples
 from tests.attacks.known import TINY, Known, know
 from tests.attacks.search import Needles, found_in
 
+pytestmark = pytest.mark.xdist_group("dictionary")  # all digests of all guesses are made once
 BLOCK_SIZE = 16
 WORDS = ["harbour", "lamp", "river", "seven", "copper", "window", "morning", "letter", "quiet", "garden", "engine"]
 

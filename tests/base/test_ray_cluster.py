@@ -10,6 +10,7 @@ from kvtrace._base import ray_cluster
 from kvtrace._base.errors import UsageError
 from tests.docs import ROOT
 
+pytestmark = pytest.mark.xdist_group("ray")  # one cluster at a time
 # runs in a process of its own, since Ray needs sockets
 FACTS = """
 import os, signal, sys

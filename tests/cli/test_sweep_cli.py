@@ -203,6 +203,7 @@ def test_without_ray_there_is_one_line(folder, capsys, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("ray")
 def test_ray_gives_the_same_bytes_and_tries_a_lost_task_again(folder, whole, capsys):
     pytest.importorskip("ray")
     died = str(folder / "died")
@@ -216,6 +217,7 @@ def test_ray_gives_the_same_bytes_and_tries_a_lost_task_again(folder, whole, cap
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("ray")
 def test_a_sweep_on_ray_that_was_stopped_goes_on_here(folder, whole, capsys):
     pytest.importorskip("ray")
     process = child(*SLOW, "-o", "table.csv", "--runner", "ray", SLEEP_AT="12")
