@@ -83,7 +83,7 @@ def dumped(folder: str, model: str, rows: int) -> float:
 
 def fit(path: str) -> float:
     """Seconds to fit a trace in memory."""
-    from kvtrace.synthesis import fitting as fit_model
+    from kvtrace.synthesis.fitting import fit as fit_model
 
     trace = kvtrace.read(path, block_size=BLOCK)
     start = time.perf_counter()
