@@ -82,4 +82,5 @@ if __name__ == "__main__":
     trace = drawn(1)
     found = {"trace": written(trace), "cases": list(cases(trace))}
     path = Path(__file__).parent / "vectors/policies.json"
-    path.write_text(json.dumps(found) + "\n")
+    lines = ",\n".join(json.dumps(case) for case in found["cases"])  # one case a line, for `git diff`
+    path.write_text(f'{{"trace": {json.dumps(found["trace"])}, "cases": [\n{lines}\n]}}\n')

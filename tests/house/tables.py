@@ -103,6 +103,9 @@ def policy_vector(repository, row, file):
 def policy_memory(repository, row, file):
     if module("cache.policies").POLICIES[row].block_bytes is None:
         yield f"policy `{row}` has no memory class: state block_bytes (bytes a block, or HEAPS) in its row of POLICIES."
+    numbered = module("cache.policies").POLICIES[row].block_bytes not in (None, module("cache.policies").HEAPS)
+    if numbered and f"`{row}`" not in repository.read("docs/formats/large-traces.md"):
+        yield f"policy `{row}` has no line in docs/formats/large-traces.md: name it beside others of its block_bytes."
     if not repository.exists(f"src/kvtrace/cache/policies/{file}.pxd"):
         yield f"policy `{row}` is not compiled: declare its class in src/kvtrace/cache/policies/{file}.pxd."
 
@@ -155,14 +158,23 @@ def modules_of(name: str, table: str) -> Callable[[], dict[str, str]]:
 
 
 def format_vector(repository, row, file):
+    yield from in_help(repository, "trace format", row)
     if row not in json.loads(repository.read("tests/vectors/formats.json"))["smallest"]:
         yield f"trace format `{row}` has no case in tests/vectors/formats.json: run `make vectors`."
 
 
 def target_vector(repository, row, file):
+    yield from in_help(repository, "client target", row)
     text = repository.read("tests/vectors/clients.json")
     if row not in {case.split()[0] for case in json.loads(text)}:
         yield f"client target `{row}` has no case in tests/vectors/clients.json: run `make vectors`."
+
+
+def in_help(repository, kind, row):
+    """The help of --to is a plain text, so that `--help` imports no format."""
+    (names,) = re.findall(r'"--to", metavar="NAME", help="(.*?)\[', repository.read("src/kvtrace/cli/convert.py"))
+    if row not in re.split(r"[ ,.():]+", names):
+        yield f"{kind} `{row}` is not in the help of --to: name it in src/kvtrace/cli/convert.py."
 
 
 def defines(*names: str) -> Callable[[str], bool]:
