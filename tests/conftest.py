@@ -10,7 +10,9 @@ from hypothesis import settings
 ROOT = Path(__file__).resolve().parent.parent
 settings.register_profile("kvtrace", deadline=None)  # how long an example takes is the machine's, and what else it does
 settings.load_profile("kvtrace")
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup make test` ignores it, and so would the commands that tests start
+# `nohup` ignores SIGHUP, and a shell's background job SIGINT; the commands that tests start would ignore them, too
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
