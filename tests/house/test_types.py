@@ -16,6 +16,7 @@ import pytest
 import kvtrace
 from tests import docs
 
+pytestmark = pytest.mark.xdist_group("types")  # each checker runs once, and two mypys would share a cache
 PACKAGE = Path(kvtrace.__file__).parent
 WRONG_CALLS = Path(__file__).with_name("wrong_calls.py.txt")
 STUB = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
