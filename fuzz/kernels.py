@@ -196,11 +196,11 @@ def walking(draw):
 
 def counting_holders(draw):
     prompts, _, outputs = _forest(draw)
-    contributor, parts, distinct = _held(draw, prompts, outputs)
+    contributor, (blocks, offsets), distinct = _held(draw, prompts, outputs)
     contributors = [set() for _ in range(distinct)]
     for _, owner, block in _uses(prompts, outputs, contributor):
         contributors[block].add(owner)
-    assert sharing.count_contributors(parts, np.array(contributor), distinct).tolist() == [
+    assert sharing.count_contributors(blocks, offsets, np.array(contributor), distinct).tolist() == [
         len(found) for found in contributors
     ]
 
@@ -208,11 +208,13 @@ def counting_holders(draw):
 def splitting(draw):
     """Two uses have the same new id where they had the same before, and the same contributor if the block is split."""
     prompts, _, outputs = _forest(draw)
-    contributor, parts, distinct = _held(draw, prompts, outputs)
-    is_split = [draw.random() < 0.5 for _ in range(distinct)]
-    found = sharing.split(parts, np.array(contributor), np.array(is_split, dtype=bool), distinct)
-    new = [_cut(part.tolist(), offsets) for part, (_, offsets) in zip(found, parts, strict=True)]
-    flat = [block for row in range(len(prompts)) for part in new for block in part[row]]
+    contributor, (blocks, offsets), distinct = _held(draw, prompts, outputs)
+    is_split = np.array([draw.random() < 0.5 for _ in range(distinct)], dtype=bool)
+    count = sharing.count_contributors(blocks, offsets, np.array(contributor), distinct)
+    former = sharing.split(blocks, offsets, np.array(contributor), count, is_split)
+    flat = blocks.tolist()
+    kept = [block if block < distinct else int(former[block - distinct]) for block in flat]
+    assert kept == [block for _, _, block in _uses(prompts, outputs, contributor)]
     wanted = [(block, owner if is_split[block] else -1) for _, owner, block in _uses(prompts, outputs, contributor)]
     assert len(flat) == len(wanted)
     assert len(set(zip(flat, wanted, strict=True))) == len(set(flat)) == len(set(wanted))
@@ -221,7 +223,9 @@ def splitting(draw):
 def inferring(draw):
     prompts, _, _ = _forest(draw)
     distinct, tails = 7, draw.random() < 0.5
-    assert sharing.infer(*_join(prompts), tails, distinct).tolist() == _inferred(prompts, tails)
+    assert sharing.infer(
+        *_join(prompts), np.array([len(prompt) for prompt in prompts]), tails, distinct
+    ).tolist() == _inferred(prompts, tails)
 
 
 def _inferred(prompts, tails):
@@ -260,8 +264,10 @@ def _forest(draw, least=0):
 
 
 def _held(draw, prompts, outputs):
+    """Contributors of the rows, their blocks with offsets, and a number above all blocks."""
     contributor = [draw.randrange(4) for _ in prompts]
-    return contributor, [_join(lists) for lists in (prompts, outputs) if lists is not None], 7
+    rows = [prompt + output for prompt, output in zip(prompts, outputs or [[] for _ in prompts], strict=True)]
+    return contributor, _join(rows, np.int32), 7
 
 
 def _uses(prompts, outputs, contributor):

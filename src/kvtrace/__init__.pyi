@@ -48,6 +48,7 @@ from .ingest.pipeline import anonymize as anonymize
 from .ingest.pipeline_tasks import AnonymizedDataset as AnonymizedDataset
 from .ingest.pipeline_tasks import anonymize_dataset as anonymize_dataset
 from .ingest.row_counts import Progress as Progress
+from .privacy.account import StepHits as StepHits
 from .privacy.checks import audit as audit
 from .privacy.checks.finding import Audit as Audit
 from .privacy.checks.finding import Finding as Finding
@@ -59,9 +60,11 @@ from .privacy.numbering.run import Runner as Runner
 from .privacy.profiles import PROFILES as PROFILES
 from .privacy.profiles import Profile as Profile
 from .privacy.profiles import profile as profile
+from .privacy.publishing import Published as Published
+from .privacy.publishing import publish as publish
 from .privacy.release_tasks import release_dataset as release_dataset
+from .privacy.released_trace import ReleasedTrace as ReleasedTrace
 from .privacy.releases import Released as Released
-from .privacy.releases import StepHits as StepHits
 from .privacy.releases import release as release
 from .serving.hardware.gpus import Gpu as Gpu
 from .serving.hardware.gpus import gpu as gpu

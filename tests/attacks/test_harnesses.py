@@ -21,7 +21,7 @@ def test_the_kernels_pass_a_few_cases():
 
 def test_a_kernel_that_differs_from_its_twin_is_seen(monkeypatch):
     monkeypatch.setattr(
-        sharing, "count_contributors", lambda parts, contributor, distinct: np.zeros(distinct, np.int32)
+        sharing, "count_contributors", lambda blocks, offsets, contributor, distinct: np.zeros(distinct, np.int32)
     )
     with pytest.raises(AssertionError) as seen:
         for number in range(150):

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace._native import sharing as kernel
-from kvtrace.privacy.contributors import contributors, inferred
-from kvtrace.privacy.k_sharing import count_contributors, exposed, split_below
+from kvtrace.privacy.contributors import contributors
 from kvtrace.privacy.profiles import PROFILES, declared, profile
 from kvtrace.privacy.releases import release
-from kvtrace.privacy.steps import drop_sessions, keep_allowed, round_lengths, step_times, with_tail
+from kvtrace.privacy.steps import drop_sessions, keep_allowed, round_lengths, step_times
+from kvtrace.privacy.trace_draft import TraceDraft
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
+from tests.reference import release as slow_release
 from tests.reference import sharing as reference
 from tests.strategies import traces
 
@@ -32,6 +33,35 @@ def rows_of(trace):
         for row, ids in enumerate(rows):
             ids += trace.output_ids[trace.output_offsets[row] : trace.output_offsets[row + 1]].tolist()
     return rows
+
+
+def count_contributors(trace, contributor):
+    return TraceDraft.of(trace).blocks.contributors(contributor)
+
+
+def split_below(trace, contributor, k):
+    draft = TraceDraft.of(trace)
+    draft.blocks.split(contributor, k)
+    return draft.trace()
+
+
+def with_tail(trace, tail):
+    draft = TraceDraft.of(trace)
+    return draft.trace() if draft.set_tail(tail) else trace
+
+
+def inferred(trace):
+    return TraceDraft.of(trace).conversations()
+
+
+def contributors_of(trace, users=None, counts="auto"):
+    return contributors(trace, users, counts, infer=lambda: inferred(trace))
+
+
+def exposed(trace, contributor, k):
+    """Whether each request has a block of 2 to k - 1 contributors."""
+    count = count_contributors(trace, contributor)
+    return np.array([any(1 < count[block] < k for block in row) for row in rows_of(trace)])
 
 
 @st.composite
@@ -55,7 +85,7 @@ def test_holders_are_counted_as_the_twin_counts_them(both):
 @given(held(), st.integers(1, 6))
 def test_blocks_are_split_as_the_twin_splits_them(both, k):
     trace, users = both
-    contributor = contributors(trace, users, "users").contributor if (users >= 0).any() else np.arange(len(trace))
+    contributor = contributors_of(trace, users, "users").contributor if (users >= 0).any() else np.arange(len(trace))
     assert rows_of(split_below(trace, contributor, k)) == reference.release_by_k(trace, contributor, k)
 
 
@@ -65,15 +95,36 @@ def test_conversations_are_inferred_as_the_twin_infers_them(trace):
     assert inferred(trace).tolist() == reference.infer(prompts, trace.tail != "dropped")
 
 
+@given(
+    held(), st.sampled_from(["kept", "unique", "dropped"]), st.integers(1, 6), st.sampled_from(["users", "", "isolate"])
+)
+def test_a_release_has_the_blocks_and_the_hits_of_its_twin(both, tail, k, counts):
+    trace, users = both
+    users = None if not counts else np.abs(users) if counts == "isolate" else users
+    options = {"users": users, "isolate": counts == "isolate"}
+    trace = trace.chained()
+    done = release(trace, profile("exact", tail=tail, k=k), **options)
+    rows, steps = slow_release.release(trace, tail=tail, k=k, **options)
+    assert rows_of(done.trace) == [prompt + output for prompt, output in rows]
+    assert done.trace.prompt_blocks.tolist() == [len(prompt) for prompt, _ in rows]
+    assert [(step.step.value, step.hits.hit_blocks) for step in done.steps] == steps
+
+
 def test_kernels_refuse_arrays_that_do_not_fit():
     with pytest.raises(ValueError, match="distinct"):
-        kernel.count_contributors([(np.array([5]), np.array([0, 1]))], np.array([0]), 2)
+        kernel.count_contributors(np.array([5]), np.array([0, 1]), np.array([0]), 2)
     with pytest.raises(ValueError, match="contributor"):
-        kernel.count_contributors([(np.array([0]), np.array([0, 1]))], np.array([-1]), 2)
+        kernel.count_contributors(np.array([0]), np.array([0, 1]), np.array([-1]), 2)
+    with pytest.raises(ValueError, match="contributor"):
+        kernel.count_contributors(np.array([0]), np.array([0, 1]), np.array([0, 0]), 2)
     with pytest.raises(ValueError, match="offsets"):
-        kernel.count_contributors([(np.array([0]), np.array([0, 2]))], np.array([0]), 2)
+        kernel.count_contributors(np.array([0]), np.array([0, 2]), np.array([0]), 2)
     with pytest.raises(ValueError, match="offsets"):
-        kernel.infer(np.array([0]), np.array([0, 3, 1]), False, 2)
+        kernel.infer(np.array([0]), np.array([0, 3, 1]), np.array([3, 1]), False, 2)
+    with pytest.raises(ValueError, match="in place"):
+        kernel.split(np.array([0]), np.array([0, 1]), np.array([0]), np.array([1]), np.array([True]))
+    with pytest.raises(ValueError, match="prompt"):
+        kernel.leading_hits(np.array([0]), np.array([0, 1]), np.array([2]), np.ones(1, dtype=bool))
 
 
 # -- k-sharing, worked out by hand ---------------------------------------------------------------------------------
@@ -95,11 +146,15 @@ def test_a_user_of_many_requests_counts_once():
 def test_who_is_counted_is_users_then_sessions_then_what_can_be_inferred():
     trace = Trace([0, 0, 0], [1, 1, 1], [1, 1, 1], [0, 0, 1], [0, 1, 2, 3], session=[0, 0, -1], block_size=1)
     users = np.array([7, -1, 7])
-    assert contributors(trace, users).kind == "users" and contributors(trace, users).contributor.tolist() == [7, 8, 7]
-    assert contributors(trace).kind == "sessions" and contributors(trace).contributor.tolist() == [0, 0, 1]
-    assert contributors(trace, users, "requests").contributor.tolist() == [0, 1, 2]
-    assert contributors(trace[2:]).kind == "inferred" and contributors(trace[2:]).warning
-    assert contributors(trace, users).warning is None and contributors(trace, np.full(3, -1)).kind == "sessions"
+    assert contributors_of(trace, users).kind == "users" and contributors_of(trace, users).contributor.tolist() == [
+        7,
+        8,
+        7,
+    ]
+    assert contributors_of(trace).kind == "sessions" and contributors_of(trace).contributor.tolist() == [0, 0, 1]
+    assert contributors_of(trace, users, "requests").contributor.tolist() == [0, 1, 2]
+    assert contributors_of(trace[2:]).kind == "inferred" and contributors_of(trace[2:]).warning
+    assert contributors_of(trace, users).warning is None and contributors_of(trace, np.full(3, -1)).kind == "sessions"
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------

@@ -1,1 +1,5 @@
-cdef _take(const long long[::1] values, const long long[::1] offsets, const long long[::1] rows, long long[::1] out)
+ctypedef fused number:
+    int
+    long long
+
+cdef _take(const number[::1] values, const long long[::1] offsets, const long long[::1] rows, number[::1] out)

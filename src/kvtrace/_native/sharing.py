@@ -1,4 +1,4 @@
-"""Sharing of blocks: counts contributors, splits blocks among them, and infers conversations from shared blocks.
+"""Blocks of rows as int32 numbers: contributors, splits in place, first appearances, hits, conversations.
 
 Twin: tests/reference/sharing.py.
 """
@@ -10,51 +10,96 @@ UNKNOWN = -1
 SEVERAL = 3  # a block shared by at least this many conversations identifies none of them
 
 
-def count_contributors(parts, contributor, distinct):
+def count_contributors(blocks, offsets, contributor, distinct):
     """Number of different contributors of each block (int32).
 
-    `parts` are (ids, offsets) of the prompts and, if present, of the outputs. `contributor` is each request's
-    contributor, from 0.
+    `blocks` holds the blocks of all rows end to end, row r from offsets[r] to offsets[r + 1]. `contributor` is each
+    row's contributor, from 0.
 
-    >>> count_contributors([(np.array([0, 1, 0, 2, 0, 1]), np.array([0, 2, 4, 6]))], np.array([0, 1, 0]), 3)
+    >>> count_contributors(np.array([0, 1, 0, 2, 0, 1]), np.array([0, 2, 4, 6]), np.array([0, 1, 0]), 3)
     array([2, 1, 1], dtype=int32)
     """
-    contributor, order = _by_contributor(contributor)
-    count, last = np.zeros(distinct, dtype=np.int32), np.full(distinct, UNKNOWN, dtype=np.int64)
-    ids, offsets = _joined([_checked(part, len(contributor), distinct) for part in parts])
-    _count(ids, offsets, order, contributor, count, last)
+    blocks, offsets = _checked(blocks, offsets, distinct)
+    contributor, order = _by_contributor(contributor, len(offsets) - 1)
+    count, last = np.zeros(distinct, dtype=np.int32), np.full(distinct, UNKNOWN, dtype=np.int32)
+    _count(blocks, offsets, order, contributor, count, last)
     return count
 
 
-def split(parts, contributor, is_split, distinct):
-    """The ids of each part after splitting: a split block gets one id per contributor (int64).
+def split(blocks, offsets, contributor, count, is_split):
+    """Split blocks in place: the first contributor of a split block keeps its number, each other one gets a new number.
 
-    >>> split([(np.array([0, 1, 0, 1]), np.array([0, 2, 4]))], np.array([0, 1]), np.array([False, True]), 2)
-    [array([0, 1, 0, 2])]
+    `count` is that of `count_contributors`. New numbers go on from the last block; returns the block that each of
+    them was (int32).
+
+    >>> blocks = np.array([0, 1, 0, 1], dtype=np.int32)
+    >>> split(blocks, np.array([0, 2, 4]), np.array([0, 1]), np.array([2, 2]), np.array([False, True])), blocks
+    (array([1], dtype=int32), array([0, 1, 0, 2], dtype=int32))
     """
-    contributor, order = _by_contributor(contributor)
-    checked = [_checked(part, len(contributor), distinct) for part in parts]
-    ids, offsets = _joined(checked)
-    new, copy = np.empty_like(ids), np.full(distinct, UNKNOWN, dtype=np.int64)
-    taken = np.zeros(distinct, dtype=bool)  # block -> whether a contributor has taken its original id
-    last = np.full(distinct, UNKNOWN, dtype=np.int64)
-    _split(ids, offsets, order, contributor, np.ascontiguousarray(is_split).view(np.uint8), copy, last,
-           taken.view(np.uint8), distinct, new)  # fmt: skip
-    return _parted(new, checked)
+    distinct = len(count)
+    checked, offsets = _checked(blocks, offsets, distinct)
+    if checked is not blocks:
+        raise ValueError("the blocks are not an int32 array, which could be changed in place")
+    contributor, order = _by_contributor(contributor, len(offsets) - 1)
+    copy, last = (np.full(distinct, UNKNOWN, dtype=np.int32) for _ in range(2))
+    former = np.empty(int(np.maximum(count[is_split] - 1, 0).sum()), dtype=np.int32)
+    _split(blocks, offsets, order, contributor, np.ascontiguousarray(is_split).view(np.uint8), copy, last, former)
+    return former
 
 
-def infer(hash_ids, offsets, tails, distinct):
+def by_first_appearance(blocks, distinct):
+    """Renumber blocks 0, 1, 2, ... by first appearance, in place; returns the former number of each (int32).
+
+    >>> blocks = np.array([2, 0, 2], dtype=np.int32)
+    >>> by_first_appearance(blocks, 3), blocks
+    (array([2, 0], dtype=int32), array([0, 1, 0], dtype=int32))
+    """
+    number, former = np.full(distinct, UNKNOWN, dtype=np.int32), np.empty(distinct, dtype=np.int32)
+    return former[: _renumber(blocks, number, former)].copy()
+
+
+def first_rows(blocks, offsets, distinct):
+    """The first row of each block (int32), for blocks that are numbered by first appearance.
+
+    >>> first_rows(np.array([0, 1, 0, 2], dtype=np.int32), np.array([0, 2, 4]), 3)
+    array([0, 0, 1], dtype=int32)
+    """
+    blocks, offsets = _checked(blocks, offsets, distinct)
+    row = np.full(distinct, UNKNOWN, dtype=np.int32)
+    _first_rows(blocks, offsets, row)
+    return row
+
+
+def leading_hits(blocks, offsets, prompts, is_new):
+    """Leading blocks of each prompt that an earlier prompt has (int32), in a cache that never evicts.
+
+    `prompts` counts the blocks of each prompt; the others of a row are its output's. `is_new` marks the blocks that no
+    prompt before these rows has.
+
+    >>> leading_hits(np.array([0, 1, 0, 2]), np.array([0, 2, 4]), np.array([2, 2]), np.ones(3, bool))
+    array([0, 1], dtype=int32)
+    """
+    blocks, offsets = _checked(blocks, offsets, len(is_new))
+    prompts = np.ascontiguousarray(prompts, dtype=np.int64)
+    if len(prompts) != len(offsets) - 1 or (prompts > np.diff(offsets)).any():
+        raise ValueError("a prompt has more blocks than its row")
+    hits = np.empty(len(prompts), dtype=np.int32)
+    _leading_hits(blocks, offsets, prompts, np.array(is_new, dtype=np.uint8), hits)
+    return hits
+
+
+def infer(blocks, offsets, prompts, tails, distinct):
     """The conversation of each request, from 0 (int64), inferred from the requests before it.
 
     Take the last request that used the deepest block of this request's shared prefix. This request continues its
     conversation if the shared prefix is all of that request's path (with `tails`: all except a last, perhaps partial,
-    block) and fewer than three conversations have used the block.
+    block) and fewer than three conversations have used the block. `prompts` counts the blocks of each prompt; the
+    others of a row are its output's.
 
-    >>> infer(np.array([0, 1, 0, 1, 2, 0, 3]), np.array([0, 2, 5, 7]), False, 4)
+    >>> infer(np.array([0, 1, 0, 1, 2, 0, 3]), np.array([0, 2, 5, 7]), np.array([2, 3, 2]), False, 4)
     array([0, 0, 1])
     """
-    rows = len(offsets) - 1
-    return Inference(rows, tails, distinct).go_on(hash_ids, offsets, 0).astype(np.int64)
+    return Inference(len(offsets) - 1, tails, distinct).go_on(blocks, offsets, 0, prompts).astype(np.int64)
 
 
 class Inference:
@@ -75,65 +120,38 @@ class Inference:
         self._several = np.zeros(distinct, dtype=np.uint8)  # block -> whether there are more
         self._tails, self._fresh = bool(tails), 0
 
-    def go_on(self, hash_ids, offsets, row):
+    def go_on(self, blocks, offsets, row, prompts=None):
         """The conversations of the next requests; the first of them is `row`."""
-        ids, offsets = _checked((hash_ids, offsets), len(offsets) - 1, len(self._last))
+        blocks, offsets = _checked(blocks, offsets, len(self._last))
+        prompts = np.diff(offsets) if prompts is None else np.ascontiguousarray(prompts, dtype=np.int64)
         stop = row + len(offsets) - 1
         if not 0 <= row <= stop <= len(self.session):
             raise ValueError("the rows are outside the trace")
-        self._blocks[row:stop] = np.diff(offsets)
-        self._fresh = _infer(ids, offsets, row, self._tails, self._fresh, self._blocks, self._last, self._users,
-                             self._several, self.session)  # fmt: skip
+        self._blocks[row:stop] = prompts
+        self._fresh = _infer(blocks, offsets, prompts, row, self._tails, self._fresh, self._blocks, self._last,
+                             self._users, self._several, self.session)  # fmt: skip
         return self.session[row:stop]
 
 
-def _by_contributor(contributor):
-    contributor = np.ascontiguousarray(contributor, dtype=np.int64)
+def _by_contributor(contributor, rows):
+    contributor = np.ascontiguousarray(contributor, dtype=np.int32)
+    if len(contributor) != rows:
+        raise ValueError("contributor: one value a row is needed")
     if len(contributor) and contributor.min() < 0:
         raise ValueError("contributor: a value is negative")
     return contributor, np.argsort(contributor, kind="stable")
 
 
-def _checked(part, rows, distinct):
-    ids, offsets = (np.ascontiguousarray(array, dtype=np.int64) for array in part)
-    if len(offsets) != rows + 1 or offsets[0] != 0 or offsets.item(-1) != len(ids) or (np.diff(offsets) < 0).any():
+def _checked(blocks, offsets, distinct):
+    blocks, offsets = np.ascontiguousarray(blocks, dtype=np.int32), np.ascontiguousarray(offsets, dtype=np.int64)
+    if not len(offsets) or offsets[0] != 0 or offsets.item(-1) != len(blocks) or (np.diff(offsets) < 0).any():
         raise ValueError("the offsets do not match the rows or the ids")
-    if len(ids) and not (0 <= ids.min() and ids.max() < distinct):
+    if len(blocks) and not (0 <= blocks.min() and blocks.max() < distinct):
         raise ValueError("an id is negative, or not below the number of distinct ids")
-    return ids, offsets
+    return blocks, offsets
 
 
-def _joined(parts):
-    """The parts' ids, joined row by row."""
-    if len(parts) == 1:
-        return parts[0]
-    lengths = [np.diff(offsets) for _, offsets in parts]
-    offsets = np.concatenate([[0], np.cumsum(sum(lengths))]).astype(np.int64)
-    joined = np.empty(offsets.item(-1), dtype=np.int64)
-    for place, part in zip(_places(lengths, offsets), parts, strict=True):
-        joined[place] = part[0]
-    return joined, offsets
-
-
-def _parted(joined, parts):
-    """The inverse of `_joined`."""
-    if len(parts) == 1:
-        return [joined]
-    lengths = [np.diff(offsets) for _, offsets in parts]
-    offsets = np.concatenate([[0], np.cumsum(sum(lengths))]).astype(np.int64)
-    return [joined[place] for place in _places(lengths, offsets)]
-
-
-def _places(lengths, offsets):
-    """The positions of each part's ids among the joined ids."""
-    before = offsets[: len(offsets) - 1].copy()
-    for count in lengths:
-        starts = np.cumsum(count) - count
-        yield np.repeat(before - starts, count) + np.arange(count.sum())
-        before += count
-
-
-def _count(ids, offsets, order, contributor, count, last):
+def _count(blocks, offsets, order, contributor, count, last):
     r: cython.Py_ssize_t
     i: cython.Py_ssize_t
     row: cython.longlong
@@ -141,49 +159,90 @@ def _count(ids, offsets, order, contributor, count, last):
         for r in range(order.shape[0]):  # in order of contributors
             row = order[r]
             for i in range(offsets[row], offsets[row + 1]):
-                if last[ids[i]] != contributor[row]:
-                    last[ids[i]] = contributor[row]
-                    count[ids[i]] += 1
+                if last[blocks[i]] != contributor[row]:
+                    last[blocks[i]] = contributor[row]
+                    count[blocks[i]] += 1
 
 
-def _split(ids, offsets, order, contributor, is_split, copy, last, taken, fresh, new):
+def _split(blocks, offsets, order, contributor, is_split, copy, last, former):
     r: cython.Py_ssize_t
     i: cython.Py_ssize_t
     row: cython.longlong
-    block: cython.longlong
+    block: cython.int
+    fresh: cython.int = 0
+    distinct: cython.int = cython.cast(cython.int, copy.shape[0])
     with cython.nogil:
-        for r in range(order.shape[0]):
+        for r in range(order.shape[0]):  # in order of contributors
             row = order[r]
             for i in range(offsets[row], offsets[row + 1]):
-                block = ids[i]
+                block = blocks[i]
                 if not is_split[block]:
-                    new[i] = block
                     continue
                 if last[block] != contributor[row]:
                     last[block] = contributor[row]
-                    if taken[block]:
-                        copy[block] = fresh
-                        fresh += 1
-                    else:
+                    if copy[block] < 0:
                         copy[block] = block
-                        taken[block] = 1
-                new[i] = copy[block]
+                    else:
+                        former[fresh] = block
+                        copy[block] = distinct + fresh
+                        fresh += 1
+                blocks[i] = copy[block]
 
 
-def _infer(ids, offsets, first, tails, fresh, blocks, last, users, several, session):
+def _renumber(blocks, number, former):
+    i: cython.Py_ssize_t
+    fresh: cython.int = 0
+    with cython.nogil:
+        for i in range(blocks.shape[0]):
+            if number[blocks[i]] < 0:
+                former[fresh] = blocks[i]
+                number[blocks[i]] = fresh
+                fresh += 1
+            blocks[i] = number[blocks[i]]
+    return fresh
+
+
+def _first_rows(blocks, offsets, first):
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    with cython.nogil:
+        for row in range(offsets.shape[0] - 1):
+            for i in range(offsets[row], offsets[row + 1]):
+                if first[blocks[i]] < 0:
+                    first[blocks[i]] = cython.cast(cython.int, row)
+
+
+def _leading_hits(blocks, offsets, prompts, unseen, hits):
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    hit: cython.int
+    leading: cython.bint
+    with cython.nogil:
+        for row in range(prompts.shape[0]):
+            hit, leading = 0, True
+            for i in range(offsets[row], offsets[row] + prompts[row]):
+                if unseen[blocks[i]]:
+                    unseen[blocks[i]] = 0
+                    leading = False
+                elif leading:
+                    hit += 1
+            hits[row] = hit
+
+
+def _infer(ids, offsets, prompts, first, tails, fresh, blocks, last, users, several, session):
     r: cython.Py_ssize_t
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     u: cython.Py_ssize_t
     depth: cython.Py_ssize_t
-    block: cython.longlong
+    block: cython.int
     before: cython.int
     known: cython.bint
     with cython.nogil:
         for r in range(offsets.shape[0] - 1):
             row = first + r
             depth = 0
-            while offsets[r] + depth < offsets[r + 1] and last[ids[offsets[r] + depth]] >= 0:
+            while depth < prompts[r] and last[ids[offsets[r] + depth]] >= 0:
                 depth += 1
             session[row] = fresh
             if depth > 0:
@@ -192,7 +251,7 @@ def _infer(ids, offsets, first, tails, fresh, blocks, last, users, several, sess
                 if depth >= blocks[before] - tails and not several[block]:
                     session[row] = session[before]
             fresh += session[row] == fresh
-            for i in range(offsets[r], offsets[r + 1]):
+            for i in range(offsets[r], offsets[r] + prompts[r]):
                 block = ids[i]
                 last[block] = cython.cast(cython.int, row)
                 known = False

@@ -209,16 +209,17 @@ def anonymize_command(
 def _in_one_process(inputs, output, to, checkpoint, *, first_id, against=None, **options):
     """Anonymise in this process and its workers. Returns figures, counts, release and written files."""
     from ..ingest.pipeline import anonymize_rows
-    from ..privacy.publishing import publish
+    from ..privacy.publishing import publish, publish_columns
     from ..trace.trace_figures import figures
 
     rows = anonymize_rows(inputs, checkpoint=checkpoint, **options)
-    trace_figures, released = figures(rows.trace()), rows.released
-    written = publish(
-        rows.columns, output, format=to, first_id=first_id, block_size=rows.block_size, tail=rows.tail,
-        meta=rows.meta | {"figures": trace_figures}, contributors=released and released.contributors, against=against,
-    )  # fmt: skip
-    return trace_figures, rows.counts, released, written
+    trace, to_write = rows.trace(), {"format": to, "first_id": first_id, "against": against}
+    if options.get("keep_order"):  # rows in the order of the log are no Trace
+        settings = {"meta": rows.meta | {"figures": figures(trace)}, "block_size": rows.block_size, "tail": rows.tail}
+        written = publish_columns(rows.columns, output, **settings, **to_write)
+    else:
+        written = publish(trace, output, **to_write)
+    return written.figures, rows.counts, rows.released, written
 
 
 def _in_tasks(

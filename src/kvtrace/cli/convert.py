@@ -56,7 +56,7 @@ def convert_command(trace, output, to, block_size, start, stop, sample_sessions,
         require_memory(converting(dataset), max_bytes, quiet)
         written, requests = convert_dataset(dataset, output, steps["limit"], speedup_ratio, format=target, first_id=first_id, extra=extra)
         if not quiet:
-            _print_summary("", requests, len(dataset), dataset.block_size, clients.Written(written, [], []))
+            _print_summary("", requests, len(dataset), dataset.block_size, clients.Written(written, _lost(dataset), []))
         return
     if dataset is not None:
         require_memory(needs_whole(dataset, "this conversion"), max_bytes, quiet)
@@ -67,8 +67,16 @@ def convert_command(trace, output, to, block_size, start, stop, sample_sessions,
         done = clients.write(part, output, to, first_id=first_id, meta=meta)
     else:
         done = clients.Written(writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta), [], [])
+    done.losses[:0] = _lost(whole)
     if not quiet:
         _print_summary(str(whole.fixes), len(part), len(whole), part.block_size, done)
+
+
+def _lost(trace):
+    """What no conversion keeps of the sidecar."""
+    if "profile" not in trace.meta:
+        return []
+    return ["the release profile: a conversion is not audited. `kvtrace release` writes a file with a profile"]
 
 
 def _print_summary(fixes, requests, of, block_size, done):

@@ -90,14 +90,9 @@ def _release_file(trace, output, profile, block_size, write_options, *, users, s
     from ..privacy.publishing import publish
     from ..privacy.releases import release as released_trace
     from ..privacy.users import read_with_users
-    from ..trace.conversion import STALE
-    from ..trace.trace_figures import figures
 
     whole, user_numbers = read_with_users(trace, users, block_size=block_size)
     rng = np.random.default_rng(seed)
     released = released_trace(whole, profile, users=user_numbers, session_share=share, isolate=isolate, rng=rng)
-    meta = {key: value for key, value in whole.meta.items() if key not in STALE}
-    trace_figures = figures(released.trace)
-    meta = meta | released.meta | {"figures": trace_figures}
-    written = publish(released.trace, output, meta=meta, contributors=released.contributors, **write_options)
-    return released, trace_figures, whole.block_size, written
+    written = publish(released.trace, output, **write_options)
+    return released, written.figures, whole.block_size, written

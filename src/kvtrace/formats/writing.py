@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from .._base.errors import KvtraceError, UsageError
 from .._base.files import SUFFIXES, is_regular, is_std
 from .._base.output_files import outputs_together, write_atomically, write_together
 from ..trace.columns import Columns
+from ..trace.conversion import CLAIMS
 from ..trace.trace import Trace
 from . import dataset as datasets
 from . import parquet
@@ -34,6 +36,9 @@ def write(
     inspect: Inspect | None = None,
 ) -> list[str]:
     """Write a trace with its sidecar; all files appear complete, or none does.
+
+    Nobody audits the file, so its sidecar declares no release profile; a UserWarning says so if the trace declares
+    one. `kvtrace.publish` writes a trace with its profile.
 
     Args:
         columns: a Trace, or plain columns with `block_size` and `tail`.
@@ -58,6 +63,7 @@ def write(
         meta = columns.meta if meta is None else meta
     elif block_size is None and not is_std(path):
         raise UsageError("plain columns need a block size. Pass block_size=.")
+    meta = meta if inspect else _without_claims(meta)
     if format == "dataset":
         _require_dataset(first_id)
         size = block_size or 0
@@ -90,6 +96,7 @@ def write_chunks(
     blocks or none has. Memory holds one chunk, or one part of a data set. The options are those of `write`.
     """
     check_output(path, format)
+    meta = meta if inspect else _without_claims(meta)
     if format == "dataset":
         _require_dataset(first_id)
         with datasets.DatasetWriter(path, block_size=block_size, tail=tail, meta=meta, inspect=inspect) as writer:
@@ -172,6 +179,18 @@ def _write_inspected(path, write_rows, inspect) -> None:
         inspect(whole)
         with open(whole, "rb") as copy, write_atomically(path) as stream:
             shutil.copyfileobj(copy, stream)
+
+
+def _without_claims(meta: Mapping | None) -> Mapping | None:
+    """The values of a sidecar for a file that nobody has audited."""
+    if meta is None or "profile" not in meta:
+        return meta
+    warnings.warn(
+        "the trace declares a release profile, but this file was not audited: its sidecar declares none. Use "
+        "kvtrace.publish to audit and write it.",
+        stacklevel=3,
+    )
+    return {name: value for name, value in meta.items() if name not in CLAIMS}
 
 
 def _require_dataset(first_id):

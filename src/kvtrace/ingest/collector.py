@@ -1,42 +1,18 @@
-"""Collect batches: number their digests as they arrive, then sort all rows by time and number the ids in that order."""
+"""Collect batches: number their digests as they arrive, then sort all rows by time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
-from .._base.row_counts import Counts
-from .._native.ids import DigestIndex, number_rows
-from ..privacy.releases import Released
+from .._native.ids import DigestIndex
+from ..privacy.row_blocks import RowBlocks, joined
+from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns
-from ..trace.trace import Trace
 from .encoding import Batch, Recipe
 from .logs.arrival_model import ArrivalModel
 from .row_counts import RowCounter
 
 NS_PER_MS = 1_000_000
-
-
-@dataclass
-class AnonymizedRows:
-    """The anonymised rows in output order, with their settings and counts."""
-
-    columns: Columns
-    block_size: int
-    tail: str
-    meta: dict[str, Any]
-    counts: Counts
-    users: np.ndarray | None = None  # request -> user, -1 = unknown; never written
-    released: Released | None = None  # the profile's steps and their costs; None if rows keep the log's order
-
-    def trace(self) -> Trace:
-        """The rows as a verified Trace, in order of time."""
-        if (np.diff(self.columns.timestamp) >= 0).all():  # already in order: no second copy of the ids
-            fields = {name: getattr(self.columns, name) for name in Columns.__dataclass_fields__}
-            return Trace(**fields, block_size=self.block_size, tail=self.tail, meta=self.meta)
-        return Trace.from_columns(self.columns, block_size=self.block_size, tail=self.tail, meta=self.meta)
 
 
 class Collector:
@@ -51,7 +27,7 @@ class Collector:
         self.row_counter = RowCounter(max_errors, on_reject)
         self._pending: list = []  # pieces whose batches have not come back yet
         self._index, self._sessions, self._users = DigestIndex(), DigestIndex(), DigestIndex()
-        self._block_numbers, self._output_block_numbers = bytearray(), bytearray()  # provisional numbers, int32
+        self._numbers = bytearray()  # of the blocks of all rows, in the order of the log, int32
         self._columns: dict[str, list[np.ndarray]] = {}  # name -> one array a batch
         self._types: list[str | None] = []
 
@@ -63,50 +39,49 @@ class Collector:
         """Add the batch of the oldest pending piece. Returns the bytes of input that are done."""
         piece = self._pending.pop(0)
         self.row_counter.add(batch, piece)
-        blocks = self._number(self._block_numbers, batch.digests, batch.offsets)
+        numbers, prompts = self._index.add(batch.digests), np.diff(batch.offsets)
+        blocks = prompts
+        if batch.output_digests is not None and batch.output_offsets is not None:
+            outputs = np.diff(batch.output_offsets)
+            numbers = joined((numbers, prompts), (self._index.add(batch.output_digests), outputs))
+            blocks = prompts + outputs
+        self._numbers += numbers.data
         lengths = {"input_length": batch.input_length, "output_length": batch.output_length}
-        self._append(time=batch.time_ns, blocks=blocks, **lengths)
-        if batch.output_known is not None:
-            self._append(
-                output_blocks=self._number(self._output_block_numbers, batch.output_digests, batch.output_offsets)
-            )
+        self._append(time=batch.time_ns, blocks=blocks, prompts=prompts, **lengths)
         self._append(session=_numbers(self._sessions, batch.session, len(batch)))
         self._append(user=_numbers(self._users, batch.user, len(batch)))
         self._types.extend(batch.type)
         return piece.done
 
-    def _number(self, numbers: bytearray, digests, offsets) -> np.ndarray:
-        """Append the number of each block to `numbers`. Returns the number of blocks of each row."""
-        numbers += self._index.add(digests).data
-        return np.diff(offsets)
-
     def _append(self, **columns):
         for name, values in columns.items():
             self._columns.setdefault(name, []).append(values)
 
-    def finish(self, meta: dict, *, keep_order: bool) -> AnonymizedRows:
-        """All rows, sorted by time (stably) or in the log's order. Ids are numbered in that order."""
+    def finish(self, meta: dict, *, keep_order: bool) -> tuple[TraceDraft, np.ndarray | None]:
+        """All rows, sorted by time (stably) or in the log's order; and the user of each row, -1 = unknown."""
         column = {name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)}
         if self._arrival_model is not None:
             column["time"] = self._arrival_model.times_ns(column["time"], column["session"])
         by_time = np.argsort(column["time"], kind="stable")
         order = np.arange(len(by_time)) if keep_order else by_time
-        hash_ids, output_ids = number_rows(
-            np.frombuffer(self._block_numbers, np.int32), _offsets(column["blocks"]), order,
-            np.frombuffer(self._output_block_numbers, np.int32) if self.outputs else None,
-            _offsets(column["output_blocks"]) if self.outputs else None,
-        )  # fmt: skip
-        columns = Columns(
+        rows = Columns(
             timestamp=((column["time"] - column["time"].min()) // NS_PER_MS)[order],
             input_length=column["input_length"][order], output_length=column["output_length"][order],
-            hash_ids=hash_ids, offsets=_offsets(column["blocks"][order]), extra=self._extra(order),
-            output_ids=output_ids, output_offsets=_offsets(column["output_blocks"][order]) if self.outputs else None,
+            hash_ids=[], offsets=np.zeros(len(order) + 1), extra=self._extra(order),
         )  # fmt: skip
         if self._sessions.distinct:
-            _link_sessions(columns, column["session"], by_time, order)
+            _link_sessions(rows, column["session"], by_time, order)
         users = column["user"][order] if self._users.distinct else None
-        counts = self.row_counter.counts
-        return AnonymizedRows(columns, self.block_size, self.tail, meta | counts.unknown, counts, users)
+        blocks = self._blocks(_offsets(column["blocks"]), column["prompts"] if self.outputs else None)
+        if not (order[1:] > order[:-1]).all():
+            blocks = blocks.take(order)
+        meta = meta | self.row_counter.counts.unknown
+        return TraceDraft(rows, blocks, block_size=self.block_size, tail=self.tail, meta=meta), users
+
+    def _blocks(self, offsets, prompts) -> RowBlocks:
+        """The blocks of all rows; the collector keeps no second reference to them."""
+        numbers, self._numbers = np.frombuffer(self._numbers, np.int32), bytearray()
+        return RowBlocks(numbers, offsets, distinct=self._index.distinct, prompts=prompts)
 
     def _extra(self, order):
         if all(kind is None for kind in self._types):

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -19,21 +20,44 @@ from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from .._base.row_counts import Counts
 from .._base.workers import cores, ordered_map
+from ..privacy.account import Account
 from ..privacy.profiles import Profile
-from ..privacy.releases import release
-from ..privacy.steps import tails_of
-from ..trace.building import TraceBuilder
-from ..trace.trace import Trace
-from .collector import AnonymizedRows, Collector
+from ..privacy.released_trace import ReleasedTrace
+from ..privacy.releases import release, release_draft
+from ..privacy.trace_draft import TraceDraft
+from ..trace.columns import Columns, fields_of
+from .collector import Collector
 from .encoding import Batch
 from .keys import Key
-from .preparation import Inputs, LogOptions, prepare
+from .preparation import Inputs, Job, LogOptions, prepare
 from .row_counts import Progress
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
 
 SMALL = 4 << 20  # bytes; a smaller log is encoded in one process, since starting workers would take longer
+
+
+@dataclass
+class AnonymizedRows:
+    """The anonymised rows in output order, with their settings and counts."""
+
+    columns: Columns
+    block_size: int
+    tail: str
+    meta: dict[str, Any]
+    counts: Counts
+    released: Account | None = None  # the profile's steps and their costs; None if rows keep the log's order
+
+    def trace(self) -> ReleasedTrace:
+        """The rows as a verified Trace, in order of time."""
+        settings: dict[str, Any] = {"block_size": self.block_size, "tail": self.tail, "meta": self.meta}
+        if (np.diff(self.columns.timestamp) >= 0).all():  # already in order: no second copy of the ids
+            trace = ReleasedTrace(**fields_of(self.columns), **settings)
+        else:
+            trace = ReleasedTrace.from_columns(self.columns, **settings)
+        trace.account = self.released
+        return trace
 
 
 def anonymize(
@@ -66,7 +90,7 @@ def anonymize(
     max_errors: int = 0,
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-) -> Trace:
+) -> ReleasedTrace:
     """Turn raw logs into a Trace: text becomes chained block ids, hashed under a secret key.
 
     Args:
@@ -167,11 +191,10 @@ def anonymize_rows(
                 on_progress(Progress(done, total, row_counter.counts.requests, row_counter.tokens))
     if not row_counter.counts.requests:
         raise no_requests_error(job.sources, row_counter.counts)
-    rows = collector.finish(job.meta, keep_order=keep_order)
+    draft, users = collector.finish(job.meta, keep_order=keep_order)
     if keep_order:
-        return _in_log_order(rows, job.profile)
-    rng = np.random.default_rng(job.recipe.key.number("sample"))
-    return _released(rows, job.profile, sample_sessions, job.recipe.isolate_tenants, rng)
+        return _in_log_order(draft, job.profile, row_counter.counts)
+    return _released(draft, users, job, sample_sessions, row_counter.counts)
 
 
 def no_requests_error(log_sources, counts: Counts) -> InputError:
@@ -189,28 +212,32 @@ def no_requests_error(log_sources, counts: Counts) -> InputError:
 
 
 def _released(
-    rows: AnonymizedRows, profile: Profile, session_share: float, isolated: bool, rng: np.random.Generator
+    draft: TraceDraft, users: np.ndarray | None, job: Job, session_share: float, counts: Counts
 ) -> AnonymizedRows:
     """The rows after the release profile. The counts of the whole log are left out if the release is a sample."""
-    rows.columns, whole = TraceBuilder().columns(), rows.trace()
-    released = release(whole, profile, users=rows.users, session_share=session_share, rng=rng)
-    released.isolated = isolated
-    if "prefixes" in rows.meta:  # the log holds lengths only: without shared blocks there are no costs to report
-        released.steps, released.notes = [], []
-    rows.counts.unsampled = len(whole) - len(released.trace)
-    counts = {} if released.sampled else {"counts": rows.counts.to_dict()}
-    rows.columns, rows.tail, rows.released = released.trace, released.trace.tail, released
-    rows.meta = rows.meta | released.meta | counts
-    return rows
+    whole, done = len(draft), Account(job.profile)
+    rng = np.random.default_rng(job.recipe.key.number("sample"))
+    options: dict[str, Any] = {"users": users, "session_share": session_share, "rng": rng}
+    if job.recipe.reader.block_size is None:
+        release_draft(draft, done, **options)
+        columns, tail = draft.columns(), draft.tail
+    else:  # an engine may have hashed blocks without their prefix
+        done = release(draft.trace(), job.profile, **options)
+        columns, tail = done.trace, done.trace.tail
+    done.isolated = job.recipe.isolate_tenants
+    if "prefixes" in draft.meta:  # the log holds lengths only: without shared blocks there are no costs to report
+        done.steps, done.notes = [], []
+    counts.unsampled = whole - len(columns)
+    meta = draft.meta | done.meta | ({} if done.sampled else {"counts": counts.to_dict()})
+    return AnonymizedRows(columns, draft.block_size, tail, meta, counts, done)
 
 
-def _in_log_order(rows: AnonymizedRows, profile: Profile) -> AnonymizedRows:
+def _in_log_order(draft: TraceDraft, profile: Profile, counts: Counts) -> AnonymizedRows:
     """The rows in the log's order. They are not a Trace, so the only release step is that of the tails."""
-    rows.columns = tails_of(rows.columns, rows.tail, profile.tail, rows.block_size)
-    rows.tail = profile.tail
-    settings = {"settings": profile.settings(), "sampled": False}
-    rows.meta = rows.meta | {"profile": profile.name, "release": settings, "counts": rows.counts.to_dict()}
-    return rows
+    draft.set_tail(profile.tail)
+    release_section = {"settings": profile.settings(), "sampled": False}
+    meta = draft.meta | {"profile": profile.name, "release": release_section, "counts": counts.to_dict()}
+    return AnonymizedRows(draft.columns(), draft.block_size, draft.tail, meta, counts)
 
 
 def _expected(pieces, collector):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..trace.trace import Trace
+from ..trace.columns import Columns
 
 WARNINGS = {
     "users": None,
@@ -32,36 +33,26 @@ class Contributors:
         return WARNINGS[self.kind]
 
 
-def contributors(trace: Trace, users: np.ndarray | None = None, counts: str = "auto") -> Contributors:
+def contributors(
+    rows: Columns, users: np.ndarray | None = None, counts: str = "auto", *, infer: Callable[[], np.ndarray]
+) -> Contributors:
     """The contributors that k counts: `users` (request -> user, -1 = unknown) if given, else sessions, else inferred.
 
-    A request without a user counts for its session, and one without a session for itself.
+    A request without a user counts for its session, and one without a session for itself. `infer` gives the
+    conversation of each request, and is called if there are neither users nor sessions.
 
     >>> from kvtrace.trace.building import toy
-    >>> contributors(toy("0 1", "0 1 2", "0 3")).contributor, contributors(toy("0"), np.array([5])).kind
-    (array([0, 0, 1]), 'users')
+    >>> contributors(toy("0", "1"), np.array([5, -1]), infer=lambda: np.arange(2))
+    Contributors(contributor=array([5, 6]), kind='users')
     """
     if counts == "requests":
-        return Contributors(np.arange(len(trace)), "requests")
+        return Contributors(np.arange(len(rows)), "requests")
+    sessions = np.full(len(rows), -1) if rows.session is None else rows.session
     if counts in ("auto", "users") and users is not None and (users >= 0).any():
-        return Contributors(_numbered(users, _sessions(trace)), "users")
-    if trace.session is not None and (trace.session >= 0).any():
-        return Contributors(_numbered(_sessions(trace)), "sessions")
-    return Contributors(inferred(trace), "inferred")
-
-
-def inferred(trace: Trace) -> np.ndarray:
-    """The conversation of each request, inferred by `_native.sharing.infer`, numbered from 0.
-
-    It reads the blocks only, so rounded lengths do not change it.
-    """
-    from .._native import sharing
-
-    return sharing.infer(trace.hash_ids, trace.offsets, trace.tail != "dropped", trace.distinct)
-
-
-def _sessions(trace):
-    return np.full(len(trace), -1) if trace.session is None else trace.session
+        return Contributors(_numbered(users, sessions), "users")
+    if (sessions >= 0).any():
+        return Contributors(_numbered(sessions), "sessions")
+    return Contributors(infer(), "inferred")
 
 
 def _numbered(*choices):

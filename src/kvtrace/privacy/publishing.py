@@ -8,45 +8,92 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import AuditError
+from .._base.errors import AuditError, UsageError
 from ..formats import writing
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
+from ..trace.trace import Trace
+from ..trace.trace_figures import figures
 from .checks import Audit, audit
 from .contributors import Contributors
 from .data_card import card
+from .released_trace import ReleasedTrace
 
 
 @dataclass(frozen=True)
 class Published:
-    """The written files, and the audit of the trace."""
+    """The written files, the audit of the trace, and its figures, as its sidecar states them."""
 
     files: list[str]
     audit: Audit
+    figures: Mapping[str, Any]
 
 
 def publish(
+    trace: Trace,
+    path: str | Path,
+    *,
+    format: str | None = None,
+    first_id: int = 0,
+    extra: bool = False,
+    contributors: Contributors | None = None,
+    against: str | Path | None = None,
+) -> Published:
+    """Audit a released trace, and write it with its sidecar and data card if it passes.
+
+    All files get their names together, and only after the audit. `kvtrace anonymize` and `kvtrace release` call this.
+
+    Args:
+        trace: A trace that declares a release profile, as `anonymize` and `release` return it.
+        path: The output file; `-` is stdout.
+        format: As in `write`.
+        first_id: Added to each block id.
+        extra: Also write sessions and extra columns that are not part of the format.
+        contributors: Those that k-sharing counted; the default is the account of the trace's release, if it has one.
+        against: An earlier release of the same log, which this one must not link to.
+
+    Returns:
+        The names of the written files, the audit and the figures.
+
+    Raises:
+        UsageError: The trace declares no profile.
+        AuditError: The trace does not keep the promises of its profile; nothing was written.
+
+    >>> import tempfile
+    >>> from kvtrace.privacy.profiles import profile
+    >>> from kvtrace.privacy.releases import release
+    >>> from kvtrace.trace.building import toy
+    >>> done = release(toy("0 1", "0 2", block_size=16), profile("standard"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [os.path.basename(name) for name in publish(done.trace, f"{folder}/day.jsonl").files]
+    ['day.jsonl', 'day.jsonl.meta.json', 'day.jsonl.card.md']
+    """
+    if "profile" not in trace.meta:
+        raise UsageError(
+            "the trace declares no release profile. Release it first: "
+            "kvtrace.release(trace, kvtrace.profile('standard')).trace."
+        )
+    if contributors is None and isinstance(trace, ReleasedTrace) and trace.account is not None:
+        contributors = trace.account.contributors
+    return publish_columns(
+        trace, path, meta=trace.meta | {"figures": figures(trace)}, format=format, first_id=first_id, extra=extra,
+        contributors=contributors, against=against,
+    )  # fmt: skip
+
+
+def publish_columns(
     columns: Columns,
     path: str | Path,
     *,
     meta: Mapping,
     contributors: Contributors | None = None,
-    against=None,
+    against: str | Path | None = None,
     **options,
 ) -> Published:
-    """Write a trace with its sidecar and data card if it passes the audit; otherwise AuditError (status 4).
-
-    Args:
-        columns: the trace.
-        path: the output file.
-        meta: the sidecar's values.
-        contributors: those that k-sharing counted.
-        against: an earlier release.
-        options: those of `writing.write`.
-    """
+    """As `publish`, for columns and the values of their sidecar; the other options are those of `writing.write`."""
     inspect, audits = _inspector(path, contributors, against)
     files = writing.write(columns, path, meta=meta, inspect=inspect, **options)
-    return Published(files, audits[0])
+    return Published(files, audits[0], meta.get("figures", {}))
 
 
 def publish_chunks(
@@ -78,10 +125,10 @@ def publish_chunks(
     format = writing.check_output(path, format)
     write_options: dict[str, Any] = {"meta": meta, "block_size": block_size, "tail": tail, "format": format} | options
     if format not in ("mooncake", "dataset"):
-        return publish(_joined(chunks), path, contributors=contributors, against=against, **write_options)
+        return publish_columns(_joined(chunks), path, contributors=contributors, against=against, **write_options)
     inspect, audits = _inspector(path, contributors, against, memory)
     files = writing.write_chunks(chunks, path, inspect=inspect, **write_options)
-    return Published(files, audits[0])
+    return Published(files, audits[0], meta.get("figures", {}))
 
 
 def _inspector(path, contributors, against, memory=None) -> tuple[Callable[..., str], list[Audit]]:

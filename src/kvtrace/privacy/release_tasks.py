@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -18,13 +19,14 @@ from ..formats.lazy import LazyTrace
 from ..trace.columns import TAILS, Columns
 from ..trace.conversion import STALE
 from ..trace.hits import Hits, sum_hits, unlimited_hits
+from .account import StepHits
 from .allowed_fields import EXTRA
 from .numbering.run import Numbered, Runner, number
 from .numbering.store import Store
 from .numbering.task_plan import BLOCKS, Plan, counted_kind, cuts, offsets_of, sample_times
 from .profiles import Profile
 from .release_steps import ReleaseStep
-from .releases import StepHits, drawn, left_out
+from .releases import drawn, left_out
 
 WHOLE = "Or convert the data set to one file, which is released in memory."
 CARRIED = ("session", "parent", "turn")
@@ -71,7 +73,7 @@ def release_dataset(
     whole = LazyTrace(dataset, extra=("turn",))
     _require_supported(dataset, whole, profile)
     tail = max(profile.tail, dataset.tail, key=TAILS.index)
-    rows = None if session_share == 1 else drawn(whole, users, session_share, rng, _not_inferred)
+    rows = None if session_share == 1 else drawn(cast(Columns, whole), users, session_share, rng, _not_inferred)
     drops = tail == "dropped" != dataset.tail
     if drops and rows is not None:
         raise UsageError(

@@ -4,67 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from .._base.errors import UsageError
-from ..trace.hits import Hits, count_hits, unlimited_hits
+from ..trace.columns import Columns
+from ..trace.conversion import STALE
 from ..trace.trace import Trace
-from .contributors import Contributors, contributors, inferred
+from .account import Account
+from .contributors import Contributors, contributors
 from .k_sharing import share_by_k
 from .profiles import Profile
 from .release_steps import TAIL_STEPS, ReleaseStep
-from .steps import coarsened, with_tail
+from .released_trace import ReleasedTrace
+from .steps import coarsened
+from .trace_draft import TraceDraft
 
 ISOLATE_K = 2**31 - 1  # a k above any number of contributors: splits all shared blocks
-
-
-@dataclass(frozen=True)
-class StepHits:
-    """One step of a release, and the hits of a cache that never evicts after it."""
-
-    step: ReleaseStep
-    hits: Hits
-
-    def to_dict(self, *, counts: bool = True) -> dict[str, Any]:
-        """Step and block hit rate; with `counts`, also hit blocks and blocks."""
-        counted = {"hit_blocks": self.hits.hit_blocks, "blocks": self.hits.blocks} if counts else {}
-        return {"step": self.step.value, **counted, "block_hit_rate": self.hits.block_hit_rate}
-
-
-@dataclass
-class Account:
-    """The record of a release: its profile, the counted contributors, the cost of each step, and notes."""
-
-    profile: Profile
-    contributors: Contributors | None = None  # None if nothing was split
-    steps: list[StepHits] = field(default_factory=list)
-    sampled: bool = False
-    isolated: bool = False
-    notes: list[str] = field(default_factory=list)  # columns left out, weak substitutes for users
-
-    def describe(self) -> dict[str, Any]:
-        """The section `release` of a sidecar. It does not reveal the share of a sample."""
-        return {
-            "settings": self.profile.settings(),
-            "k_counted": None if self.contributors is None else self.contributors.kind,
-            "sampled": self.sampled,
-            "tenants_isolated": self.isolated,
-            "costs": [step.to_dict(counts=not self.sampled) for step in self.steps],  # counts would reveal the share
-        }
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """The keys of a sidecar that declare a profile."""
-        return {"profile": self.profile.name, "release": self.describe()}
 
 
 @dataclass
 class Released(Account):
     """A released trace, and the record of its release."""
 
-    trace: Trace = field(kw_only=True)
+    trace: ReleasedTrace = field(kw_only=True)
 
 
 def release(
@@ -98,48 +61,72 @@ def release(
     >>> done.trace.hash_ids, [step.step.value for step in done.steps]
     (array([0, 1, 0, 2, 0, 3]), ['original', 'tails_unique', 'k_sharing'])
     """
-    done = Released(profile, trace=trace)
-    _record(done, ReleaseStep.ORIGINAL, trace)
+    done = Account(profile)
+    draft = TraceDraft.of(trace)
     if not trace.is_chained and profile.coarsens:
-        _record(done, ReleaseStep.CHAINED, trace.chained())
+        done.record(ReleaseStep.ORIGINAL, draft)
+        draft = TraceDraft.of(trace.chained())
+        done.record(ReleaseStep.CHAINED, draft)
+    chained = draft if trace.is_chained or profile.coarsens else TraceDraft.of(trace.chained())
+    release_draft(
+        draft, done, users=users, session_share=session_share, isolate=isolate, rng=rng, infer=chained.conversations
+    )
+    meta = {name: value for name, value in trace.meta.items() if name not in STALE} | done.meta
+    released = ReleasedTrace.from_columns(draft.columns(), block_size=draft.block_size, tail=draft.tail, meta=meta)
+    released.account = done
+    return Released(**vars(done), trace=released)
+
+
+def release_draft(
+    draft: TraceDraft,
+    done: Account,
+    *,
+    users: np.ndarray | None = None,
+    session_share: float = 1.0,
+    isolate: bool = False,
+    rng: np.random.Generator | None = None,
+    infer: Callable[[], np.ndarray] | None = None,
+) -> None:
+    """Coarsen a draft in place as a profile says, and record each step.
+
+    The options are those of `release`; `infer` gives the conversations to draw, if they are not the draft's own.
+    """
+    profile = done.profile
+    if not done.steps:
+        done.record(ReleaseStep.ORIGINAL, draft)
     if session_share != 1:
-        rows = np.flatnonzero(drawn(done.trace, users, session_share, rng, lambda: inferred(done.trace.chained())))
+        rows = np.flatnonzero(drawn(draft.rows, users, session_share, rng, infer or draft.conversations))
         users = None if users is None else users[rows]
+        draft.select(rows)
         done.sampled = True
-        _record(done, ReleaseStep.SAMPLED, done.trace[rows])
-    if (changed := with_tail(done.trace, profile.tail)) is not done.trace:
-        _record(done, TAIL_STEPS[changed.tail], changed)
+        done.record(ReleaseStep.SAMPLED, draft)
+    if draft.set_tail(profile.tail):
+        done.record(TAIL_STEPS[draft.tail], draft)
+
+    def find(counts: str = "auto") -> Contributors:
+        return contributors(draft.rows, users, counts, infer=draft.conversations)
+
     if isolate:
         if users is None:
             raise UsageError("--isolate-tenants needs --users FILE, one user a line for each row.")
-        done.isolated, done.contributors = True, contributors(done.trace, users)
-        isolated, _ = share_by_k(done.trace, ISOLATE_K, lambda trace: contributors(trace, users))
-        _record(done, ReleaseStep.TENANTS_ISOLATED, isolated)
+        done.isolated, done.contributors = True, share_by_k(draft, ISOLATE_K, find)
+        done.record(ReleaseStep.TENANTS_ISOLATED, draft)
     if profile.k > 1:
-        shared, done.contributors = share_by_k(
-            done.trace, profile.k, lambda trace: contributors(trace, users, profile.k_counts)
-        )
-        _record(done, ReleaseStep.K_SHARING, shared)
-    _coarsen(done, profile)
+        done.contributors = share_by_k(draft, profile.k, lambda: find(profile.k_counts))
+        done.record(ReleaseStep.K_SHARING, draft)
+    _coarsen(draft, done)
     if done.contributors is not None and done.contributors.warning:
         done.notes.append(f"{done.contributors.warning}.")
-    return done
 
 
-def _coarsen(done: Released, profile: Profile) -> None:
+def _coarsen(draft: TraceDraft, done: Account) -> None:
     """Apply the steps that cost no hits: lengths, times, links, fields."""
-    if done.trace.output_ids is not None and (profile.round_input, profile.round_output) != ("exact", "exact"):
+    profile = done.profile
+    if draft.blocks.has_outputs and (profile.round_input, profile.round_output) != ("exact", "exact"):
         done.notes.append("blocks of outputs were left out: they would reveal the exact lengths.")
-    trace = done.trace
-    columns, left = coarsened(trace, profile, trace.block_size, trace.tail)
-    if columns is not trace:
-        done.trace = Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
+        draft.blocks.drop_outputs()
+    draft.rows, left = coarsened(draft.rows, profile, draft.block_size, draft.tail)
     done.notes += left_out(left)
-
-
-def _record(done: Released, step: ReleaseStep, trace: Trace) -> None:
-    done.trace = trace
-    done.steps.append(StepHits(step, count_hits(trace, unlimited_hits(trace))))
 
 
 def left_out(columns: Sequence[str]) -> list[str]:
@@ -150,7 +137,7 @@ def left_out(columns: Sequence[str]) -> list[str]:
 
 
 def drawn(
-    trace: Trace,
+    rows: Columns,
     users: np.ndarray | None,
     share: float,
     rng: np.random.Generator | None,
@@ -162,12 +149,11 @@ def drawn(
     """
     if not 0 < share <= 1:
         raise UsageError(f"--sample-sessions must be above 0 and at most 1, not {share:g}.")
-    if trace.session is not None and (trace.session >= 0).any():
-        unit = contributors(trace, counts="sessions").contributor
-    else:
-        unit = infer() if users is None else contributors(trace, users).contributor
+    if rows.session is not None and (rows.session >= 0).any():
+        users = None  # whole sessions, even if users are known
+    unit = contributors(rows, users, infer=infer).contributor
     rng = rng or np.random.default_rng()
     taken = (rng.random(int(unit.max(initial=-1)) + 1) < share)[unit]
     if not taken.any():
-        raise UsageError(f"the sample contains none of the {len(trace):,} requests. Use a larger share.")
+        raise UsageError(f"the sample contains none of the {len(rows):,} requests. Use a larger share.")
     return taken

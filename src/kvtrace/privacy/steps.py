@@ -1,52 +1,16 @@
-"""The steps of a release on columns: tails, lengths, times, links, fields. Only tails cost hits.
+"""The steps of a release that cost no hits, on columns: lengths, times, links, fields.
 
 docs/privacy/privacy.md explains each.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .._base.errors import UsageError
-from ..trace.columns import TAILS, Columns, replace_columns
-from ..trace.normalise import renumber
-from ..trace.trace import Trace
+from ..trace.columns import Columns, replace_columns
 from .allowed_fields import EXTRA, TYPES
 from .profiles import Profile
-
-
-def with_tail(trace: Trace, tail: str) -> Trace:
-    """The trace with its tail blocks kept, unique or dropped; a trace that already reveals less is returned unchanged.
-
-    >>> from kvtrace.trace.columns import Columns
-    >>> columns = Columns([0, 0], [3, 3], [1, 1], [0, 1, 0, 1], [0, 2, 4])
-    >>> with_tail(Trace.from_columns(columns, block_size=2), "unique").hash_ids
-    array([0, 1, 0, 2])
-    """
-    if TAILS.index(tail) <= TAILS.index(trace.tail):
-        return trace
-    columns = tails_of(trace, trace.tail, tail, trace.block_size)
-    return Trace.from_columns(columns, block_size=trace.block_size, tail=tail, meta=trace.meta)
-
-
-def tails_of(columns: Columns, tail: str, new_tail: str, block_size: int) -> Columns:
-    """Columns in any order, with their tail blocks made unique or dropped, and renumbered."""
-    if TAILS.index(new_tail) <= TAILS.index(tail):
-        return columns
-    both = columns.input_length + columns.output_length
-    segments = [_with_tails(columns.hash_ids, columns.offsets, columns.input_length % block_size)]
-    if columns.output_ids is not None:
-        segments.append(_with_tails(columns.output_ids, columns.output_offsets, both % block_size))
-    change = _drop if new_tail == "dropped" else _make_unique
-    segments = change(segments, 1 + max((int(ids.max(initial=-1)) for ids, _, _ in segments), default=-1))
-    changed: dict[str, Any] = dict(hash_ids=segments[0][0], offsets=segments[0][1])
-    if len(segments) > 1:
-        changed |= dict(output_ids=segments[1][0], output_offsets=segments[1][1])
-    changed_columns = replace_columns(columns, **changed)
-    renumber(changed_columns)
-    return changed_columns
 
 
 def coarsened(columns: Columns, profile: Profile, block_size: int, tail: str) -> tuple[Columns, list[str]]:
@@ -103,31 +67,6 @@ def keep_allowed(columns: Columns) -> tuple[Columns, list[str]]:
     if "turn" in extra and extra["turn"].dtype.kind not in "iu":
         del extra["turn"]
     return replace_columns(columns, extra=extra), [name for name in columns.extra if name not in extra]
-
-
-def _with_tails(ids, offsets, tail_tokens):
-    """Ids, their offsets, and the places of tail blocks among the ids."""
-    rows = np.flatnonzero((tail_tokens > 0) & (np.diff(offsets) > 0))
-    return ids, offsets, offsets[1:][rows] - 1
-
-
-def _make_unique(segments, distinct):
-    changed = []
-    for ids, offsets, tails in segments:
-        ids = ids.copy()
-        ids[tails] = distinct + np.arange(len(tails))
-        changed.append((ids, offsets))
-        distinct += len(tails)
-    return changed
-
-
-def _drop(segments, _):
-    changed = []
-    for ids, offsets, tails in segments:
-        is_full = np.ones(len(ids), dtype=bool)
-        is_full[tails] = False
-        changed.append((ids[is_full], np.concatenate([[0], np.cumsum(is_full)])[offsets]))
-    return changed
 
 
 def _rounded_input(length, to, block_size, tail):

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
+from ..privacy.account import Account
 from ..privacy.publishing import Published
-from ..privacy.releases import Account
 
 
 def costs(account: Account) -> Table:

@@ -13,10 +13,8 @@ from .columns import replace_columns
 from .folding import fold
 from .trace import Trace
 
-STALE = (
-    "counts",
-    "figures",
-)  # sidecar keys that describe the whole trace, and would reveal its size beside a part of it
+STALE = ("counts", "figures")  # sidecar keys that describe the whole trace, and would reveal its size beside a part
+CLAIMS = ("profile", "release")  # sidecar keys that only an audited trace has
 
 
 def convert(
@@ -153,7 +151,7 @@ def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0, requests: int | N
     """The sidecar values of a converted trace: those of the whole without its counts, and the conversion.
 
     `requests` is the number of written requests, if not all. The share of a sample is not included, because it would
-    reveal the size of the whole.
+    reveal the size of the whole. Nor is the release profile, because nobody has audited the result.
     """
     conversion = {
         "chained": True if trace.is_chained and not whole.is_chained else None,
@@ -161,9 +159,7 @@ def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0, requests: int | N
         "speedup_ratio": ratio if ratio != 1 else None,
         "part": True if (len(trace) if requests is None else requests) != len(whole) else None,
     }
-    meta = {key: value for key, value in whole.meta.items() if key not in STALE}
-    if isinstance(release := meta.get("release"), dict):  # its costs count the blocks of the whole
-        meta["release"] = {key: value for key, value in release.items() if key != "costs"}
+    meta = {key: value for key, value in whole.meta.items() if key not in (*STALE, *CLAIMS)}
     return meta | {"converted": {key: value for key, value in conversion.items() if value is not None}}
 
 

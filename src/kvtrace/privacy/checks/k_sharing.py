@@ -11,7 +11,7 @@ from typing import cast
 
 import numpy as np
 
-from ...trace.trace import Trace
+from ...trace.columns import Columns
 from ..contributors import Contributors, contributors
 from .blocks import RequestBlocks
 from .bound import USUAL_K
@@ -99,9 +99,7 @@ def best_contributors(evidence: Evidence, users: np.ndarray | None = None) -> Co
     """The users, if any is known; else the sessions, if any is known; else inferred conversations."""
     requests = evidence.requests
     assert requests is not None
-    if requests.has_sessions or (users is not None and (users >= 0).any()):
-        return contributors(cast(Trace, requests), users)  # reads sessions only
-    return inferred(evidence)
+    return contributors(cast(Columns, requests), users, infer=lambda: inferred(evidence).contributor)
 
 
 def inferred(evidence: Evidence) -> Contributors:

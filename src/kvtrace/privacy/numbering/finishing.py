@@ -8,7 +8,6 @@ import numpy as np
 
 from ...trace.columns import Columns, replace_columns
 from ..steps import coarsened
-from .ranking import fresh_references
 from .task_plan import Plan, offsets_of
 
 NS_PER_MS = 1_000_000
@@ -19,15 +18,13 @@ def finish(plan: Plan, number: int) -> dict[str, Any]:
     """Write `finished/<number>`, the columns of its rows; returns their sums, and the last time and session."""
     with plan.store.open(f"gathered/{number}") as gathered:
         rows = {name: gathered[name] for name in ("time", "input_length", "output_length", "blocks")}
-        entry, first, by_shard, shards = (gathered[name] for name in ("entry", "first", "by_shard", "shards"))
+        entry, by_shard, shards = (gathered[name] for name in ("entry", "by_shard", "shards"))
         kinds = (gathered["type"], gathered.about["types"]) if plan.has_types and len(rows["time"]) else None
         carried = {name: gathered[f"carried {name}"] for name in plan.carried}
         links = {}
         if plan.has_sessions:
             links = {name: gathered[name] for name in ("session", "sessions_by_shard", "session_shards")}
-    with plan.store.open(f"ranked/{number}") as ranked:
-        is_new = ranked["is_new"]
-    ids = np.empty(len(first), dtype=np.int64)  # entry -> id
+    ids = np.empty(len(by_shard), dtype=np.int64)  # entry -> id
     sessions: dict[str, np.ndarray] = {}
     for shard in range(plan.shards):
         with plan.store.open(f"resolved/{shard}") as resolved:
@@ -39,13 +36,10 @@ def finish(plan: Plan, number: int) -> dict[str, Any]:
                 for name in ("session", "session_previous", "session_turns"):
                     values = sessions.setdefault(name, np.empty(len(links["sessions_by_shard"]), dtype=np.int64))
                     values[place] = resolved[name, start:stop]
-    fresh, tails = fresh_references(plan, entry, first, is_new, rows["input_length"], rows["blocks"])
-    hash_ids = ids[entry]
-    hash_ids[tails] = plan.blocks_before[number] + (np.cumsum(fresh) - 1)[tails]
     columns = Columns(
         timestamp=_timestamp(plan, rows["time"]),
         input_length=rows["input_length"], output_length=rows["output_length"],
-        hash_ids=hash_ids, offsets=offsets_of(rows["blocks"]),
+        hash_ids=ids[entry], offsets=offsets_of(rows["blocks"]),
     )  # fmt: skip
     if kinds is not None:
         words = np.array([kind or "text" for kind in kinds[1]], dtype=object)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..._native import ids as numbering
-from ..._native import ragged, sharing
-from .task_plan import ALONE, MANY, Plan, firsts_of, offsets_of, shard_of, tails_of
+from ..._native import ragged
+from ..row_blocks import RowBlocks
+from .task_plan import ALONE, MANY, Plan, firsts_of, offsets_of, shard_of
 
 ROWS = ("time", "input_length", "output_length")
 
@@ -20,32 +21,41 @@ ROWS = ("time", "input_length", "output_length")
 def gather(plan: Plan, number: int) -> dict[str, int]:
     """Write `gathered/<number>`; returns the numbers of rows and bytes."""
     rows, types, digests = _rows(plan, number)
-    blocks = rows["blocks"]
-    offsets = offsets_of(blocks)
-    tails = tails_of(plan, rows["input_length"], offsets)
-    digest = numbering.DigestIndex().add(digests)  # reference -> its digest's number in this range
-    digest = numbering.renumber(2 * digest.astype(np.int64) + tails)[0]  # unique tails get their own numbers
-    if plan.counts == "none":
-        entry = digest.astype(np.int32)
-        first = firsts_of(entry)  # entry -> reference
-        arrays = {}
-    else:
+    blocks, digests = _numbered(digests, rows["blocks"])
+    digest = np.arange(blocks.distinct, dtype=np.int32)  # block -> its digest
+    is_tail = np.zeros(blocks.distinct, dtype=bool)
+    if plan.tail == "unique":
+        tails = blocks.make_unique(blocks.tails(rows["input_length"], rows["output_length"], plan.block_size))
+        digest, is_tail = np.append(digest, tails), np.append(is_tail, np.ones(len(tails), dtype=bool))
+    many = is_tail  # block -> whether it is never split
+    if plan.counts != "none":
         contributor, rows["row_contributor"] = _contributors(plan, rows, number)
-        entry, many = _split(plan, digest, offsets, tails, contributor)
-        first = firsts_of(entry)
-        row = np.searchsorted(offsets, first, side="right") - 1
-        arrays = {"contributor": np.where(many[digest[first]][:, None], MANY, rows["row_contributor"][row])}
-    arrays |= {"digest": digests[first], "is_tail": tails[first]}
+        count = blocks.contributors(contributor)
+        many = is_tail | (count >= plan.profile.k)
+        copies = blocks.split_where(contributor, count, ~many)
+        digest, is_tail, many = (np.append(values, values[copies]) for values in (digest, is_tail, many))
+    entries = blocks.by_first_appearance()
+    arrays = {"digest": digests[digest[entries]], "is_tail": is_tail[entries]}
+    if plan.counts != "none":
+        contributor = rows["row_contributor"][blocks.first_rows()]
+        arrays["contributor"] = np.where(many[entries][:, None], MANY, contributor)
     shard = shard_of(arrays["digest"], plan.shards)
     by_shard = np.argsort(shard, kind="stable")
     sessions = _sessions(plan, rows)
     written = plan.store.write(
         f"gathered/{number}", {"types": types},
         **{name: values for name, values in rows.items() if name not in ("session", "user")},
-        entry=entry, first=first, by_shard=by_shard, shards=_starts(shard[by_shard], plan.shards),
+        entry=blocks.number, by_shard=by_shard, shards=_starts(shard[by_shard], plan.shards),
         **{name: values[by_shard] for name, values in arrays.items()}, **sessions,
     )  # fmt: skip
-    return {"rows": len(blocks), "bytes": written}
+    return {"rows": len(rows["blocks"]), "bytes": written}
+
+
+def _numbered(digests: np.ndarray, lengths: np.ndarray) -> tuple[RowBlocks, np.ndarray]:
+    """The blocks of rows, and the digest of each."""
+    index = numbering.DigestIndex()
+    blocks = RowBlocks(index.add(digests), offsets_of(lengths), distinct=index.distinct)
+    return blocks, digests[firsts_of(blocks.number)]
 
 
 def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | None], np.ndarray]:
@@ -109,19 +119,6 @@ def _contributors(plan: Plan, rows, number: int) -> tuple[np.ndarray, np.ndarray
         known = rows[name].any(axis=1)
         tokens[known] = rows[name][known]
     return numbering.DigestIndex().add(tokens).astype(np.int64), tokens
-
-
-def _split(plan: Plan, digest, offsets, tails, contributor) -> tuple[np.ndarray, np.ndarray]:
-    """The entry of each reference (int32), and whether a digest is never split.
-
-    An entry is a digest, or a digest with a contributor, numbered by first appearance. A digest is never split if k
-    contributors share it in this range, or if it is a tail block's.
-    """
-    distinct = int(digest.max(initial=-1)) + 1
-    many = sharing.count_contributors([(digest, offsets)], contributor, distinct) >= plan.profile.k
-    many[digest[tails]] = True
-    (ids,) = sharing.split([(digest, offsets)], contributor, ~many, distinct)
-    return numbering.renumber(ids)[0].astype(np.int32), many
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
     name[is_tail] = TAIL
     block = numbers_of(digest, name)
     owner = firsts_of(block)[block]
+    owner[is_tail] = np.flatnonzero(is_tail)  # each is a block of its own
     is_first = np.zeros(len(digest), dtype=bool)
     is_first[firsts] = True
     written = plan.store.write(

@@ -13,9 +13,9 @@ import numpy as np
 from ..._native.ids import DigestIndex
 from ...trace.columns import Columns
 from ...trace.hits import Hits, sum_hits
+from ..account import Account, StepHits
 from ..contributors import Contributors
 from ..release_steps import ReleaseStep
-from ..releases import Account, StepHits
 from .finishing import finish, read_columns
 from .gathering import gather
 from .matching import match

@@ -140,12 +140,3 @@ def firsts_of(numbers) -> np.ndarray:
         return np.empty(0, dtype=np.int64)
     greatest = np.maximum.accumulate(numbers)
     return np.flatnonzero(np.concatenate([[True], greatest[1:] > greatest[:-1]]))
-
-
-def tails_of(plan: Plan, input_length: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Whether each reference is a tail block with a unique id."""
-    is_tail = np.zeros(int(offsets[-1]), dtype=bool)
-    if plan.tail == "unique":
-        partial = (input_length % plan.block_size > 0) & (np.diff(offsets) > 0)
-        is_tail[offsets[1:][partial] - 1] = True
-    return is_tail

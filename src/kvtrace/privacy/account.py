@@ -1,0 +1,56 @@
+"""The account of a release: its profile, the contributors that k counted, the hits after each step, and notes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..trace.hits import Hits
+from .contributors import Contributors
+from .profiles import Profile
+from .release_steps import ReleaseStep
+from .trace_draft import TraceDraft
+
+
+@dataclass(frozen=True)
+class StepHits:
+    """One step of a release, and the hits of a cache that never evicts after it."""
+
+    step: ReleaseStep
+    hits: Hits
+
+    def to_dict(self, *, counts: bool = True) -> dict[str, Any]:
+        """Step and block hit rate; with `counts`, also hit blocks and blocks."""
+        counted = {"hit_blocks": self.hits.hit_blocks, "blocks": self.hits.blocks} if counts else {}
+        return {"step": self.step.value, **counted, "block_hit_rate": self.hits.block_hit_rate}
+
+
+@dataclass
+class Account:
+    """The record of a release: its profile, the counted contributors, the cost of each step, and notes."""
+
+    profile: Profile
+    contributors: Contributors | None = None  # None if nothing was split
+    steps: list[StepHits] = field(default_factory=list)
+    sampled: bool = False
+    isolated: bool = False
+    notes: list[str] = field(default_factory=list)  # columns left out, weak substitutes for users
+
+    def describe(self) -> dict[str, Any]:
+        """The section `release` of a sidecar. It does not reveal the share of a sample."""
+        return {
+            "settings": self.profile.settings(),
+            "k_counted": None if self.contributors is None else self.contributors.kind,
+            "sampled": self.sampled,
+            "tenants_isolated": self.isolated,
+            "costs": [step.to_dict(counts=not self.sampled) for step in self.steps],  # counts would reveal the share
+        }
+
+    def record(self, step: ReleaseStep, draft: TraceDraft) -> None:
+        """Add a step with the hits after it."""
+        self.steps.append(StepHits(step, draft.hits()))
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The keys of a sidecar that declare a profile."""
+        return {"profile": self.profile.name, "release": self.describe()}

@@ -1,0 +1,16 @@
+"""A released trace: a Trace that knows the account of its release, which `publish` passes to the audit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..trace.trace import Trace
+
+if TYPE_CHECKING:
+    from .account import Account
+
+
+class ReleasedTrace(Trace):
+    """A Trace as `release` and `anonymize` return it. Parts and conversions of it are plain Traces."""
+
+    account: Account | None = None  # in memory only: contributors are never written

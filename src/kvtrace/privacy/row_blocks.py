@@ -1,0 +1,152 @@
+"""The blocks of rows as int32 numbers, which the steps of a release change in place: 4 bytes a block reference."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._native import ragged, sharing
+from ..trace.columns import Columns
+
+
+class RowBlocks:
+    """The blocks of each row, its prompt's and then its output's, as numbers from 0.
+
+    >>> from kvtrace.trace.building import toy
+    >>> blocks = RowBlocks.of(toy("0 1", "0 1", "0 2"))
+    >>> blocks.split(np.array([0, 1, 2]), 3), blocks.number.tolist()
+    (True, [0, 1, 0, 2, 0, 3])
+    """
+
+    number: np.ndarray  # block reference -> number of its block, rows end to end, int32
+    offsets: np.ndarray  # row r is number[offsets[r]:offsets[r + 1]], int64
+    prompts: np.ndarray  # row -> blocks of its prompt; the others are its output's
+    distinct: int  # numbers are below it
+    has_outputs: bool
+
+    def __init__(
+        self, number: np.ndarray, offsets: np.ndarray, *, distinct: int, prompts: np.ndarray | None = None
+    ) -> None:
+        self.number, self.offsets, self.distinct = number, offsets, distinct
+        self.has_outputs = prompts is not None
+        self.prompts = np.diff(offsets) if prompts is None else prompts
+
+    @classmethod
+    def of(cls, columns: Columns) -> RowBlocks:
+        """A copy of the blocks of columns whose ids count from 0 by first appearance."""
+        ids, offsets, prompts = columns.hash_ids, columns.offsets, None
+        if columns.output_ids is not None and columns.output_offsets is not None:
+            prompts, outputs = np.diff(offsets), np.diff(columns.output_offsets)
+            ids = joined((ids, prompts), (columns.output_ids, outputs))
+            offsets = offsets + columns.output_offsets
+        number = np.array(ids, dtype=np.int32)
+        return cls(number, offsets, distinct=int(number.max(initial=-1)) + 1, prompts=prompts)
+
+    def take(self, rows: np.ndarray) -> RowBlocks:
+        """The blocks of some rows, in their order."""
+        number, offsets = ragged.take(self.number, self.offsets, rows)
+        prompts = self.prompts[rows] if self.has_outputs else None
+        return RowBlocks(number, offsets, distinct=self.distinct, prompts=prompts)
+
+    # -- steps of a release, in place ----------------------------------------------------------------------------
+
+    def make_unique(self, references: np.ndarray) -> np.ndarray:
+        """Give each of these references a block of its own; returns the former number of each new block."""
+        former = self.number[references]
+        self.number[references] = self.distinct + np.arange(len(references), dtype=np.int32)
+        self.distinct += len(references)
+        return former
+
+    def drop(self, references: np.ndarray) -> None:
+        """Leave these references out."""
+        kept = np.ones(len(self.number), dtype=bool)
+        kept[references] = False
+        before = np.concatenate([[0], np.cumsum(kept)])
+        self.prompts = before[self.offsets[:-1] + self.prompts] - before[self.offsets[:-1]]
+        self.number, self.offsets = self.number[kept], before[self.offsets]
+
+    def drop_outputs(self) -> None:
+        """Leave out the blocks of all outputs."""
+        if self.has_outputs:
+            is_output = np.arange(len(self.number)) >= np.repeat(
+                self.offsets[:-1] + self.prompts, np.diff(self.offsets)
+            )
+            self.drop(np.flatnonzero(is_output))
+            self.has_outputs = False
+
+    def split(self, contributor: np.ndarray, k: int) -> bool:
+        """Split each block of 2 to k - 1 contributors into one block for each; False if there is none."""
+        count = self.contributors(contributor)
+        few = (count > 1) & (count < k)
+        return bool(few.any()) and len(self.split_where(contributor, count, few)) > 0
+
+    def split_where(self, contributor: np.ndarray, count: np.ndarray, is_split: np.ndarray) -> np.ndarray:
+        """Split these blocks into one for each contributor; `count` is `contributors`'s result.
+
+        The first contributor keeps the block's number. Returns the former number of each new block.
+        """
+        former = sharing.split(self.number, self.offsets, contributor, count, is_split)
+        self.distinct += len(former)
+        return former
+
+    # -- what they show ------------------------------------------------------------------------------------------
+
+    def tails(self, input_length: np.ndarray, output_length: np.ndarray, block_size: int) -> np.ndarray:
+        """The references to partial last blocks, of prompts and of outputs."""
+        ends = self.offsets[:-1] + self.prompts
+        found = [ends[(input_length % block_size > 0) & (self.prompts > 0)] - 1]
+        if self.has_outputs:
+            is_partial = ((input_length + output_length) % block_size > 0) & (ends < self.offsets[1:])
+            found.append(self.offsets[1:][is_partial] - 1)
+        return np.concatenate(found)
+
+    def contributors(self, contributor: np.ndarray) -> np.ndarray:
+        """The number of contributors of each block (int32); `contributor` has one number from 0 for each row."""
+        return sharing.count_contributors(self.number, self.offsets, contributor, self.distinct)
+
+    def conversations(self, *, tails: bool) -> np.ndarray:
+        """The conversation of each row, inferred from the blocks of prompts; `tails`: the last one may be partial."""
+        return sharing.infer(self.number, self.offsets, self.prompts, tails, self.distinct)
+
+    def hits(self, is_new: np.ndarray | None = None) -> np.ndarray:
+        """The leading blocks of each prompt that an earlier prompt has, int64.
+
+        `is_new` marks the blocks that no prompt before these rows has; without it, all are.
+        """
+        is_new = np.ones(self.distinct, dtype=bool) if is_new is None else is_new
+        return sharing.leading_hits(self.number, self.offsets, self.prompts, is_new).astype(np.int64)
+
+    def first_rows(self) -> np.ndarray:
+        """The first row of each block, int32; the blocks are numbered by first appearance."""
+        return sharing.first_rows(self.number, self.offsets, self.distinct)
+
+    def by_first_appearance(self) -> np.ndarray:
+        """Number the blocks by first appearance; returns the former number of each."""
+        former = sharing.by_first_appearance(self.number, self.distinct)
+        self.distinct = len(former)
+        return former
+
+    def segments(self) -> dict[str, np.ndarray]:
+        """The blocks as columns of a trace: `hash_ids` and `offsets`, and those of outputs."""
+        if not self.has_outputs:
+            return {"hash_ids": self.number.astype(np.int64), "offsets": self.offsets}
+        is_prompt = np.arange(len(self.number)) < np.repeat(self.offsets[:-1] + self.prompts, np.diff(self.offsets))
+        offsets = np.concatenate([[0], np.cumsum(self.prompts)])
+        return {
+            "hash_ids": self.number[is_prompt].astype(np.int64), "offsets": offsets,
+            "output_ids": self.number[~is_prompt].astype(np.int64), "output_offsets": self.offsets - offsets,
+        }  # fmt: skip
+
+
+def joined(*segments: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """The values of segments, row by row; a segment has its values, and how many each row has.
+
+    >>> joined((np.array([1, 2, 3]), np.array([2, 1])), (np.array([8, 9]), np.array([0, 2])))
+    array([1, 2, 3, 8, 9])
+    """
+    lengths = [length for _, length in segments]
+    start = np.cumsum(sum(lengths)) - sum(lengths)  # of each row among the joined values
+    whole = np.empty(sum(len(values) for values, _ in segments), dtype=np.result_type(*(v for v, _ in segments)))
+    for values, length in segments:
+        whole[np.repeat(start - (np.cumsum(length) - length), length) + np.arange(len(values))] = values
+        start = start + length
+    return whole

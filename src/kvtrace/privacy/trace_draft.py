@@ -1,0 +1,82 @@
+"""A trace on its way to a release: its rows, and their blocks, which the steps of the release change in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..trace.columns import TAILS, Columns, replace_columns
+from ..trace.hits import Hits, sum_hits
+from ..trace.normalise import by_first_appearance
+from ..trace.trace import Trace
+from .row_blocks import RowBlocks
+
+
+class TraceDraft:
+    """Rows in order of time, their blocks, and what a Trace says of both.
+
+    >>> from kvtrace.trace.building import toy
+    >>> draft = TraceDraft.of(toy("0 1", "0 1 2"))
+    >>> draft.hits().block_hit_rate, draft.trace()
+    (0.4, Trace(2 requests, 5 blocks, 3 distinct, block_size=1, tail=kept))
+    """
+
+    def __init__(
+        self, rows: Columns, blocks: RowBlocks, *, block_size: int, tail: str, meta: Mapping[str, Any] | None = None
+    ) -> None:
+        self.rows = rows  # without blocks
+        self.blocks = blocks
+        self.block_size, self.tail, self.meta = block_size, tail, dict(meta or {})
+
+    @classmethod
+    def of(cls, trace: Trace) -> TraceDraft:
+        """A draft of a trace, which does not change."""
+        return cls(
+            without_blocks(trace), RowBlocks.of(trace), block_size=trace.block_size, tail=trace.tail, meta=trace.meta
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def select(self, rows: np.ndarray) -> None:
+        """Keep some rows, in order: sessions are numbered anew, times start at 0, missing parents are -1."""
+        self.rows, self.blocks = self.rows.take(rows), self.blocks.take(rows)
+        self.rows.timestamp = self.rows.timestamp - self.rows.timestamp[0]
+        self.rows.session = None if self.rows.session is None else by_first_appearance(self.rows.session)
+
+    def set_tail(self, tail: str) -> bool:
+        """Make tail blocks unique, or leave them out; False if the trace reveals no more already."""
+        if TAILS.index(tail) <= TAILS.index(self.tail):
+            return False
+        references = self.blocks.tails(self.rows.input_length, self.rows.output_length, self.block_size)
+        if tail == "unique":
+            self.blocks.make_unique(references)
+        else:
+            self.blocks.drop(references)
+        self.tail = tail
+        return True
+
+    def conversations(self) -> np.ndarray:
+        """The conversation of each row, inferred from its blocks, from 0: rounded lengths do not change it."""
+        return self.blocks.conversations(tails=self.tail != "dropped")
+
+    def hits(self) -> Hits:
+        """The hits of a cache that never evicts."""
+        return sum_hits([(self.blocks.hits(), self.blocks.prompts, self.rows.input_length)], self.block_size)
+
+    def columns(self) -> Columns:
+        """The columns, with ids by first appearance."""
+        self.blocks.by_first_appearance()
+        return replace_columns(self.rows, **self.blocks.segments())
+
+    def trace(self) -> Trace:
+        """The trace, verified."""
+        return Trace.from_columns(self.columns(), block_size=self.block_size, tail=self.tail, meta=self.meta)
+
+
+def without_blocks(columns: Columns) -> Columns:
+    """The same rows, each without blocks."""
+    nothing = {"hash_ids": np.empty(0, np.int64), "offsets": np.zeros(len(columns) + 1, np.int64)}
+    return replace_columns(columns, **nothing, output_ids=None, output_offsets=None)
