@@ -13,7 +13,7 @@ import numpy as np
 from .._base.errors import InputError
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
-from ..trace.invariants import verify_lengths, verify_outputs, verify_rows
+from ..trace.invariants import require_rows
 from ..trace.normalise import Fixes, by_first_appearance
 from ..trace.trace import Trace
 from .dataset import Dataset
@@ -107,20 +107,7 @@ class LazyTrace(Trace):
 
     def _verify(self):
         """The invariants but for those of the ids, which were looked at on the way."""
-        rows = len(self)
-        for name in ("input_length", "output_length", "session", "parent"):
-            verify_rows(name, getattr(self, name), rows)
-        verify_lengths(self)
-        if self.output_offsets is not None:
-            verify_outputs(self)
-        if rows and (not np.isfinite(self.timestamp).all() or self.timestamp[0] != 0):
-            raise InputError("times are not finite, or do not start at 0.")
-        if (falls := np.flatnonzero(np.diff(self.timestamp) < 0)).size:
-            raise InputError(f"row {falls[0] + 1}: the timestamp is less than in the row before.")
-        if self.parent is not None and (self.parent >= np.arange(rows)).any():
-            raise InputError(
-                f"row {np.flatnonzero(self.parent >= np.arange(rows))[0]}: the parent is not an earlier row."
-            )
+        require_rows(self, self.block_size, self.tail, hints={})
         if self.session is not None:
             self.session = by_first_appearance(self.session)
 

@@ -13,7 +13,7 @@ from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from .._base.input_files import open_read
 from ..trace.columns import Columns, replace_columns
-from ..trace.invariants import expected_blocks
+from ..trace.invariants import broken_rules
 from ..trace.trace import Trace
 from . import bailian, mooncake, parquet
 from . import dataset as datasets
@@ -133,20 +133,9 @@ def _valid_sidecar(result: ReadResult, block_size, tail) -> Sidecar:
 
 def _require_lengths(result: ReadResult, block_size: int, tail: str) -> None:
     """RowError, with its line, for lengths that a Trace would refuse."""
-    columns = result.columns
-    if (negative := np.flatnonzero(columns.output_length < 0)).size:
-        raise result.error(negative[0], "output_length is negative.")
-    if columns.output_offsets is None:
-        return
-    both = expected_blocks(columns.input_length + columns.output_length, block_size, tail)
-    expected, blocks = both - columns.input_length // block_size, np.diff(columns.output_offsets)
-    if (wrong := np.flatnonzero((blocks != 0) & (blocks != expected))).size:
-        row = int(wrong[0])
-        raise result.error(
-            row,
-            f"{blocks[row]:,} output_hash_ids; at block size {block_size} there should be {expected[row]:,} after the "
-            "prompt's full blocks.",
-        )
+    for rule in broken_rules(result.columns, block_size, tail):
+        if rule.rule in ("output_length", "output blocks") and len(rule.rows):
+            raise result.error(rule.rows[0], rule.message_of(int(rule.rows[0])))
 
 
 def _shifted(columns: Columns, by: int) -> Columns:

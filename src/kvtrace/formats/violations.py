@@ -10,15 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from .._base.errors import InputError, RowError
 from .._base.files import name_of
-from .._native import ids
-from ..trace.columns import Columns
-from ..trace.invariants import expected_blocks
+from ..trace.id_rules import broken_id_rules
+from ..trace.invariants import BrokenRule, broken_rules, likely_tail
 from .block_size import settle
 from .read_result import ReadResult
 from .reading import read_columns
@@ -77,7 +74,7 @@ def check(
         listed.add("rows", "the file has no requests.")
         return listed.violations
     block_size, tail = _sizes(listed, result, block_size, tail)
-    for rule, rows, message in _findings(result, block_size, tail):
+    for rule, rows, message in _broken_rules(result, block_size, tail):
         listed.add_rows(rule, rows[:max_per_rule], len(rows), partial(_located, result, message))
     return listed.violations
 
@@ -135,7 +132,7 @@ def _sizes(listed: _List, result: ReadResult, block_size, tail) -> tuple[int | N
     if sidecar is not None:
         block_size, tail = block_size or sidecar.block_size, tail or sidecar.tail
     if block_size is not None:
-        return block_size, tail or _likely_tail(result, block_size)
+        return block_size, tail or likely_tail(result.columns, block_size)
     try:
         return settle(result, None, tail)
     except RowError as error:
@@ -145,152 +142,13 @@ def _sizes(listed: _List, result: ReadResult, block_size, tail) -> tuple[int | N
     return None, tail or "kept"
 
 
-def _likely_tail(result, block_size) -> str:
-    """The tail rule that fits more rows."""
-    lengths, blocks = result.columns.input_length, np.diff(result.columns.offsets)
-    fits = {rule: (expected_blocks(lengths, block_size, rule) == blocks).sum() for rule in ("kept", "dropped")}
-    return max(fits, key=fits.__getitem__)
-
-
 # -- the rules ---------------------------------------------------------------------------------------------------
 
 
-class _BrokenRule(NamedTuple):
-    """A rule, the rows that break it, and the message for all of them or a function of the row."""
-
-    rule: str
-    rows: np.ndarray
-    message: str | Callable[[int], str]
-
-
-def _findings(result: ReadResult, block_size: int | None, tail: str) -> Iterator[_BrokenRule]:
-    columns = result.columns
-    yield _BrokenRule("input_length", np.flatnonzero(columns.input_length < 0), "input_length is negative.")
-    yield _BrokenRule("output_length", np.flatnonzero(columns.output_length < 0), "output_length is negative.")
-    if block_size is not None:
-        yield _block_counts(columns, block_size, tail)
-        if columns.output_offsets is not None:
-            yield _output_blocks(columns, block_size, tail)
-    yield from _times(columns.timestamp)
-    walk = _Walk(columns, block_size)
-    if len(walk.ids):
-        yield _numbering(walk, 0 if result.sidecar is None else result.sidecar.first_id)
-        yield _chains(walk)
-        if block_size is not None:
-            yield from _block_sizes(walk, columns, block_size, tail)
-    yield from _parents(result)
-
-
-def _block_counts(columns, block_size, tail):
-    blocks, lengths = np.diff(columns.offsets), columns.input_length
-    expected = expected_blocks(lengths, block_size, tail)
-
-    def message(row):
-        ids = f"{blocks[row]:,} hash_id{'' if blocks[row] == 1 else 's'}"
-        return f"{ids} for {lengths[row]:,} tokens; at block size {block_size} there should be {expected[row]:,}."
-
-    return _BrokenRule("block counts", np.flatnonzero((blocks != expected) & (lengths >= 0)), message)
-
-
-def _output_blocks(columns, block_size, tail):
-    blocks, lengths = np.diff(columns.output_offsets), columns.input_length
-    expected = expected_blocks(lengths + columns.output_length, block_size, tail) - lengths // block_size
-
-    def message(row):
-        return (
-            f"{blocks[row]:,} output_hash_ids for {columns.output_length[row]:,} tokens after {lengths[row]:,}; at "
-            f"block size {block_size} there should be {expected[row]:,}."
-        )
-
-    return _BrokenRule("output blocks", np.flatnonzero((blocks != 0) & (blocks != expected)), message)
-
-
-def _times(time):
-    yield _BrokenRule("times", np.flatnonzero(~np.isfinite(time)), "the timestamp is not finite.")
-    yield _BrokenRule("times", np.flatnonzero(time[:1] != 0), "the first timestamp is not 0.")
-    yield _BrokenRule(
-        "times", 1 + np.flatnonzero(time[1:] < time[:-1]), "the timestamp is less than in the row before."
-    )
-
-
-def _parents(result):
-    yield _BrokenRule("parents", result.lost_parents, "the parent is not in the file.")
-    if (parent := result.columns.parent) is not None:
-        yield _BrokenRule(
-            "parents", np.flatnonzero(parent >= np.arange(len(parent))), "the parent is not an earlier row."
-        )
-    yield _BrokenRule("chat ids", result.repeated, "an earlier row has the same chat_id.")
-
-
-class _Walk:
-    """All block references in the order of numbering: each row's prompt, then its output."""
-
-    def __init__(self, columns: Columns, block_size: int | None):
-        prompt, output = np.diff(columns.offsets), np.zeros(len(columns), dtype=np.int64)
-        self.ids, self.row = columns.hash_ids, np.repeat(np.arange(len(columns)), prompt)
-        self.place = _counting(prompt)  # of a block in its prompt, or in prompt and output together
-        self.is_output = np.zeros(len(self.ids), dtype=bool)
-        if columns.output_ids is not None and columns.output_offsets is not None:
-            output = np.diff(columns.output_offsets)
-            row = np.repeat(np.arange(len(columns)), output)
-            order = np.argsort(np.concatenate([2 * self.row, 2 * row + 1]), kind="stable")
-            full = np.maximum(columns.input_length // block_size, 0) if block_size else prompt
-            self.ids = np.concatenate([self.ids, columns.output_ids])[order]
-            self.place = np.concatenate([self.place, _counting(output) + full[row]])[order]
-            self.is_output = np.repeat([False, True], [len(self.row), len(row)])[order]
-            self.row = np.concatenate([self.row, row])[order]
-        self.starts = np.zeros(len(columns) + 1, dtype=np.int64)
-        np.cumsum(prompt + output, out=self.starts[1:])
-        self.number, self.distinct = ids.renumber(self.ids)
-
-    def rows(self, unreadable: np.ndarray) -> np.ndarray:
-        """The rows of the marked references."""
-        return np.unique(self.row[unreadable])
-
-    def at_first(self, values: np.ndarray) -> np.ndarray:
-        """For each reference, the value at the first appearance of its id."""
-        first = np.empty(self.distinct, dtype=np.int64)
-        first[self.number[::-1]] = values[::-1]  # reversed, so that the first appearance is written last
-        return first[self.number]
-
-
-def _counting(lengths) -> np.ndarray:
-    """0, 1, 2, ... for each length in turn."""
-    return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-
-
-def _numbering(walk, first_id):
-    """Each id appeared before, or is the next number."""
-    reached = np.maximum.accumulate(walk.ids)
-    before = np.concatenate([[first_id - 1], reached[:-1]])
-    gap = (walk.ids > before) & (walk.ids - 1 != before)
-    if not first_id and walk.ids[0] == 1:  # ids may also start at 1
-        gap[0], first_id = False, 1
-    message = "ids are not numbered by first appearance: each must have appeared before or be the next number."
-    return _BrokenRule("numbering", walk.rows(gap | (walk.ids < first_id)), message)
-
-
-def _chains(walk):
-    """Blocks form a forest: a block's parent is the block before it; that of an output is the last full block."""
-    parent = np.concatenate([[-1], walk.number[:-1]])
-    parent[walk.starts[:-1][np.diff(walk.starts) > 0]] = -1
-    at = np.flatnonzero(walk.is_output[1:] & ~walk.is_output[:-1] & (walk.row[1:] == walk.row[:-1])) + 1
-    last_full = np.minimum(walk.starts[walk.row[at]] + walk.place[at], at) - 1
-    parent[at] = np.where(walk.place[at] > 0, walk.number[last_full], -1)
-    message = "an id follows another id than at its first appearance: the ids do not form a forest."
-    return _BrokenRule("chains", walk.rows(parent != walk.at_first(parent)), message)
-
-
-def _block_sizes(walk, columns, block_size, tail):
-    """An id has one block size; a unique tail has its own id."""
-    length = columns.input_length[walk.row] + np.where(walk.is_output, columns.output_length[walk.row], 0)
-    size = np.minimum(block_size, length - walk.place * block_size)  # 0 or less where the row's block count is wrong
-    first = walk.at_first(size)
-    differs = (size != first) & (size > 0) & (first > 0)
-    yield _BrokenRule(
-        "block sizes", walk.rows(differs), "an id has another number of tokens than at its first appearance."
-    )
-    if tail == "unique":
-        uses = np.bincount(walk.number, minlength=walk.distinct)
-        shared = (size < block_size) & ~walk.is_output & (uses[walk.number] > 1)
-        yield _BrokenRule("tails", walk.rows(shared), "its tail block is shared, but tails are unique in this trace.")
+def _broken_rules(result: ReadResult, block_size: int | None, tail: str) -> Iterator[BrokenRule]:
+    """The rules of rows and of ids, and those that only a file can break."""
+    yield from broken_rules(result.columns, block_size, tail)
+    first_id = 0 if result.sidecar is None else result.sidecar.first_id
+    yield from broken_id_rules(result.columns, block_size, tail, first_id=first_id)
+    yield BrokenRule("parents", result.lost_parents, "the parent is not in the file.")
+    yield BrokenRule("chat ids", result.repeated, "an earlier row has the same chat_id.")

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .columns import replace_columns
-from .invariants import expected_blocks
+from .invariants import expected_blocks, expected_output_blocks
 from .normalise import normalise
 from .trace import Trace
 
@@ -57,8 +57,8 @@ def _output_blocks(trace, size, factor):
 
     A prompt and its output are one chain; the output's blocks start after the prompt's last full block.
     """
-    both = expected_blocks(trace.input_length + trace.output_length, size, trace.tail)
-    blocks = np.where(np.diff(trace.output_offsets) > 0, both - trace.input_length // size, 0)
+    expected = expected_output_blocks(trace.input_length, trace.output_length, size, trace.tail)
+    blocks = np.where(np.diff(trace.output_offsets) > 0, expected, 0)
     return blocks, trace.full_blocks % factor
 
 

@@ -1,34 +1,79 @@
-"""The invariants of a trace: each `verify` function raises InputError and names the row that breaks one."""
+"""The invariants of a trace's rows: each broken rule is a finding. A Trace raises the first, `check` lists all.
+
+Block counts fit the lengths; times start at 0 and never decrease; parents come earlier. The rules for ids are in
+id_rules.py.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from .._base.errors import InputError
+from .columns import Columns
+
+HINTS = {"block counts": " Try another block size.", "times": " Use Trace.from_columns."}  # rule -> the Python remedy
 
 
-def expected_blocks(tokens: np.ndarray, block_size: int, tail: str) -> np.ndarray:
-    """The number of blocks for each number of tokens; a partial block counts unless tails are dropped."""
-    return tokens // block_size if tail == "dropped" else -(-tokens // block_size)
+class BrokenRule(NamedTuple):
+    """A rule, the rows that break it, and the message for all of them or a function of the row."""
+
+    rule: str
+    rows: np.ndarray
+    message: str | Callable[[int], str]
+
+    def message_of(self, row: int) -> str:
+        """The message for one row."""
+        return self.message if isinstance(self.message, str) else self.message(row)
 
 
-def expected_output_blocks(trace) -> np.ndarray:
-    """Blocks of each output: those of prompt and output together, less the prompt's full blocks."""
-    both = expected_blocks(trace.input_length + trace.output_length, trace.block_size, trace.tail)
-    return both - trace.full_blocks
+def broken_rules(columns: Columns, block_size: int | None, tail: str) -> Iterator[BrokenRule]:
+    """The rules for rows, each with the rows that break it (mostly none); without block size, no block is counted.
+
+    >>> columns = Columns([0.0], [5], [1], [0, 1], [0, 2])
+    >>> [(rule.rule, rule.message_of(0)) for rule in broken_rules(columns, 2, "kept") if len(rule.rows)]
+    [('block counts', '2 hash_ids for 5 tokens; at block size 2 there should be 3.')]
+    """
+    for name in ("input_length", "output_length"):
+        yield BrokenRule(name, np.flatnonzero(getattr(columns, name) < 0), f"{name} is negative.")
+    if block_size is not None:
+        yield _block_counts(columns, block_size, tail)
+        if columns.output_offsets is not None:
+            yield _output_blocks(columns, columns.output_offsets, block_size, tail)
+    time = columns.timestamp
+    yield BrokenRule("times", np.flatnonzero(~np.isfinite(time)), "the timestamp is not finite.")
+    yield BrokenRule("times", np.flatnonzero(time[:1] != 0), "the first timestamp is not 0.")
+    yield BrokenRule("times", 1 + np.flatnonzero(time[1:] < time[:-1]), "the timestamp is less than in the row before.")
+    if (parent := columns.parent) is not None:
+        yield BrokenRule(
+            "parents", np.flatnonzero(parent >= np.arange(len(parent))), "the parent is not an earlier row."
+        )
 
 
-def verify_rows(name, values, rows):
-    """InputError unless a column has one value for each row."""
-    if values is None:
-        return
-    if values.shape != (rows,):
-        raise InputError(f"{name} has {values.size:,} values, but there are {rows:,} requests.")
-    if name.endswith("length") and rows and values.min() < 0:
-        raise InputError(f"row {int(np.argmax(values < 0))}: {name} is negative.")
+def rows_that_break(columns: Columns, block_size: int, tail: str) -> dict[str, np.ndarray]:
+    """Rule -> whether each row breaks it."""
+    broken: dict[str, np.ndarray] = {}
+    for rule in broken_rules(columns, block_size, tail):
+        broken.setdefault(rule.rule, np.zeros(len(columns), dtype=bool))[rule.rows] = True
+    return broken
 
 
-def verify_offsets(name, offsets, rows, references):
+def require_rows(columns: Columns, block_size: int, tail: str, hints: Mapping[str, str] = HINTS) -> None:
+    """InputError that names the first broken rule, its first row, and a hint."""
+    rows = len(columns)
+    named = {name: getattr(columns, name) for name in ("input_length", "output_length", "session", "parent")}
+    for name, values in (named | {f"extra column {name!r}": values for name, values in columns.extra.items()}).items():
+        if values is not None and values.shape != (rows,):
+            raise InputError(f"{name} has {values.size:,} values, but there are {rows:,} requests.")
+    for rule in broken_rules(columns, block_size, tail):
+        if len(rule.rows):
+            row = int(rule.rows[0])
+            raise InputError(f"row {row}: {rule.message_of(row)}{hints.get(rule.rule, '')}")
+
+
+def require_offsets(name: str, offsets: np.ndarray | None, rows: int, references: int) -> None:
     """InputError unless offsets ascend from 0 to the number of block references."""
     if offsets is None or offsets.shape != (rows + 1,):
         count = 0 if offsets is None else offsets.size
@@ -37,31 +82,46 @@ def verify_offsets(name, offsets, rows, references):
         raise InputError(f"{name} do not ascend from 0 to {references:,}, the number of block references.")
 
 
-def verify_lengths(trace):
-    """InputError unless prompts have as many blocks as their lengths give."""
-    expected = expected_blocks(trace.input_length, trace.block_size, trace.tail)
-    wrong = np.flatnonzero(np.diff(trace.offsets) != expected)
-    if wrong.size:
-        row = int(wrong[0])
-        raise InputError(
-            f"row {row}: {trace.offsets[row + 1] - trace.offsets[row]:,} hash_ids for {trace.input_length[row]:,} "
-            f"tokens; at block size {trace.block_size} there should be {expected[row]:,}. Try another block size."
+def expected_blocks(tokens: np.ndarray, block_size: int, tail: str) -> np.ndarray:
+    """The number of blocks for each number of tokens; a partial block counts unless tails are dropped."""
+    return tokens // block_size if tail == "dropped" else -(-tokens // block_size)
+
+
+def expected_output_blocks(
+    input_length: np.ndarray, output_length: np.ndarray, block_size: int, tail: str
+) -> np.ndarray:
+    """The number of blocks of each output: those of prompt and output together, less the prompt's full blocks."""
+    return expected_blocks(input_length + output_length, block_size, tail) - input_length // block_size
+
+
+def likely_tail(columns: Columns, block_size: int) -> str:
+    """The rule for tails that fits more rows: kept or dropped."""
+    blocks = np.diff(columns.offsets)
+    fits = {
+        tail: (expected_blocks(columns.input_length, block_size, tail) == blocks).sum() for tail in ("kept", "dropped")
+    }
+    return max(fits, key=fits.__getitem__)
+
+
+def _block_counts(columns, block_size, tail):
+    blocks, lengths = np.diff(columns.offsets), columns.input_length
+    expected = expected_blocks(lengths, block_size, tail)
+
+    def message(row):
+        ids = f"{blocks[row]:,} hash_id{'' if blocks[row] == 1 else 's'}"
+        return f"{ids} for {lengths[row]:,} tokens; at block size {block_size} there should be {expected[row]:,}."
+
+    return BrokenRule("block counts", np.flatnonzero((blocks != expected) & (lengths >= 0)), message)
+
+
+def _output_blocks(columns, output_offsets, block_size, tail):
+    blocks, lengths = np.diff(output_offsets), columns.input_length
+    expected = expected_output_blocks(lengths, columns.output_length, block_size, tail)  # or none
+
+    def message(row):
+        return (
+            f"{blocks[row]:,} output_hash_ids for {columns.output_length[row]:,} tokens after {lengths[row]:,}; at "
+            f"block size {block_size} there should be {expected[row]:,}."
         )
 
-
-def verify_outputs(trace):
-    """InputError unless each output has no blocks, or as many as the lengths give."""
-    blocks = np.diff(trace.output_offsets)
-    wrong = np.flatnonzero((blocks != 0) & (blocks != expected_output_blocks(trace)))
-    if wrong.size:
-        raise InputError(f"row {int(wrong[0])}: {blocks[wrong[0]]:,} output blocks do not fit its output_length.")
-
-
-def verify_unique_tails(trace):
-    """InputError if a tail block is shared."""
-    has_tail = trace.input_length % trace.block_size != 0
-    tails = trace.hash_ids[trace.offsets[1:][has_tail] - 1]
-    uses = np.bincount(trace.hash_ids, minlength=trace.distinct)
-    if (shared := np.flatnonzero(uses[tails] > 1)).size:
-        row = int(np.flatnonzero(has_tail)[shared[0]])
-        raise InputError(f"row {row}: its tail block is shared, but tails are unique in this trace.")
+    return BrokenRule("output blocks", np.flatnonzero((blocks != 0) & (blocks != expected)), message)

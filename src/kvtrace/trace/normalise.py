@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .columns import Columns, replace_columns
-from .invariants import verify_offsets
+from .invariants import require_offsets
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Fixes:
 def normalise(columns: Columns) -> tuple[Columns, Fixes]:
     """The columns with rows sorted by time (stable), times from 0, ids and sessions by first appearance."""
     fixes, columns = Fixes(), replace_columns(columns)
-    verify_offsets("offsets", columns.offsets, len(columns), len(columns.hash_ids))
+    require_offsets("offsets", columns.offsets, len(columns), len(columns.hash_ids))
     if not (columns.timestamp[1:] >= columns.timestamp[:-1]).all():
         reached = np.maximum.accumulate(columns.timestamp)
         fixes.rows_moved = int((columns.timestamp < reached).sum())

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from .columns import TAILS, Columns, fields_of, replace_columns
-from .invariants import verify_lengths, verify_offsets, verify_outputs, verify_rows, verify_unique_tails
+from .invariants import require_offsets, require_rows
 from .normalise import Fixes, by_first_appearance, normalise, renumber
 
 if TYPE_CHECKING:
@@ -262,27 +262,10 @@ class Trace(Columns):
         return {name: array for name, array in named.items() if array is not None}
 
     def _verify(self):
-        rows = len(self)
-        for name in ("input_length", "output_length", "session", "parent"):
-            verify_rows(name, getattr(self, name), rows)
-        for name, values in self.extra.items():
-            verify_rows(f"extra column {name!r}", values, rows)
-        verify_offsets("offsets", self.offsets, rows, len(self.hash_ids))
-        verify_lengths(self)
+        require_offsets("offsets", self.offsets, len(self), len(self.hash_ids))
         if self.output_ids is not None:
-            verify_offsets("output_offsets", self.output_offsets, rows, len(self.output_ids))
-            verify_outputs(self)
-        if rows and not np.isfinite(self.timestamp).all():
-            raise InputError(f"row {np.flatnonzero(~np.isfinite(self.timestamp))[0]}: the timestamp is not finite.")
-        if rows and self.timestamp[0] != 0:
-            raise InputError(f"times start at {self.timestamp[0]:g} ms; they must start at 0. Use Trace.from_columns.")
-        if (falls := np.flatnonzero(np.diff(self.timestamp) < 0)).size:
-            raise InputError(
-                f"row {falls[0] + 1}: the timestamp is less than in the row before. Use Trace.from_columns."
-            )
-        if self.parent is not None and (self.parent >= np.arange(rows)).any():
-            row = int(np.flatnonzero(self.parent >= np.arange(rows))[0])
-            raise InputError(f"row {row}: the parent is not an earlier row.")
+            require_offsets("output_offsets", self.output_offsets, len(self), len(self.output_ids))
+        require_rows(self, self.block_size, self.tail)
         from .._native import forest
 
         self.distinct, gap, fork = forest.verify(
@@ -292,7 +275,15 @@ class Trace(Columns):
             raise InputError(f"row {gap}: ids do not count 0, 1, 2, ... by first appearance. Use Trace.from_columns.")
         self.is_chained = fork < 0
         if self.tail == "unique":
-            verify_unique_tails(self)
+            self._require_unique_tails()
+
+    def _require_unique_tails(self):
+        has_tail = self.input_length % self.block_size != 0
+        tails = self.hash_ids[self.offsets[1:][has_tail] - 1]
+        uses = np.bincount(self.hash_ids, minlength=self.distinct)
+        if (shared := np.flatnonzero(uses[tails] > 1)).size:
+            row = int(np.flatnonzero(has_tail)[shared[0]])
+            raise InputError(f"row {row}: its tail block is shared, but tails are unique in this trace.")
 
 
 _ARRAYS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets", "session", "parent",

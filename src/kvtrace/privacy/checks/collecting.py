@@ -17,7 +17,7 @@ from ...formats.block_size import settle
 from ...formats.dataset import CARD
 from ...formats.sidecar import Sidecar, load, sidecar_path
 from ...trace.columns import Columns
-from ...trace.invariants import expected_blocks
+from ...trace.invariants import likely_tail, rows_that_break
 from ...trace.normalise import normalise
 from .. import profiles
 from ..contributors import Contributors
@@ -123,7 +123,7 @@ def _add_requests(evidence: Evidence, block_size) -> None:
             size, tail = settle(evidence.read_result, None, tail)
     if size is None:
         return
-    evidence.block_size, evidence.tail = size, tail or _likely_tail(columns, size)
+    evidence.block_size, evidence.tail = size, tail or likely_tail(columns, size)
     rows = np.flatnonzero(sound(columns, size, evidence.tail))
     in_order = not (np.diff(columns.timestamp[rows]) < 0).any()
     if not in_order:
@@ -155,20 +155,11 @@ def _reuse(original, normalised):
 
 def sound(columns: Columns, block_size: int, tail: str) -> np.ndarray:
     """Whether each row has valid times and lengths, and as many blocks as its lengths give."""
-    lengths, outputs = columns.input_length, columns.output_length
-    fits = (lengths >= 0) & (outputs >= 0) & np.isfinite(columns.timestamp)
-    fits &= np.diff(columns.offsets) == expected_blocks(lengths, block_size, tail)
-    if columns.output_offsets is not None:
-        blocks = np.diff(columns.output_offsets)
-        expected = expected_blocks(lengths + outputs, block_size, tail) - lengths // block_size
-        fits &= (blocks == 0) | (blocks == expected)
-    return fits
-
-
-def _likely_tail(columns, size) -> str:
-    blocks = np.diff(columns.offsets)
-    fits = {tail: (expected_blocks(columns.input_length, size, tail) == blocks).sum() for tail in ("kept", "dropped")}
-    return max(fits, key=fits.__getitem__)
+    broken = rows_that_break(columns, block_size, tail)
+    wrong = [
+        broken[rule] for rule in ("input_length", "output_length", "block counts", "output blocks") if rule in broken
+    ]
+    return np.isfinite(columns.timestamp) & ~np.any(wrong, axis=0)
 
 
 def _add_contributors(evidence: Evidence, users, known: Contributors | None) -> None:

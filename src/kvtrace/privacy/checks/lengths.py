@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...trace.invariants import expected_blocks
+from ...trace.invariants import rows_that_break
 from .evidence import Evidence
 from .finding import Finding, failed, passed, warned
 
@@ -58,13 +58,11 @@ def _at_greatest(outputs) -> tuple[int, float]:
 def _bad_rows(evidence) -> dict[str, np.ndarray]:
     """Kind of fault -> whether each row has it."""
     columns, size = evidence.columns, evidence.block_size
+    broken = rows_that_break(columns, size, evidence.tail or "kept")
     lengths, outputs = columns.input_length, columns.output_length
-    negative, wrong_outputs = (lengths < 0) | (outputs < 0), np.zeros(len(columns), dtype=bool)
-    wrong = ~negative & (np.diff(columns.offsets) != expected_blocks(lengths, size, evidence.tail or "kept"))
-    if columns.output_offsets is not None:
-        blocks = np.diff(columns.output_offsets)
-        expected = expected_blocks(lengths + outputs, size, evidence.tail or "kept") - lengths // size
-        wrong_outputs = ~negative & (blocks != 0) & (blocks != expected)
+    negative = broken["input_length"] | broken["output_length"]
+    wrong = ~negative & broken["block counts"]
+    wrong_outputs = ~negative & broken.get("output blocks", np.zeros(len(columns), dtype=bool))
     profile = evidence.profile
     return {
         "negative_lengths": negative,
