@@ -47,9 +47,8 @@ def broken_rules(columns: Columns, block_size: int | None, tail: str) -> Iterato
     yield BrokenRule("times", np.flatnonzero(time[:1] != 0), "the first timestamp is not 0.")
     yield BrokenRule("times", 1 + np.flatnonzero(time[1:] < time[:-1]), "the timestamp is less than in the row before.")
     if (parent := columns.parent) is not None:
-        yield BrokenRule(
-            "parents", np.flatnonzero(parent >= np.arange(len(parent))), "the parent is not an earlier row."
-        )
+        later = np.flatnonzero(parent >= np.arange(len(parent)))
+        yield BrokenRule("parents", later, "the parent is not an earlier row.")
 
 
 def rows_that_break(columns: Columns, block_size: int, tail: str) -> dict[str, np.ndarray]:
@@ -96,10 +95,8 @@ def expected_output_blocks(
 
 def likely_tail(columns: Columns, block_size: int) -> str:
     """The rule for tails that fits more rows: kept or dropped."""
-    blocks = np.diff(columns.offsets)
-    fits = {
-        tail: (expected_blocks(columns.input_length, block_size, tail) == blocks).sum() for tail in ("kept", "dropped")
-    }
+    lengths, blocks = columns.input_length, np.diff(columns.offsets)
+    fits = {tail: (expected_blocks(lengths, block_size, tail) == blocks).sum() for tail in ("kept", "dropped")}
     return max(fits, key=fits.__getitem__)
 
 

@@ -156,10 +156,8 @@ def _reuse(original, normalised):
 def sound(columns: Columns, block_size: int, tail: str) -> np.ndarray:
     """Whether each row has valid times and lengths, and as many blocks as its lengths give."""
     broken = rows_that_break(columns, block_size, tail)
-    wrong = [
-        broken[rule] for rule in ("input_length", "output_length", "block counts", "output blocks") if rule in broken
-    ]
-    return np.isfinite(columns.timestamp) & ~np.any(wrong, axis=0)
+    lengths = [broken[rule] for rule in broken if rule not in ("times", "parents")]
+    return np.isfinite(columns.timestamp) & ~np.any(lengths, axis=0)
 
 
 def _add_contributors(evidence: Evidence, users, known: Contributors | None) -> None:
