@@ -45,6 +45,7 @@ from kvtrace.report.audit_table import table
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.trace import Trace
+from tests import unaudited
 from tests.reference import audit as reference
 from tests.reference import sharing as sharing_reference
 from tests.strategies import traces
@@ -594,7 +595,7 @@ def test_a_fault_is_found_in_parts_as_in_one_file(fault, tmp_path, monkeypatch):
     fault(case)
     columns = read_columns(case.write(tmp_path)).columns
     options = {"block_size": case.block_size, "tail": "kept"}
-    kvtrace.write(columns, tmp_path / "t.parquet", meta=case.meta, **options)
+    unaudited.write(columns, tmp_path / "t.parquet", meta=case.meta, **options)
     in_parts(columns, tmp_path / "t.dataset", case.meta, **options)
     if case.card is not None:
         (tmp_path / "t.parquet.card.md").write_text(case.card)
@@ -731,7 +732,7 @@ def test_a_trace_is_audited_in_parts_as_in_one_file(tmp_path_factory, trace, nam
         columns.hash_ids = columns.hash_ids * data.draw(st.sampled_from([1, 2, -1, 2**40]))
     if data.draw(st.booleans()):
         given["contributors"] = Contributors(np.arange(len(columns)) % data.draw(st.integers(1, 4)), "users")
-    kvtrace.write(columns, folder / "t.parquet", meta=meta, block_size=trace.block_size, tail=tail)
+    unaudited.write(columns, folder / "t.parquet", meta=meta, block_size=trace.block_size, tail=tail)
     expected = findings(kvtrace.audit(folder / "t.parquet", **given))
     in_parts(columns, folder / "t.dataset", meta, block_size=trace.block_size, tail=tail)
     with pytest.MonkeyPatch.context() as patch:
@@ -757,7 +758,7 @@ def test_what_is_released_has_no_failure(tmp_path_factory, trace, name, file, fo
     done = release(trace, profile(name, tail=data.draw(st.sampled_from([None, "dropped"]))), users=users)
     path = tmp_path_factory.mktemp("f") / file
     options = {"format": None if file.endswith("parquet") else format, "extra": sessions, "first_id": first_id}
-    kvtrace.write(done.trace, path, meta=trace.meta | done.meta, **options)
+    unaudited.write(done.trace, path, meta=trace.meta | done.meta, **options)
     found = kvtrace.audit(path, contributors=done.contributors if known else None)
     assert found.declared and {n for n, level in flagged(found).items() if level == "FAIL"} == set()
 
@@ -768,7 +769,7 @@ def test_what_users_share_is_not_exposed_to_whoever_has_the_file_of_users(tmp_pa
     folder = tmp_path_factory.mktemp("f")
     users = np.arange(len(trace)) % 4
     done = release(trace, PROFILES[name], users=users)
-    kvtrace.write(done.trace, folder / "t.jsonl", meta=done.meta)
+    unaudited.write(done.trace, folder / "t.jsonl", meta=done.meta)
     (folder / "u").write_text("".join(f"user {user}\n" for user in users))
     assert (
         next(f for f in kvtrace.audit(folder / "t.jsonl", users=folder / "u").findings if f.name == "k_sharing").level
@@ -908,7 +909,7 @@ def test_two_halves_of_a_day_are_no_overlap_and_hours_of_both_are(tmp_path, shar
     for profile_name in ("standard", "strict"):
         for name, part in hours.items():
             done = release(whole[part], PROFILES[profile_name])
-            kvtrace.write(done.trace, tmp_path / f"{profile_name} {name}.jsonl", meta=done.meta)
+            unaudited.write(done.trace, tmp_path / f"{profile_name} {name}.jsonl", meta=done.meta)
 
     def level(name, against):
         return (

@@ -22,6 +22,7 @@ from kvtrace.privacy.profiles import PROFILES
 from kvtrace.privacy.publishing import publish, publish_chunks
 from kvtrace.privacy.releases import release
 from kvtrace.trace.building import toy
+from tests import unaudited
 from tests.strategies import traces
 
 SECTIONS = [
@@ -38,7 +39,7 @@ def released(tmp_path):
     whole = toy("0 1", "0 1 2", "0 3", "0 4", block_size=16, gap_ms=700.0)
     done = release(whole, PROFILES["standard"])
     meta = made | done.meta
-    kvtrace.write(done.trace, tmp_path / "day.jsonl", meta=meta)
+    unaudited.write(done.trace, tmp_path / "day.jsonl", meta=meta)
     return tmp_path / "day.jsonl", describe(done.trace, block_size=16, tail=done.trace.tail, meta=meta)
 
 

@@ -202,7 +202,7 @@ def test_each_step_costs_hits_or_none_and_the_last_is_what_the_trace_has(both, n
 @given(held(), names)
 def test_released_twice_is_released_once(both, name):
     trace, users = both
-    users = contributors(
+    users = contributors_of(
         trace, users
     ).contributor  # of all requests, as the second release no longer knows the sessions
     once = release(trace, PROFILES[name], users=users).trace

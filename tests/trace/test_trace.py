@@ -63,7 +63,7 @@ def test_a_unique_tail_is_shared_by_nobody():
 
 def test_times_begin_at_zero_and_never_fall():
     assert "row 2: the timestamp is less than" in refused([[0], [1], [2]], times=[0, 5, 4])
-    assert "times start at 7 ms" in refused([[0]], times=[7])
+    assert "row 0: the first timestamp is not 0. Use Trace.from_columns" in refused([[0]], times=[7])
     assert "not finite" in refused([[0], [1]], times=[0, np.inf])
 
 
@@ -99,7 +99,7 @@ def test_output_blocks_continue_the_chain_after_the_last_full_block():
     assert whole.is_chained
     tree = kvtrace.forest(whole)
     assert tree.parent.tolist() == [-1, 0, 0]
-    assert "2 output blocks do not fit" in refused([[0, 1]], lengths=[6], output_ids=[2, 3], output_offsets=[0, 2])
+    assert "2 output_hash_ids for 1 tokens after 6; at block size 4 there should be 1" in refused([[0, 1]], lengths=[6], output_ids=[2, 3], output_offsets=[0, 2])
 
 
 def test_a_request_may_have_no_output_blocks():

@@ -21,7 +21,10 @@ def take(values, offsets, rows):
     taken_offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(offsets[rows + 1] - offsets[rows], out=taken_offsets[1:])
     taken = np.empty(taken_offsets.item(-1), dtype=values.dtype)
-    _take(values, offsets, rows, taken)
+    if values.dtype == np.int32:
+        _take[cython.int](values, offsets, rows, taken)
+    else:
+        _take[cython.longlong](values, offsets, rows, taken)
     return taken, taken_offsets
 
 

@@ -210,12 +210,13 @@ def _in_one_process(inputs, output, to, checkpoint, *, first_id, against=None, *
     """Anonymise in this process and its workers. Returns figures, counts, release and written files."""
     from ..ingest.pipeline import anonymize_rows
     from ..privacy.publishing import publish, publish_columns
+    from ..trace.meta import merge
     from ..trace.trace_figures import figures
 
     rows = anonymize_rows(inputs, checkpoint=checkpoint, **options)
     trace, to_write = rows.trace(), {"format": to, "first_id": first_id, "against": against}
     if options.get("keep_order"):  # rows in the order of the log are no Trace
-        settings = {"meta": rows.meta | {"figures": figures(trace)}, "block_size": rows.block_size, "tail": rows.tail}
+        settings = {"meta": merge(rows.meta, {"figures": figures(trace)}), "block_size": rows.block_size, "tail": rows.tail}
         written = publish_columns(rows.columns, output, **settings, **to_write)
     else:
         written = publish(trace, output, **to_write)
@@ -232,7 +233,7 @@ def _in_tasks(
     from ..privacy.numbering.bound import blocks_within, require_folder, running
     from ..privacy.numbering.local_runner import LocalRunner
     from ..privacy.numbering.ray_runner import on_ray
-    from ..privacy.publishing import publish_chunks
+    from ..privacy.publishing import publish
     from .large import require_memory
 
     keep_little()
@@ -244,10 +245,7 @@ def _in_tasks(
         require_memory(running(tasks.workers, blocks), memory_bytes, quiet)
         with anonymize_dataset(inputs, runner=tasks, work=work, task_blocks=blocks, **options) as done:
             made = done.made
-            written = publish_chunks(
-                made.columns(), output, format=to, first_id=first_id, block_size=made.plan.block_size, tail=made.plan.tail,
-                meta=made.meta | {"figures": made.figures}, contributors=made.contributors(), against=against, memory=memory_bytes,
-            )  # fmt: skip
+            written = publish(made, output, format=to, first_id=first_id, against=against, memory=memory_bytes)
             return made.figures, done.counts, made.account, written
 
 

@@ -59,7 +59,7 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
     from .._base.output_files import temporary_name
     from ..privacy.numbering.bound import blocks_within, require_folder, running
     from ..privacy.numbering.local_runner import LocalRunner
-    from ..privacy.publishing import publish_chunks
+    from ..privacy.publishing import publish
     from ..privacy.release_tasks import release_dataset
     from ..privacy.users import numbered
     from .large import opened, require_memory
@@ -75,11 +75,7 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
     work, rng = temporary_name(os.path.realpath(output)), np.random.default_rng(seed)
     options = {"users": user_numbers, "session_share": share, "rng": rng, "task_blocks": blocks}
     with release_dataset(dataset, profile, runner=runner, work=work, **options) as released:
-        written = publish_chunks(
-            released.columns(), output, meta=released.meta | {"figures": released.figures},
-            block_size=dataset.block_size, tail=released.plan.tail, contributors=released.contributors(),
-            memory=max_bytes, **write_options,
-        )  # fmt: skip
+        written = publish(released, output, memory=max_bytes, **write_options)
         return released.account, released.figures, released.plan.block_size, written
 
 

@@ -13,7 +13,7 @@ from .._base.errors import KvtraceError, UsageError
 from .._base.files import SUFFIXES, is_regular, is_std
 from .._base.output_files import outputs_together, write_atomically, write_together
 from ..trace.columns import Columns
-from ..trace.conversion import CLAIMS
+from ..trace.meta import without_claims
 from ..trace.trace import Trace
 from . import dataset as datasets
 from . import parquet
@@ -63,7 +63,7 @@ def write(
         meta = columns.meta if meta is None else meta
     elif block_size is None and not is_std(path):
         raise UsageError("plain columns need a block size. Pass block_size=.")
-    meta = meta if inspect else _without_claims(meta)
+    meta = meta if inspect else _unaudited(meta)
     if format == "dataset":
         _require_dataset(first_id)
         size = block_size or 0
@@ -96,7 +96,7 @@ def write_chunks(
     blocks or none has. Memory holds one chunk, or one part of a data set. The options are those of `write`.
     """
     check_output(path, format)
-    meta = meta if inspect else _without_claims(meta)
+    meta = meta if inspect else _unaudited(meta)
     if format == "dataset":
         _require_dataset(first_id)
         with datasets.DatasetWriter(path, block_size=block_size, tail=tail, meta=meta, inspect=inspect) as writer:
@@ -181,7 +181,7 @@ def _write_inspected(path, write_rows, inspect) -> None:
             shutil.copyfileobj(copy, stream)
 
 
-def _without_claims(meta: Mapping | None) -> Mapping | None:
+def _unaudited(meta: Mapping | None) -> Mapping | None:
     """The values of a sidecar for a file that nobody has audited."""
     if meta is None or "profile" not in meta:
         return meta
@@ -190,7 +190,7 @@ def _without_claims(meta: Mapping | None) -> Mapping | None:
         "kvtrace.publish to audit and write it.",
         stacklevel=3,
     )
-    return {name: value for name, value in meta.items() if name not in CLAIMS}
+    return without_claims(meta)
 
 
 def _require_dataset(first_id):

@@ -8,6 +8,7 @@ from .._native.ids import DigestIndex
 from ..privacy.row_blocks import RowBlocks, joined
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns
+from ..trace.meta import merge
 from .encoding import Batch, Recipe
 from .logs.arrival_model import ArrivalModel
 from .row_counts import RowCounter
@@ -75,7 +76,7 @@ class Collector:
         blocks = self._blocks(_offsets(column["blocks"]), column["prompts"] if self.outputs else None)
         if not (order[1:] > order[:-1]).all():
             blocks = blocks.take(order)
-        meta = meta | self.row_counter.counts.unknown
+        meta = merge(meta, self.row_counter.counts.unknown)
         return TraceDraft(rows, blocks, block_size=self.block_size, tail=self.tail, meta=meta), users
 
     def _blocks(self, offsets, prompts) -> RowBlocks:

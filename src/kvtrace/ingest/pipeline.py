@@ -26,6 +26,7 @@ from ..privacy.released_trace import ReleasedTrace
 from ..privacy.releases import release, release_draft
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns, fields_of
+from ..trace.meta import ReleaseSection, merge, shares_prefixes
 from .collector import Collector
 from .encoding import Batch
 from .keys import Key
@@ -225,18 +226,20 @@ def _released(
         done = release(draft.trace(), job.profile, **options)
         columns, tail = done.trace, done.trace.tail
     done.isolated = job.recipe.isolate_tenants
-    if "prefixes" in draft.meta:  # the log holds lengths only: without shared blocks there are no costs to report
+    if not shares_prefixes(draft.meta):  # then there are no costs to report
         done.steps, done.notes = [], []
     counts.unsampled = whole - len(columns)
-    meta = draft.meta | done.meta | ({} if done.sampled else {"counts": counts.to_dict()})
+    meta = merge(draft.meta, done.meta)
+    if not done.sampled:
+        meta = merge(meta, {"counts": counts.to_dict()})
     return AnonymizedRows(columns, draft.block_size, tail, meta, counts, done)
 
 
 def _in_log_order(draft: TraceDraft, profile: Profile, counts: Counts) -> AnonymizedRows:
     """The rows in the log's order. They are not a Trace, so the only release step is that of the tails."""
     draft.set_tail(profile.tail)
-    release_section = {"settings": profile.settings(), "sampled": False}
-    meta = draft.meta | {"profile": profile.name, "release": release_section, "counts": counts.to_dict()}
+    section: ReleaseSection = {"settings": profile.settings(), "sampled": False}
+    meta = merge(draft.meta, {"profile": profile.name, "release": section, "counts": counts.to_dict()})
     return AnonymizedRows(draft.columns(), draft.block_size, draft.tail, meta, counts)
 
 

@@ -13,6 +13,7 @@ from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import BLOCKS, Plan, counted_kind, cuts
 from ..privacy.profiles import Profile
+from ..trace.meta import merge, shares_prefixes
 from .encoding_tasks import EncodedPartition, PartitionEncoder, RemoteEncoder, partitions_of
 from .keys import Key
 from .logs import sources
@@ -121,10 +122,10 @@ def anonymize_dataset(
         plan = _plan(job, store, encoded, partitions, task_blocks)
         spilled = {"encode": sum(partition.bytes for partition in encoded)}
         del encoded
-        made = number(plan, runner, job.meta | row_counter.counts.unknown, isolated=job.recipe.isolate_tenants)
-        if "prefixes" in made.meta:  # the log holds lengths only: without shared blocks there are no costs to report
+        made = number(plan, runner, merge(job.meta, row_counter.counts.unknown), isolated=job.recipe.isolate_tenants)
+        if not shares_prefixes(made.meta):  # then there are no costs to report
             made.account.steps, made.account.notes = [], []
-        made.meta |= made.account.meta | {"counts": row_counter.counts.to_dict()}
+        made.meta = merge(merge(made.meta, made.account.meta), {"counts": row_counter.counts.to_dict()})
         made.bytes = spilled | made.bytes
         yield AnonymizedDataset(made, row_counter.counts)
     finally:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from ..privacy import profiles
 from ..privacy.profiles import Profile
+from ..trace.meta import Meta
 from .encoding import Encoder, Recipe
 from .keys import Key
 from .logs.arrival_model import ArrivalModel
@@ -31,7 +32,7 @@ class Job:
     encoder: Encoder
     profile: Profile
     arrival_model: ArrivalModel | None
-    meta: dict[str, Any]  # provenance, for the sidecar
+    meta: Meta  # provenance, for the sidecar
 
 
 class LogOptions(TypedDict, total=False):
@@ -168,7 +169,7 @@ def _with_tenant(field_map, tenant_field):
     return field_map if tenant_field is None else {**(field_map or {}), "tenant": tenant_field}
 
 
-def _provenance(recipe: Recipe, encoder: Encoder, arrival_model: ArrivalModel | None) -> dict[str, Any]:
+def _provenance(recipe: Recipe, encoder: Encoder, arrival_model: ArrivalModel | None) -> Meta:
     """How the trace was made, for its sidecar. It names no key, host, path or user."""
     return {
         "log": recipe.reader.describe() | ({} if arrival_model is None else {"arrivals": arrival_model.describe()}),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..trace.hits import Hits
+from ..trace.meta import CostSection, Meta, ReleaseSection
 from .contributors import Contributors
 from .profiles import Profile
 from .release_steps import ReleaseStep
@@ -19,9 +19,9 @@ class StepHits:
     step: ReleaseStep
     hits: Hits
 
-    def to_dict(self, *, counts: bool = True) -> dict[str, Any]:
+    def to_dict(self, *, counts: bool = True) -> CostSection:
         """Step and block hit rate; with `counts`, also hit blocks and blocks."""
-        counted = {"hit_blocks": self.hits.hit_blocks, "blocks": self.hits.blocks} if counts else {}
+        counted: CostSection = {"hit_blocks": self.hits.hit_blocks, "blocks": self.hits.blocks} if counts else {}
         return {"step": self.step.value, **counted, "block_hit_rate": self.hits.block_hit_rate}
 
 
@@ -36,7 +36,7 @@ class Account:
     isolated: bool = False
     notes: list[str] = field(default_factory=list)  # columns left out, weak substitutes for users
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ReleaseSection:
         """The section `release` of a sidecar. It does not reveal the share of a sample."""
         return {
             "settings": self.profile.settings(),
@@ -51,6 +51,6 @@ class Account:
         self.steps.append(StepHits(step, draft.hits()))
 
     @property
-    def meta(self) -> dict[str, Any]:
+    def meta(self) -> Meta:
         """The keys of a sidecar that declare a profile."""
         return {"profile": self.profile.name, "release": self.describe()}

@@ -12,11 +12,13 @@ from .._base.errors import AuditError, UsageError
 from ..formats import writing
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
+from ..trace.meta import merge
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures
 from .checks import Audit, audit
 from .contributors import Contributors
 from .data_card import card
+from .numbering.run import Numbered
 from .released_trace import ReleasedTrace
 
 
@@ -30,7 +32,7 @@ class Published:
 
 
 def publish(
-    trace: Trace,
+    trace: Trace | Numbered,
     path: str | Path,
     *,
     format: str | None = None,
@@ -38,19 +40,22 @@ def publish(
     extra: bool = False,
     contributors: Contributors | None = None,
     against: str | Path | None = None,
+    memory: int | None = None,
 ) -> Published:
     """Audit a released trace, and write it with its sidecar and data card if it passes.
 
     All files get their names together, and only after the audit. `kvtrace anonymize` and `kvtrace release` call this.
 
     Args:
-        trace: A trace that declares a release profile, as `anonymize` and `release` return it.
+        trace: A trace that declares a release profile, as `anonymize` and `release` return it; or the rows in a store
+            that `anonymize_dataset` and `release_dataset` yield, which are streamed as Mooncake's rows or a data set.
         path: The output file; `-` is stdout.
         format: As in `write`.
         first_id: Added to each block id.
         extra: Also write sessions and extra columns that are not part of the format.
         contributors: Those that k-sharing counted; the default is the account of the trace's release, if it has one.
         against: An earlier release of the same log, which this one must not link to.
+        memory: Limit of the audit of a data set, in bytes.
 
     Returns:
         The names of the written files, the audit and the figures.
@@ -73,12 +78,16 @@ def publish(
             "the trace declares no release profile. Release it first: "
             "kvtrace.release(trace, kvtrace.profile('standard')).trace."
         )
+    to_write = {"format": format, "first_id": first_id, "extra": extra, "against": against}
+    if isinstance(trace, Numbered):
+        return publish_chunks(
+            trace.columns(), path, meta=merge(trace.meta, {"figures": trace.figures}), block_size=trace.plan.block_size,
+            tail=trace.plan.tail, contributors=contributors or trace.contributors(), memory=memory, **to_write,
+        )  # fmt: skip
     if contributors is None and isinstance(trace, ReleasedTrace) and trace.account is not None:
         contributors = trace.account.contributors
-    return publish_columns(
-        trace, path, meta=trace.meta | {"figures": figures(trace)}, format=format, first_id=first_id, extra=extra,
-        contributors=contributors, against=against,
-    )  # fmt: skip
+    meta = merge(trace.meta, {"figures": figures(trace)})
+    return publish_columns(trace, path, meta=meta, contributors=contributors, **to_write)
 
 
 def publish_columns(

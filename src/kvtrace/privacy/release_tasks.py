@@ -17,8 +17,8 @@ from .._base.mixing import split_mix
 from ..formats.dataset import Dataset
 from ..formats.lazy import LazyTrace
 from ..trace.columns import TAILS, Columns
-from ..trace.conversion import STALE
 from ..trace.hits import Hits, sum_hits, unlimited_hits
+from ..trace.meta import merge, without_stale
 from .account import StepHits
 from .allowed_fields import EXTRA
 from .numbering.run import Numbered, Runner, number
@@ -81,7 +81,7 @@ def release_dataset(
         )
     first = ReleaseStep.TAILS_DROPPED if drops else ReleaseStep.ORIGINAL if rows is None else ReleaseStep.SAMPLED
     before = [] if first == ReleaseStep.ORIGINAL else [StepHits(ReleaseStep.ORIGINAL, _hits(dataset))]
-    meta = {name: value for name, value in dataset.meta.items() if name not in STALE}
+    meta = without_stale(dataset.meta)
     encode = _Encoder(dataset, Store.at(work), users, rows, drops)
     try:
         plan = _plan(dataset, profile, encode, partitions, task_blocks, tail, whole)
@@ -89,7 +89,7 @@ def release_dataset(
         released.account.sampled = rows is not None
         if profile.coarsens:
             released.account.notes[:0] = left_out(_dropped_columns(dataset))
-        released.meta |= released.account.meta
+        released.meta = merge(released.meta, released.account.meta)
         released.bytes = {"encode": encode.bytes} | released.bytes
         yield released
     finally:

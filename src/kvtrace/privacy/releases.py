@@ -9,7 +9,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from ..trace.columns import Columns
-from ..trace.conversion import STALE
+from ..trace.meta import merge, without_stale
 from ..trace.trace import Trace
 from .account import Account
 from .contributors import Contributors, contributors
@@ -71,7 +71,7 @@ def release(
     release_draft(
         draft, done, users=users, session_share=session_share, isolate=isolate, rng=rng, infer=chained.conversations
     )
-    meta = {name: value for name, value in trace.meta.items() if name not in STALE} | done.meta
+    meta = merge(without_stale(trace.meta), done.meta)
     released = ReleasedTrace.from_columns(draft.columns(), block_size=draft.block_size, tail=draft.tail, meta=meta)
     released.account = done
     return Released(**vars(done), trace=released)

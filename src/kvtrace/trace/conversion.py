@@ -6,15 +6,15 @@ Selection comes before folding: the result is the same, and there is less to fol
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .._base.errors import UsageError
 from .columns import replace_columns
 from .folding import fold
+from .meta import ConvertedSection, merge, without_claims, without_stale
 from .trace import Trace
-
-STALE = ("counts", "figures")  # sidecar keys that describe the whole trace, and would reveal its size beside a part
-CLAIMS = ("profile", "release")  # sidecar keys that only an audited trace has
 
 
 def convert(
@@ -147,20 +147,22 @@ def speed_up(trace: Trace, ratio: float) -> Trace:
     return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
 
 
-def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0, requests: int | None = None) -> dict:
+def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0, requests: int | None = None) -> dict[str, Any]:
     """The sidecar values of a converted trace: those of the whole without its counts, and the conversion.
 
     `requests` is the number of written requests, if not all. The share of a sample is not included, because it would
     reveal the size of the whole. Nor is the release profile, because nobody has audited the result.
     """
-    conversion = {
-        "chained": True if trace.is_chained and not whole.is_chained else None,
-        "folded_from": whole.block_size if whole.block_size != trace.block_size else None,
-        "speedup_ratio": ratio if ratio != 1 else None,
-        "part": True if (len(trace) if requests is None else requests) != len(whole) else None,
-    }
-    meta = {key: value for key, value in whole.meta.items() if key not in (*STALE, *CLAIMS)}
-    return meta | {"converted": {key: value for key, value in conversion.items() if value is not None}}
+    converted: ConvertedSection = {}
+    if trace.is_chained and not whole.is_chained:
+        converted["chained"] = True
+    if whole.block_size != trace.block_size:
+        converted["folded_from"] = whole.block_size
+    if ratio != 1:
+        converted["speedup_ratio"] = ratio
+    if (len(trace) if requests is None else requests) != len(whole):
+        converted["part"] = True
+    return merge(without_claims(without_stale(whole.meta)), {"converted": converted})
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NotRequired, TypedDict
 
 from .hits import HitsDict, count_hits, unlimited_hits
+from .meta import shares_prefixes
 from .trace import Trace
 
 
@@ -38,7 +39,7 @@ def figures(trace: Trace) -> Figures:
         "sessions": 0 if trace.session is None else int(trace.session.max()) + 1,
         "duration_ms": float(trace.timestamp[-1]),
     }
-    if "prefixes" not in trace.meta:  # otherwise shared prefixes are unknown, and rates of 0 would be wrong
+    if shares_prefixes(trace.meta):  # otherwise shared prefixes are unknown, and rates of 0 would be wrong
         values["hits"] = count_hits(trace, unlimited_hits(trace)).to_dict()
     if trace.output_ids is not None:
         values["hits_with_outputs"] = count_hits(trace, unlimited_hits(trace, outputs=True)).to_dict()

@@ -15,7 +15,7 @@ from types import ModuleType
 from ..._base.errors import UsageError
 from ..._base.files import is_regular, is_std
 from ..._base.output_files import write_together
-from ...trace.conversion import CLAIMS
+from ...trace.meta import merge, without_claims
 from ...trace.trace import Trace
 from .. import writing
 from ..sidecar import describe, dump, sidecar_path
@@ -72,7 +72,6 @@ def check_output(path: str | Path, to: str) -> ModuleType:
 
 
 def _description(trace, to, first_id, meta):
-    values = {name: value for name, value in (trace.meta if meta is None else meta).items() if name not in CLAIMS}
-    values["client"] = to
+    values = merge(without_claims(trace.meta if meta is None else meta), {"client": to})
     format = "bailian" if TARGETS[to] is llmd else "mooncake"
     return describe(trace, block_size=trace.block_size, tail=trace.tail, first_id=first_id, format=format, meta=values)

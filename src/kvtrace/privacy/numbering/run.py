@@ -13,6 +13,7 @@ import numpy as np
 from ..._native.ids import DigestIndex
 from ...trace.columns import Columns
 from ...trace.hits import Hits, sum_hits
+from ...trace.meta import merge, shares_prefixes
 from ..account import Account, StepHits
 from ..contributors import Contributors
 from ..release_steps import ReleaseStep
@@ -101,7 +102,7 @@ def number(
     figures = _figures(plan, finished, sum(blocks), meta)
     stages = {"gather": gathered, "match": matched, "rank": ranked, "resolve": resolved, "finish": finished}
     written = {name: sum(one["bytes"] for one in results) for name, results in stages.items()}
-    return Numbered(plan, meta | account.meta, figures, account, written)
+    return Numbered(plan, merge(meta, account.meta), figures, account, written)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ def _figures(plan: Plan, finished: list[dict[str, Any]], distinct: int, meta: di
     sums = {name: sum(one[name] for one in finished) for name in ("requests", "tokens", "output_tokens", "blocks")}
     maxima = {name: max(one[name] for one in finished) for name in ("sessions", "duration_ms")}
     figures: dict[str, Any] = {**sums, "distinct_blocks": distinct, **maxima}
-    if "prefixes" not in meta:
+    if shares_prefixes(meta):
         step = ReleaseStep.TAILS_UNIQUE if plan.tail == "unique" else ReleaseStep.ORIGINAL
         step = step if plan.counts == "none" else ReleaseStep.K_SHARING
         figures["hits"] = _hits(plan, step, "finished").to_dict()

@@ -1,0 +1,103 @@
+"""`Trace.meta`: what a sidecar file says of a trace beside its size. Each section has one type here, and one maker.
+
+The keys that describe the file itself (`block_size`, `requests`, `format`, ...) are in formats/sidecar.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypedDict, cast
+
+
+class LogSection(TypedDict, total=False):
+    """`log`: how the raw log was read. Maker: ingest/preparation.py."""
+
+    reader: str
+    time: str
+    arrivals: dict[str, Any]  # the arrival model of a log without times
+
+
+class CostSection(TypedDict, total=False):
+    """One row of `release.costs`: the hits after a step; a sample states the rate alone."""
+
+    step: str
+    hit_blocks: int
+    blocks: int
+    block_hit_rate: float
+
+
+class ReleaseSection(TypedDict, total=False):
+    """`release`: the settings of the release profile, and what its steps cost. Maker: privacy/account.py."""
+
+    settings: Mapping[str, Any]
+    k_counted: str | None  # the kind of contributors
+    sampled: bool
+    tenants_isolated: bool
+    costs: list[CostSection]
+
+
+class ConvertedSection(TypedDict, total=False):
+    """`converted`: the steps of a conversion. Maker: trace/conversion.py."""
+
+    chained: bool
+    folded_from: int
+    speedup_ratio: float
+    part: bool
+
+
+class Meta(TypedDict, total=False):
+    """All sections of `Trace.meta`. A handwritten sidecar may have others, which are kept."""
+
+    log: LogSection
+    tokenizer: dict[str, str] | None
+    chat_template: dict[str, str | None] | None
+    hash: str
+    session_mode: str
+    prefixes: str  # only if the log has lengths but no prompts: shared prefixes are unknown
+    profile: str  # claim: the release profile that the trace was audited against
+    release: ReleaseSection  # claim
+    counts: dict[str, Any]  # the rows of the whole log
+    figures: Mapping[str, Any]  # of the whole trace
+    converted: ConvertedSection
+    synthetic: dict[str, Any]  # the model and the options of a synthetic trace
+    client: str  # the client that the file is for
+
+
+STALE = ("counts", "figures")  # they describe the whole trace, and would reveal its size beside a part of it
+CLAIMS = ("profile", "release")  # only an audited trace has them
+
+
+def merge(meta: Mapping[str, Any] | None, sections: Meta) -> dict[str, Any]:
+    """The sections of a trace with others that replace them or come after them.
+
+    >>> merge({"hash": "a", "profile": "exact"}, {"profile": "strict", "client": "vllm"})
+    {'hash': 'a', 'profile': 'strict', 'client': 'vllm'}
+    """
+    return {**(meta or {}), **cast(dict[str, Any], sections)}
+
+
+def without_stale(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections without those that describe the whole trace.
+
+    >>> without_stale({"hash": "a", "counts": {"rows": 3}})
+    {'hash': 'a'}
+    """
+    return {name: value for name, value in meta.items() if name not in STALE}
+
+
+def without_claims(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections without the claims that only an audited trace has.
+
+    >>> without_claims({"hash": "a", "profile": "exact"})
+    {'hash': 'a'}
+    """
+    return {name: value for name, value in meta.items() if name not in CLAIMS}
+
+
+def shares_prefixes(meta: Mapping[str, Any]) -> bool:
+    """Whether the trace knows which prompts share prefixes: logs of lengths do not.
+
+    >>> shares_prefixes({"prefixes": "unknown: the log has lengths only, so no block is shared"})
+    False
+    """
+    return "prefixes" not in meta
