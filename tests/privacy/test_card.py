@@ -19,7 +19,7 @@ from kvtrace.formats.writing import card_path
 from kvtrace.privacy.checks import CHECKS, audit
 from kvtrace.privacy.data_card import card
 from kvtrace.privacy.profiles import PROFILES
-from kvtrace.privacy.publishing import publish, publish_chunks
+from kvtrace.privacy.publishing import publish, publish_chunks, publish_columns
 from kvtrace.privacy.releases import release
 from kvtrace.trace.building import toy
 from tests import unaudited
@@ -149,7 +149,7 @@ def test_chunks_give_the_files_that_the_whole_gives(tmp_path_factory, trace, siz
     }
     for place in ("whole", "chunks"):
         (folder / place).mkdir()
-    whole = publish(done.trace, folder / "whole" / file, **given_too)
+    whole = publish_columns(done.trace, folder / "whole" / file, **given_too)
     own = {"block_size": done.trace.block_size, "tail": done.trace.tail}
     part = publish_chunks(chunks(done.trace, size), folder / "chunks" / file, **own, **given_too)
     assert files(folder / "whole") == files(folder / "chunks") and part.audit == whole.audit
@@ -179,7 +179,7 @@ def test_chunks_become_a_folder_with_its_card_in_it(tmp_path_factory, trace, siz
     )
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (folder / "card.md").read_text() == card(done_so.audit, meta=manifest)
-    whole = publish(done.trace, folder.parent / "whole.dataset", meta=done.meta, contributors=done.contributors)
+    whole = publish_columns(done.trace, folder.parent / "whole.dataset", meta=done.meta, contributors=done.contributors)
     assert files(whole.files[0]) == files(folder)
 
 
@@ -215,8 +215,59 @@ def test_chunks_that_go_to_a_pipe_are_audited_before(tmp_path):
 
 def test_a_folder_has_a_card_with_the_figures_of_its_manifest(tmp_path, capsys):
     done = release(toy("0 1", "0 1 2", "0 3", block_size=16), PROFILES["standard"])
-    publish(done.trace, tmp_path / "t.dataset", meta=done.meta)
+    publish(done.trace, tmp_path / "t.dataset")
     assert run(["audit", str(tmp_path / "t.dataset"), "--card", str(tmp_path / "card.md"), "-q"]) == 0
     text = (tmp_path / "card.md").read_text()
     assert "| requests | 3 |" in text and f"| distinct blocks | {done.trace.distinct} |" in text
     assert "open_dataset" in text and "manifest.json" in text
+
+
+# -- publish and write -----------------------------------------------------------------------------------------------
+
+
+def test_python_publishes_what_the_commands_publish(tmp_path):
+    log, key = Path("examples/raw_log.jsonl").resolve(), tmp_path / "key"
+    command = ["anonymize", str(log), "--block-size", "16", "--key-file", str(key), "-q"]
+    assert run([*command, "-o", str(tmp_path / "command.jsonl")]) == 0
+    trace = kvtrace.anonymize(log, block_size=16, key=kvtrace.load_key(key))
+    assert not kvtrace.publish(trace, tmp_path / "python.jsonl").audit.findings[0].level == "FAIL"
+    assert (
+        run(["release", str(tmp_path / "command.jsonl"), "-o", str(tmp_path / "c2.jsonl"), "--profile", "strict", "-q"])
+        == 0
+    )
+    again = kvtrace.read(tmp_path / "command.jsonl")
+    kvtrace.publish(kvtrace.release(again, kvtrace.profile("strict")).trace, tmp_path / "p2.jsonl")
+    for one, other in (("command.jsonl", "python.jsonl"), ("c2.jsonl", "p2.jsonl")):
+        for suffix in ("", ".meta.json", ".card.md"):
+            assert (tmp_path / f"{one}{suffix}").read_bytes() == (tmp_path / f"{other}{suffix}").read_bytes()
+
+
+def test_the_audit_of_publish_counts_the_contributors_of_the_release(tmp_path):
+    trace = toy("0 1", "0 1", "0 1", "2", block_size=16)
+    done = release(trace, PROFILES["standard"], users=np.array([0, 0, 1, 2]))
+    assert [done.trace.account.contributors.kind, kvtrace.publish(done.trace, tmp_path / "t.jsonl").audit.passed] == [
+        "users", True,
+    ]  # fmt: skip
+    assert "contributor" not in (tmp_path / "t.jsonl").read_text()
+
+
+def test_a_trace_without_a_profile_is_not_published(tmp_path):
+    with pytest.raises(UsageError, match="declares no release profile. Release it first"):
+        kvtrace.publish(toy("0", block_size=16), tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.dataset"])
+def test_write_audits_nothing_and_so_declares_nothing(tmp_path, name):
+    done = release(toy("0 1", "0 2", block_size=16), PROFILES["standard"])
+    with pytest.warns(UserWarning, match="declares a release profile, but this file was not audited"):
+        kvtrace.write(done.trace, tmp_path / name)
+    assert not {"profile", "release"} & kvtrace.read(tmp_path / name).meta.keys()
+
+
+def test_a_conversion_declares_nothing_and_says_so(tmp_path, capsys):
+    done = release(toy("0 1", "0 2", block_size=16), PROFILES["standard"])
+    kvtrace.publish(done.trace, tmp_path / "t.jsonl")
+    for output in ("t.parquet", "t.dataset"):
+        assert run(["convert", str(tmp_path / "t.jsonl"), "-o", str(tmp_path / output)]) == 0
+        assert "lost        the release profile: a conversion is not audited" in capsys.readouterr().err
+        assert not {"profile", "release"} & kvtrace.read(tmp_path / output).meta.keys()
