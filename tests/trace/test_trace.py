@@ -99,9 +99,8 @@ def test_output_blocks_continue_the_chain_after_the_last_full_block():
     assert whole.is_chained
     tree = kvtrace.forest(whole)
     assert tree.parent.tolist() == [-1, 0, 0]
-    assert "2 output_hash_ids for 1 tokens after 6; at block size 4 there should be 1" in refused(
-        [[0, 1]], lengths=[6], output_ids=[2, 3], output_offsets=[0, 2]
-    )
+    message = "2 output_hash_ids for 1 tokens after 6; at block size 4 there should be 1"
+    assert message in refused([[0, 1]], lengths=[6], output_ids=[2, 3], output_offsets=[0, 2])
 
 
 def test_a_request_may_have_no_output_blocks():
