@@ -28,13 +28,6 @@ class Counts:
     without_output_blocks: int = 0  # with --outputs: the log has no text, or a number of tokens that does not fit it
     reasons: Counter = field(default_factory=Counter)  # reason -> rejected rows
 
-    @property
-    def unknown(self) -> dict[str, str]:
-        """The sidecar's entry for facts that the log does not contain."""
-        if not self.lengths_only:
-            return {}
-        return {"prefixes": "unknown: the log has lengths only, so no block is shared"}
-
     def to_dict(self) -> dict[str, Any]:
         """The counts by name."""
         return {name: value for name, value in asdict(self).items() if name != "reasons"}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from .._native.ids import DigestIndex
 from ..privacy.row_blocks import RowBlocks, joined
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns
-from ..trace.meta import merge
+from ..trace.meta import PREFIXES_UNKNOWN, Meta, merge
 from .encoding import Batch, Recipe
 from .logs.arrival_model import ArrivalModel
 from .row_counts import RowCounter
@@ -58,7 +61,7 @@ class Collector:
         for name, values in columns.items():
             self._columns.setdefault(name, []).append(values)
 
-    def finish(self, meta: dict, *, keep_order: bool) -> tuple[TraceDraft, np.ndarray | None]:
+    def finish(self, meta: Mapping[str, Any] | Meta, *, keep_order: bool) -> tuple[TraceDraft, np.ndarray | None]:
         """All rows, sorted by time (stably) or in the log's order; and the user of each row, -1 = unknown."""
         column = {name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)}
         if self._arrival_model is not None:
@@ -76,7 +79,8 @@ class Collector:
         blocks = self._blocks(_offsets(column["blocks"]), column["prompts"] if self.outputs else None)
         if not (order[1:] > order[:-1]).all():
             blocks = blocks.take(order)
-        meta = merge(meta, self.row_counter.counts.unknown)
+        if self.row_counter.counts.lengths_only:
+            meta = merge(meta, {"prefixes": PREFIXES_UNKNOWN})
         return TraceDraft(rows, blocks, block_size=self.block_size, tail=self.tail, meta=meta), users
 
     def _blocks(self, offsets, prompts) -> RowBlocks:

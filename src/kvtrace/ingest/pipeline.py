@@ -26,7 +26,7 @@ from ..privacy.released_trace import ReleasedTrace
 from ..privacy.releases import release, release_draft
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns, fields_of
-from ..trace.meta import ReleaseSection, merge, shares_prefixes
+from ..trace.meta import Meta, ReleaseSection, merge, shares_prefixes
 from .collector import Collector
 from .encoding import Batch
 from .keys import Key
@@ -159,7 +159,7 @@ def anonymize_rows(
     max_errors: int = 0,
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    on_start: Callable[[dict], None] | None = None,
+    on_start: Callable[[Meta], None] | None = None,
     **options: Unpack[LogOptions],
 ) -> AnonymizedRows:
     """Anonymise raw logs and return the rows with their counts.

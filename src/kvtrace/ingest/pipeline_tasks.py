@@ -13,7 +13,7 @@ from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import BLOCKS, Plan, counted_kind, cuts
 from ..privacy.profiles import Profile
-from ..trace.meta import merge, shares_prefixes
+from ..trace.meta import PREFIXES_UNKNOWN, Meta, merge, shares_prefixes
 from .encoding_tasks import EncodedPartition, PartitionEncoder, RemoteEncoder, partitions_of
 from .keys import Key
 from .logs import sources
@@ -65,7 +65,7 @@ def anonymize_dataset(
     max_errors: int = 0,
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
-    on_start: Callable[[dict], None] | None = None,
+    on_start: Callable[[Meta], None] | None = None,
     arrivals: str | None = None,
     outputs: bool = False,
     keep_order: bool = False,
@@ -122,7 +122,8 @@ def anonymize_dataset(
         plan = _plan(job, store, encoded, partitions, task_blocks)
         spilled = {"encode": sum(partition.bytes for partition in encoded)}
         del encoded
-        made = number(plan, runner, merge(job.meta, row_counter.counts.unknown), isolated=job.recipe.isolate_tenants)
+        meta = merge(job.meta, {"prefixes": PREFIXES_UNKNOWN} if row_counter.counts.lengths_only else {})
+        made = number(plan, runner, meta, isolated=job.recipe.isolate_tenants)
         if not shares_prefixes(made.meta):  # then there are no costs to report
             made.account.steps, made.account.notes = [], []
         made.meta = merge(merge(made.meta, made.account.meta), {"counts": row_counter.counts.to_dict()})

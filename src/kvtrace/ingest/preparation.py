@@ -173,8 +173,8 @@ def _provenance(recipe: Recipe, encoder: Encoder, arrival_model: ArrivalModel | 
     """How the trace was made, for its sidecar. It names no key, host, path or user."""
     return {
         "log": recipe.reader.describe() | ({} if arrival_model is None else {"arrivals": arrival_model.describe()}),
-        "tokenizer": encoder.tokenizer and encoder.tokenizer.describe(),
-        "chat_template": encoder.template and encoder.template.describe(),
+        "tokenizer": None if encoder.tokenizer is None else encoder.tokenizer.describe(),
+        "chat_template": None if encoder.template is None else encoder.template.describe(),
         "hash": "SipHash-2-4-128, keyed, chained",
         "session_mode": "cumulative",
     }

@@ -78,7 +78,7 @@ def publish(
             "the trace declares no release profile. Release it first: "
             "kvtrace.release(trace, kvtrace.profile('standard')).trace."
         )
-    to_write = {"format": format, "first_id": first_id, "extra": extra, "against": against}
+    to_write: dict[str, Any] = {"format": format, "first_id": first_id, "extra": extra, "against": against}
     if isinstance(trace, Numbered):
         return publish_chunks(
             trace.columns(), path, meta=merge(trace.meta, {"figures": trace.figures}), block_size=trace.plan.block_size,

@@ -63,11 +63,12 @@ class Meta(TypedDict, total=False):
     client: str  # the client that the file is for
 
 
+PREFIXES_UNKNOWN = "unknown: the log has lengths only, so no block is shared"
 STALE = ("counts", "figures")  # they describe the whole trace, and would reveal its size beside a part of it
 CLAIMS = ("profile", "release")  # only an audited trace has them
 
 
-def merge(meta: Mapping[str, Any] | None, sections: Meta) -> dict[str, Any]:
+def merge(meta: Mapping[str, Any] | Meta | None, sections: Meta) -> dict[str, Any]:
     """The sections of a trace with others that replace them or come after them.
 
     >>> merge({"hash": "a", "profile": "exact"}, {"profile": "strict", "client": "vllm"})
@@ -94,7 +95,7 @@ def without_claims(meta: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in meta.items() if name not in CLAIMS}
 
 
-def shares_prefixes(meta: Mapping[str, Any]) -> bool:
+def shares_prefixes(meta: Mapping[str, Any] | Meta) -> bool:
     """Whether the trace knows which prompts share prefixes: logs of lengths do not.
 
     >>> shares_prefixes({"prefixes": "unknown: the log has lengths only, so no block is shared"})

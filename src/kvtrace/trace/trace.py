@@ -6,7 +6,7 @@ A Trace verifies its invariants when it is made, and all other code relies on th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class Trace(Columns):
     @classmethod
     def from_columns(
         cls, columns: Columns, *, block_size: int, tail: str = "kept", meta: Mapping[str, Any] | None = None
-    ) -> Trace:
+    ) -> Self:
         """A Trace of columns as they were found: rows sorted by time, times from 0, ids renumbered.
 
         `fixes` of the result counts the changes.
