@@ -84,6 +84,8 @@ from .serving.simulation import ServingRun as ServingRun
 from .serving.simulation import StepCost as StepCost
 from .serving.simulation import Tier as Tier
 from .serving.simulation import simulate_serving as simulate_serving
+from .serving.simulations import Simulations as Simulations
+from .serving.simulations import simulate_all as simulate_all
 from .synthesis.fitting import fit as fit
 from .synthesis.knobs import Knobs as Knobs
 from .synthesis.model import Model as Model

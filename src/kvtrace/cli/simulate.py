@@ -80,6 +80,7 @@ def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes
     from ..report.progress import RequestProgress
     from ..serving.hardware import roofline_of
     from ..serving.hardware.kv_bytes import chosen
+    from ..serving.simulations import Simulations
 
     if as_json and as_csv:
         raise UsageError("--json and --csv cannot be combined. Use one of them.")
@@ -91,13 +92,12 @@ def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes
     skipped = leading_rows(warm_up, loaded.timestamp)
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, _user_policies():
-            simulations, optima = _simulate_all(loaded, units, bar, **options)
-        simulations, optima = ([replace(one, warm_up=skipped) for one in runs] for runs in (simulations, optima))
+            done = _simulate_all(loaded, units, bar, **options)
+        done = Simulations(*([replace(one, warm_up=skipped) for one in runs] for runs in (done.runs, done.optima)))
         if stream:
-            simulation_report.write_per_request(simulations, stream)
-    optimum_at = {one.setting.capacity: one for one in optima}
+            simulation_report.write_per_request(done.runs, stream)
     values = simulation_report.to_dict(loaded, [
-        simulation_report.result(one, optimum_at.get(one.setting.capacity), kv_bytes_per_token=kv_bytes, window_ms=window_ms) for one in simulations
+        simulation_report.result(one, done.optimum_of(one), kv_bytes_per_token=kv_bytes, window_ms=window_ms) for one in done.runs
     ])  # fmt: skip
     if as_json:
         print_json(values)
@@ -164,57 +164,26 @@ def _user_policies():
         sys.path.remove("")
 
 
-def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, mode, schedule, tiers, inclusive, no_gap, workers, instances, routers, roofline, **engine_options):
-    """Run the simulations; return them and the offline optimum at each capacity."""
-    from functools import partial
-
-    from .._base.errors import UsageError
+def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers, routers, no_gap, roofline, **options):
+    """Parse names and capacities, and run the simulations."""
     from .._base.lists import names
     from ..analysis.capacities import parse_capacities
-    from ..cache.engines import non_default
-    from ..cache.many_settings import optimum_of, settings_of, simulate_settings
-    from ..cache.schedules import parse_schedule
-    from ..cache.tiered import parse_tiers, simulate_tiers
-    from ..serving.instances import simulate_instances
+    from ..cache.tiered import parse_tiers
     from ..serving.planning import step_cost
-    from ..serving.simulation import simulate_serving
+    from ..serving.simulations import simulate_all
 
-    common = {
-        "mode": mode,
-        "schedule": parse_schedule(schedule),
-        "engine_options": non_default(engine_options),
-    }
-    policy_names, engines = names(policies), names(engine_names)
-    if (routers and not instances) or (tiers and (instances or roofline)):
-        raise UsageError("--router needs --instances. --tiers cannot be combined with --instances or --gpu.")
-    if tiers:
-        sizes = parse_tiers(tiers, lambda text: parse_capacities(text, **units)[0])
-        settings = settings_of([1], policy_names, engines, **common)
-        bar.expect(len(trace) * len(settings) * (len(sizes) if inclusive else 1))
-        runs = [simulate_tiers(trace, sizes, one.policy, exclusive=not inclusive, setting=one, on_progress=bar.update) for one in settings]
-        return runs, []
     if roofline and capacity == "auto":
         capacity = str(roofline.kv_capacity_tokens // trace.block_size)
-    capacities = _auto_capacities(trace, mode) if capacity == "auto" else parse_capacities(capacity, **units)
-    settings = settings_of(dict.fromkeys(capacities), policy_names, engines, **common)
-    if instances or roofline:
-        routed = [(router, one) for router in names(routers or "round-robin") for one in settings]
-        bar.expect(len(trace) * len(routed))
-        if roofline:
-            serve = partial(simulate_serving, trace, step_cost(roofline), instances=instances or 1, on_progress=bar.update)
-            return [serve(setting=one, router=router) for router, one in routed], []
-        return [simulate_instances(trace, instances, router, setting=one, on_progress=bar.update) for router, one in routed], []
-    bounds = [] if no_gap else list(dict.fromkeys(optimum_of(one) for one in settings))
-    all_settings = list(dict.fromkeys(settings + bounds))
-    bar.expect(len(trace) * len(all_settings))
-    done = dict(zip(all_settings, simulate_settings(trace, all_settings, threads=workers, on_progress=bar.update), strict=True))
-    return [done[one] for one in settings], [done[one] for one in bounds]
-
-
-def _auto_capacities(trace, mode, points=10):
-    """Capacities from the longest request to the working set."""
-    from ..analysis.capacities import log_spaced
-    from ..cache.demand import block_demand
-
-    longest = int(block_demand(trace, mode).max_blocks.max(initial=1))
-    return log_spaced(longest, max(trace.working_set, longest), points)
+    return simulate_all(
+        trace,
+        None if capacity == "auto" or tiers else parse_capacities(capacity, **units),
+        names(policies),
+        engines=names(engine_names),
+        tiers=parse_tiers(tiers, lambda text: parse_capacities(text, **units)[0]) if tiers else None,
+        routers=names(routers) if routers else None,
+        cost=step_cost(roofline) if roofline else None,
+        gap=not no_gap,
+        on_start=bar.expect,
+        on_progress=bar.update,
+        **options,
+    )

@@ -1,0 +1,127 @@
+"""Every setting of a grid on one trace, as `kvtrace simulate` runs it: caches, tiers, instances, or serving in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from .._base.errors import UsageError
+from ..analysis.capacities import log_spaced
+from ..cache.demand import block_demand
+from ..cache.engines import non_default
+from ..cache.many_settings import optimum_of, settings_of, simulate_settings
+from ..cache.schedules import parse_schedule
+from ..cache.simulation import Setting, Simulation
+from ..cache.tiered import simulate_tiers
+from ..trace.trace import Trace
+from .instances import simulate_instances
+from .simulation import StepCost, simulate_serving
+
+POINTS = 10  # capacities, if none is named
+
+
+@dataclass(frozen=True)
+class Simulations:
+    """The results of `simulate_all`, in the order of the settings, and the offline optimum at each capacity."""
+
+    runs: list[Simulation]
+    optima: list[Simulation]
+
+    def optimum_of(self, run: Simulation) -> Simulation | None:
+        """The offline optimum at the capacity of a run; None if it was not simulated."""
+        return next((one for one in self.optima if one.setting.capacity == run.setting.capacity), None)
+
+
+def simulate_all(
+    trace: Trace,
+    capacities: Iterable[int] | None = None,
+    policies: Iterable[str] = ("lru",),
+    *,
+    engines: Iterable[str] = ("reference",),
+    mode: str = "block",
+    schedule: str = "serial",
+    capacity_counts: str = "total",
+    pool: str = "flat",
+    free_order: str = "prepend",
+    watermark: str = "off",
+    tiers: Mapping[str, int] | None = None,
+    inclusive: bool = False,
+    instances: int | None = None,
+    routers: Iterable[str] | None = None,
+    cost: StepCost | None = None,
+    gap: bool = True,
+    workers: int | None = None,
+    on_start: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Simulations:
+    """Simulate every engine with every policy at every capacity, behind every router.
+
+    Args:
+        trace: The trace.
+        capacities: Blocks that a cache holds; the default is ten sizes, from the longest request to the working set.
+        policies: Eviction policies of docs/cache/policies.md.
+        engines: Engines of docs/cache/simulate.md.
+        mode: As in `simulate`; so are schedule, capacity_counts, pool, free_order and watermark.
+        tiers: Name -> capacity in blocks, the first tier first, in place of capacities.
+        inclusive: A tier also holds the blocks of the tiers above it.
+        instances: Instances of a serving engine behind a router, each with a cache of its own.
+        routers: Routers of docs/serving/instances.md; the default is round-robin.
+        cost: The time of a step: the requests are served in simulated time, by one instance or more.
+        gap: Also simulate the offline optimum at each capacity, for caches of one tier on one instance.
+        workers: Simulations at a time; the default is one per core.
+        on_start: Receives the number of requests that all simulations together will serve.
+        on_progress: Receives the number of requests served since its last call, from any thread.
+
+    Returns:
+        The simulations; tiers, instances and cost give `TieredSimulation`, `FleetSimulation` and `ServingRun`.
+
+    Raises:
+        UsageError: Options do not fit together, or a setting is not valid.
+
+    >>> from kvtrace.trace.building import toy
+    >>> done = simulate_all(toy("0 1", "2", "0 1"), [2, 3], ["lru", "mru"])
+    >>> [(run.setting.policy, run.setting.capacity, run.hits.hit_blocks) for run in done.runs]
+    [('lru', 2, 1), ('lru', 3, 2), ('mru', 2, 0), ('mru', 3, 2)]
+    """
+    if (routers and not instances) or (tiers and (instances or cost)):
+        raise UsageError("--router needs --instances. --tiers cannot be combined with --instances or --gpu.")
+    options = {"capacity_counts": capacity_counts, "pool": pool, "free_order": free_order, "watermark": watermark}
+    common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(options)}
+    if tiers:
+        settings = settings_of([1], policies, engines, **common)
+        _expect(on_start, trace, len(settings) * (len(tiers) if inclusive else 1))
+        how: dict[str, Any] = {"exclusive": not inclusive, "on_progress": on_progress}
+        return Simulations([simulate_tiers(trace, dict(tiers), one.policy, setting=one, **how) for one in settings], [])
+    capacities = _default_capacities(trace, mode) if capacities is None else dict.fromkeys(capacities)
+    settings = settings_of(capacities, policies, engines, **common)
+    if instances or cost:
+        routed = list(product(routers or ["round-robin"], settings))
+        _expect(on_start, trace, len(routed))
+        runs = [_on_instances(trace, one, router, instances, cost, on_progress) for router, one in routed]
+        return Simulations(runs, [])
+    bounds = list(dict.fromkeys(map(optimum_of, settings))) if gap else []
+    every = list(dict.fromkeys(settings + bounds))
+    _expect(on_start, trace, len(every))
+    done = dict(zip(every, simulate_settings(trace, every, threads=workers, on_progress=on_progress), strict=True))
+    return Simulations([done[one] for one in settings], [done[one] for one in bounds])
+
+
+def _on_instances(trace: Trace, setting: Setting, router: str, instances, cost: StepCost | None, on_progress):
+    if cost is None:
+        return simulate_instances(trace, instances, router, setting=setting, on_progress=on_progress)
+    return simulate_serving(
+        trace, cost, setting=setting, router=router, instances=instances or 1, on_progress=on_progress
+    )
+
+
+def _expect(on_start: Callable[[int], None] | None, trace: Trace, runs: int) -> None:
+    if on_start:
+        on_start(len(trace) * runs)
+
+
+def _default_capacities(trace: Trace, mode: str) -> list[int]:
+    """Capacities from the longest request to the working set."""
+    longest = int(block_demand(trace, mode).max_blocks.max(initial=1))
+    return log_spaced(longest, max(trace.working_set, longest), POINTS)
