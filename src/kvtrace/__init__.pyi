@@ -79,6 +79,7 @@ from .serving.plan_result import Plan as Plan
 from .serving.planning import LowerTier as LowerTier
 from .serving.planning import PlanTarget as PlanTarget
 from .serving.planning import plan as plan
+from .serving.planning import step_cost as step_cost
 from .serving.simulation import BatchLimits as BatchLimits
 from .serving.simulation import ServingRun as ServingRun
 from .serving.simulation import StepCost as StepCost

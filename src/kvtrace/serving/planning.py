@@ -204,7 +204,14 @@ def _least(curve: HitCurve, hit_blocks: float, capacities) -> int:
 
 
 def step_cost(roofline: Roofline) -> StepCost:
-    """The step cost of the simulation, by the roofline."""
+    """The time of a step of an instance, by the roofline of its GPUs and model: the `cost` of a simulation in time.
+
+    Args:
+        roofline: From `roofline_of(model_config, gpu)`.
+
+    Returns:
+        Seconds per token, per pair of tokens, per step and per cached token.
+    """
     return StepCost(
         roofline.seconds_per_token, roofline.seconds_per_pair, roofline.seconds_per_step,
         roofline.seconds_per_cached_token, roofline.step_overhead_s,
