@@ -111,7 +111,7 @@ class PreparedTrace:
     @property
     def inferred_sessions(self) -> SessionLinks:
         """The sessions, inferred from shared blocks."""
-        return infer_sessions(self.trace, None if self.curve is None else self.curve.segments)
+        return infer_sessions(self.trace)
 
 
 def compare(a: Trace, b: Trace, *, names: tuple[str, str] = ("A", "B")) -> Comparison:

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..trace.trace import Trace
-from .reuse import Segments, find_segments
-
-MAX_CONTINUATIONS = 2  # of a block inside a session: the next turn, and one retry or branch
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,47 +34,30 @@ def recorded_sessions(trace: Trace) -> SessionLinks | None:
     return SessionLinks(trace.session, parent, recorded=True)
 
 
-def infer_sessions(trace: Trace, segments: Segments | None = None) -> SessionLinks:
-    """Infer sessions from shared blocks. A request follows the last request that used its deepest block seen before.
+def infer_sessions(trace: Trace) -> SessionLinks:
+    """Infer sessions from shared blocks, each request from the requests before it.
 
-    A block with three or more continuations in the whole trace (its children, and prompts that end at it) is a common
-    beginning, such as a system prompt. A request whose deepest seen block is a common beginning starts a session.
+    Take the last request that used the deepest block of this request's shared prefix. This request continues its session
+    if the shared prefix is all of that request's prompt (but for a last, perhaps partial, block), and fewer than three
+    sessions have used the block: a block of more sessions is a common beginning, such as a system prompt. k-sharing
+    counts the same conversations.
 
     Args:
         trace: The trace.
-        segments: The reuse segments of the trace, if they are known already.
 
     Returns:
         The session and the previous turn of each request.
 
-    Raises:
-        InputError: The ids do not form a forest.
-
     >>> from kvtrace.trace.building import toy
-    >>> links = infer_sessions(toy("0 1", "0 2", "0 1 3", "0 4"))
+    >>> links = infer_sessions(toy("0 1", "0 2", "0 1 3", "4"))
     >>> links.session, links.parent
-    (array([0, 1, 0, 2]), array([-1, -1,  0, -1]))
+    (array([0, 0, 0, 1]), array([-1,  0,  1, -1]))
     """
-    segments = segments or find_segments(trace)
-    parent = np.full(len(trace), -1, dtype=np.int64)
-    if len(segments.row):
-        last = np.append(segments.row[1:] != segments.row[:-1], True)  # the deepest segment of each request with hits
-        row = segments.row[last]
-        hit_blocks = np.add.reduceat(segments.blocks, np.flatnonzero(np.append(True, last[:-1])))
-        deepest = trace.hash_ids[trace.offsets[row] + hit_blocks - 1]
-        # the first request of a block is one continuation; each later request adds one at its deepest block only
-        continuations = 1 + np.bincount(deepest)
-        follows = continuations[deepest] <= MAX_CONTINUATIONS
-        parent[row[follows]] = segments.last_row[last][follows]
-    return SessionLinks(_session_numbers(parent), parent, recorded=False)
+    from .._native import sharing
 
-
-def _session_numbers(parent):
-    """The session of each request, numbered by first appearance: all requests that lead back to one first turn."""
-    first = np.where(parent < 0, np.arange(len(parent)), parent)
-    while (first[first] != first).any():  # each step doubles the distance
-        first = first[first]
-    return (np.cumsum(parent < 0) - 1)[first]
+    has_tails = trace.tail != "dropped"
+    session = sharing.infer(trace.hash_ids, trace.offsets, trace.prompt_blocks, has_tails, trace.distinct)
+    return SessionLinks(session, _previous_turn(session), recorded=False)
 
 
 def _previous_turn(session):

@@ -14,7 +14,7 @@ class RowBlocks:
     >>> from kvtrace.trace.building import toy
     >>> blocks = RowBlocks.of(toy("0 1", "0 1", "0 2"))
     >>> blocks.split(np.array([0, 1, 2]), 3), blocks.number.tolist()
-    (True, [0, 1, 0, 2, 0, 3])
+    (True, [0, 1, 0, 3, 0, 2])
     """
 
     number: np.ndarray  # block reference -> number of its block, rows end to end, int32
