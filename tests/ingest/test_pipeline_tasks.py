@@ -24,7 +24,10 @@ from kvtrace.trace.trace_figures import figures
 
 KEY = Key(bytes(range(16)))
 OPTIONS = {"key": KEY, "tokenizer": None, "block_size": 4}
-NAMES = ("timestamp", "input_length", "output_length", "hash_ids", "offsets", "session", "parent")
+NAMES = (
+    "timestamp", "input_length", "output_length", "hash_ids", "offsets", "session", "parent", "output_ids",
+    "output_offsets",
+)  # fmt: skip
 
 
 def rows(count, seed, *, users=True, sessions=True, types=True):
@@ -84,7 +87,7 @@ def in_tasks(path, tmp_path, runner=None, **options):
 def _end_to_end(arrays, name):
     if arrays[0] is None:
         return None
-    if name == "offsets":
+    if name.endswith("offsets"):
         return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(array) for array in arrays]))]).tolist()
     return np.concatenate(arrays).tolist()
 
@@ -203,12 +206,51 @@ def test_a_log_without_requests_is_an_error(log, tmp_path):
         in_tasks(path, tmp_path)
 
 
+def talks(count, seed):
+    """Requests whose prompts often continue an earlier prompt and its output, and outputs that come again."""
+    draw, earlier = random.Random(seed), [[7] * 4]
+    for row in rows(count, seed, types=False):
+        prompt = [*draw.choice(earlier), *(draw.randrange(3) for _ in range(draw.randrange(9)))][-40:]
+        output = [draw.randrange(3) for _ in range(draw.randrange(12))]
+        earlier.append(prompt + output)
+        yield row | {"prompt_token_ids": prompt, "output_token_ids": output, "output_length": len(output)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kinds", [{}, {"sessions": False}], ids=str)
+def test_modelled_arrivals_are_the_same_in_tasks(log, tmp_path, seed, kinds):
+    path = log([{**row, "timestamp": None} for row in rows(80, seed, **kinds)])
+    options = {"arrivals": "rate=2/s,think=3s,seed=4"}
+    expected = in_one(path, **options)
+    assert len(set(expected[0]["timestamp"])) > 9
+    for partitions in (1, 4, 30):
+        assert in_tasks(path, tmp_path, partitions=partitions, **options)[:2] == expected[:2]
+
+
+def test_modelled_arrivals_leave_logged_times_and_refuse_some(log, tmp_path):
+    options = {"arrivals": "rate=2/s"}
+    path = log(rows(50, seed=1))
+    assert in_tasks(path, tmp_path, partitions=4, **options)[:2] == in_one(path, **options)[:2]
+    some = [{**row, "timestamp": None if place == 30 else row["timestamp"]} for place, row in enumerate(rows(50, 1))]
+    with pytest.raises(RowError, match="some requests have times and others have none"):
+        in_tasks(log(some), tmp_path, partitions=4, **options)
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("changed", [{"profile": "exact"}, *CHANGES[:3], CHANGES[5]], ids=str)
+def test_blocks_of_outputs_are_the_same_in_tasks(log, tmp_path, seed, changed):
+    path = log(talks(90, seed))
+    expected = in_one(path, outputs=True, **changed)
+    assert expected[0]["output_ids"]
+    for partitions in (1, 3, 16):
+        assert in_tasks(path, tmp_path, outputs=True, partitions=partitions, **changed)[:2] == expected[:2]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"outputs": True}, "--outputs does not work with --runner"),
         ({"keep_order": True, "profile": "exact"}, "--keep-order does not work"),
-        ({"arrivals": "rate=1/s"}, "--arrivals does not work"),
         ({"sample_sessions": 0.5}, "kvtrace release"),
     ],
 )

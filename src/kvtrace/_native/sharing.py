@@ -58,33 +58,30 @@ def by_first_appearance(blocks, distinct):
     return former[: _renumber(blocks, number, former)].copy()
 
 
-def first_rows(blocks, offsets, distinct):
-    """The first row of each block (int32), for blocks that are numbered by first appearance.
+def first_rows(blocks, offsets, lengths, distinct):
+    """The first row that has each block among its first `lengths` ones (int32), -1 = none.
 
-    >>> first_rows(np.array([0, 1, 0, 2], dtype=np.int32), np.array([0, 2, 4]), 3)
-    array([0, 0, 1], dtype=int32)
+    >>> first_rows(np.array([0, 1, 0, 2], dtype=np.int32), np.array([0, 2, 4]), np.array([2, 1]), 3)
+    array([ 0,  0, -1], dtype=int32)
     """
     blocks, offsets = _checked(blocks, offsets, distinct)
     row = np.full(distinct, UNKNOWN, dtype=np.int32)
-    _first_rows(blocks, offsets, row)
+    _first_rows(blocks, offsets, _lengths(lengths, offsets), row)
     return row
 
 
-def leading_hits(blocks, offsets, prompts, is_new):
+def leading_hits(blocks, offsets, prompts, is_new, outputs=False):
     """Leading blocks of each prompt that an earlier prompt has (int32), in a cache that never evicts.
 
     `prompts` counts the blocks of each prompt; the others of a row are its output's. `is_new` marks the blocks that no
-    prompt before these rows has.
+    prompt before these rows has. With `outputs`, blocks of earlier outputs hit, too.
 
     >>> leading_hits(np.array([0, 1, 0, 2]), np.array([0, 2, 4]), np.array([2, 2]), np.ones(3, bool))
     array([0, 1], dtype=int32)
     """
     blocks, offsets = _checked(blocks, offsets, len(is_new))
-    prompts = np.ascontiguousarray(prompts, dtype=np.int64)
-    if len(prompts) != len(offsets) - 1 or (prompts > np.diff(offsets)).any():
-        raise ValueError("a prompt has more blocks than its row")
-    hits = np.empty(len(prompts), dtype=np.int32)
-    _leading_hits(blocks, offsets, prompts, np.array(is_new, dtype=np.uint8), hits)
+    hits = np.empty(len(offsets) - 1, dtype=np.int32)
+    _leading_hits(blocks, offsets, _lengths(prompts, offsets), np.array(is_new, dtype=np.uint8), bool(outputs), hits)
     return hits
 
 
@@ -140,6 +137,13 @@ def _by_contributor(contributor, rows):
     if len(contributor) and contributor.min() < 0:
         raise ValueError("contributor: a value is negative")
     return contributor, np.argsort(contributor, kind="stable")
+
+
+def _lengths(prompts, offsets):
+    prompts = np.ascontiguousarray(prompts, dtype=np.int64)
+    if len(prompts) != len(offsets) - 1 or (prompts > np.diff(offsets)).any():
+        raise ValueError("a prompt has more blocks than its row")
+    return prompts
 
 
 def _checked(blocks, offsets, distinct):
@@ -202,17 +206,17 @@ def _renumber(blocks, number, former):
     return fresh
 
 
-def _first_rows(blocks, offsets, first):
+def _first_rows(blocks, offsets, lengths, first):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     with cython.nogil:
-        for row in range(offsets.shape[0] - 1):
-            for i in range(offsets[row], offsets[row + 1]):
+        for row in range(lengths.shape[0]):
+            for i in range(offsets[row], offsets[row] + lengths[row]):
                 if first[blocks[i]] < 0:
                     first[blocks[i]] = cython.cast(cython.int, row)
 
 
-def _leading_hits(blocks, offsets, prompts, unseen, hits):
+def _leading_hits(blocks, offsets, prompts, unseen, outputs, hits):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     hit: cython.int
@@ -226,6 +230,9 @@ def _leading_hits(blocks, offsets, prompts, unseen, hits):
                     leading = False
                 elif leading:
                     hit += 1
+            if outputs:
+                for i in range(offsets[row] + prompts[row], offsets[row + 1]):
+                    unseen[blocks[i]] = 0
             hits[row] = hit
 
 

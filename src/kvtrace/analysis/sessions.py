@@ -37,10 +37,10 @@ def recorded_sessions(trace: Trace) -> SessionLinks | None:
 def infer_sessions(trace: Trace) -> SessionLinks:
     """Infer sessions from shared blocks, each request from the requests before it.
 
-    Take the last request that used the deepest block of this request's shared prefix. This request continues its session
-    if the shared prefix is all of that request's prompt (but for a last, perhaps partial, block), and fewer than three
-    sessions have used the block: a block of more sessions is a common beginning, such as a system prompt. k-sharing
-    counts the same conversations.
+    Take the last request that used the deepest block of this request's shared prefix. This request continues its
+    session if the shared prefix is all of that request's prompt (but for a last, perhaps partial, block), and fewer
+    than three sessions have used the block: a block of more sessions is a common beginning, such as a system prompt.
+    k-sharing counts the same conversations.
 
     Args:
         trace: The trace.

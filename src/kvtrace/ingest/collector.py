@@ -52,8 +52,8 @@ class Collector:
         self._numbers += numbers.data
         lengths = {"input_length": batch.input_length, "output_length": batch.output_length}
         self._append(time=batch.time_ns, blocks=blocks, prompts=prompts, **lengths)
-        self._append(session=_numbers(self._sessions, batch.session, len(batch)))
-        self._append(user=_numbers(self._users, batch.user, len(batch)))
+        self._append(session=numbers_of_digests(self._sessions, batch.session, len(batch)))
+        self._append(user=numbers_of_digests(self._users, batch.user, len(batch)))
         self._types.extend(batch.type)
         return piece.done
 
@@ -94,7 +94,7 @@ class Collector:
         return {"type": np.array([kind or "text" for kind in self._types], dtype=object)[order]}
 
 
-def _numbers(index: DigestIndex, digests, rows) -> np.ndarray:
+def numbers_of_digests(index: DigestIndex, digests, rows) -> np.ndarray:
     """Row -> the number of its digest, -1 = none."""
     numbers = np.full(rows, -1, dtype=np.int64)
     if digests is not None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from .._base.errors import UsageError
 from .._native import ragged
+from .._native.ids import DigestIndex
+from ..privacy.numbering.run import Runner
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import offsets_of, sample_times
+from ..privacy.row_blocks import joined
+from .collector import numbers_of_digests
 from .encoding import Batch, Encoder, Recipe
 from .keys import Key, load_key
 from .logs import sources
+from .logs.arrival_model import ArrivalModel
 from .logs.sources import LogPiece, LogSource
 
 CHECK_PURPOSE = "the key that hosts share"  # of the subkey that shows whether two hosts have the same key
@@ -68,26 +74,76 @@ class PartitionEncoder:
     def _write(self, partition: Partition, summaries, batches: list[Batch]) -> EncodedPartition:
         numbers = {name: _concatenated([getattr(batch, name) for batch in batches])
                    for name in ("time_ns", "input_length", "output_length")}  # fmt: skip
-        digests = np.concatenate([np.empty((0, 2), np.uint64), *(batch.digests for batch in batches)])
-        offsets = offsets_of(_concatenated([np.diff(batch.offsets) for batch in batches]))
+        prompts = _concatenated([np.diff(batch.offsets) for batch in batches])
+        outputs = None
+        if self.encoder.recipe.outputs:
+            outputs = _concatenated([np.diff(batch.output_offsets) for batch in batches])
+        digests = np.concatenate([np.empty((0, 2), np.uint64), *map(_digests_of, batches)])
+        offsets = offsets_of(prompts if outputs is None else prompts + outputs)
         types = [kind for batch in batches for kind in batch.type]
         links = {name: _key_digests(batches, name) for name in ("session", "user")}
-        order = np.argsort(numbers["time_ns"], kind="stable")
-        place, offsets = ragged.take(np.arange(len(digests)), offsets, order)
         code_of_type: dict[str | None, int] = {}
         codes = np.array([code_of_type.setdefault(kind, len(code_of_type)) for kind in types], dtype=np.int32)
-        arrays = {"time" if name == "time_ns" else name: values[order] for name, values in numbers.items()}
-        arrays |= {name: values[order] for name, values in links.items() if values is not None}
-        written = self.store.write(
-            f"encoded/{partition.number}", {"types": list(code_of_type)},
-            **arrays, type=codes[order], offsets=offsets, digests=digests[place],
-        )  # fmt: skip
+        arrays = {"time" if name == "time_ns" else name: values for name, values in numbers.items()} | {"type": codes}
+        arrays |= {name: values for name, values in links.items() if values is not None}
+        arrays |= {} if outputs is None else {"prompts": prompts}
         return EncodedPartition(
-            summaries, *sample_times(arrays["time"], offsets),
-            int(arrays["time"][0]) if len(order) else None,
+            summaries, **_write_rows(self.store, partition.number, list(code_of_type), arrays, offsets, digests),
             has_sessions=links["session"] is not None, has_users=links["user"] is not None,
-            has_types=any(kind is not None for kind in types), bytes=written,
+            has_types=any(kind is not None for kind in types),
         )  # fmt: skip
+
+
+def _write_rows(
+    store: Store, number: int, types: list, arrays: dict[str, np.ndarray], offsets: np.ndarray, digests: np.ndarray
+) -> dict[str, Any]:
+    """Write the rows of a partition, sorted by time; returns how its blocks are distributed over time."""
+    order = np.argsort(arrays["time"], kind="stable")
+    place, offsets = ragged.take(np.arange(len(digests)), offsets, order)
+    arrays = {name: values[order] for name, values in arrays.items()}
+    written = store.write(f"encoded/{number}", {"types": types}, **arrays, offsets=offsets, digests=digests[place])
+    times, blocks = sample_times(arrays["time"], offsets)
+    first_time = int(arrays["time"][0]) if len(order) else None
+    return {"times": times, "blocks": blocks, "first_time": first_time, "bytes": written}
+
+
+@dataclass(frozen=True)
+class Retimer:
+    """Gives the rows of a partition other times; called with its number and the times, in ns."""
+
+    store: Store
+
+    def __call__(self, item: tuple[int, np.ndarray]) -> dict[str, Any]:
+        number, times = item
+        with self.store.open(f"encoded/{number}") as encoded:
+            arrays, types = {name: encoded[name] for name in encoded}, encoded.about["types"]
+        digests, offsets = arrays.pop("digests"), arrays.pop("offsets")
+        return _write_rows(self.store, number, types, arrays | {"time": times}, offsets, digests)
+
+
+def with_arrivals(
+    encoded: list[EncodedPartition], model: ArrivalModel, store: Store, runner: Runner
+) -> list[EncodedPartition]:
+    """The partitions with the times of an arrival model, if the log has none; 40 bytes a request are in memory.
+
+    Rows without times are in the order of the log, as the model needs them.
+    """
+    index, times, sessions = DigestIndex(), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for number in range(len(encoded)):
+        with store.open(f"encoded/{number}") as rows:
+            times.append(rows["time"])
+            digests = None
+            if "session" in rows:
+                digests = rows["session"]
+            sessions.append(numbers_of_digests(index, digests, len(times[-1])))
+    logged = np.concatenate(times)
+    modelled = model.times_ns(logged, np.concatenate(sessions))
+    if modelled is logged:
+        return encoded
+    stops = np.cumsum([len(part) for part in times])
+    parts = [(number, modelled[stops[number] : stops[number + 1]]) for number in range(len(encoded))]
+    moved = runner.map(Retimer(store), parts)
+    return [replace(partition, **changed) for partition, changed in zip(encoded, moved, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -144,10 +200,18 @@ def partitions_of(files: list[LogSource], count: int) -> list[Partition]:
     return [Partition(number, group) for number, group in enumerate(group for group in groups if group)]
 
 
+def _digests_of(batch: Batch) -> np.ndarray:
+    """The digests of each row, its prompt's and then its output's."""
+    if batch.output_digests is None:
+        return batch.digests
+    return joined((batch.digests, np.diff(batch.offsets)), (batch.output_digests, np.diff(batch.output_offsets)))
+
+
 def _without_digests(batch: Batch) -> Batch:
     """The batch with its counts and lengths only."""
     return replace(
         batch, digests=np.empty((0, 2), np.uint64), offsets=np.zeros(1, np.int64), session=None, user=None, type=[],
+        output_digests=None, output_offsets=None,
     )  # fmt: skip
 
 

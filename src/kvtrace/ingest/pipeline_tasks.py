@@ -14,7 +14,7 @@ from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import BLOCKS, Plan, counted_kind, cuts
 from ..privacy.profiles import Profile
 from ..trace.meta import PREFIXES_UNKNOWN, Meta, merge, shares_prefixes
-from .encoding_tasks import EncodedPartition, PartitionEncoder, RemoteEncoder, partitions_of
+from .encoding_tasks import EncodedPartition, PartitionEncoder, RemoteEncoder, partitions_of, with_arrivals
 from .keys import Key
 from .logs import sources
 from .pipeline import no_requests_error
@@ -66,8 +66,8 @@ def anonymize_dataset(
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[Meta], None] | None = None,
-    arrivals: str | None = None,
     outputs: bool = False,
+    arrivals: str | None = None,
     keep_order: bool = False,
     sample_sessions: float = 1.0,
 ) -> Iterator[AnonymizedDataset]:
@@ -80,9 +80,9 @@ def anonymize_dataset(
         partitions: Partitions of the log, and tasks of each stage; the default follows from the size of the log.
         task_blocks: Block references that a task holds, when `partitions` is None.
         key_file: A file with the key, on each host, for a runner whose tasks run on other hosts.
-        log_format, ..., on_progress: As in `anonymize`.
+        log_format, ..., on_progress, outputs, arrivals: As in `anonymize`.
         on_start: Receives the provenance of the trace (log, tokenizer, hash) before the work starts.
-        arrivals, outputs, keep_order, sample_sessions: Not supported; they need all rows in one process.
+        keep_order, sample_sessions: Not supported; they need all rows in one process.
 
     Yields:
         The rows in a store, their figures, and the counts of the log's rows.
@@ -100,13 +100,15 @@ def anonymize_dataset(
     ...         done.made.figures["distinct_blocks"]
     2
     """
-    _check_options(arrivals, outputs, keep_order, sample_sessions)
+    _check_options(keep_order, sample_sessions)
     job = prepare(
         inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
         tokenizer=tokenizer, chat_template=chat_template, use_template=use_template,
-        generation_prompt=generation_prompt, block_size=block_size, profile=profile, k=k, k_counts=k_counts, tail=tail,
+        generation_prompt=generation_prompt, block_size=block_size, outputs=outputs, profile=profile, k=k,
+        k_counts=k_counts, tail=tail,
         time_step_ms=time_step_ms, round_input=round_input, round_output=round_output, drop_sessions=drop_sessions,
-        tenant_field=tenant_field, isolate_tenants=isolate_tenants, key=key, stop_at_error=max_errors == 0,
+        tenant_field=tenant_field, isolate_tenants=isolate_tenants, arrivals=arrivals, key=key,
+        stop_at_error=max_errors == 0,
     )  # fmt: skip
     _check_sources(job)
     if runner.is_far and key_file is None:
@@ -119,6 +121,8 @@ def anonymize_dataset(
         encoded = _encoded(job, runner, store, partitions, task_blocks, key_file, row_counter, on_progress)
         if not row_counter.counts.requests:
             raise no_requests_error(job.sources, row_counter.counts)
+        if job.arrival_model is not None:
+            encoded = with_arrivals(encoded, job.arrival_model, store, runner)
         plan = _plan(job, store, encoded, partitions, task_blocks)
         spilled = {"encode": sum(partition.bytes for partition in encoded)}
         del encoded
@@ -133,11 +137,10 @@ def anonymize_dataset(
         store.remove()
 
 
-def _check_options(arrivals: str | None, outputs: bool, keep_order: bool, sample_sessions: float) -> None:
+def _check_options(keep_order: bool, sample_sessions: float) -> None:
     """UsageError if an option needs all rows in one process."""
-    for value, option in ((arrivals, "--arrivals"), (outputs, "--outputs"), (keep_order, "--keep-order")):
-        if value:
-            raise UsageError(f"{option} does not work with --runner. Leave out one of them.")
+    if keep_order:
+        raise UsageError("--keep-order does not work with --runner. Leave out one of them.")
     if sample_sessions != 1:
         raise UsageError(
             "--sample-sessions does not work with --runner. Anonymise the whole log, then draw the sample with "
@@ -187,4 +190,5 @@ def _plan(job: Job, store: Store, encoded: list[EncodedPartition], partitions: i
         cuts=cuts([partition.times for partition in encoded], [partition.blocks for partition in encoded], tasks),
         first_time=min(partition.first_time for partition in encoded if partition.first_time is not None),
         has_sessions=sessions, has_types=any(partition.has_types for partition in encoded),
+        has_outputs=job.recipe.outputs,
     )  # fmt: skip

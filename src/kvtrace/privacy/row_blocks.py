@@ -107,17 +107,21 @@ class RowBlocks:
         """The conversation of each row, inferred from the blocks of prompts; `tails`: the last one may be partial."""
         return sharing.infer(self.number, self.offsets, self.prompts, tails, self.distinct)
 
-    def hits(self, is_new: np.ndarray | None = None) -> np.ndarray:
-        """The leading blocks of each prompt that an earlier prompt has, int64.
+    def hits(self, is_new: np.ndarray | None = None, *, outputs: bool = False) -> np.ndarray:
+        """The leading blocks of each prompt that an earlier prompt has, int64; with `outputs`, or an earlier output.
 
-        `is_new` marks the blocks that no prompt before these rows has; without it, all are.
+        `is_new` marks the blocks that no prompt (or output) before these rows has; without it, all are.
         """
         is_new = np.ones(self.distinct, dtype=bool) if is_new is None else is_new
-        return sharing.leading_hits(self.number, self.offsets, self.prompts, is_new).astype(np.int64)
+        return sharing.leading_hits(self.number, self.offsets, self.prompts, is_new, outputs).astype(np.int64)
 
     def first_rows(self) -> np.ndarray:
-        """The first row of each block, int32; the blocks are numbered by first appearance."""
-        return sharing.first_rows(self.number, self.offsets, self.distinct)
+        """The first row that has each block, int32."""
+        return sharing.first_rows(self.number, self.offsets, np.diff(self.offsets), self.distinct)
+
+    def first_prompts(self) -> np.ndarray:
+        """The first row whose prompt has each block, int32; -1 for blocks that only outputs have."""
+        return sharing.first_rows(self.number, self.offsets, self.prompts, self.distinct)
 
     def by_first_appearance(self) -> np.ndarray:
         """Number the blocks by first appearance; returns the former number of each."""
@@ -145,7 +149,8 @@ def joined(*segments: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """
     lengths = [length for _, length in segments]
     start = np.cumsum(sum(lengths)) - sum(lengths)  # of each row among the joined values
-    whole = np.empty(sum(len(values) for values, _ in segments), dtype=np.result_type(*(v for v, _ in segments)))
+    first = segments[0][0]
+    whole = np.empty((sum(len(values) for values, _ in segments), *first.shape[1:]), dtype=first.dtype)
     for values, length in segments:
         whole[np.repeat(start - (np.cumsum(length) - length), length) + np.arange(len(values))] = values
         start = start + length

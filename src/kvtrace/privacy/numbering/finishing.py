@@ -7,18 +7,22 @@ from typing import Any
 import numpy as np
 
 from ...trace.columns import Columns, replace_columns
+from ..row_blocks import RowBlocks
 from ..steps import coarsened
 from .task_plan import Plan, offsets_of
 
 NS_PER_MS = 1_000_000
 COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets")
+OPTIONAL = ("session", "parent", "output_ids", "output_offsets")
 
 
 def finish(plan: Plan, number: int) -> dict[str, Any]:
     """Write `finished/<number>`, the columns of its rows; returns their sums, and the last time and session."""
     with plan.store.open(f"gathered/{number}") as gathered:
         rows = {name: gathered[name] for name in ("time", "input_length", "output_length", "blocks")}
-        entry, by_shard, shards = (gathered[name] for name in ("entry", "by_shard", "shards"))
+        by_shard, shards = gathered["by_shard"], gathered["shards"]
+        prompts = gathered["prompts"] if plan.has_outputs else None
+        blocks = RowBlocks(gathered["entry"], offsets_of(rows["blocks"]), distinct=len(by_shard), prompts=prompts)
         kinds = (gathered["type"], gathered.about["types"]) if plan.has_types and len(rows["time"]) else None
         carried = {name: gathered[f"carried {name}"] for name in plan.carried}
         links = {}
@@ -36,10 +40,11 @@ def finish(plan: Plan, number: int) -> dict[str, Any]:
                 for name in ("session", "session_previous", "session_turns"):
                     values = sessions.setdefault(name, np.empty(len(links["sessions_by_shard"]), dtype=np.int64))
                     values[place] = resolved[name, start:stop]
+    segments = blocks.segments()
+    segments |= {name: ids[segments[name]] for name in ("hash_ids", "output_ids") if name in segments}
     columns = Columns(
         timestamp=_timestamp(plan, rows["time"]),
-        input_length=rows["input_length"], output_length=rows["output_length"],
-        hash_ids=ids[entry], offsets=offsets_of(rows["blocks"]),
+        input_length=rows["input_length"], output_length=rows["output_length"], **segments,
     )  # fmt: skip
     if kinds is not None:
         words = np.array([kind or "text" for kind in kinds[1]], dtype=object)
@@ -92,7 +97,7 @@ def _link(columns: Columns, plan: Plan, number: int, local, sessions) -> None:
 def write_columns(plan: Plan, number: int, columns: Columns) -> int:
     """Write `finished/<number>`; returns its size in bytes."""
     arrays = {name: getattr(columns, name) for name in COLUMNS}
-    arrays |= {name: values for name in ("session", "parent") if (values := getattr(columns, name)) is not None}
+    arrays |= {name: values for name in OPTIONAL if (values := getattr(columns, name)) is not None}
     words: dict[str, list[str]] = {}
     for name, values in columns.extra.items():
         if values.dtype == object:
@@ -106,7 +111,7 @@ def read_columns(plan: Plan, number: int) -> Columns:
     with plan.store.open(f"finished/{number}") as arrays:
         time, inputs, outputs, ids, offsets = (arrays[name] for name in COLUMNS)
         columns = Columns(time, inputs, outputs, ids, offsets)
-        columns = replace_columns(columns, **{name: arrays[name] for name in ("session", "parent") if name in arrays})
+        columns = replace_columns(columns, **{name: arrays[name] for name in OPTIONAL if name in arrays})
         for name in ("type", "turn"):
             if f"extra {name}" in arrays:
                 values, words = arrays[f"extra {name}"], arrays.about["words"].get(name)

@@ -21,7 +21,7 @@ ROWS = ("time", "input_length", "output_length")
 def gather(plan: Plan, number: int) -> dict[str, int]:
     """Write `gathered/<number>`; returns the numbers of rows and bytes."""
     rows, types, digests = _rows(plan, number)
-    blocks, digests = _numbered(digests, rows["blocks"])
+    blocks, digests = _numbered(digests, rows["blocks"], rows.get("prompts"))
     digest = np.arange(blocks.distinct, dtype=np.int32)  # block -> its digest
     is_tail = np.zeros(blocks.distinct, dtype=bool)
     if plan.tail == "unique":
@@ -36,6 +36,8 @@ def gather(plan: Plan, number: int) -> dict[str, int]:
         digest, is_tail, many = (np.append(values, values[copies]) for values in (digest, is_tail, many))
     entries = blocks.by_first_appearance()
     arrays = {"digest": digests[digest[entries]], "is_tail": is_tail[entries]}
+    if plan.has_outputs:
+        arrays["first_prompt"] = blocks.first_prompts()
     if plan.counts != "none":
         contributor = rows["row_contributor"][blocks.first_rows()]
         arrays["contributor"] = np.where(many[entries][:, None], MANY, contributor)
@@ -51,10 +53,11 @@ def gather(plan: Plan, number: int) -> dict[str, int]:
     return {"rows": len(rows["blocks"]), "bytes": written}
 
 
-def _numbered(digests: np.ndarray, lengths: np.ndarray) -> tuple[RowBlocks, np.ndarray]:
+def _numbered(digests: np.ndarray, lengths: np.ndarray, prompts: np.ndarray | None) -> tuple[RowBlocks, np.ndarray]:
     """The blocks of rows, and the digest of each."""
     index = numbering.DigestIndex()
-    blocks = RowBlocks(index.add(digests), offsets_of(lengths), distinct=index.distinct)
+    number = index.add(digests)
+    blocks = RowBlocks(number, offsets_of(lengths), distinct=index.distinct, prompts=prompts)
     return blocks, digests[firsts_of(blocks.number)]
 
 
@@ -74,6 +77,8 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
             rows: dict[str, Any] = {name: encoded[name, start:stop] for name in ROWS}
             offsets = encoded["offsets", start : stop + 1]
             rows["blocks"], rows["digests"] = np.diff(offsets), encoded["digests", int(offsets[0]) : int(offsets[-1])]
+            if plan.has_outputs:
+                rows["prompts"] = encoded["prompts", start:stop]
             for name in plan.carried:
                 rows[f"carried {name}"] = encoded[f"carried {name}", start:stop]
             for name in ("session", "user"):
@@ -95,7 +100,8 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
 
 
 def _no_rows(plan):
-    numbers = {name: np.empty(0, dtype=np.int64) for name in (*ROWS, "blocks")}
+    names = (*ROWS, "blocks", *(["prompts"] if plan.has_outputs else []))
+    numbers = {name: np.empty(0, dtype=np.int64) for name in names}
     words = {name: np.empty((0, 2), dtype=np.uint64) for name in ("session", "user")}
     carried = {f"carried {name}": np.empty(0, dtype=np.int64) for name in plan.carried}
     return numbers | words | carried | ({"type": np.empty(0, dtype=np.int32)} if plan.has_types else {})

@@ -16,12 +16,15 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
     `owner` is the first entry of the same block (itself if it is new); `is_first` marks a new digest.
     """
     digests, tails, contributors, sessions, bounds, session_bounds = [], [], [], [], [0], [0]
+    in_prompts: list[np.ndarray] = []
     for number in range(plan.ranges):
         with plan.store.open(f"gathered/{number}") as rows:
             start, stop = rows["shards", shard : shard + 2].tolist()
             digests.append(rows["digest", start:stop])
             tails.append(rows["is_tail", start:stop])
             bounds.append(bounds[-1] + stop - start)
+            if plan.has_outputs:
+                in_prompts.append(rows["first_prompt", start:stop])
             if plan.counts != "none":
                 contributors.append(rows["contributor", start:stop])
             if plan.has_sessions:
@@ -42,11 +45,38 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
     owner[is_tail] = np.flatnonzero(is_tail)  # each is a block of its own
     is_first = np.zeros(len(digest), dtype=bool)
     is_first[firsts] = True
+    prompts = {}
+    if plan.has_outputs:
+        first_prompt = _in_order(in_prompts)
+        is_first = _first_in_prompts(digest, first_prompt)
+        prompts = {"is_first_block": _first_in_prompts(owner, first_prompt)}
     written = plan.store.write(
-        f"matched/{shard}", bounds=np.array(bounds), owner=owner.astype(np.int32), is_first=is_first,
+        f"matched/{shard}", bounds=np.array(bounds), owner=owner.astype(np.int32), is_first=is_first, **prompts,
         **(_linked(sessions, session_bounds) if plan.has_sessions else {}),
     )  # fmt: skip
     return {"bytes": written}
+
+
+def _in_order(first_prompts: list[np.ndarray]) -> np.ndarray:
+    """Entry -> place of the first row whose prompt has it, over all ranges; -1 = only outputs have it."""
+    count = 1 + max((int(rows.max(initial=-1)) for rows in first_prompts), default=0)
+    places = [np.where(rows < 0, -1, rows + number * count) for number, rows in enumerate(first_prompts)]
+    return np.concatenate(places).astype(np.int64)
+
+
+def _first_in_prompts(group: np.ndarray, first_prompt: np.ndarray) -> np.ndarray:
+    """Whether each entry is the first of its group in any prompt.
+
+    >>> _first_in_prompts(np.array([0, 0, 1]), np.array([5, 2, -1]))
+    array([False,  True, False])
+    """
+    known = np.flatnonzero(first_prompt >= 0)
+    order = known[np.lexsort((first_prompt[known], group[known]))]
+    begins = np.ones(len(order), dtype=bool)
+    begins[1:] = group[order][1:] != group[order][:-1]
+    is_first = np.zeros(len(group), dtype=bool)
+    is_first[order[begins]] = True
+    return is_first
 
 
 def _split_numbers(digest, is_tail, distinct, contributor, k) -> np.ndarray:

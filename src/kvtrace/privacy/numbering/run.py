@@ -121,15 +121,16 @@ def _record_steps(done: Account, plan: Plan, before: Sequence[StepHits], first_s
     done.steps = [*before, *(StepHits(step, _hits(plan, counted)) for counted, step in steps.items())]
 
 
-def _hits(plan: Plan, step: ReleaseStep, lengths: str = "gathered") -> Hits:
-    """The hits of the prompts without eviction after a step."""
+def _hits(plan: Plan, step: str, lengths: str = "gathered") -> Hits:
+    """The hits of the prompts without eviction after a step, or at the end with the blocks of outputs."""
 
     def ranges():
         for number in range(plan.ranges):
             names = (f"{name}/{number}" for name in ("gathered", "ranked", lengths))
             with ExitStack() as files:
                 rows, ranked, with_lengths = (files.enter_context(plan.store.open(name)) for name in names)
-                yield ranked[f"hits {step.value}"].astype(np.int64), rows["blocks"], with_lengths["input_length"]
+                prompts = rows["prompts"] if plan.has_outputs else rows["blocks"]
+                yield ranked[f"hits {step}"].astype(np.int64), prompts, with_lengths["input_length"]
 
     return sum_hits(ranges(), plan.block_size)
 
@@ -143,4 +144,6 @@ def _figures(plan: Plan, finished: list[dict[str, Any]], distinct: int, meta: di
         step = ReleaseStep.TAILS_UNIQUE if plan.tail == "unique" else ReleaseStep.ORIGINAL
         step = step if plan.counts == "none" else ReleaseStep.K_SHARING
         figures["hits"] = _hits(plan, step, "finished").to_dict()
+    if plan.has_outputs:
+        figures["hits_with_outputs"] = _hits(plan, "with outputs", "finished").to_dict()
     return figures

@@ -141,6 +141,9 @@ class StoredArrays:
     _places: dict[str, dict[str, Any]]
     _start: int
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
     def __contains__(self, name: str) -> bool:
         return name in self._places
 

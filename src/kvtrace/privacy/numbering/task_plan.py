@@ -34,6 +34,7 @@ class Plan:
     first_time: int | None = 0  # of the log, in ns; None if times are a trace's, in ms
     has_sessions: bool = False
     has_types: bool = False
+    has_outputs: bool = False  # rows have blocks of outputs after those of prompts
     carried: Sequence[str] = ()  # those of session, parent, turn that the rows already have
     rows_before: Sequence[int] = ()  # range -> requests in earlier ranges
     blocks_before: Sequence[int] = ()  # range -> new blocks in earlier ranges
