@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from kvtrace.privacy.numbering.task_plan import shard_of
 from kvtrace.trace.trace_figures import figures
 
 KEY = Key(bytes(range(16)))
+TINY = str(Path(__file__).resolve().parents[1] / "data/tokenizers/tiny")
 OPTIONS = {"key": KEY, "tokenizer": None, "block_size": 4}
 NAMES = (
     "timestamp", "input_length", "output_length", "hash_ids", "offsets", "session", "parent", "output_ids",
@@ -216,25 +218,34 @@ def talks(count, seed):
         yield row | {"prompt_token_ids": prompt, "output_token_ids": output, "output_length": len(output)}
 
 
+def chats(count, seed):
+    """Conversations without times, some of several turns."""
+    draw = random.Random(seed)
+    for number in range(count):
+        messages = [{"role": "system", "content": draw.choice(["You book boats.", "You are brief."])}]
+        for _ in range(draw.randint(1, 4)):
+            messages.append(
+                {"role": "user", "content": " ".join(draw.choices(["boat", "lamp", "sea"], k=5))}
+            )
+            messages.append({"role": "assistant", "content": draw.choice(["Yes.", "No.", "Boat 7 leaves at 9:40."])})
+        yield {"id": f"chat-{number}", "messages": messages}
+
+
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kinds", [{}, {"sessions": False}], ids=str)
-def test_modelled_arrivals_are_the_same_in_tasks(log, tmp_path, seed, kinds):
-    path = log([{**row, "timestamp": None} for row in rows(80, seed, **kinds)])
-    options = {"arrivals": "rate=2/s,think=3s,seed=4"}
+@pytest.mark.parametrize("changed", [{}, {"profile": "exact", "outputs": True}], ids=str)
+def test_modelled_arrivals_are_the_same_in_tasks(log, tmp_path, seed, changed):
+    path = log(chats(40, seed))
+    options = {"arrivals": "rate=2/s,think=3s,seed=4", "tokenizer": TINY} | changed
     expected = in_one(path, **options)
     assert len(set(expected[0]["timestamp"])) > 9
     for partitions in (1, 4, 30):
         assert in_tasks(path, tmp_path, partitions=partitions, **options)[:2] == expected[:2]
 
 
-def test_modelled_arrivals_leave_logged_times_and_refuse_some(log, tmp_path):
+def test_modelled_arrivals_leave_logged_times(log, tmp_path):
     options = {"arrivals": "rate=2/s"}
     path = log(rows(50, seed=1))
     assert in_tasks(path, tmp_path, partitions=4, **options)[:2] == in_one(path, **options)[:2]
-    some = [{**row, "timestamp": None if place == 30 else row["timestamp"]} for place, row in enumerate(rows(50, 1))]
-    with pytest.raises(RowError, match="some requests have times and others have none"):
-        in_tasks(log(some), tmp_path, partitions=4, **options)
-    assert not (tmp_path / "work").exists()
 
 
 @pytest.mark.parametrize("seed", range(4))
