@@ -282,7 +282,7 @@ def test_what_a_killed_run_left_under_a_temporary_name_goes(folder, monkeypatch)
 
 
 def test_two_runs_do_not_write_one_table(folder, monkeypatch):
-    monkeypatch.setattr("kvtrace.cache.sweeps.checkpoint.PATIENCE", 0.05)
+    monkeypatch.setattr("kvtrace._base.checkpoint.LOCK_TIMEOUT_S", 0.05)
     with SweepCheckpoint("table.csv", {}, {}), pytest.raises(UsageError, match="another run writes"):
         sweep(GRID, "table.csv", resume=True)
 

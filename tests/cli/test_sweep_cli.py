@@ -189,7 +189,7 @@ def test_a_signal_keeps_what_was_done_and_ends_with_status_5(folder, whole, caps
     process.terminate()
     assert ended(process) == (
         5,
-        "kvtrace: stopped by SIGTERM; the finished work is saved; continue with --resume.\n",
+        "kvtrace: stopped by SIGTERM; finished work is saved: continue with --resume.\n",
     )
     shown(capsys, *SLOW, "-o", "table.csv", "--resume")
     assert Path("table.csv").read_bytes() == whole
@@ -228,7 +228,7 @@ def test_a_sweep_on_ray_that_was_stopped_goes_on_here(folder, whole, capsys):
     process.terminate()
     assert ended(process) == (
         5,
-        "kvtrace: stopped by SIGTERM; the finished work is saved; continue with --resume.\n",
+        "kvtrace: stopped by SIGTERM; finished work is saved: continue with --resume.\n",
     )
     shown(capsys, *SLOW, "-o", "table.csv", "--resume")
     assert Path("table.csv").read_bytes() == whole

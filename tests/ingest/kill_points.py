@@ -87,13 +87,14 @@ def child(last, report, arguments):
     import fcntl
 
     from kvtrace import cli
+    from kvtrace._base import checkpoint as checkpoints
     from kvtrace._base import output_files
     from kvtrace.ingest import checkpoint as checkpoint
     from kvtrace.ingest.logs import sources
     from kvtrace.privacy import publishing as publish
 
     anonymize = import_module("kvtrace.ingest.pipeline")  # the package's attribute of that name is the function
-    sources.PIECE_BYTES, output_files.BUFFER, checkpoint.SYNC = PIECE_BYTES, BUFFER, SYNC
+    sources.PIECE_BYTES, output_files.BUFFER, checkpoints.SYNC_ENTRIES = PIECE_BYTES, BUFFER, SYNC
     anonymize.SMALL = 0  # workers for a small log too
     events = Events(int(last), report)
     events.in_halves(os, "pwrite", 1)

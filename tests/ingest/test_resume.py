@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import kvtrace
+from kvtrace._base.checkpoint import CONTINUES
 from kvtrace._base.errors import InputError, KvtraceError, RowError, StoppedError, UsageError
 from kvtrace._base.output_files import Output, outputs_together, remove_stale
 from kvtrace.cli import run
 from kvtrace.ingest.batch_codec import packed, unpacked
-from kvtrace.ingest.checkpoint import CONTINUES, Checkpoint
+from kvtrace.ingest.checkpoint import Checkpoint
 from kvtrace.ingest.encoding import Batch, Reject, RowPosition
 from kvtrace.ingest.keys import Key, load_key
 from kvtrace.ingest.pipeline import anonymize_rows
@@ -380,7 +381,7 @@ def test_the_checkpoint_cannot_be_an_input_or_an_output(place, capsys):
 
 
 def test_two_runs_do_not_write_one_output(place, capsys, monkeypatch):
-    monkeypatch.setattr("kvtrace.ingest.checkpoint.LOCK_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("kvtrace._base.checkpoint.LOCK_TIMEOUT_S", 0.1)
     with Checkpoint(CHECKPOINT):
         assert told(run(COMMAND), 2, capsys, "another run")
         assert told(run([*COMMAND, "--resume"]), 2, capsys, "another run")
