@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kvtrace._base import input_files
 from kvtrace._base.errors import InputError, KvtraceError
 from kvtrace._base.files import is_regular
-from kvtrace._base.input_files import open_read, size_of
+from kvtrace._base.input_files import bytes_read, form_of, open_read, size_of
 from kvtrace._base.output_files import write_atomically, write_together
 
 TEXT = b"".join(b"%d bottles of beer\n" % n for n in range(20_000))
@@ -103,10 +103,10 @@ def test_a_padded_gzip_file_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("name", PACKED)
-@pytest.mark.parametrize("lost", [1, 9, 2000])
-def test_a_packed_file_that_was_cut_short_is_refused(tmp_path, name, lost):
+@pytest.mark.parametrize("kept", [0, 1, 3, 2000, -9, -1])
+def test_a_packed_file_that_was_cut_short_is_refused(tmp_path, name, kept):
     path = tmp_path / name
-    path.write_bytes(PACKED[name][:-lost])
+    path.write_bytes(PACKED[name][:kept])
     with pytest.raises(InputError, match=f"{name}: the (gzip|zstd) data ends early; the file is truncated"):
         content(path)
 
@@ -115,8 +115,9 @@ def test_a_packed_file_that_was_cut_short_is_refused(tmp_path, name, lost):
 def test_a_damaged_packed_file_is_refused(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(PACKED[name][:100] + bytes(200) + PACKED[name][300:])
-    with pytest.raises(InputError, match="data is damaged"):
+    with pytest.raises(InputError, match="data is damaged") as error:
         content(path)
+    assert error.value.__context__ is None  # the library's error may quote data
 
 
 def test_a_name_that_promises_what_the_file_is_not_is_refused(tmp_path):
@@ -150,11 +151,17 @@ def test_an_error_while_reading_names_the_file(tmp_path, monkeypatch):
         content("-")
 
 
-def test_only_a_plain_file_says_its_size(tmp_path):
-    for name, size in (("a", len(TEXT)), ("a.gz", None), ("a.zst", None)):
+def test_only_a_plain_file_says_its_size_and_can_seek(tmp_path):
+    for name, size, form in (("a", len(TEXT), None), ("a.gz", None, "gzip"), ("a.zst", None, "zstd")):
         put(tmp_path / name, TEXT)
         with open_read(tmp_path / name) as stream:
-            assert size_of(stream) == size
+            assert size_of(stream) == size and form_of(stream) == form
+            assert stream.seekable() == (form is None)
+            if form is None:
+                stream.seek(9_000)
+                assert stream.read(5) == TEXT[9_000:9_005] and stream.seek(0) == 0
+            assert stream.read() == TEXT
+            assert form is None or bytes_read(stream) == (tmp_path / name).stat().st_size
 
 
 # -- writing -----------------------------------------------------------------------------------------------------

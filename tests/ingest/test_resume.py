@@ -483,7 +483,7 @@ def test_an_incomplete_log_stops_the_run_and_keeps_the_checkpoint(place, capsys)
     Path("log.jsonl").unlink()
     Path("log.gz").write_bytes(whole[: len(whole) // 2])
     command = [word.replace("log.jsonl", "log.gz") for word in COMMAND]
-    assert told(run(command), 3, capsys, "is incomplete", "Finished work is saved: continue with --resume.")
+    assert told(run(command), 3, capsys, "is truncated", "Finished work is saved: continue with --resume.")
     assert sorted(os.listdir()) == ["key", "log.gz", CHECKPOINT]
     Path("log.gz").write_bytes(whole)
     assert told(run([*command, "--resume"]), 3, capsys, "log.gz: has changed")

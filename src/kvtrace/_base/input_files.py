@@ -20,7 +20,7 @@ CHUNK = 1 << 16  # compressed bytes to decompress at a time
 def open_read(path: str | Path) -> io.BufferedReader:
     """A stream of a file's bytes, decompressed if they are gzip or zstd; `-` is stdin.
 
-    All errors, now or during reading, are InputErrors that name the file.
+    The stream of a plain file can seek. All errors, now or during reading, are InputErrors that name the file.
     """
     name = name_of(path)
     source = _open(path)
@@ -28,9 +28,11 @@ def open_read(path: str | Path) -> io.BufferedReader:
         head = _read(source, name, 4)
         form = _form(head)
         named = None if is_std(path) else SUFFIXES.get(Path(path).suffix)
+        if named and form is None and len(head) < 4:
+            form = named  # truncated; reading it is an error
         if named and form != named:
             raise InputError(f"{name}: the file is not {named} data, although its name says so. Rename it.")
-        raw: io.RawIOBase = _FileBytes(source, name, head, owned=not is_std(path))
+        raw = _FileBytes(source, name, head, owned=not is_std(path))
         return io.BufferedReader(_Decompressed(raw, name, form) if form else raw, BUFFER)
     except BaseException:
         if not is_std(path):
@@ -40,10 +42,38 @@ def open_read(path: str | Path) -> io.BufferedReader:
 
 def size_of(stream: io.BufferedReader) -> int | None:
     """The number of bytes in a stream of open_read; None if it is known only after reading."""
-    return getattr(stream.raw, "size", None)
+    return getattr(_raw(stream), "size", None)
+
+
+def form_of(stream: io.BufferedReader) -> str | None:
+    """The compression of the file behind a stream of open_read: gzip, zstd or None."""
+    return getattr(_raw(stream), "form", None)
+
+
+def bytes_read(stream: io.BufferedReader) -> int:
+    """The number of bytes that a stream of open_read has read from its file, compressed as they are there."""
+    return getattr(_raw(stream), "bytes_read", 0)
+
+
+def unreadable(path: str | Path, error: OSError) -> InputError:
+    """The error for a file or a folder that cannot be read.
+
+    >>> raise unreadable("day.jsonl", PermissionError(13, "Permission denied"))
+    Traceback (most recent call last):
+    kvtrace._base.errors.InputError: day.jsonl: cannot be read (Permission denied).
+    """
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{path}: no such file.")
+    if isinstance(error, IsADirectoryError):
+        return InputError(f"{path}: this is a folder, not a file.")
+    return InputError(f"{path}: cannot be read ({error.strerror or type(error).__name__}).")
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------
+
+
+def _raw(stream: Any) -> io.RawIOBase | None:
+    return getattr(stream, "raw", None)
 
 
 def _open(path) -> BinaryIO:
@@ -54,16 +84,7 @@ def _open(path) -> BinaryIO:
     try:
         return open(path, "rb")
     except OSError as error:
-        raise InputError(f"{path}: {_why(error)}") from None
-
-
-def _why(error: OSError) -> str:
-    """The system's message without the path."""
-    if isinstance(error, FileNotFoundError):
-        return "no such file."
-    if isinstance(error, IsADirectoryError):
-        return "this is a folder, not a file."
-    return f"cannot be read ({error.strerror or type(error).__name__})."
+        raise unreadable(path, error) from None
 
 
 def _form(head: bytes) -> str | None:
@@ -80,17 +101,21 @@ def _read(source, name, size) -> bytes:
         while len(data) < size and (more := source.read(size - len(data))):
             data += more
     except OSError as error:
-        raise InputError(f"{name}: {_why(error)}") from None
+        raise unreadable(name, error) from None
     return data
 
 
 class _FileBytes(io.RawIOBase):
-    """The bytes of an open file, including the head that was read before."""
+    """The bytes of an open file, including the head that was read before; a regular file is read again from 0."""
 
     def __init__(self, source, name, head, *, owned):
         self._source, self._name, self._head, self._owned = source, name, head, owned
         about = os.fstat(source.fileno()) if owned else None
         self.size = about.st_size if about and stat.S_ISREG(about.st_mode) else None
+        self.bytes_read = 0
+        if self.size is not None:
+            self._head = b""
+            source.seek(0)
 
     def readable(self):
         return True
@@ -99,11 +124,19 @@ class _FileBytes(io.RawIOBase):
         if self._head:
             size = min(len(buffer), len(self._head))
             buffer[:size], self._head = self._head[:size], self._head[size:]
-            return size
-        try:
-            return self._source.readinto(buffer)
-        except OSError as error:
-            raise InputError(f"{self._name}: {_why(error)}") from None
+        else:
+            try:
+                size = self._source.readinto(buffer)
+            except OSError as error:
+                raise unreadable(self._name, error) from None
+        self.bytes_read += size
+        return size
+
+    def seekable(self):
+        return self.size is not None
+
+    def seek(self, offset, whence=os.SEEK_SET):
+        return self._source.seek(offset, whence)
 
     def close(self):
         if self._owned:
@@ -118,13 +151,14 @@ class _Decompressed(io.RawIOBase):
     """
 
     def __init__(self, packed, name, form):
-        self._packed, self._name, self._form = packed, name, form
+        self._packed, self._name, self.form = packed, name, form
         self._new, self._errors = _unpacker(form)
-        self._part, self._rest, self._ready = (
-            self._new(),
-            b"",
-            b"",
-        )  # current member or frame, compressed and plain bytes
+        self._part = self._new()  # of the current member or frame
+        self._rest, self._ready = b"", b""  # compressed and plain bytes
+
+    @property
+    def bytes_read(self):
+        return self._packed.bytes_read
 
     def readable(self):
         return True
@@ -147,17 +181,19 @@ class _Decompressed(io.RawIOBase):
             if not self._rest:
                 return
             self._part = self._new()
-        packed, self._rest = self._rest, b""
+        packed, self._rest, is_damaged = self._rest, b"", False
         try:
             self._ready = memoryview(self._part.decompress(packed))
         except self._errors:
-            raise InputError(f"{self._name}: the {self._form} data is damaged.") from None
+            is_damaged = True
+        if is_damaged:  # raised outside the handler: the library's error may quote data and must not be its context
+            raise InputError(f"{self._name}: the {self.form} data is damaged.")
         if self._part.eof:
             self._rest, self._part = self._part.unused_data, None
 
     def _verify_end(self):
         if self._part is not None:
-            raise InputError(f"{self._name}: the {self._form} data ends early; the file is truncated.")
+            raise InputError(f"{self._name}: the {self.form} data ends early; the file is truncated.")
 
     def close(self):
         self._packed.close()

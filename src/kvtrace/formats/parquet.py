@@ -15,7 +15,8 @@ import numpy as np
 import orjson
 
 from .._base.errors import InputError, KvtraceError, UsageError
-from .._base.files import is_std, name_of
+from .._base.files import name_of
+from .._base.input_files import size_of
 from ..trace.columns import Columns
 from . import scalars, sidecar
 from .read_result import ReadResult
@@ -32,7 +33,9 @@ def read(stream, path: str | Path, *, extra: str = "keep") -> ReadResult:
     pa, name = _pyarrow(), name_of(path)
     fault = None
     try:
-        table = pa.parquet.ParquetFile(io.BytesIO(stream.read()) if _is_packed(path) else str(path)).read()
+        # Parquet is read from its end: a compressed file or a pipe must be read whole
+        file = io.BytesIO(stream.read()) if size_of(stream) is None else str(path)
+        table = pa.parquet.ParquetFile(file).read()
         description = (table.schema.metadata or {}).get(KEY)
         columns = _columns(table, name, extra)
     except (pa.ArrowException, OSError) as error:
@@ -110,14 +113,6 @@ def _pyarrow():
     except ImportError:
         raise UsageError("Parquet needs pyarrow. Try `pip install 'kvtrace[parquet]'`.") from None
     return pyarrow
-
-
-def _is_packed(path) -> bool:
-    """Whether the file is compressed or a pipe, so that it must be read whole: Parquet is read from its end."""
-    if is_std(path) or not Path(path).is_file():
-        return True
-    with open(path, "rb") as file:
-        return file.read(len(MAGIC)) != MAGIC
 
 
 # -- columns to Arrow and back -----------------------------------------------------------------------------------

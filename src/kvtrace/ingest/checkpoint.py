@@ -22,6 +22,7 @@ from .. import __version__
 from .._base.checkpoint import CheckpointFile, CheckpointKind, differing
 from .._base.errors import InputError, UsageError
 from .._base.files import is_regular
+from .._base.input_files import unreadable
 from .batch_codec import packed, unpacked
 from .encoding import Batch, Encoder
 from .keys import Key
@@ -158,7 +159,7 @@ def _identity(source: sources.LogSource, key: Key) -> list:
     try:
         about = os.stat(source.path)
     except OSError as error:
-        raise InputError(f"{source.path}: cannot be read: {error.strerror}.") from None
+        raise unreadable(source.path, error) from None
     return [key.subkey(f"resume input {source.path}").hex(), about.st_size, about.st_mtime_ns]
 
 

@@ -9,23 +9,18 @@ from __future__ import annotations
 import glob
 import os
 import stat
-import sys
-import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, BinaryIO
 
 from ..._base.errors import InputError, UsageError
-from ..._base.files import name_of
+from ..._base.files import SUFFIXES, name_of
+from ..._base.input_files import bytes_read, form_of, open_read, size_of, unreadable
 
 STDIN = "-"
 NAMES = (".jsonl", ".ndjson", ".json", ".csv")  # log files in a directory, each also with one of SUFFIXES
-SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
 SIDECAR = ".meta.json"  # beside our traces; not a log
 PIECE_BYTES = 4 << 20
-READ_BYTES = 64 << 10  # read at a time from compressed files and pipes
 SAMPLE_ROWS = 1000
 
 
@@ -54,9 +49,11 @@ class LogPiece:
         """The lines with their newlines; InputError if the file no longer has them."""
         if self.data is not None:
             return self.data
-        with _reading(self.path) as file:
-            file.seek(self.start)
-            data = file.read(self.size)
+        with open_read(self.path) as stream:
+            data = b""
+            if stream.seekable():  # else it is not the file that it was
+                stream.seek(self.start)
+                data = stream.read(self.size)
         if len(data) < self.size:
             raise InputError(f"{self.path}: became shorter while it was read. Run again when it no longer changes.")
         return data
@@ -139,7 +136,7 @@ def _logs_below(directory):
     """The log files below a directory, sorted, without names that start with a dot."""
 
     def fail(error):
-        raise _unreadable(error.filename, error)
+        raise unreadable(error.filename, error)
 
     paths = []
     for folder, folders, names in os.walk(directory, onerror=fail):
@@ -162,20 +159,11 @@ def _source(path):
     try:
         status = os.stat(path)
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
     if not stat.S_ISREG(status.st_mode):
         return LogSource(path)
-    with _reading(path) as file:
-        form = _form(file.read(4)) or SUFFIXES.get(os.path.splitext(path)[1].lower()) or "plain"
-    return LogSource(path, status.st_size, form)
-
-
-def _form(head):
-    """gzip or zstd, by the first four bytes (a zstd file may start with a skippable frame); None = neither."""
-    if head[:2] == b"\x1f\x8b":
-        return "gzip"
-    is_skippable = head[1:] == b"\x2a\x4d\x18" and head[0] >> 4 == 5
-    return "zstd" if is_skippable or head == b"\x28\xb5\x2f\xfd" else None
+    with open_read(path) as stream:
+        return LogSource(path, status.st_size, form_of(stream) or "plain")
 
 
 def _pieces_of(source, size):
@@ -191,99 +179,38 @@ def _pieces_of(source, size):
 
 def _byte_ranges(source, size):
     """Pieces of a plain file, as byte ranges."""
-    with _reading(source.path) as file:
-        end = os.fstat(file.fileno()).st_size
-        start = _text_start(file.read(3), source.path)
+    with open_read(source.path) as stream:
+        end = size_of(stream) or 0
+        start = _text_start(stream.read(3), source.path)
         index = 0
         while start < end:
             stop = end
             if start + size < end:
-                file.seek(start + size - 1)
-                stop = start + size - 1 + len(file.readline())
+                stream.seek(start + size - 1)
+                stop = start + size - 1 + len(stream.readline())
             yield LogPiece(source.path, index, start, stop - start, stop)
             start, index = stop, index + 1
 
 
 def _read_pieces(source, size):
     """Pieces of a compressed file or a stream, with their bytes."""
-    done = 0  # bytes on disk
-
-    def blocks(file):
-        nonlocal done
-        while block := file.read1(READ_BYTES):
-            done += len(block)
-            yield block
-
-    with _reading(source.path) as file:
-        texts = _with_head(_decompressed(_with_head(blocks(file), 4), source), 3)
-        first = next(texts, b"")
+    with open_read(source.path) as stream:
+        first = b""
+        while len(first) < 3 and (text := stream.read1(size)):
+            first += text
         start, index = _text_start(first, source.path), 0
         buffer, newline = bytearray(), 0  # newline: end of the last complete line in `buffer`
-        # a block may decompress to a thousand times its size: pieces keep their size
-        texts = (text[i : i + size] for text in chain([first[start:]], texts) for i in range(0, len(text), size))
-        for text in texts:
+        # a compressed block may be a thousand times larger: each text has at most `size` bytes
+        for text in chain([first[start:]], iter(lambda: stream.read1(size), b"")):
             last = text.rfind(b"\n")
             newline = len(buffer) + last + 1 if last >= 0 else newline
             buffer += text
             if newline and len(buffer) >= size:
-                yield LogPiece(source.path, index, start, newline, done, bytes(buffer[:newline]))
+                yield LogPiece(source.path, index, start, newline, bytes_read(stream), bytes(buffer[:newline]))
                 del buffer[:newline]
                 start, index, newline = start + newline, index + 1, 0
         if buffer:
-            yield LogPiece(source.path, index, start, len(buffer), done, bytes(buffer))
-
-
-def _with_head(blocks, min_bytes):
-    """The same bytes, with at least `min_bytes` in the first block, if there are as many."""
-    head = b""
-    for block in blocks:
-        if head is not None:
-            head += block
-            if len(head) < min_bytes:
-                continue
-            block, head = head, None
-        yield block
-    if head:
-        yield head
-
-
-def _decompressed(blocks, source):
-    """The bytes of the blocks, decompressed. gzip members and zstd frames may follow each other."""
-    first = next(blocks, b"")
-    form = source.form or _form(first[:4]) or "plain"
-    blocks = chain([first], blocks)
-    if form == "plain":
-        yield from blocks
-        return
-    new_decoder, decoder_error = _decoder(form)
-    decoder, is_damaged = new_decoder(), False
-    try:
-        for block in blocks:
-            while block:
-                decoder = decoder or new_decoder()
-                yield decoder.decompress(block)
-                if not decoder.eof:
-                    break
-                block, decoder = decoder.unused_data.lstrip(b"\0"), None  # tapes and tars pad with zeros
-    except decoder_error:
-        decoder, is_damaged = None, True
-    if is_damaged:  # raised outside the handler: the library's error may quote data and must not be chained
-        raise InputError(f"{name_of(source.path)}: not {form} data, or damaged.")
-    if decoder is not None:
-        raise InputError(f"{name_of(source.path)}: the {form} data ends too early: the file is incomplete.")
-
-
-def _decoder(form) -> tuple[Callable[[], Any], type[Exception]]:
-    """The constructor of a decompressor for one member or frame, and the error that it raises.
-
-    gzip.open does not report how much it has read, and zstandard.open accepts an incomplete file.
-    """
-    if form == "gzip":
-        return lambda: zlib.decompressobj(wbits=31), zlib.error
-    import zstandard
-
-    # frames made with --long exceed the default window
-    return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj, zstandard.ZstdError
+            yield LogPiece(source.path, index, start, len(buffer), bytes_read(stream), bytes(buffer))
 
 
 def _text_start(head, path):
@@ -291,24 +218,3 @@ def _text_start(head, path):
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InputError(f"{name_of(path)}: is UTF-16, but logs must be UTF-8. Convert it: iconv -f UTF-16 -t UTF-8.")
     return 3 if head[:3] == b"\xef\xbb\xbf" else 0
-
-
-@contextmanager
-def _reading(path) -> Iterator[BinaryIO]:
-    """Open the file, or yield stdin, which stays open; InputError if it cannot be opened or read."""
-    try:
-        if path == STDIN:
-            if sys.stdin is None:
-                raise InputError("stdin is closed.")
-            yield sys.stdin.buffer
-        else:
-            with open(path, "rb") as file:
-                yield file
-    except OSError as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path, error):
-    if isinstance(error, FileNotFoundError):
-        return InputError(f"{path}: no such file or directory.")
-    return InputError(f"{path}: cannot be read: {error.strerror or type(error).__name__}.")

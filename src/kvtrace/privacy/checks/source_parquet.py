@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..._base.errors import InputError
-from ..._base.files import is_regular, name_of
+from ..._base.files import name_of
+from ..._base.input_files import size_of
 from ...formats import dataset as datasets
 from ...formats import parquet
 from ...formats.read_result import ReadResult
@@ -41,7 +42,7 @@ def read_dataset(path, see: Take) -> ReleaseSource:
 
 def read_parquet(path, stream, see: Take) -> ReleaseSource:
     """Read the columns of a trace, then any other columns of the file."""
-    if not _is_plain_parquet(path):
+    if size_of(stream) is None:  # compressed or a pipe: it cannot be read again
         packed = stream.read()
         whole = parquet.read(io.BytesIO(packed), path).columns
         source = _from_columns(lambda extra: _chunks(whole), name_of(path), see, None)
@@ -50,14 +51,6 @@ def read_parquet(path, stream, see: Take) -> ReleaseSource:
     source = _from_columns(lambda extra: parquet.batches(str(path), ROWS, extra=extra), name_of(path), see, CACHED)
     _add_other_content(source, [str(path)])
     return source
-
-
-def _is_plain_parquet(path) -> bool:
-    """Whether the path is an uncompressed Parquet file, which can be read again; a pipe cannot."""
-    if not is_regular(path):
-        return False
-    with open(path, "rb") as file:
-        return file.read(len(parquet.MAGIC)) == parquet.MAGIC
 
 
 def _from_columns(
