@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._base.offsets import offsets_of
+
 WeightedValues = tuple[np.ndarray, np.ndarray | None]  # values, and the count of each value (None: 1)
 
 
@@ -37,7 +39,7 @@ def _cumulative(values, counts):
     if counts is None:
         return np.sort(values), np.arange(len(values) + 1) / len(values)
     order = np.argsort(values, kind="stable")
-    reached = np.concatenate([[0], np.cumsum(counts[order])])
+    reached = offsets_of(counts[order])
     return values[order], reached / reached[-1]
 
 

@@ -17,6 +17,7 @@ import orjson
 
 from .._base.errors import InputError, RowError
 from .._base.input_files import size_of
+from .._base.offsets import offsets_of
 from .._native.rows import PAD, Scanner
 from . import scalars
 
@@ -326,9 +327,9 @@ class _Table:
         """All rows so far."""
         column = {name: growing.done() for name, growing in self._columns.items()}
         return Rows(
-            **{name: column[name] for name in NEEDED}, offsets=_offsets(self._blocks.done()),
+            **{name: column[name] for name in NEEDED}, offsets=offsets_of(self._blocks.done()),
             output_ids=column["output_ids"] if self._any_outputs else None,
-            output_offsets=_offsets(self._output_blocks.done()) if self._any_outputs else None,
+            output_offsets=offsets_of(self._output_blocks.done()) if self._any_outputs else None,
             lines=self._all_lines(),
             others={name: scalars.column(self._rows, chunks) for name, chunks in self._others.items()},
             nested=self._nested,
@@ -362,12 +363,6 @@ class _Growing:
 
     def done(self):
         return self._array[: self._length]
-
-
-def _offsets(blocks):
-    offsets = np.zeros(len(blocks) + 1, dtype=np.int64)
-    np.cumsum(blocks, out=offsets[1:])
-    return offsets
 
 
 # -- one line, decoded by orjson ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .._base.errors import InputError, UsageError
+from .._base.offsets import offsets_of
 from .._native.rows_out import IDS, SECONDS, TEXT, WHOLE, dump
 from ..trace.columns import Columns
 
@@ -113,9 +114,7 @@ def _are_whole(times, limit) -> bool:
 
 def _cut(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Concatenated texts, and their offsets."""
-    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum([len(text) for text in texts], out=offsets[1:])
-    return np.frombuffer(b"".join(texts), dtype=np.uint8), offsets
+    return np.frombuffer(b"".join(texts), dtype=np.uint8), offsets_of([len(text) for text in texts])
 
 
 def _tails(extra, start, stop) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,7 @@ import orjson
 from .._base.errors import InputError, KvtraceError, UsageError
 from .._base.files import name_of
 from .._base.input_files import size_of
+from .._base.offsets import offsets_of
 from ..trace.columns import Columns
 from . import scalars, sidecar
 from .read_result import ReadResult
@@ -197,9 +198,8 @@ def _lists(table, key, name) -> tuple[np.ndarray, np.ndarray]:
     if not pa.types.is_integer(column.type.value_type) or any(chunk.null_count for chunk in ids):
         raise InputError(f"{name}: the column {key} does not have lists of integers.")
     blocks = np.concatenate([chunk.value_lengths().to_numpy() for chunk in chunks] or [np.empty(0, np.int64)])
-    offsets = np.concatenate([[0], np.cumsum(blocks, dtype=np.int64)])
     arrays = [chunk.to_numpy() for chunk in ids]
-    return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays or [np.empty(0, np.int64)])), offsets
+    return (arrays[0] if len(arrays) == 1 else np.concatenate(arrays or [np.empty(0, np.int64)])), offsets_of(blocks)
 
 
 def _extra(table, name) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._base.offsets import offsets_of
 from .._native.ids import DigestIndex
 from ..privacy.row_blocks import RowBlocks, joined
 from ..privacy.trace_draft import TraceDraft
@@ -76,7 +77,7 @@ class Collector:
         if self._sessions.distinct:
             _link_sessions(rows, column["session"], by_time, order)
         users = column["user"][order] if self._users.distinct else None
-        blocks = self._blocks(_offsets(column["blocks"]), column["prompts"] if self.outputs else None)
+        blocks = self._blocks(offsets_of(column["blocks"]), column["prompts"] if self.outputs else None)
         if not (order[1:] > order[:-1]).all():
             blocks = blocks.take(order)
         if self.row_counter.counts.lengths_only:
@@ -101,10 +102,6 @@ def numbers_of_digests(index: DigestIndex, digests, rows) -> np.ndarray:
         known = digests.any(axis=1)
         numbers[known] = index.add(digests[known])
     return numbers
-
-
-def _offsets(lengths) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def _link_sessions(columns: Columns, session, by_time, order) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import EmptyPrompt, LeftOut, RowError
+from .._base.offsets import offsets_of
 from .hashing import BlockHasher, context
 from .keys import Key
 from .logs.record import Record
@@ -222,7 +223,7 @@ class Encoder:
             tokens[offsets[i] : offsets[i + 1]] if row is None else np.asarray(row, dtype=np.uint32)
             for i, row in enumerate(ids)
         ]
-        return np.concatenate(rows), np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        return np.concatenate(rows), offsets_of([len(row) for row in rows])
 
     def _measure(self, requests, prompts, outputs, batch: Batch):
         counted = np.diff(outputs[1])
@@ -257,7 +258,7 @@ class Encoder:
     def _engine_digests(self, requests, roots):
         """Keyed digests of the block hashes that an engine logged."""
         rows = [self._block_hashes(r) for r in requests]
-        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+        offsets = offsets_of([len(row) for row in rows])
         values = np.concatenate(rows) if rows else np.empty(0, np.uint64)
         return self.hasher.engine_hashes((values, offsets), roots), offsets
 

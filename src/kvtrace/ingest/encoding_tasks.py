@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.offsets import offsets_of
 from .._native import ragged
 from .._native.ids import DigestIndex
 from ..privacy.numbering.run import Runner
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import offsets_of, sample_times
+from ..privacy.numbering.task_plan import sample_times
 from ..privacy.row_blocks import joined
 from .collector import numbers_of_digests
 from .encoding import Batch, Encoder, Recipe

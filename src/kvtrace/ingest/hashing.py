@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from .._base.offsets import offsets_of
 from .._native import siphash
 from ..trace.columns import TAILS
 from .keys import Key
@@ -117,4 +118,4 @@ def _join(prompts, outputs, has_output):
     ]
     lengths = np.where(has_output, stops - starts + np.diff(output_offsets), 0)
     joined = np.concatenate(rows) if rows else np.empty(0, dtype=np.uint32)
-    return joined, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return joined, offsets_of(lengths)

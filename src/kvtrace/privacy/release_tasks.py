@@ -14,6 +14,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.mixing import split_mix
+from .._base.offsets import offsets_of
 from ..formats.dataset import Dataset
 from ..formats.lazy import LazyTrace
 from ..trace.columns import TAILS, Columns
@@ -23,7 +24,7 @@ from .account import StepHits
 from .allowed_fields import EXTRA
 from .numbering.run import Numbered, Runner, number
 from .numbering.store import Store
-from .numbering.task_plan import BLOCKS, Plan, counted_kind, cuts, offsets_of, sample_times
+from .numbering.task_plan import BLOCKS, Plan, counted_kind, cuts, sample_times
 from .profiles import Profile
 from .release_steps import ReleaseStep
 from .releases import drawn, left_out

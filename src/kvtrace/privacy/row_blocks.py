@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._base.offsets import offsets_of
 from .._native import ragged, sharing
 from ..trace.columns import Columns
 
@@ -60,7 +61,7 @@ class RowBlocks:
         """Leave these references out."""
         kept = np.ones(len(self.number), dtype=bool)
         kept[references] = False
-        before = np.concatenate([[0], np.cumsum(kept)])
+        before = offsets_of(kept)
         self.prompts = before[self.offsets[:-1] + self.prompts] - before[self.offsets[:-1]]
         self.number, self.offsets = self.number[kept], before[self.offsets]
 
@@ -134,7 +135,7 @@ class RowBlocks:
         if not self.has_outputs:
             return {"hash_ids": self.number.astype(np.int64), "offsets": self.offsets}
         is_prompt = np.arange(len(self.number)) < np.repeat(self.offsets[:-1] + self.prompts, np.diff(self.offsets))
-        offsets = np.concatenate([[0], np.cumsum(self.prompts)])
+        offsets = offsets_of(self.prompts)
         return {
             "hash_ids": self.number[is_prompt].astype(np.int64), "offsets": offsets,
             "output_ids": self.number[~is_prompt].astype(np.int64), "output_offsets": self.offsets - offsets,

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.offsets import offsets_of
 from .bins import Bins
 
 WINDOW = 100  # requests whose arrivals are drawn together
@@ -191,7 +192,7 @@ def _thinned_events(starts, gaps, batch, max_events):
     for start, stop in pairwise(starts):
         order = start + np.lexsort((batch[start:stop], gaps[start:stop]))
         events.append(stratified_sample(order, max_events, rng))
-    return np.concatenate(events), np.cumsum([0] + [len(part) for part in events])
+    return np.concatenate(events), offsets_of([len(part) for part in events])
 
 
 def stratified_sample(members: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import InputError
+from .._base.offsets import offsets_of
 from .._native.attach import FULL_KINDS, Growth
 from .arrivals import ArrivalClock, shuffled
 from .draft import Draft
@@ -78,7 +79,7 @@ class AttachStream:
             drawn["continues"],
         )
         return Draft(
-            arrival=self._clock.take(rows), offsets=np.concatenate([[0], np.cumsum(length)]), blocks=blocks, tail=tail,
+            arrival=self._clock.take(rows), offsets=offsets_of(length), blocks=blocks, tail=tail,
             output_length=self._outputs.deal(drawn["input_length"], drawn["type"]), session=session, parent=parent,
             extra=self._extra(drawn),
         )  # fmt: skip

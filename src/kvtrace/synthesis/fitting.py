@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from .._base.errors import InputError
+from .._base.offsets import offsets_of
 from .._native import attach
 from ..trace.trace import Trace
 from .arrivals import Pace, stratified_sample
@@ -106,7 +107,7 @@ def _windows(records, rows):
     order = np.lexsort((*(records[name] for name in reversed(COLUMNS)), window))
     rng = np.random.default_rng(0)
     selected = [stratified_sample(order[start:stop], max_records, rng) for start, stop in pairwise(ends)]
-    return np.concatenate(selected), np.cumsum([0] + [len(part) for part in selected]), np.diff(ends)
+    return np.concatenate(selected), offsets_of([len(part) for part in selected]), np.diff(ends)
 
 
 def _outputs(length, output, which, types):

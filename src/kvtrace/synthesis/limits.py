@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._base.offsets import offsets_of
 from .draft import Draft
 
 
@@ -33,7 +34,7 @@ def within(draft: Draft, block_size: int, min_tokens: int | None, max_tokens: in
 
 def _with_new_blocks(draft, prefix, blocks, tail):
     """Rows with the first `prefix` of their blocks, followed by new blocks up to `blocks`."""
-    offsets = np.concatenate([[0], np.cumsum(blocks)])
+    offsets = offsets_of(blocks)
     place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], blocks)  # position of each block in its path
     old = place < np.repeat(prefix, blocks)
     numbers = np.empty(len(place), dtype=np.int32)

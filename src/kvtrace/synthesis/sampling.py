@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._base.errors import InputError, UsageError
+from .._base.offsets import offsets_of
 from .._native.ids import number_rows
 from ..trace.columns import Columns
 from ..trace.trace import Trace
@@ -198,22 +199,19 @@ def joined(drafts: list[Draft]) -> Draft:
     """Concatenate consecutive chunks of one stream."""
     if len(drafts) == 1:
         return drafts[0]
-    starts = np.cumsum([0] + [len(draft.blocks) for draft in drafts])
-    offsets = [draft.offsets[1:] + start for draft, start in zip(drafts, starts, strict=False)]
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(draft, name) for draft in drafts])
         for name in ("arrival", "blocks", "tail", "output_length", "session", "parent")
     }
     extra = {name: np.concatenate([draft.extra[name] for draft in drafts]) for name in drafts[0].extra}
-    return Draft(**columns, offsets=np.concatenate([[0], *offsets]), extra=extra)
+    offsets = offsets_of(np.concatenate([draft.path_blocks for draft in drafts]))
+    return Draft(**columns, offsets=offsets, extra=extra)
 
 
 def _merged(parts: list[Draft], model, knobs, rng) -> Columns:
     """Merge parallel streams by arrival time."""
-    rows, blocks = (
-        np.cumsum([0, *sizes]) for sizes in ([len(part) for part in parts], [_block_count(p) for p in parts])
-    )
-    sessions = np.cumsum([0] + [int(part.session.max(initial=-1)) + 1 for part in parts])
+    rows, blocks = offsets_of([len(part) for part in parts]), offsets_of([_block_count(part) for part in parts])
+    sessions = offsets_of([int(part.session.max(initial=-1)) + 1 for part in parts])
     if blocks[-1] >= 1 << 31:
         raise UsageError("a sample of this size has more than 2^31 blocks. Try fewer requests.")
     merged = joined([
@@ -230,7 +228,7 @@ def _merged(parts: list[Draft], model, knobs, rng) -> Columns:
     place[order] = np.arange(len(order))
     parent = np.where(merged.parent < 0, -1, place[merged.parent])[order]
     rows_in_order = Draft(
-        merged.arrival[order], np.concatenate([[0], np.cumsum(merged.path_blocks[order])]), ids, merged.tail[order],
+        merged.arrival[order], offsets_of(merged.path_blocks[order]), ids, merged.tail[order],
         merged.output_length[order], merged.session[order], parent,
         {name: column[order] for name, column in merged.extra.items()},
     )  # fmt: skip
@@ -272,7 +270,7 @@ def _without_tails(draft, block_size):
     partial = draft.tail < block_size
     keep = np.ones(len(draft.blocks), dtype=bool)
     keep[draft.offsets[1:][partial] - 1] = False
-    return np.concatenate([[0], np.cumsum(draft.path_blocks - partial)]), draft.blocks[keep]
+    return offsets_of(draft.path_blocks - partial), draft.blocks[keep]
 
 
 def _unit(gap_ms, knobs):

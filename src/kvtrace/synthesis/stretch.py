@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._base.errors import InputError, UsageError
+from .._base.offsets import offsets_of
 from .._native import stretch as kernel
 from .draft import Draft
 
@@ -74,8 +75,7 @@ def stretched(
     )  # depth -> core blocks down to it after scaling
     partial = (unique_count == 0) & (draft.tail < state.block_size)
     is_lost = partial & (end[core_count] == end[np.maximum(core_count - 1, 0)])
-    offsets = np.zeros(len(draft) + 1, dtype=np.int64)
-    np.cumsum(end[core_count] + is_lost + scaled(unique_count, prompt_len), out=offsets[1:])
+    offsets = offsets_of(end[core_count] + is_lost + scaled(unique_count, prompt_len))
     if state.fresh + int(offsets[-1]) >= NUMBERS:
         raise InputError("the stretched sample would have more than 2^31 blocks. Try fewer requests.")
     state.make_room(min(int(core_count.sum()), int(np.count_nonzero(core)) * roots))

@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from .._base.errors import InputError
+from .._base.offsets import offsets_of
 from .._native import tree as kernel
 from ..trace.prefix_forest import Chains, Forest, forest
 from ..trace.trace import Trace
@@ -258,7 +259,7 @@ def _shared(trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     length[last[alone]] = trace.block_size
     visits -= np.bincount(last[alone], minlength=trace.distinct)
     # a block has at most as many visits as its parent, so the core blocks of a prompt are its first blocks
-    counted = np.concatenate([[0], np.cumsum(visits[trace.hash_ids] >= 2)])
+    counted = offsets_of(visits[trace.hash_ids] >= 2)
     core_blocks = counted[trace.offsets[1:]] - counted[trace.offsets[:-1]]
     core_blocks[rows[alone]] -= visits[last[alone]] >= 2
     return visits, length, core_blocks

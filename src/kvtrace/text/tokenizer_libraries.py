@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import InputError
+from .._base.offsets import offsets_of
 from . import preload
 from .tokenizer_files import TokenizerFiles
 
@@ -181,8 +182,7 @@ os.register_at_fork(before=_finish_loading)
 
 def _flat(rows):
     """All ids end to end, and the offsets of the lists."""
-    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    offsets = offsets_of([len(row) for row in rows])
     ids = np.fromiter((token for row in rows for token in row), dtype=np.uint32, count=offsets[-1])
     return ids, offsets
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.offsets import offsets_of
 from .columns import Columns, replace_columns
 from .trace import Trace
 
@@ -22,7 +23,7 @@ def toy(*prompts: str, block_size: int = 1, gap_ms: float = 1.0) -> Trace:
     blocks = np.array([len(row) for row in ids], dtype=np.int64)
     columns = Columns(
         np.arange(len(ids)) * gap_ms, blocks * block_size, np.ones(len(ids)),
-        np.array([block for row in ids for block in row], dtype=np.int64), np.concatenate([[0], np.cumsum(blocks)]),
+        np.array([block for row in ids for block in row], dtype=np.int64), offsets_of(blocks),
     )  # fmt: skip
     return Trace.from_columns(columns, block_size=block_size)
 
@@ -114,8 +115,7 @@ class TraceBuilder:
 
 
 def _join_offsets(arrays):
-    ends = np.cumsum([0] + [offsets[-1] for offsets in arrays])
-    return np.concatenate([[0]] + [offsets[1:] + end for offsets, end in zip(arrays, ends[:-1], strict=True)])
+    return offsets_of(np.concatenate([np.diff(offsets) for offsets in arrays]))
 
 
 def _join_optional(chunks, name):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.offsets import offsets_of
 from .columns import replace_columns
 from .invariants import expected_blocks, expected_output_blocks
 from .normalise import normalise
@@ -64,8 +65,7 @@ def _output_blocks(trace, size, factor):
 
 def _last_ids(ids, offsets, blocks, within, factor):
     """The last id of each group, and their offsets; `within` blocks of a row's first group are in another column."""
-    folded = np.zeros(len(offsets), dtype=np.int64)
-    np.cumsum(blocks, out=folded[1:])
+    folded = offsets_of(blocks)
     group = np.arange(folded[-1]) - np.repeat(folded[:-1], blocks)  # reference -> its group in the row, from 0
     last = np.repeat(offsets[:-1] - within, blocks) + (group + 1) * factor - 1
     return ids[np.minimum(last, np.repeat(offsets[1:], blocks) - 1)], folded

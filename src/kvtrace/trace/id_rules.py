@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from .._base.offsets import offsets_of
 from .._native import ids
 from .columns import Columns
 from .invariants import BrokenRule
@@ -47,8 +48,7 @@ class _Walk:
             self.place = np.concatenate([self.place, _counting(output) + full[row]])[order]
             self.is_output = np.repeat([False, True], [len(self.row), len(row)])[order]
             self.row = np.concatenate([self.row, row])[order]
-        self.starts = np.zeros(len(columns) + 1, dtype=np.int64)
-        np.cumsum(prompt + output, out=self.starts[1:])
+        self.starts = offsets_of(prompt + output)
         self.number, self.distinct = ids.renumber(self.ids)
 
     def rows(self, unreadable: np.ndarray) -> np.ndarray:

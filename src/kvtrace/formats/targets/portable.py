@@ -12,6 +12,7 @@ import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.files import SUFFIXES
+from ..._base.offsets import offsets_of
 from ...trace.columns import replace_columns
 from ...trace.normalise import normalise
 from ...trace.trace import Trace
@@ -67,7 +68,7 @@ def _complete_tails(columns, trace, losses) -> bool:
     missing = trace.input_length % trace.block_size != 0
     count = int(missing.sum())
     columns.hash_ids = np.insert(columns.hash_ids, columns.offsets[1:][missing], trace.distinct + np.arange(count))
-    columns.offsets = columns.offsets + np.concatenate([[0], np.cumsum(missing)])
+    columns.offsets = columns.offsets + offsets_of(missing)
     losses.add(
         count,
         "dropped tail block got a new id.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..._base.offsets import offsets_of
 from .blocks import RequestBlocks
 from .id_numbers import IdNumbers
 from .source import IdPiece
@@ -60,4 +61,4 @@ def _no_outputs(blocks: RequestBlocks) -> tuple[np.ndarray, np.ndarray]:
 
 def _joined(numbers, offsets) -> tuple[np.ndarray, np.ndarray]:
     lengths = np.concatenate([np.diff(piece) for piece in offsets])
-    return np.concatenate(numbers), np.concatenate([[0], np.cumsum(lengths)])
+    return np.concatenate(numbers), offsets_of(lengths)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.offsets import offsets_of
 from ...trace.columns import Columns, replace_columns
 from ..row_blocks import RowBlocks
 from ..steps import coarsened
-from .task_plan import Plan, offsets_of
+from .task_plan import Plan
 
 NS_PER_MS = 1_000_000
 COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets")

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.offsets import offsets_of
 from ..._native import ids as numbering
 from ..._native import ragged
 from ..row_blocks import RowBlocks
-from .task_plan import ALONE, MANY, Plan, firsts_of, offsets_of, shard_of
+from .task_plan import ALONE, MANY, Plan, firsts_of, shard_of
 
 ROWS = ("time", "input_length", "output_length")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..._base.offsets import offsets_of
 from ..._native import ids as numbering
-from .task_plan import MANY, Plan, firsts_of, numbers_of, offsets_of
+from .task_plan import MANY, Plan, firsts_of, numbers_of
 
 TAIL = 2**62  # in place of a contributor: unique tail blocks
 

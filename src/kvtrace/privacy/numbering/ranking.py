@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..._base.offsets import offsets_of
 from ..release_steps import ReleaseStep
 from ..row_blocks import RowBlocks
-from .task_plan import Plan, offsets_of
+from .task_plan import Plan
 
 
 def rank(plan: Plan, number: int) -> dict[str, int]:

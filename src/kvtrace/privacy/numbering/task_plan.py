@@ -9,6 +9,7 @@ import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.mixing import split_mix
+from ..._base.offsets import offsets_of
 from ..._native.ids import DigestIndex
 from ..profiles import Profile
 from .store import Store
@@ -102,7 +103,7 @@ def sums_before(counts: Sequence[int]) -> list[int]:
     >>> sums_before([3, 1, 2])
     [0, 3, 4]
     """
-    return [0, *np.cumsum(counts).tolist()][:-1]
+    return offsets_of(counts)[:-1].tolist()
 
 
 def numbers_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -124,11 +125,6 @@ def shard_of(digests: np.ndarray, shards: int) -> np.ndarray:
     array([2, 0])
     """
     return ((digests[:, 0] >> np.uint64(32)) * np.uint64(shards) >> np.uint64(32)).astype(np.int64)
-
-
-def offsets_of(lengths) -> np.ndarray:
-    """The offsets of consecutive rows of these lengths."""
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
 
 
 def firsts_of(numbers) -> np.ndarray:

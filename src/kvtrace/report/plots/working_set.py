@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ..._base.offsets import offsets_of
 from ...trace.trace import first_seen
 from .plot import NO_DURATION, Axis, Panel, Plot, Series, Study, time_bins, time_unit
 
@@ -27,7 +28,7 @@ def plot(study: Study) -> Plot:
     which, middle, unit, ms = time_bins(trace, WINDOWS)
     length = duration / WINDOWS
     ends = np.searchsorted(which, np.arange(WINDOWS + 1))  # window -> its first request; rows are in time order
-    seen = np.concatenate([[0], np.cumsum(first_seen(trace))])[trace.offsets]
+    seen = offsets_of(first_seen(trace))[trace.offsets]
     inside = [np.unique(trace.hash_ids[trace.offsets[a] : trace.offsets[b]]).size for a, b in pairwise(ends)]
     series = [
         Series("cumulative", np.arange(WINDOWS + 1) * length / ms, seen[ends], 0),

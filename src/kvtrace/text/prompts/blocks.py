@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..._base.errors import InputError, UsageError
+from ..._base.offsets import offsets_of
 from ...trace.trace import Trace
 
 
@@ -73,7 +74,7 @@ def _with_own_tails(ids, offsets, has_tail):
     """The ids with a new id at the end of each row that has a tail."""
     new_ids = (int(ids.max()) + 1 if len(ids) else 0) + np.arange(int(has_tail.sum()))
     with_tails = np.insert(ids, offsets[1:][has_tail], new_ids)
-    return with_tails, offsets + np.concatenate([[0], np.cumsum(has_tail)])
+    return with_tails, offsets + offsets_of(has_tail)
 
 
 def _sizes(ids, offsets, lengths, block_size, names):

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..._base.errors import InputError
+from ..._base.offsets import offsets_of
 from .blocks import PromptBlocks
 from .words import WordList
 
@@ -82,8 +83,8 @@ class PromptBuilder:
         drawn = rng.integers(len(self.words.texts), size=START_WORDS + longest + 1)
         characters = np.array([len(text) for text in self.words.texts])
         self._long_text = "".join([self.words.texts[word] for word in drawn.tolist()])
-        self._characters = np.concatenate([[0], np.cumsum(characters[drawn])])
-        self._tokens = np.concatenate([[0], np.cumsum(self.words.tokens[drawn])])
+        self._characters = offsets_of(characters[drawn])
+        self._tokens = offsets_of(self.words.tokens[drawn])
 
     def _spell(self, block):
         """A block's text: separator, head, an excerpt of the long text, and words of one token for the rest."""

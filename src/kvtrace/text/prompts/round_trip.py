@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..._base.errors import InputError, UsageError
+from ..._base.offsets import offsets_of
 from ..tokenizers import Tokenizer, load
 from .blocks import PromptBlocks
 from .builder import PromptBuilder
@@ -82,8 +83,7 @@ def hashes_to_texts(
     lengths = np.asarray(input_lengths, dtype=np.int64).reshape(-1)
     if len(rows) != len(lengths):
         raise InputError(f"{len(rows):,} rows of ids, but {len(lengths):,} input lengths. Each row needs one length.")
-    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    offsets = offsets_of([len(row) for row in rows])
     flat = [block for row in rows for block in row]
     number: dict[int, int] = {}  # given id -> 0, 1, 2, ...
     ids = np.array([number.setdefault(block, len(number)) for block in flat], dtype=np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..._base.offsets import offsets_of
 from .blocks import PromptBlocks
 
 
@@ -58,5 +59,5 @@ class Verifier:
         keys = (blocks.parent[order], blocks.size[order], self._sum_of[order])
         same = np.logical_and.reduce([key[1:] == key[:-1] for key in keys]) if len(order) > 1 else np.zeros(0, bool)
         has_twin[order[1:][same]] = has_twin[order[:-1][same]] = True
-        doubtful = np.concatenate([[0], np.cumsum(has_twin[blocks.ids])])[blocks.offsets]
+        doubtful = offsets_of(has_twin[blocks.ids])[blocks.offsets]
         return int((self._is_exact & (np.diff(doubtful) == 0)).sum())
