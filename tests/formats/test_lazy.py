@@ -215,11 +215,11 @@ def test_reuse_times_and_distances_are_those_of_the_plain_lists(trace):
 
 WRONG = {
     "times fall": (dict(timestamp=[0, 2, 1]), "row 2: the timestamp is less than"),
-    "times begin later": (dict(timestamp=[1, 2, 3]), "do not start at 0"),
+    "times begin later": (dict(timestamp=[1, 2, 3]), "the first timestamp is not 0"),
     "ids not numbered": (dict(hash_ids=[0, 1, 0, 3, 2]), "row 1: ids do not count 0, 1, 2"),
     "ids that the manifest lacks": (dict(hash_ids=[0, 1, 0, 2, 1]), None),
     "a parent that comes later": (dict(parent=[-1, 2, -1]), "row 1: the parent is not an earlier row"),
-    "lengths that do not fit": (dict(input_length=[2, 2, 5]), "row 2: 1 hash_ids for 5 tokens"),
+    "lengths that do not fit": (dict(input_length=[2, 2, 5]), "row 2: 1 hash_id for 5 tokens"),
 }
 
 

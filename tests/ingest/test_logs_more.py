@@ -524,7 +524,7 @@ def test_no_engine_hash_is_in_the_output(tmp_path, format):
     (tmp_path / "log.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
     out = tmp_path / "out"
     out.mkdir()
-    kvtrace.write(kvtrace.anonymize(tmp_path / "log.jsonl", profile="exact"), out / f"trace.{format}", format=format)
+    kvtrace.publish(kvtrace.anonymize(tmp_path / "log.jsonl", profile="exact"), out / f"trace.{format}", format=format)
     written = b"\n".join(path.read_bytes() for path in out.iterdir())
     assert len(list(out.iterdir())) > 1  # the sidecar too
     for value in {h for row in hashes for h in row}:

@@ -224,9 +224,7 @@ def chats(count, seed):
     for number in range(count):
         messages = [{"role": "system", "content": draw.choice(["You book boats.", "You are brief."])}]
         for _ in range(draw.randint(1, 4)):
-            messages.append(
-                {"role": "user", "content": " ".join(draw.choices(["boat", "lamp", "sea"], k=5))}
-            )
+            messages.append({"role": "user", "content": " ".join(draw.choices(["boat", "lamp", "sea"], k=5))})
             messages.append({"role": "assistant", "content": draw.choice(["Yes.", "No.", "Boat 7 leaves at 9:40."])})
         yield {"id": f"chat-{number}", "messages": messages}
 

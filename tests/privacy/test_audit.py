@@ -508,7 +508,7 @@ def test_all_formats_are_audited_alike(tmp_path, name, format):
     trace = kvtrace.read(case.write(tmp_path))
     path = tmp_path / "again" / name
     path.parent.mkdir()
-    kvtrace.write(trace, path, format=None if name.endswith("parquet") else format, first_id=3)
+    unaudited.write(trace, path, format=None if name.endswith("parquet") else format, first_id=3)
     assert flagged(kvtrace.audit(path)) == {"k_sharing": "FAIL"}
     path = path.rename(tmp_path / "temporary")  # as a file that has no name yet, and its sidecar in memory
     said = describe(trace, block_size=trace.block_size, tail=trace.tail, first_id=3, meta=trace.meta)
@@ -519,7 +519,7 @@ def test_parquet_columns_that_a_trace_does_not_read_are_looked_at(tmp_path):
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     trace = kvtrace.read(Case().write(tmp_path))
-    kvtrace.write(trace, tmp_path / "t.parquet")
+    unaudited.write(trace, tmp_path / "t.parquet")
     whole = pq.read_table(tmp_path / "t.parquet")
     for column, level in (
         (pa.array([CANARY] * 24), "FAIL"),
@@ -789,7 +789,7 @@ def test_what_is_anonymised_passes_and_names_nobody(tmp_path, name):
     log, tiny = tmp_path / "log.jsonl", str(Path(__file__).parents[1] / "data/tokenizers/tiny")
     log.write_text("".join(json.dumps(row) + "\n" for row in LOG))
     trace = kvtrace.anonymize(log, tokenizer=tiny, use_template=False, block_size=16, profile=name)
-    kvtrace.write(trace, tmp_path / "t.jsonl")
+    assert kvtrace.publish(trace, tmp_path / "t.jsonl").audit.publishable
     found = kvtrace.audit(tmp_path / "t.jsonl")
     assert found.publishable, [(f.name, f.sentence) for f in found.findings if f.level == "FAIL"]
     assert CANARY not in json.dumps(found.to_dict())

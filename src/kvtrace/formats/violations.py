@@ -15,7 +15,7 @@ from typing import Any
 from .._base.errors import InputError, RowError
 from .._base.files import name_of
 from ..trace.id_rules import broken_id_rules
-from ..trace.invariants import BrokenRule, broken_rules, likely_tail
+from ..trace.invariants import BrokenRule, broken_parents, broken_rules, likely_tail
 from .block_size import settle
 from .read_result import ReadResult
 from .reading import read_columns
@@ -151,4 +151,5 @@ def _broken_rules(result: ReadResult, block_size: int | None, tail: str) -> Iter
     first_id = 0 if result.sidecar is None else result.sidecar.first_id
     yield from broken_id_rules(result.columns, block_size, tail, first_id=first_id)
     yield BrokenRule("parents", result.lost_parents, "the parent is not in the file.")
+    yield from broken_parents(result.columns)
     yield BrokenRule("chat ids", result.repeated, "an earlier row has the same chat_id.")

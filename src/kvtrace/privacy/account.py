@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..trace.hits import Hits
-from ..trace.meta import CostSection, Meta, ReleaseSection
+from ..trace.meta import Claims, CostSection, ReleaseSection
 from .contributors import Contributors
 from .profiles import Profile
 from .release_steps import ReleaseStep
@@ -51,6 +51,6 @@ class Account:
         self.steps.append(StepHits(step, draft.hits()))
 
     @property
-    def meta(self) -> Meta:
+    def meta(self) -> Claims:
         """The keys of a sidecar that declare a profile."""
         return {"profile": self.profile.name, "release": self.describe()}

@@ -46,6 +46,10 @@ def broken_rules(columns: Columns, block_size: int | None, tail: str) -> Iterato
     yield BrokenRule("times", np.flatnonzero(~np.isfinite(time)), "the timestamp is not finite.")
     yield BrokenRule("times", np.flatnonzero(time[:1] != 0), "the first timestamp is not 0.")
     yield BrokenRule("times", 1 + np.flatnonzero(time[1:] < time[:-1]), "the timestamp is less than in the row before.")
+
+
+def broken_parents(columns: Columns) -> Iterator[BrokenRule]:
+    """The rule for parents, if there are any: they come earlier."""
     if (parent := columns.parent) is not None:
         later = np.flatnonzero(parent >= np.arange(len(parent)))
         yield BrokenRule("parents", later, "the parent is not an earlier row.")
@@ -66,7 +70,7 @@ def require_rows(columns: Columns, block_size: int, tail: str, hints: Mapping[st
     for name, values in (named | {f"extra column {name!r}": values for name, values in columns.extra.items()}).items():
         if values is not None and values.shape != (rows,):
             raise InputError(f"{name} has {values.size:,} values, but there are {rows:,} requests.")
-    for rule in broken_rules(columns, block_size, tail):
+    for rule in (*broken_rules(columns, block_size, tail), *broken_parents(columns)):
         if len(rule.rows):
             row = int(rule.rows[0])
             raise InputError(f"row {row}: {rule.message_of(row)}{hints.get(rule.rule, '')}")

@@ -6,7 +6,7 @@ The keys that describe the file itself (`block_size`, `requests`, `format`, ...)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 
 class LogSection(TypedDict, total=False):
@@ -26,14 +26,21 @@ class CostSection(TypedDict, total=False):
     block_hit_rate: float
 
 
-class ReleaseSection(TypedDict, total=False):
+class ReleaseSection(TypedDict):
     """`release`: the settings of the release profile, and what its steps cost. Maker: privacy/account.py."""
 
     settings: Mapping[str, Any]
-    k_counted: str | None  # the kind of contributors
+    k_counted: NotRequired[str | None]  # the kind of contributors
     sampled: bool
-    tenants_isolated: bool
-    costs: list[CostSection]
+    tenants_isolated: NotRequired[bool]
+    costs: NotRequired[list[CostSection]]
+
+
+class Claims(TypedDict):
+    """The sections that only an audited trace has."""
+
+    profile: str  # the release profile that the trace was audited against
+    release: ReleaseSection
 
 
 class ConvertedSection(TypedDict, total=False):
@@ -54,8 +61,8 @@ class Meta(TypedDict, total=False):
     hash: str
     session_mode: str
     prefixes: str  # only if the log has lengths but no prompts: shared prefixes are unknown
-    profile: str  # claim: the release profile that the trace was audited against
-    release: ReleaseSection  # claim
+    profile: str  # of Claims
+    release: ReleaseSection  # of Claims
     counts: dict[str, Any]  # the rows of the whole log
     figures: Mapping[str, Any]  # of the whole trace
     converted: ConvertedSection
@@ -68,7 +75,7 @@ STALE = ("counts", "figures")  # they describe the whole trace, and would reveal
 CLAIMS = ("profile", "release")  # only an audited trace has them
 
 
-def merge(meta: Mapping[str, Any] | Meta | None, sections: Meta) -> dict[str, Any]:
+def merge(meta: Mapping[str, Any] | Meta | None, sections: Meta | Claims) -> dict[str, Any]:
     """The sections of a trace with others that replace them or come after them.
 
     >>> merge({"hash": "a", "profile": "exact"}, {"profile": "strict", "client": "vllm"})

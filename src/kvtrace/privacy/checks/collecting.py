@@ -156,7 +156,7 @@ def _reuse(original, normalised):
 def sound(columns: Columns, block_size: int, tail: str) -> np.ndarray:
     """Whether each row has valid times and lengths, and as many blocks as its lengths give."""
     broken = rows_that_break(columns, block_size, tail)
-    lengths = [broken[rule] for rule in broken if rule not in ("times", "parents")]
+    lengths = [broken[rule] for rule in broken if rule != "times"]
     return np.isfinite(columns.timestamp) & ~np.any(lengths, axis=0)
 
 
