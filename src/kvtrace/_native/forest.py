@@ -6,6 +6,7 @@ Twin: tests/reference/forest.py.
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace._native.mixing import mix_once
 
 UNSEEN = -2  # parent of an id that has not appeared yet
 
@@ -173,9 +174,7 @@ def _runs(parent, visits, chain):
 def _number(key, fresh, keys, numbers):
     """The number of a key; a new key gets the number `fresh`."""
     mask: cython.ulonglong = keys.shape[0] - 1
-    slot: cython.ulonglong = key
-    slot = (slot ^ (slot >> 30)) * cython.cast(cython.ulonglong, 0xBF58476D1CE4E5B9)
-    slot = (slot ^ (slot >> 27)) & mask
+    slot: cython.ulonglong = mix_once(key) & mask
     while numbers[slot] >= 0 and keys[slot] != key:
         slot = (slot + 1) & mask
     if numbers[slot] < 0:

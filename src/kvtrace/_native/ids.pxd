@@ -1,5 +1,4 @@
 cdef _is_numbered(const long long[::1] ids)
-cdef unsigned long long _mix(unsigned long long x) noexcept nogil
 cdef _renumber_dense(const long long[::1] ids, long long[::1] number, long long[::1] out)
 cdef _renumber_sparse(const long long[::1] ids, Py_ssize_t done, long long distinct, long long[::1] keys,
                       long long[::1] numbers, long long[::1] out)

@@ -5,6 +5,7 @@ Twin: tests/reference/ids.py.
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace._native.mixing import mix
 
 MAX_DISTINCT = 2**31 - 2  # provisional ids are int32
 
@@ -64,13 +65,6 @@ def _larger(keys, numbers):
     return larger_keys, larger_numbers
 
 
-def _mix(x):
-    """Spread the bits of an id over the table (the finaliser of SplitMix64)."""
-    x = (x ^ (x >> 30)) * cython.cast(cython.ulonglong, 0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> 27)) * cython.cast(cython.ulonglong, 0x94D049BB133111EB)
-    return x ^ (x >> 31)
-
-
 def _renumber_dense(ids, number, out):
     i: cython.Py_ssize_t
     distinct: cython.longlong = 0
@@ -91,7 +85,7 @@ def _renumber_sparse(ids, done, distinct, keys, numbers, out):
     room: cython.longlong = keys.shape[0] // 2
     with cython.nogil:
         while i < ids.shape[0]:
-            slot = _mix(cython.cast(cython.ulonglong, ids[i])) & mask
+            slot = mix(cython.cast(cython.ulonglong, ids[i])) & mask
             while numbers[slot] >= 0 and keys[slot] != ids[i]:
                 slot = (slot + 1) & mask
             if numbers[slot] < 0:
@@ -111,7 +105,7 @@ def _place(keys, numbers, into_keys, into_numbers):
     mask: cython.ulonglong = into_keys.shape[0] - 1
     with cython.nogil:
         for i in range(keys.shape[0]):
-            slot = _mix(cython.cast(cython.ulonglong, keys[i])) & mask
+            slot = mix(cython.cast(cython.ulonglong, keys[i])) & mask
             while into_numbers[slot] >= 0:
                 slot = (slot + 1) & mask
             into_keys[slot] = keys[i]

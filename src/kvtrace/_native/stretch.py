@@ -6,6 +6,7 @@ the first of them, so memory grows with the core, not with the rows. Twin: tests
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace._native.mixing import mix_once
 
 
 def core_blocks(blocks, offsets, core):
@@ -59,12 +60,10 @@ def moved(keys, firsts, slots):
 def _slot(key, keys):
     """The slot of a key, or the empty slot to put it."""
     mask: cython.ulonglong = keys.shape[0] - 1
-    mixed: cython.ulonglong = cython.cast(cython.ulonglong, key)
-    mixed = (mixed ^ (mixed >> 30)) * cython.cast(cython.ulonglong, 0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> 27)) & mask
-    while keys[mixed] >= 0 and keys[mixed] != key:
-        mixed = (mixed + 1) & mask
-    return mixed
+    slot: cython.ulonglong = mix_once(cython.cast(cython.ulonglong, key)) & mask
+    while keys[slot] >= 0 and keys[slot] != key:
+        slot = (slot + 1) & mask
+    return slot
 
 
 def _core_blocks(blocks, offsets, core, counts):

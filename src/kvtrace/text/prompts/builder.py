@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..._base.errors import InputError
+from ..._base.mixing import FIRST, GAMMA, SECOND, mix_number
 from ..._base.offsets import offsets_of
 from .blocks import PromptBlocks
 from .words import WordList
@@ -68,7 +69,7 @@ class PromptBuilder:
         """The words that spell the block's rank among its siblings, least significant digit first."""
         alphabet = self.words.wide if self._is_wide[block] else self._narrow
         base, rank, max_rank = len(alphabet), int(self.blocks.rank[block]), int(self.blocks.siblings[block]) - 1
-        shift = _mix(self._seed, int(self.blocks.parent[block]) + 1)  # so that families start with different words
+        shift = _drawn(self._seed, int(self.blocks.parent[block]) + 1)  # so that families start with different words
         head = []
         while max_rank and len(head) < room:  # as many digits as the greatest rank has
             head.append(alphabet[(rank + shift) % base])
@@ -96,7 +97,7 @@ class PromptBuilder:
             room -= 1
         head = self._head(block, room)
         room -= len(head)
-        mixed = _mix(self._seed ^ 0x5EED, block)
+        mixed = _drawn(self._seed ^ 0x5EED, block)
         start = mixed % START_WORDS
         stop = int(np.searchsorted(self._tokens, self._tokens[start] + room, side="right")) - 1
         rest = room - int(self._tokens[stop] - self._tokens[start])
@@ -111,9 +112,6 @@ def _can_spell(rank, base, size):
     return rank < np.power(float(base), np.minimum(size, 64))
 
 
-def _mix(seed, number):
-    """A pseudo-random number (the finaliser of SplitMix64)."""
-    value = (seed * 0x9E3779B97F4A7C15 + number * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) & (2**64 - 1)
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
-    return value ^ (value >> 31)
+def _drawn(seed, number):
+    """A pseudo-random number for each pair of a seed and a number."""
+    return mix_number(seed * GAMMA + number * FIRST + SECOND)
