@@ -78,7 +78,7 @@ class PartitionEncoder:
         prompts = _concatenated([np.diff(batch.offsets) for batch in batches])
         outputs = None
         if self.encoder.recipe.outputs:
-            outputs = _concatenated([np.diff(batch.output_offsets) for batch in batches])
+            outputs = _concatenated([_output_blocks(batch) for batch in batches])
         digests = np.concatenate([np.empty((0, 2), np.uint64), *map(_digests_of, batches)])
         offsets = offsets_of(prompts if outputs is None else prompts + outputs)
         types = [kind for batch in batches for kind in batch.type]
@@ -205,7 +205,12 @@ def _digests_of(batch: Batch) -> np.ndarray:
     """The digests of each row, its prompt's and then its output's."""
     if batch.output_digests is None:
         return batch.digests
-    return joined((batch.digests, np.diff(batch.offsets)), (batch.output_digests, np.diff(batch.output_offsets)))
+    return joined((batch.digests, np.diff(batch.offsets)), (batch.output_digests, _output_blocks(batch)))
+
+
+def _output_blocks(batch: Batch) -> np.ndarray:
+    """The number of blocks of each output."""
+    return np.zeros(len(batch), np.int64) if batch.output_offsets is None else np.diff(batch.output_offsets)
 
 
 def _without_digests(batch: Batch) -> Batch:

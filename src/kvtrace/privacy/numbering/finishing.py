@@ -41,7 +41,7 @@ def finish(plan: Plan, number: int) -> dict[str, Any]:
                 for name in ("session", "session_previous", "session_turns"):
                     values = sessions.setdefault(name, np.empty(len(links["sessions_by_shard"]), dtype=np.int64))
                     values[place] = resolved[name, start:stop]
-    segments = blocks.segments()
+    segments: dict[str, Any] = dict(blocks.segments())
     segments |= {name: ids[segments[name]] for name in ("hash_ids", "output_ids") if name in segments}
     columns = Columns(
         timestamp=_timestamp(plan, rows["time"]),
