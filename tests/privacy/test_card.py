@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -248,6 +249,12 @@ def test_the_audit_of_publish_counts_the_contributors_of_the_release(tmp_path):
         "users", True,
     ]  # fmt: skip
     assert "contributor" not in (tmp_path / "t.jsonl").read_text()
+
+
+def test_a_pickled_release_has_no_contributors():
+    done = release(toy("0", "0", block_size=16), PROFILES["standard"], users=np.array([5, 6]))
+    again = pickle.loads(pickle.dumps(done.trace))
+    assert again == done.trace and done.trace.account is not None and again.account is None
 
 
 def test_a_trace_without_a_profile_is_not_published(tmp_path):

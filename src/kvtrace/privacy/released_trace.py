@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..trace.trace import Trace
 
@@ -14,3 +14,7 @@ class ReleasedTrace(Trace):
     """A Trace as `release` and `anonymize` return it. Parts and conversions of it are plain Traces."""
 
     account: Account | None = None  # in memory only: contributors are never written
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What pickle writes: all but the account."""
+        return {name: value for name, value in vars(self).items() if name != "account"}
