@@ -70,8 +70,6 @@ def _engines():
 @click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
 def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
     """Simulate a prefix cache: any engine, eviction order and capacity. TRACE - is stdin."""
-    from dataclasses import replace
-
     from .._base.errors import UsageError
     from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
@@ -80,7 +78,6 @@ def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes
     from ..report.progress import RequestProgress
     from ..serving.hardware import roofline_of
     from ..serving.hardware.kv_bytes import chosen
-    from ..serving.simulations import Simulations
 
     if as_json and as_csv:
         raise UsageError("--json and --csv cannot be combined. Use one of them.")
@@ -89,11 +86,9 @@ def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes
     options["roofline"] = roofline_of(model_config, gpu_name, gpus)
     loaded = _load(trace, block_size, chain, memory, quiet, {"per_request": per_request, "over_time": over_time} | options)
     units = {"block_size": loaded.block_size, "working_set": loaded.working_set, "kv_bytes_per_token": kv_bytes}
-    skipped = leading_rows(warm_up, loaded.timestamp)
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, _user_policies():
-            done = _simulate_all(loaded, units, bar, **options)
-        done = Simulations(*([replace(one, warm_up=skipped) for one in runs] for runs in (done.runs, done.optima)))
+            done = _simulate_all(loaded, units, bar, warm_up=leading_rows(warm_up, loaded.timestamp), **options)
         if stream:
             simulation_report.write_per_request(done.runs, stream)
     values = simulation_report.to_dict(loaded, [

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from .._base.offsets import offsets_of
@@ -12,10 +9,10 @@ from .._native.ids import DigestIndex
 from ..privacy.row_blocks import RowBlocks, joined
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns
-from ..trace.meta import PREFIXES_UNKNOWN, Meta, merge
+from ..trace.meta import Meta
 from .encoding import Batch, Recipe
 from .logs.arrival_model import ArrivalModel
-from .row_counts import RowCounter
+from .row_counts import RowCounter, with_known_prefixes
 
 NS_PER_MS = 1_000_000
 
@@ -62,7 +59,7 @@ class Collector:
         for name, values in columns.items():
             self._columns.setdefault(name, []).append(values)
 
-    def finish(self, meta: Mapping[str, Any] | Meta, *, keep_order: bool) -> tuple[TraceDraft, np.ndarray | None]:
+    def finish(self, meta: Meta, *, keep_order: bool) -> tuple[TraceDraft, np.ndarray | None]:
         """All rows, sorted by time (stably) or in the log's order; and the user of each row, -1 = unknown."""
         column = {name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)}
         if self._arrival_model is not None:
@@ -80,9 +77,8 @@ class Collector:
         blocks = self._blocks(offsets_of(column["blocks"]), column["prompts"] if self.outputs else None)
         if not (order[1:] > order[:-1]).all():
             blocks = blocks.take(order)
-        if self.row_counter.counts.lengths_only:
-            meta = merge(meta, {"prefixes": PREFIXES_UNKNOWN})
-        return TraceDraft(rows, blocks, block_size=self.block_size, tail=self.tail, meta=meta), users
+        known = with_known_prefixes(meta, self.row_counter.counts)
+        return TraceDraft(rows, blocks, block_size=self.block_size, tail=self.tail, meta=known), users
 
     def _blocks(self, offsets, prompts) -> RowBlocks:
         """The blocks of all rows; the collector keeps no second reference to them."""

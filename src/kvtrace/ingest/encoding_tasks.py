@@ -11,11 +11,10 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.offsets import offsets_of
-from .._native import ragged
 from .._native.ids import DigestIndex
 from ..privacy.numbering.run import Runner
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import sample_times
+from ..privacy.numbering.task_plan import digests_of_rows, sample_times
 from ..privacy.row_blocks import joined
 from .collector import numbers_of_digests
 from .encoding import Batch, Encoder, Recipe
@@ -100,9 +99,9 @@ def _write_rows(
 ) -> dict[str, Any]:
     """Write the rows of a partition, sorted by time; returns how its blocks are distributed over time."""
     order = np.argsort(arrays["time"], kind="stable")
-    place, offsets = ragged.take(np.arange(len(digests)), offsets, order)
+    digests, offsets = digests_of_rows(digests, offsets, order)
     arrays = {name: values[order] for name, values in arrays.items()}
-    written = store.write(f"encoded/{number}", {"types": types}, **arrays, offsets=offsets, digests=digests[place])
+    written = store.write(f"encoded/{number}", {"types": types}, **arrays, offsets=offsets, digests=digests)
     times, blocks = sample_times(arrays["time"], offsets)
     first_time = int(arrays["time"][0]) if len(order) else None
     return {"times": times, "blocks": blocks, "first_time": first_time, "bytes": written}
@@ -129,21 +128,18 @@ def with_arrivals(
 
     Rows without times are in the order of the log, as the model needs them.
     """
-    index, times, sessions = DigestIndex(), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for number in range(len(encoded)):
+    index, times, sessions = DigestIndex(), [], []
+    for number, partition in enumerate(encoded):
         with store.open(f"encoded/{number}") as rows:
             times.append(rows["time"])
-            digests = None
-            if "session" in rows:
-                digests = rows["session"]
+            digests = rows["session"] if partition.has_sessions else None
             sessions.append(numbers_of_digests(index, digests, len(times[-1])))
     logged = np.concatenate(times)
     modelled = model.times_ns(logged, np.concatenate(sessions))
     if modelled is logged:
         return encoded
-    stops = np.cumsum([len(part) for part in times])
-    parts = [(number, modelled[stops[number] : stops[number + 1]]) for number in range(len(encoded))]
-    moved = runner.map(Retimer(store), parts)
+    parts = np.split(modelled, np.cumsum([len(part) for part in times])[:-1])
+    moved = runner.map(Retimer(store), list(enumerate(parts)))
     return [replace(partition, **changed) for partition, changed in zip(encoded, moved, strict=True)]
 
 

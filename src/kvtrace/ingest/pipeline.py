@@ -226,8 +226,8 @@ def _released(
         done = release(draft.trace(), job.profile, **options)
         columns, tail = done.trace, done.trace.tail
     done.isolated = job.recipe.isolate_tenants
-    if not shares_prefixes(draft.meta):  # then there are no costs to report
-        done.steps, done.notes = [], []
+    if not shares_prefixes(draft.meta):
+        done.drop_costs()
     counts.unsampled = whole - len(columns)
     meta = merge(draft.meta, done.meta)
     if not done.sampled:

@@ -13,13 +13,13 @@ from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import BLOCKS, Plan, counted_kind, cuts
 from ..privacy.profiles import Profile
-from ..trace.meta import PREFIXES_UNKNOWN, Meta, merge, shares_prefixes
+from ..trace.meta import Meta, merge, shares_prefixes
 from .encoding_tasks import EncodedPartition, PartitionEncoder, RemoteEncoder, partitions_of, with_arrivals
 from .keys import Key
 from .logs import sources
 from .pipeline import no_requests_error
 from .preparation import Inputs, Job, prepare
-from .row_counts import Progress, RowCounter
+from .row_counts import Progress, RowCounter, with_known_prefixes
 
 LOG_BYTES_PER_TOKEN = 4  # a lower estimate
 MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 4 << 20, 256 << 20  # bytes of log that a task encodes
@@ -126,10 +126,10 @@ def anonymize_dataset(
         plan = _plan(job, store, encoded, partitions, task_blocks)
         spilled = {"encode": sum(partition.bytes for partition in encoded)}
         del encoded
-        meta = merge(job.meta, {"prefixes": PREFIXES_UNKNOWN} if row_counter.counts.lengths_only else {})
+        meta = with_known_prefixes(job.meta, row_counter.counts)
         made = number(plan, runner, meta, isolated=job.recipe.isolate_tenants)
-        if not shares_prefixes(made.meta):  # then there are no costs to report
-            made.account.steps, made.account.notes = [], []
+        if not shares_prefixes(made.meta):
+            made.account.drop_costs()
         made.meta = merge(merge(made.meta, made.account.meta), {"counts": row_counter.counts.to_dict()})
         made.bytes = spilled | made.bytes
         yield AnonymizedDataset(made, row_counter.counts)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from .._base.errors import InputError, RowError
 from .._base.files import name_of
 from .._base.row_counts import Counts
+from ..trace.meta import PREFIXES_UNKNOWN, Meta, merge
 from .encoding import Batch
 
 
@@ -77,3 +79,8 @@ class RowCounter:
         self.counts.with_logged_tokens += int(logged.sum())
         self.counts.equal_to_logged += int((difference == 0).sum())
         self.counts.logged_difference += int(difference.sum())
+
+
+def with_known_prefixes(meta: Meta, counts: Counts) -> dict[str, Any]:
+    """The sections of a trace, with a note if its shared prefixes are unknown because the log has lengths only."""
+    return merge(meta, {"prefixes": PREFIXES_UNKNOWN} if counts.lengths_only else {})

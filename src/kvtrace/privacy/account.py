@@ -50,6 +50,15 @@ class Account:
         """Add a step with the hits after it."""
         self.steps.append(StepHits(step, draft.hits()))
 
+    def note_contributors(self) -> None:
+        """Add a note if the counted contributors are a weak substitute for users."""
+        if self.contributors is not None and self.contributors.warning:
+            self.notes.append(f"{self.contributors.warning}.")
+
+    def drop_costs(self) -> None:
+        """Leave out steps and notes, for a log of lengths: its requests share no blocks, so hits mean nothing."""
+        self.steps, self.notes = [], []
+
     @property
     def meta(self) -> Claims:
         """The keys of a sidecar that declare a profile."""

@@ -61,16 +61,14 @@ def release(
     >>> done.trace.hash_ids, [step.step.value for step in done.steps]
     (array([0, 1, 0, 2, 0, 3]), ['original', 'tails_unique', 'k_sharing'])
     """
-    done = Account(profile)
-    draft = TraceDraft.of(trace)
-    if not trace.is_chained and profile.coarsens:
+    done, draft = Account(profile), TraceDraft.of(trace)
+    base = trace.chained() if profile.coarsens else trace
+    if base is not trace:
         done.record(ReleaseStep.ORIGINAL, draft)
-        draft = TraceDraft.of(trace.chained())
+        draft = TraceDraft.of(base)
         done.record(ReleaseStep.CHAINED, draft)
-    chained = draft if trace.is_chained or profile.coarsens else TraceDraft.of(trace.chained())
-    release_draft(
-        draft, done, users=users, session_share=session_share, isolate=isolate, rng=rng, infer=chained.conversations
-    )
+    infer = None if base.is_chained else lambda: TraceDraft.of(base.chained()).conversations()
+    release_draft(draft, done, users=users, session_share=session_share, isolate=isolate, rng=rng, infer=infer)
     meta = merge(without_stale(trace.meta), done.meta)
     released = ReleasedTrace.from_columns(draft.columns(), block_size=draft.block_size, tail=draft.tail, meta=meta)
     released.account = done
@@ -115,8 +113,7 @@ def release_draft(
         done.contributors = share_by_k(draft, profile.k, lambda: find(profile.k_counts))
         done.record(ReleaseStep.K_SHARING, draft)
     _coarsen(draft, done)
-    if done.contributors is not None and done.contributors.warning:
-        done.notes.append(f"{done.contributors.warning}.")
+    done.note_contributors()
 
 
 def _coarsen(draft: TraceDraft, done: Account) -> None:

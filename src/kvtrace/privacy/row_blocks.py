@@ -68,10 +68,7 @@ class RowBlocks:
     def drop_outputs(self) -> None:
         """Leave out the blocks of all outputs."""
         if self.has_outputs:
-            is_output = np.arange(len(self.number)) >= np.repeat(
-                self.offsets[:-1] + self.prompts, np.diff(self.offsets)
-            )
-            self.drop(np.flatnonzero(is_output))
+            self.drop(np.flatnonzero(~self._in_prompts()))
             self.has_outputs = False
 
     def split(self, contributor: np.ndarray, k: int) -> bool:
@@ -109,12 +106,12 @@ class RowBlocks:
         return sharing.infer(self.number, self.offsets, self.prompts, tails, self.distinct)
 
     def hits(self, is_new: np.ndarray | None = None, *, outputs: bool = False) -> np.ndarray:
-        """The leading blocks of each prompt that an earlier prompt has, int64; with `outputs`, or an earlier output.
+        """The leading blocks of each prompt that an earlier prompt has, int32; with `outputs`, or an earlier output.
 
         `is_new` marks the blocks that no prompt (or output) before these rows has; without it, all are.
         """
         is_new = np.ones(self.distinct, dtype=bool) if is_new is None else is_new
-        return sharing.leading_hits(self.number, self.offsets, self.prompts, is_new, outputs).astype(np.int64)
+        return sharing.leading_hits(self.number, self.offsets, self.prompts, is_new, outputs)
 
     def first_rows(self) -> np.ndarray:
         """The first row that has each block, int32."""
@@ -134,12 +131,15 @@ class RowBlocks:
         """The blocks as columns of a trace: `hash_ids` and `offsets`, and those of outputs."""
         if not self.has_outputs:
             return {"hash_ids": self.number.astype(np.int64), "offsets": self.offsets}
-        is_prompt = np.arange(len(self.number)) < np.repeat(self.offsets[:-1] + self.prompts, np.diff(self.offsets))
-        offsets = offsets_of(self.prompts)
+        is_prompt, offsets = self._in_prompts(), offsets_of(self.prompts)
         return {
             "hash_ids": self.number[is_prompt].astype(np.int64), "offsets": offsets,
             "output_ids": self.number[~is_prompt].astype(np.int64), "output_offsets": self.offsets - offsets,
         }  # fmt: skip
+
+    def _in_prompts(self) -> np.ndarray:
+        """Whether each reference is a prompt's, not an output's."""
+        return np.arange(len(self.number)) < np.repeat(self.offsets[:-1] + self.prompts, np.diff(self.offsets))
 
 
 def joined(*segments: tuple[np.ndarray, np.ndarray]) -> np.ndarray:

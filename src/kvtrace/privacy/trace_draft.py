@@ -64,7 +64,8 @@ class TraceDraft:
 
     def hits(self) -> Hits:
         """The hits of a cache that never evicts."""
-        return sum_hits([(self.blocks.hits(), self.blocks.prompts, self.rows.input_length)], self.block_size)
+        hits = self.blocks.hits().astype(np.int64)
+        return sum_hits([(hits, self.blocks.prompts, self.rows.input_length)], self.block_size)
 
     def columns(self) -> Columns:
         """The columns, with ids by first appearance."""

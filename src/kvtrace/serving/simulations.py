@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -52,6 +52,7 @@ def simulate_all(
     routers: Iterable[str] | None = None,
     cost: StepCost | None = None,
     gap: bool = True,
+    warm_up: int = 0,
     workers: int | None = None,
     on_start: Callable[[int], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
@@ -70,6 +71,7 @@ def simulate_all(
         routers: Routers of docs/serving/instances.md; the default is round-robin.
         cost: The time of a step: the requests are served in simulated time, by one instance or more.
         gap: Also simulate the offline optimum at each capacity, for caches of one tier on one instance.
+        warm_up: The first requests, which `hits` leaves out.
         workers: Simulations at a time; the default is one per core.
         on_start: Receives the number of requests that all simulations together will serve.
         on_progress: Receives the number of requests served since its last call, from any thread.
@@ -93,19 +95,25 @@ def simulate_all(
         settings = settings_of([1], policies, engines, **common)
         _expect(on_start, trace, len(settings) * (len(tiers) if inclusive else 1))
         how: dict[str, Any] = {"exclusive": not inclusive, "on_progress": on_progress}
-        return Simulations([simulate_tiers(trace, dict(tiers), one.policy, setting=one, **how) for one in settings], [])
+        in_tiers = [simulate_tiers(trace, dict(tiers), one.policy, setting=one, **how) for one in settings]
+        return _after(warm_up, in_tiers, [])
     capacities = _default_capacities(trace, mode) if capacities is None else dict.fromkeys(capacities)
     settings = settings_of(capacities, policies, engines, **common)
     if instances or cost:
         routed = list(product(routers or ["round-robin"], settings))
         _expect(on_start, trace, len(routed))
         runs = [_on_instances(trace, one, router, instances, cost, on_progress) for router, one in routed]
-        return Simulations(runs, [])
+        return _after(warm_up, runs, [])
     bounds = list(dict.fromkeys(map(optimum_of, settings))) if gap else []
     every = list(dict.fromkeys(settings + bounds))
     _expect(on_start, trace, len(every))
     done = dict(zip(every, simulate_settings(trace, every, threads=workers, on_progress=on_progress), strict=True))
-    return Simulations([done[one] for one in settings], [done[one] for one in bounds])
+    return _after(warm_up, [done[one] for one in settings], [done[one] for one in bounds])
+
+
+def _after(warm_up: int, runs: Sequence[Simulation], optima: Sequence[Simulation]) -> Simulations:
+    """The simulations, whose counts leave out the first requests."""
+    return Simulations(*([replace(one, warm_up=warm_up) for one in group] for group in (runs, optima)))
 
 
 def _on_instances(trace: Trace, setting: Setting, router: str, instances, cost: StepCost | None, on_progress):

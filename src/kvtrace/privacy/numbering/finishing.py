@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.offsets import offsets_of
 from ...trace.columns import Columns, replace_columns
-from ..row_blocks import RowBlocks
 from ..steps import coarsened
+from .gathering import entries_of
 from .task_plan import Plan
 
 NS_PER_MS = 1_000_000
@@ -20,10 +19,8 @@ OPTIONAL = ("session", "parent", "output_ids", "output_offsets")
 def finish(plan: Plan, number: int) -> dict[str, Any]:
     """Write `finished/<number>`, the columns of its rows; returns their sums, and the last time and session."""
     with plan.store.open(f"gathered/{number}") as gathered:
-        rows = {name: gathered[name] for name in ("time", "input_length", "output_length", "blocks")}
-        by_shard, shards = gathered["by_shard"], gathered["shards"]
-        prompts = gathered["prompts"] if plan.has_outputs else None
-        blocks = RowBlocks(gathered["entry"], offsets_of(rows["blocks"]), distinct=len(by_shard), prompts=prompts)
+        rows = {name: gathered[name] for name in ("time", "input_length", "output_length")}
+        by_shard, shards, blocks = gathered["by_shard"], gathered["shards"], entries_of(plan, gathered)
         kinds = (gathered["type"], gathered.about["types"]) if plan.has_types and len(rows["time"]) else None
         carried = {name: gathered[f"carried {name}"] for name in plan.carried}
         links = {}

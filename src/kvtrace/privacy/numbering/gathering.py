@@ -12,9 +12,9 @@ import numpy as np
 
 from ..._base.offsets import offsets_of
 from ..._native import ids as numbering
-from ..._native import ragged
 from ..row_blocks import RowBlocks
-from .task_plan import ALONE, MANY, Plan, firsts_of, shard_of
+from .store import StoredArrays
+from .task_plan import ALONE, MANY, Plan, digests_of_rows, firsts_of, shard_of
 
 ROWS = ("time", "input_length", "output_length")
 
@@ -52,6 +52,13 @@ def gather(plan: Plan, number: int) -> dict[str, int]:
         **{name: values[by_shard] for name, values in arrays.items()}, **sessions,
     )  # fmt: skip
     return {"rows": len(rows["blocks"]), "bytes": written}
+
+
+def entries_of(plan: Plan, gathered: StoredArrays) -> RowBlocks:
+    """The entries of each row of a range, as `gather` wrote them."""
+    prompts = gathered["prompts"] if plan.has_outputs else None
+    offsets = offsets_of(gathered["blocks"])
+    return RowBlocks(gathered["entry"], offsets, distinct=len(gathered["by_shard"]), prompts=prompts)
 
 
 def _numbered(digests: np.ndarray, lengths: np.ndarray, prompts: np.ndarray | None) -> tuple[RowBlocks, np.ndarray]:
@@ -95,7 +102,7 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
     order = np.argsort(whole["time"], kind="stable")  # parts are in the order of the log
     digests, blocks = whole.pop("digests"), whole["blocks"]
     if not (order[1:] > order[:-1]).all():
-        digests = _taken(digests, offsets_of(blocks), order)
+        digests, _ = digests_of_rows(digests, offsets_of(blocks), order)
         whole = {name: values[order] for name, values in whole.items()}
     return whole, list(types), digests
 
@@ -106,12 +113,6 @@ def _no_rows(plan):
     words = {name: np.empty((0, 2), dtype=np.uint64) for name in ("session", "user")}
     carried = {f"carried {name}": np.empty(0, dtype=np.int64) for name in plan.carried}
     return numbers | words | carried | ({"type": np.empty(0, dtype=np.int32)} if plan.has_types else {})
-
-
-def _taken(digests, offsets, order) -> np.ndarray:
-    """The digests of the rows in another order."""
-    place, _ = ragged.take(np.arange(len(digests)), offsets, order)
-    return digests[place]
 
 
 # -- contributors ------------------------------------------------------------------------------------------------

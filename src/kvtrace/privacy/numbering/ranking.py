@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._base.offsets import offsets_of
 from ..release_steps import ReleaseStep
-from ..row_blocks import RowBlocks
+from .gathering import entries_of
 from .task_plan import Plan
 
 
@@ -14,8 +13,7 @@ def rank(plan: Plan, number: int) -> dict[str, int]:
     """Write `ranked/<number>`; returns the numbers of new blocks and sessions in the range."""
     with plan.store.open(f"gathered/{number}") as rows:
         by_shard, shards, is_tail = rows["by_shard"], rows["shards"], rows["is_tail"]
-        prompts = rows["prompts"] if plan.has_outputs else None
-        blocks = RowBlocks(rows["entry"], offsets_of(rows["blocks"]), distinct=len(by_shard), prompts=prompts)
+        blocks = entries_of(plan, rows)
         sessions = (rows["sessions_by_shard"], rows["session_shards"]) if plan.has_sessions else None
     is_new, is_first, is_first_block, tails = (np.empty(len(by_shard), dtype=bool) for _ in range(4))
     tails[by_shard] = is_tail
@@ -40,8 +38,8 @@ def rank(plan: Plan, number: int) -> dict[str, int]:
     session_ranks = np.where(new_session, np.cumsum(new_session) - 1, -1)
     written = plan.store.write(
         f"ranked/{number}", rank=ranks[by_shard].astype(np.int32),
-        **{f"hits {step.value}": values.astype(np.int32) for step, values in hits.items()},
-        **({"hits with outputs": blocks.hits(is_new, outputs=True).astype(np.int32)} if plan.has_outputs else {}),
+        **{f"hits {step.value}": values for step, values in hits.items()},
+        **({"hits with outputs": blocks.hits(is_new, outputs=True)} if plan.has_outputs else {}),
         **({} if sessions is None else {"session_rank": session_ranks[sessions[0]]}),
     )  # fmt: skip
     return {"blocks": int(is_new.sum()), "sessions": int(new_session.sum()), "bytes": written}

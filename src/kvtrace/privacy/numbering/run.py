@@ -116,8 +116,7 @@ def _record_steps(done: Account, plan: Plan, before: Sequence[StepHits], first_s
     if plan.counts != "none":
         steps[ReleaseStep.K_SHARING] = ReleaseStep.K_SHARING
         done.contributors = Contributors(np.empty(0, np.int64), plan.counts)
-        if done.contributors.warning:
-            done.notes.append(f"{done.contributors.warning}.")
+        done.note_contributors()
     done.steps = [*before, *(StepHits(step, _hits(plan, counted)) for counted, step in steps.items())]
 
 

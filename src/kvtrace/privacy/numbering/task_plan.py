@@ -10,6 +10,7 @@ import numpy as np
 from ..._base.errors import UsageError
 from ..._base.mixing import split_mix
 from ..._base.offsets import offsets_of
+from ..._native import ragged
 from ..._native.ids import DigestIndex
 from ..profiles import Profile
 from .store import Store
@@ -125,6 +126,16 @@ def shard_of(digests: np.ndarray, shards: int) -> np.ndarray:
     array([2, 0])
     """
     return ((digests[:, 0] >> np.uint64(32)) * np.uint64(shards) >> np.uint64(32)).astype(np.int64)
+
+
+def digests_of_rows(digests: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The digests of some rows, in their order, and their offsets.
+
+    >>> digests_of_rows(np.array([[1, 1], [2, 2], [3, 3]]), np.array([0, 1, 3]), np.array([1, 0]))[0].tolist()
+    [[2, 2], [3, 3], [1, 1]]
+    """
+    place, taken_offsets = ragged.take(np.arange(len(digests)), offsets, rows)
+    return digests[place], taken_offsets
 
 
 def firsts_of(numbers) -> np.ndarray:
