@@ -100,7 +100,8 @@ def in_one(path, **options):
     found = {name: getattr(made.columns, name) for name in NAMES}
     found = {name: None if values is None else values.tolist() for name, values in found.items()}
     found |= {name: values.tolist() for name, values in made.columns.extra.items()}
-    return found, json.dumps(made.meta | {"figures": figures(made.trace())}), made.released.contributors
+    counted = made.released and made.released.contributors
+    return found, json.dumps(made.meta | {"figures": figures(made.trace())}), counted
 
 
 # -- the same bytes --------------------------------------------------------------------------------------------------
@@ -208,10 +209,10 @@ def test_a_log_without_requests_is_an_error(log, tmp_path):
         in_tasks(path, tmp_path)
 
 
-def talks(count, seed):
+def talks(count, seed, **kinds):
     """Requests whose prompts often continue an earlier prompt and its output, and outputs that come again."""
     draw, earlier = random.Random(seed), [[7] * 4]
-    for row in rows(count, seed, types=False):
+    for row in rows(count, seed, types=False, **kinds):
         prompt = [*draw.choice(earlier), *(draw.randrange(3) for _ in range(draw.randrange(9)))][-40:]
         output = [draw.randrange(3) for _ in range(draw.randrange(12))]
         earlier.append(prompt + output)
@@ -256,23 +257,67 @@ def test_blocks_of_outputs_are_the_same_in_tasks(log, tmp_path, seed, changed):
         assert in_tasks(path, tmp_path, outputs=True, partitions=partitions, **changed)[:2] == expected[:2]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"keep_order": True, "profile": "exact"}, "--keep-order does not work"),
-        ({"sample_sessions": 0.5}, "kvtrace release"),
-    ],
-)
-def test_options_that_need_all_rows_in_one_process_are_refused(log, tmp_path, options, message):
-    with pytest.raises(UsageError, match=message):
-        in_tasks(log(rows(9, seed=1)), tmp_path, **options)
+WHOLE = [
+    {"keep_order": True, "profile": "exact"},
+    {"keep_order": True, "profile": "exact", "tail": "unique"},
+    {"sample_sessions": 0.5},
+    {"sample_sessions": 0.5, "tail": "dropped", "k_counts": "sessions"},
+    {"sample_sessions": 0.7, "arrivals": "rate=2/s,seed=4"},
+]
 
 
-def test_conversations_are_not_inferred_in_parts(log, tmp_path):
-    path = log(rows(9, seed=1, users=False, sessions=False))
-    with pytest.raises(UsageError, match="k-sharing needs users or sessions"):
-        in_tasks(path, tmp_path)
-    assert in_tasks(path, tmp_path, k=1)[:2] == in_one(path, k=1)[:2]
+@pytest.mark.parametrize("kinds", [{}, {"sessions": False}], ids=str)
+@pytest.mark.parametrize("changed", WHOLE, ids=str)
+def test_options_that_need_all_rows_in_one_process_give_the_same_in_tasks(log, tmp_path, changed, kinds):
+    path = log(rows(90, seed=7, **kinds))
+    expected = in_one(path, **changed)
+    for partitions in (1, 2, 7):
+        assert in_tasks(path, tmp_path, partitions=partitions, **changed)[:2] == expected[:2]
+
+
+@pytest.mark.parametrize("changed", [{}, {"profile": "strict"}, {"outputs": True}, {"sample_sessions": 0.5}], ids=str)
+def test_conversations_are_inferred_in_tasks_too(log, tmp_path, changed):
+    path = log(talks(90, seed=3, users=False, sessions=False))
+    expected = in_one(path, **changed)
+    assert expected[2].kind == "inferred"
+    for partitions in (1, 5):
+        found = in_tasks(path, tmp_path, partitions=partitions, **changed)
+        assert found[:2] == expected[:2] and found[2].contributor.tolist() == expected[2].contributor.tolist()
+
+
+@pytest.mark.parametrize("is_chained", [True, False])
+@pytest.mark.parametrize("profile", ["exact", "standard"])
+def test_hashes_of_an_engine_are_released_in_tasks_too(log, tmp_path, is_chained, profile):
+    draw = random.Random(5)
+    hashes = [[draw.choice((1, 2, 3)) for _ in range(draw.randint(1, 5))] for _ in range(50)]
+    if is_chained:
+        hashes = [[hash(tuple(names[: end + 1])) % 2**60 for end in range(len(names))] for names in hashes]
+    path = log(
+        {
+            "schema": "dynamo.request.trace.v1",
+            "event_type": "request_end",
+            "agent_context": {"session_id": f"s{time % 7}"},
+            "request": {
+                "request_received_ms": 1900000000000 + 40 * (time // 2),
+                "output_tokens": 2,
+                "replay": {
+                    "trace_block_size": 16,
+                    "input_length": 16 * len(names),
+                    "input_sequence_hashes": names,
+                },
+            },
+        }
+        for time, names in enumerate(hashes)
+    )
+    options = {"profile": profile, "block_size": None}
+    expected = in_one(path, **options)
+    assert in_tasks(path, tmp_path, partitions=4, **options)[:2] == expected[:2]
+
+
+def test_a_memory_limit_holds_for_one_process_too(log, tmp_path):
+    path = log(rows(90, seed=7))
+    with pytest.raises(UsageError, match="--memory is 50 MB, but this needs at most"):
+        in_tasks(path, tmp_path, sample_sessions=0.5, memory=50_000_000)
     assert not (tmp_path / "work").exists()
 
 

@@ -1,6 +1,7 @@
 """A folder of parts is released by tasks to what the whole trace is released to in one place."""
 
 import json
+import random
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from kvtrace.privacy.profiles import profile
 from kvtrace.privacy.release_tasks import release_dataset
 from kvtrace.privacy.releases import release
 from kvtrace.trace.building import TraceBuilder
+from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 from kvtrace.trace.trace_figures import figures
 from tests.ingest.test_pipeline_tasks import Here
@@ -29,9 +31,9 @@ def folder_of(trace, path, rows=3):
     return open_dataset(path)
 
 
-def in_tasks(parts, path, chosen, *, partitions=None, users=None, share=1.0, seed=5):
+def in_tasks(parts, path, chosen, *, partitions=None, users=None, share=1.0, seed=5, **limits):
     rng = np.random.default_rng(seed)
-    options = {"users": users, "session_share": share, "rng": rng, "partitions": partitions}
+    options = {"users": users, "session_share": share, "rng": rng, "partitions": partitions} | limits
     with release_dataset(parts, chosen, runner=Here(), work=path / "work", **options) as made:
         whole = TraceBuilder()
         for columns in made.columns():
@@ -101,20 +103,55 @@ def test_a_sample_holds_the_same_sessions(tmp_path_factory, both, partitions, se
         with pytest.raises(UsageError, match=str(error)[:30]):
             in_tasks(parts, path, chosen, **options)
         return
-    if done.contributors.kind == "inferred":  # none of the users was drawn
-        with pytest.raises(UsageError, match="needs users or sessions"):
-            in_tasks(parts, path, chosen, **options)
-        return
     assert same(in_tasks(parts, path, chosen, **options), done)
 
 
-def test_what_takes_all_blocks_in_one_place_is_refused(tmp_path):
-    parts = folder_of(kvtrace.toy("0 1", "0 2", "3"), tmp_path / "t.dataset")
-    with pytest.raises(UsageError, match="needs users or sessions"):
-        in_tasks(parts, tmp_path, profile("standard"))
-    with pytest.raises(UsageError, match="cannot be inferred"):
-        in_tasks(parts, tmp_path, profile("standard", k=1), share=0.5)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.dataset"]
+WHOLE = [
+    {"profile": profile("standard")},  # conversations are inferred
+    {"profile": profile("exact"), "session_share": 0.6},
+    {"profile": profile("standard"), "session_share": 0.6, "users": np.arange(60) % 7},
+    {"profile": profile("standard", tail="dropped"), "session_share": 0.6, "users": np.arange(60) % 7},
+    {"profile": profile("standard"), "isolate": True, "users": np.arange(60) % 7},
+]
+
+
+@pytest.mark.parametrize("options", WHOLE, ids=str)
+@pytest.mark.parametrize("kind", ["plain", "outputs", "unchained", "extra"])
+def test_a_release_that_needs_all_blocks_in_one_process_is_the_same(tmp_path, kind, options):
+    parts = folder_of(_of_kind(kind), tmp_path / "t.dataset")
+    options = dict(options)
+    chosen, share = options.pop("profile"), options.get("session_share", 1.0)
+    done = release(parts.trace(), chosen, rng=np.random.default_rng(5), **options)
+    extra = {"share": share} | {name: options[name] for name in ("users", "isolate") if name in options}
+    assert same(in_tasks(parts, tmp_path, chosen, **extra), done)
+
+
+def _of_kind(kind):
+    """Sixty requests of some conversations."""
+    draw = random.Random(3)
+    columns = TraceBuilder()
+    for row in range(60):
+        ids = [draw.randrange(3) for _ in range(draw.randint(1, 4))]
+        chained = [sum((one + 1) * 4**place for place, one in enumerate(ids[: end + 1])) for end in range(len(ids))]
+        columns.add(
+            Columns(
+                np.array([100.0 * row]),
+                np.array([16 * len(ids)]),
+                np.array([16]),
+                np.array(ids if kind == "unchained" else chained),
+                np.array([0, len(ids)]),
+                output_ids=np.array([10_000 + row]) if kind == "outputs" else None,
+                output_offsets=np.array([0, 1]) if kind == "outputs" else None,
+                extra={"price": np.array([1.5 * row])} if kind == "extra" else {},
+            )
+        )
+    return Trace.from_columns(columns.columns(), block_size=16, tail="kept")
+
+
+def test_a_memory_limit_holds_for_one_process_too(tmp_path):
+    parts = folder_of(_of_kind("plain"), tmp_path / "t.dataset")
+    with pytest.raises(UsageError, match="--memory is 50 MB, but this needs at most"):
+        in_tasks(parts, tmp_path, profile("standard"), memory=50_000_000)
 
 
 def test_on_a_real_trace_parts_are_released_as_the_whole_is(shared, tmp_path):

@@ -243,7 +243,8 @@ def _in_tasks(
     with contextlib.nullcontext(LocalRunner(workers)) if runner == "local" else on_ray(ray_address, workers) as tasks:
         blocks = blocks_within(memory_bytes, tasks.workers)
         require_memory(running(tasks.workers, blocks), memory_bytes, quiet)
-        with anonymize_dataset(inputs, runner=tasks, work=work, task_blocks=blocks, **options) as done:
+        sizes = {"task_blocks": blocks, "memory": memory_bytes}
+        with anonymize_dataset(inputs, runner=tasks, work=work, **sizes, **options) as done:
             made = done.made
             written = publish(made, output, format=to, first_id=first_id, against=against, memory=memory_bytes)
             return made.figures, done.counts, made.account, written

@@ -55,7 +55,6 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
 
     import numpy as np
 
-    from .._base.errors import UsageError
     from .._base.output_files import temporary_name
     from ..privacy.numbering.bound import blocks_within, require_folder, running
     from ..privacy.numbering.local_runner import LocalRunner
@@ -64,8 +63,6 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
     from ..privacy.users import numbered
     from .large import opened, require_memory
 
-    if isolate:
-        raise UsageError("--isolate-tenants does not work on a data set. Convert it to one file and release that.")
     dataset, max_bytes = opened(trace, memory, block_size)
     require_folder(max_bytes, output)
     runner = LocalRunner(workers)
@@ -73,10 +70,10 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
     require_memory(running(runner.workers, blocks), max_bytes, quiet)
     user_numbers = None if users is None else numbered(users, len(dataset))
     work, rng = temporary_name(os.path.realpath(output)), np.random.default_rng(seed)
-    options = {"users": user_numbers, "session_share": share, "rng": rng, "task_blocks": blocks}
+    options = {"users": user_numbers, "session_share": share, "isolate": isolate, "rng": rng, "task_blocks": blocks, "memory": max_bytes}
     with release_dataset(dataset, profile, runner=runner, work=work, **options) as released:
         written = publish(released, output, memory=max_bytes, **write_options)
-        return released.account, released.figures, released.plan.block_size, written
+        return released.account, released.figures, released.block_size, written
 
 
 def _release_file(trace, output, profile, block_size, write_options, *, users, share, isolate, seed):

@@ -1,65 +1,69 @@
-"""Collect batches: number their digests as they arrive, then sort all rows by time."""
+"""Collect encoded rows: number their digests as they arrive, then sort all rows by time."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from .._base.offsets import offsets_of
 from .._native.ids import DigestIndex
-from ..privacy.row_blocks import RowBlocks, joined
+from ..privacy.row_blocks import RowBlocks
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns
-from ..trace.meta import Meta
 from .encoding import Batch, Recipe
 from .logs.arrival_model import ArrivalModel
-from .row_counts import RowCounter, with_known_prefixes
 
 NS_PER_MS = 1_000_000
 
 
 class Collector:
-    """Collects the batches of a log, in input order, and returns the rows in their final order.
+    """Collects the encoded rows of a log, in its order, and returns them in their final order.
 
-    Call `expect` with each piece that is sent to a worker, `add` with each batch that comes back, and `finish` once.
+    Call `add` with each batch (or `add_rows`), then `finish` once.
     """
 
-    def __init__(self, recipe: Recipe, max_errors: int, on_reject, arrival_model: ArrivalModel | None = None):
+    def __init__(self, recipe: Recipe, arrival_model: ArrivalModel | None = None):
         self.block_size, self.tail, self.outputs = recipe.block_size, recipe.tail, recipe.outputs
         self._arrival_model = arrival_model
-        self.row_counter = RowCounter(max_errors, on_reject)
-        self._pending: list = []  # pieces whose batches have not come back yet
         self._index, self._sessions, self._users = DigestIndex(), DigestIndex(), DigestIndex()
         self._numbers = bytearray()  # of the blocks of all rows, in the order of the log, int32
         self._columns: dict[str, list[np.ndarray]] = {}  # name -> one array a batch
         self._types: list[str | None] = []
 
-    def expect(self, piece) -> None:
-        """Note that a piece was sent to a worker."""
-        self._pending.append(piece)
+    def add(self, batch: Batch) -> None:
+        """Add the rows of a batch."""
+        self.add_rows(
+            time=batch.time_ns, input_length=batch.input_length, output_length=batch.output_length,
+            blocks=batch.prompts + batch.outputs, prompts=batch.prompts, digests=batch.all_digests(),
+            session=batch.session, user=batch.user, types=batch.type,
+        )  # fmt: skip
 
-    def add(self, batch: Batch) -> int:
-        """Add the batch of the oldest pending piece. Returns the bytes of input that are done."""
-        piece = self._pending.pop(0)
-        self.row_counter.add(batch, piece)
-        numbers, prompts = self._index.add(batch.digests), np.diff(batch.offsets)
-        blocks = prompts
-        if batch.output_digests is not None and batch.output_offsets is not None:
-            outputs = np.diff(batch.output_offsets)
-            numbers = joined((numbers, prompts), (self._index.add(batch.output_digests), outputs))
-            blocks = prompts + outputs
-        self._numbers += numbers.data
-        lengths = {"input_length": batch.input_length, "output_length": batch.output_length}
-        self._append(time=batch.time_ns, blocks=blocks, prompts=prompts, **lengths)
-        self._append(session=numbers_of_digests(self._sessions, batch.session, len(batch)))
-        self._append(user=numbers_of_digests(self._users, batch.user, len(batch)))
-        self._types.extend(batch.type)
-        return piece.done
+    def add_rows(
+        self,
+        *,
+        digests: np.ndarray,
+        session: np.ndarray | None,
+        user: np.ndarray | None,
+        types: list[str | None],
+        **columns: np.ndarray,
+    ) -> None:
+        """Add rows: the digests of their blocks, sessions and users, their types, and plain columns.
+
+        The plain columns are time, input_length, output_length, blocks (of prompt and output) and prompts (blocks).
+        """
+        self._numbers += self._index.add(digests).data
+        count = len(types)
+        self._append(session=numbers_of_digests(self._sessions, session, count))
+        self._append(user=numbers_of_digests(self._users, user, count), **columns)
+        self._types.extend(types)
 
     def _append(self, **columns):
         for name, values in columns.items():
             self._columns.setdefault(name, []).append(values)
 
-    def finish(self, meta: Meta, *, keep_order: bool) -> tuple[TraceDraft, np.ndarray | None]:
+    def finish(self, meta: Mapping[str, Any], *, keep_order: bool) -> tuple[TraceDraft, np.ndarray | None]:
         """All rows, sorted by time (stably) or in the log's order; and the user of each row, -1 = unknown."""
         column = {name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)}
         if self._arrival_model is not None:
@@ -77,8 +81,7 @@ class Collector:
         blocks = self._blocks(offsets_of(column["blocks"]), column["prompts"] if self.outputs else None)
         if not (order[1:] > order[:-1]).all():
             blocks = blocks.take(order)
-        known = with_known_prefixes(meta, self.row_counter.counts)
-        return TraceDraft(rows, blocks, block_size=self.block_size, tail=self.tail, meta=known), users
+        return TraceDraft(rows, blocks, block_size=self.block_size, tail=self.tail, meta=meta), users
 
     def _blocks(self, offsets, prompts) -> RowBlocks:
         """The blocks of all rows; the collector keeps no second reference to them."""

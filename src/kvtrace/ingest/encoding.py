@@ -16,6 +16,7 @@ import numpy as np
 
 from .._base.errors import EmptyPrompt, LeftOut, RowError
 from .._base.offsets import offsets_of
+from ..privacy.row_blocks import joined
 from .hashing import BlockHasher, context
 from .keys import Key
 from .logs.record import Record
@@ -67,6 +68,22 @@ class Batch:
 
     def __repr__(self):  # tracebacks with local variables must not show times or lengths
         return f"Batch({len(self)} requests, {len(self.rejects)} rejects)"
+
+    @property
+    def prompts(self) -> np.ndarray:
+        """The number of blocks of each prompt."""
+        return np.diff(self.offsets)
+
+    @property
+    def outputs(self) -> np.ndarray:
+        """The number of blocks of each output."""
+        return np.zeros(len(self), np.int64) if self.output_offsets is None else np.diff(self.output_offsets)
+
+    def all_digests(self) -> np.ndarray:
+        """The digests of each row, its prompt's and then its output's."""
+        if self.output_digests is None:
+            return self.digests
+        return joined((self.digests, self.prompts), (self.output_digests, self.outputs))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The encode stage: a partition of a raw log becomes a file of its rows, sorted by time. No later stage sees text."""
+"""The encode stage: a partition of a raw log becomes a file of its rows. No later stage sees text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from .._native.ids import DigestIndex
 from ..privacy.numbering.run import Runner
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import digests_of_rows, sample_times
-from ..privacy.row_blocks import joined
-from .collector import numbers_of_digests
+from .collector import Collector, numbers_of_digests
 from .encoding import Batch, Encoder, Recipe
 from .keys import Key, load_key
 from .logs import sources
@@ -56,10 +55,11 @@ class EncodedPartition:
 
 @dataclass(frozen=True)
 class PartitionEncoder:
-    """Encodes a partition and writes its rows to a store."""
+    """Encodes a partition and writes its rows to a store, sorted by time or in the order of the log."""
 
     encoder: Encoder
     store: Store
+    by_time: bool = True
 
     def __call__(self, partition: Partition) -> EncodedPartition:
         summaries, batches = [], []
@@ -74,11 +74,11 @@ class PartitionEncoder:
     def _write(self, partition: Partition, summaries, batches: list[Batch]) -> EncodedPartition:
         numbers = {name: _concatenated([getattr(batch, name) for batch in batches])
                    for name in ("time_ns", "input_length", "output_length")}  # fmt: skip
-        prompts = _concatenated([np.diff(batch.offsets) for batch in batches])
+        prompts = _concatenated([batch.prompts for batch in batches])
         outputs = None
         if self.encoder.recipe.outputs:
-            outputs = _concatenated([_output_blocks(batch) for batch in batches])
-        digests = np.concatenate([np.empty((0, 2), np.uint64), *map(_digests_of, batches)])
+            outputs = _concatenated([batch.outputs for batch in batches])
+        digests = np.concatenate([np.empty((0, 2), np.uint64), *(batch.all_digests() for batch in batches)])
         offsets = offsets_of(prompts if outputs is None else prompts + outputs)
         types = [kind for batch in batches for kind in batch.type]
         links = {name: _key_digests(batches, name) for name in ("session", "user")}
@@ -88,22 +88,30 @@ class PartitionEncoder:
         arrays |= {name: values for name, values in links.items() if values is not None}
         arrays |= {} if outputs is None else {"prompts": prompts}
         return EncodedPartition(
-            summaries, **_write_rows(self.store, partition.number, list(code_of_type), arrays, offsets, digests),
+            summaries,
+            **_write_rows(self.store, partition.number, list(code_of_type), arrays, offsets, digests, self.by_time),
             has_sessions=links["session"] is not None, has_users=links["user"] is not None,
             has_types=any(kind is not None for kind in types),
         )  # fmt: skip
 
 
 def _write_rows(
-    store: Store, number: int, types: list, arrays: dict[str, np.ndarray], offsets: np.ndarray, digests: np.ndarray
+    store: Store,
+    number: int,
+    types: list,
+    arrays: dict[str, np.ndarray],
+    offsets: np.ndarray,
+    digests: np.ndarray,
+    by_time: bool = True,
 ) -> dict[str, Any]:
-    """Write the rows of a partition, sorted by time; returns how its blocks are distributed over time."""
-    order = np.argsort(arrays["time"], kind="stable")
-    digests, offsets = digests_of_rows(digests, offsets, order)
-    arrays = {name: values[order] for name, values in arrays.items()}
+    """Write the rows of a partition; returns how its blocks are distributed over time, if they are sorted by time."""
+    if by_time:
+        order = np.argsort(arrays["time"], kind="stable")
+        digests, offsets = digests_of_rows(digests, offsets, order)
+        arrays = {name: values[order] for name, values in arrays.items()}
     written = store.write(f"encoded/{number}", {"types": types}, **arrays, offsets=offsets, digests=digests)
     times, blocks = sample_times(arrays["time"], offsets)
-    first_time = int(arrays["time"][0]) if len(order) else None
+    first_time = int(arrays["time"].min()) if len(times) else None
     return {"times": times, "blocks": blocks, "first_time": first_time, "bytes": written}
 
 
@@ -152,18 +160,20 @@ class RemoteEncoder:
     store: Store
     folder: str  # base of relative file names
     check: bytes  # check value of the key
+    by_time: bool
 
     @classmethod
-    def of(cls, encoder: Encoder, key_file: str, store: Store) -> RemoteEncoder:
+    def of(cls, encoder: PartitionEncoder, key_file: str) -> RemoteEncoder:
         """The remote version of an encoder."""
-        key = encoder.recipe.key
-        recipe = replace(encoder.recipe, key=NO_KEY)
-        return cls(recipe, os.path.abspath(key_file), store, os.getcwd(), key.subkey(CHECK_PURPOSE))
+        recipe = encoder.encoder.recipe
+        check, recipe = recipe.key.subkey(CHECK_PURPOSE), replace(recipe, key=NO_KEY)
+        return cls(recipe, os.path.abspath(key_file), encoder.store, os.getcwd(), check, encoder.by_time)
 
     def __call__(self, partition: Partition) -> EncodedPartition:
         if os.path.isdir(self.folder):
             os.chdir(self.folder)
-        return PartitionEncoder(_loaded(self.recipe, self.key_file, self.check), self.store)(partition)
+        encoder = _loaded(self.recipe, self.key_file, self.check)
+        return PartitionEncoder(encoder, self.store, self.by_time)(partition)
 
 
 _LOADED: dict[str, Encoder] = {}
@@ -197,16 +207,15 @@ def partitions_of(files: list[LogSource], count: int) -> list[Partition]:
     return [Partition(number, group) for number, group in enumerate(group for group in groups if group)]
 
 
-def _digests_of(batch: Batch) -> np.ndarray:
-    """The digests of each row, its prompt's and then its output's."""
-    if batch.output_digests is None:
-        return batch.digests
-    return joined((batch.digests, np.diff(batch.offsets)), (batch.output_digests, _output_blocks(batch)))
-
-
-def _output_blocks(batch: Batch) -> np.ndarray:
-    """The number of blocks of each output."""
-    return np.zeros(len(batch), np.int64) if batch.output_offsets is None else np.diff(batch.output_offsets)
+def collected(encoded: list[EncodedPartition], store: Store, collector: Collector) -> None:
+    """Collect the rows of all partitions: 4 bytes a block reference and 40 a distinct block are in memory."""
+    for number in range(len(encoded)):
+        with store.open(f"encoded/{number}") as stored:
+            types, rows = stored.about["types"], {name: stored[name] for name in stored}
+        session, user = rows.pop("session", None), rows.pop("user", None)
+        kinds, blocks = [types[code] for code in rows.pop("type").tolist()], np.diff(rows.pop("offsets"))
+        rows = {"blocks": blocks, "prompts": blocks} | rows
+        collector.add_rows(types=kinds, session=session, user=user, **rows)
 
 
 def _without_digests(batch: Batch) -> Batch:

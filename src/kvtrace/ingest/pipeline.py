@@ -8,6 +8,7 @@ and 8 more bytes a reference at the end.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from .collector import Collector
 from .encoding import Batch
 from .keys import Key
 from .preparation import Inputs, Job, LogOptions, prepare
-from .row_counts import Progress
+from .row_counts import Progress, RowCounter, with_known_prefixes
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
@@ -179,23 +180,32 @@ def anonymize_rows(
     if on_start:
         on_start(job.meta)
     total = sources.total(job.sources)
-    collector = Collector(job.recipe, max_errors, on_reject, job.arrival_model)
-    pieces = _expected(sources.pieces(job.sources), collector)
+    collector, row_counter = Collector(job.recipe, job.arrival_model), RowCounter(max_errors, on_reject)
+    pending: deque[sources.LogPiece] = deque()  # pieces whose batches have not come back yet
+    pieces = _noted(sources.pieces(job.sources), pending)
     processes = 1 if 0 < total < SMALL or not job.encoder.can_fork else workers or cores()
     if checkpoint is not None:
         checkpoint.begin(job.encoder, job.sources)
-    row_counter = collector.row_counter
     with closing(_batches(job.encoder, pieces, processes, checkpoint)) as batches:
         for batch in batches:
-            done = collector.add(batch)
+            piece = pending.popleft()
+            row_counter.add(batch, piece)
+            collector.add(batch)
             if on_progress:
-                on_progress(Progress(done, total, row_counter.counts.requests, row_counter.tokens))
+                on_progress(Progress(piece.done, total, row_counter.counts.requests, row_counter.tokens))
     if not row_counter.counts.requests:
         raise no_requests_error(job.sources, row_counter.counts)
-    draft, users = collector.finish(job.meta, keep_order=keep_order)
+    return released_rows(collector, job, row_counter.counts, keep_order=keep_order, session_share=sample_sessions)
+
+
+def released_rows(
+    collector: Collector, job: Job, counts: Counts, *, keep_order: bool, session_share: float
+) -> AnonymizedRows:
+    """The collected rows, after the steps of the profile or in the order of the log."""
+    draft, users = collector.finish(with_known_prefixes(job.meta, counts), keep_order=keep_order)
     if keep_order:
-        return _in_log_order(draft, job.profile, row_counter.counts)
-    return _released(draft, users, job, sample_sessions, row_counter.counts)
+        return _in_log_order(draft, job.profile, counts)
+    return _released(draft, users, job, session_share, counts)
 
 
 def no_requests_error(log_sources, counts: Counts) -> InputError:
@@ -243,10 +253,10 @@ def _in_log_order(draft: TraceDraft, profile: Profile, counts: Counts) -> Anonym
     return AnonymizedRows(draft.columns(), draft.block_size, draft.tail, meta, counts)
 
 
-def _expected(pieces, collector):
-    """The pieces on their way to the workers; the collector notes each, to match it with its batch."""
+def _noted(pieces, pending: deque):
+    """The pieces on their way to the workers; each is noted, to match it with its batch."""
     for piece in pieces:
-        collector.expect(piece)
+        pending.append(piece)
         yield piece
 
 

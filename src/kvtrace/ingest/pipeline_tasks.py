@@ -6,18 +6,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .._base.errors import RowError, UsageError
 from .._base.row_counts import Counts
+from ..privacy.account import Account
+from ..privacy.numbering.bound import in_one_process
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import BLOCKS, Plan, counted_kind, cuts
 from ..privacy.profiles import Profile
 from ..trace.meta import Meta, merge, shares_prefixes
-from .encoding_tasks import EncodedPartition, PartitionEncoder, RemoteEncoder, partitions_of, with_arrivals
+from ..trace.trace_figures import figures
+from .collector import Collector
+from .encoding_tasks import EncodedPartition, PartitionEncoder, RemoteEncoder, collected, partitions_of, with_arrivals
 from .keys import Key
 from .logs import sources
-from .pipeline import no_requests_error
+from .pipeline import no_requests_error, released_rows
 from .preparation import Inputs, Job, prepare
 from .row_counts import Progress, RowCounter, with_known_prefixes
 
@@ -27,7 +32,7 @@ MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 4 << 20, 256 << 20  # bytes of log th
 
 @dataclass
 class AnonymizedDataset:
-    """A trace in a store, and the counts of the log's rows."""
+    """A released trace in pieces, and the counts of the log's rows."""
 
     made: Numbered
     counts: Counts
@@ -41,6 +46,7 @@ def anonymize_dataset(
     work: str | Path,
     partitions: int | None = None,
     task_blocks: int = BLOCKS,
+    memory: int | None = None,
     key_file: str | None = None,
     log_format: str = "auto",
     field_map: dict[str, str] | None = None,
@@ -79,16 +85,21 @@ def anonymize_dataset(
         work: A new or empty folder, or a URL, for intermediate files; removed when the `with` block ends.
         partitions: Partitions of the log, and tasks of each stage; the default follows from the size of the log.
         task_blocks: Block references that a task holds, when `partitions` is None.
+        memory: Limit in bytes for the rows that one process must hold; see below.
         key_file: A file with the key, on each host, for a runner whose tasks run on other hosts.
-        log_format, ..., on_progress, outputs, arrivals: As in `anonymize`.
+        log_format, ..., on_progress, outputs, arrivals, sample_sessions: As in `anonymize`.
         on_start: Receives the provenance of the trace (log, tokenizer, hash) before the work starts.
-        keep_order, sample_sessions: Not supported; they need all rows in one process.
+        keep_order: Rows keep the order of the log; requires the profile "exact".
+
+    One process must see all rows to keep the order of the log, to draw a sample, to chain the hashes of an engine, and
+    to infer conversations for k-sharing. Tasks then only encode the log, and this process holds its rows as `anonymize`
+    does: 12 bytes a block reference and 40 a distinct block.
 
     Yields:
-        The rows in a store, their figures, and the counts of the log's rows.
+        The released rows in pieces, their figures, and the counts of the log's rows.
 
     Raises:
-        UsageError: Options do not fit together, or need all rows in one process.
+        UsageError: Options do not fit together, or the rows need more than `memory`.
         InputError: A log cannot be read, or has more than `max_errors` bad rows.
 
     >>> import json, tempfile, kvtrace
@@ -100,7 +111,6 @@ def anonymize_dataset(
     ...         done.made.figures["distinct_blocks"]
     2
     """
-    _check_options(keep_order, sample_sessions)
     job = prepare(
         inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
         tokenizer=tokenizer, chat_template=chat_template, use_template=use_template,
@@ -108,7 +118,7 @@ def anonymize_dataset(
         k_counts=k_counts, tail=tail,
         time_step_ms=time_step_ms, round_input=round_input, round_output=round_output, drop_sessions=drop_sessions,
         tenant_field=tenant_field, isolate_tenants=isolate_tenants, arrivals=arrivals, key=key,
-        stop_at_error=max_errors == 0,
+        keep_order=keep_order, stop_at_error=max_errors == 0,
     )  # fmt: skip
     _check_sources(job)
     if runner.is_far and key_file is None:
@@ -117,54 +127,68 @@ def anonymize_dataset(
         on_start(job.meta)
     store = Store.at(work)
     row_counter = RowCounter(max_errors, on_reject)
+    is_chained = job.recipe.reader.block_size is None  # an engine may have hashed blocks without their prefix
+    in_stages = is_chained and not keep_order and sample_sessions == 1
     try:
-        encoded = _encoded(job, runner, store, partitions, task_blocks, key_file, row_counter, on_progress)
-        if not row_counter.counts.requests:
-            raise no_requests_error(job.sources, row_counter.counts)
-        if job.arrival_model is not None:
+        encoded = _encoded(job, runner, store, partitions, task_blocks, key_file, row_counter, on_progress, in_stages)
+        counts = row_counter.counts
+        if not counts.requests:
+            raise no_requests_error(job.sources, counts)
+        spilled = sum(partition.bytes for partition in encoded)
+        if in_stages and job.arrival_model is not None:
             encoded = with_arrivals(encoded, job.arrival_model, store, runner)
         plan = _plan(job, store, encoded, partitions, task_blocks)
-        spilled = {"encode": sum(partition.bytes for partition in encoded)}
-        del encoded
-        meta = with_known_prefixes(job.meta, row_counter.counts)
-        made = number(plan, runner, meta, isolated=job.recipe.isolate_tenants)
-        if not shares_prefixes(made.meta):
-            made.account.drop_costs()
-        made.meta = merge(merge(made.meta, made.account.meta), {"counts": row_counter.counts.to_dict()})
-        made.bytes = spilled | made.bytes
-        yield AnonymizedDataset(made, row_counter.counts)
+        if in_stages and plan.counts != "inferred":
+            del encoded
+            made = _in_stages(job, plan, runner, counts)
+        else:
+            blocks = sum(int(partition.blocks.sum()) for partition in encoded)
+            in_one_process(counts.requests, blocks).require(memory)
+            collector = Collector(job.recipe, None if in_stages else job.arrival_model)
+            collected(encoded, store, collector)
+            made = _in_memory(collector, job, counts, keep_order=keep_order, session_share=sample_sessions)
+        made.bytes = {"encode": spilled} | made.bytes
+        yield AnonymizedDataset(made, counts)
     finally:
         store.remove()
-
-
-def _check_options(keep_order: bool, sample_sessions: float) -> None:
-    """UsageError if an option needs all rows in one process."""
-    if keep_order:
-        raise UsageError("--keep-order does not work with --runner. Leave out one of them.")
-    if sample_sessions != 1:
-        raise UsageError(
-            "--sample-sessions does not work with --runner. Anonymise the whole log, then draw the sample with "
-            "`kvtrace release --sample-sessions`."
-        )
 
 
 def _check_sources(job: Job) -> None:
     if any(source.form is None for source in job.sources):
         raise UsageError("--runner requires files as inputs: stdin and pipes cannot be read twice.")
-    if job.recipe.reader.block_size is not None:
-        raise UsageError("--runner does not work with logs of an engine's hashes, which may not be chained.")
+
+
+def _in_stages(job: Job, plan: Plan, runner: Runner, counts: Counts) -> Numbered:
+    """Number and release the encoded rows in tasks."""
+    meta = with_known_prefixes(job.meta, counts)
+    made = number(plan, runner, meta, isolated=job.recipe.isolate_tenants)
+    if not shares_prefixes(made.meta):
+        made.account.drop_costs()
+    made.meta = merge(merge(made.meta, made.account.meta), {"counts": counts.to_dict()})
+    return made
+
+
+def _in_memory(collector: Collector, job: Job, counts: Counts, **options: Any) -> Numbered:
+    """Number and release the encoded rows in this process."""
+    rows = released_rows(collector, job, counts, **options)
+    account = rows.released or Account(job.profile)
+    settings: dict[str, Any] = {"block_size": rows.block_size, "tail": rows.tail, "meta": rows.meta}
+    return Numbered.of_rows(rows.columns, figures=figures(rows.trace()), account=account, **settings)
 
 
 # -- the stages --------------------------------------------------------------------------------------------------
 
 
-def _encoded(job, runner, store, partitions, task_blocks, key_file, row_counter, on_progress) -> list[EncodedPartition]:
+def _encoded(
+    job, runner, store, partitions, task_blocks, key_file, row_counter, on_progress, by_time
+) -> list[EncodedPartition]:
     """Encode the log, one task a partition."""
     total = sources.total(job.sources)
     size = min(max(MIN_PARTITION_BYTES, task_blocks * LOG_BYTES_PER_TOKEN * job.recipe.block_size), MAX_PARTITION_BYTES)
     count = partitions or max(runner.workers, -(-total // size))
     log_partitions = partitions_of(job.sources, count)
-    encode = RemoteEncoder.of(job.encoder, key_file, store) if runner.is_far else PartitionEncoder(job.encoder, store)
+    local = PartitionEncoder(job.encoder, store, by_time)
+    encode = RemoteEncoder.of(local, key_file) if runner.is_far else local
     encoded, done = [], 0
     for partition in runner.map(encode, log_partitions):
         for piece, batch in partition.batches:
@@ -183,7 +207,7 @@ def _plan(job: Job, store: Store, encoded: list[EncodedPartition], partitions: i
     tasks = partitions or max(1, -(-blocks // task_blocks))
     users = any(partition.has_users for partition in encoded)
     sessions = any(partition.has_sessions for partition in encoded)
-    counts = counted_kind(job.profile, users, sessions, "--map user=PATH or session=PATH")
+    counts = counted_kind(job.profile, users, sessions)
     return Plan(
         store=store, parts=len(encoded), shards=tasks, block_size=job.recipe.block_size,
         tail=job.profile.tail, profile=job.profile, counts=counts,

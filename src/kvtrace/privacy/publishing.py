@@ -81,8 +81,8 @@ def publish(
     to_write: dict[str, Any] = {"format": format, "first_id": first_id, "extra": extra, "against": against}
     if isinstance(trace, Numbered):
         return publish_chunks(
-            trace.columns(), path, meta=merge(trace.meta, {"figures": trace.figures}), block_size=trace.plan.block_size,
-            tail=trace.plan.tail, contributors=contributors or trace.contributors(), memory=memory, **to_write,
+            trace.columns(), path, meta=merge(trace.meta, {"figures": trace.figures}), block_size=trace.block_size,
+            tail=trace.tail, contributors=contributors or trace.contributors(), memory=memory, **to_write,
         )  # fmt: skip
     if contributors is None and isinstance(trace, ReleasedTrace) and trace.account is not None:
         contributors = trace.account.contributors

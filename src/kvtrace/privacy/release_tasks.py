@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
-from .._base.errors import UsageError
 from .._base.mixing import split_mix
 from .._base.offsets import offsets_of
 from ..formats.dataset import Dataset
@@ -20,16 +21,17 @@ from ..formats.lazy import LazyTrace
 from ..trace.columns import TAILS, Columns
 from ..trace.hits import Hits, sum_hits, unlimited_hits
 from ..trace.meta import merge, without_stale
+from ..trace.trace_figures import figures
 from .account import StepHits
 from .allowed_fields import EXTRA
+from .numbering.bound import in_one_process
 from .numbering.run import Numbered, Runner, number
 from .numbering.store import Store
 from .numbering.task_plan import BLOCKS, Plan, counted_kind, cuts, sample_times
 from .profiles import Profile
 from .release_steps import ReleaseStep
-from .releases import drawn, left_out
+from .releases import drawn, left_out, release
 
-WHOLE = "Or convert the data set to one file, which is released in memory."
 CARRIED = ("session", "parent", "turn")
 
 
@@ -44,7 +46,9 @@ def release_dataset(
     task_blocks: int = BLOCKS,
     users: np.ndarray | None = None,
     session_share: float = 1.0,
+    isolate: bool = False,
     rng: np.random.Generator | None = None,
+    memory: int | None = None,
 ) -> Iterator[Numbered]:
     """Coarsen a data set as its release profile says, by tasks, in bounded memory; the result is that of `release`.
 
@@ -55,13 +59,18 @@ def release_dataset(
         work: A folder or URL for the files that tasks hand on; it is removed when the block ends.
         partitions: Tasks of each stage; the default follows from `task_blocks`.
         task_blocks: Block references that a task holds.
-        users, session_share, rng: As in `release`.
+        users, session_share, isolate, rng: As in `release`.
+        memory: Limit in bytes for a release that needs all blocks in one process; see below.
+
+    One process needs all blocks to chain ids, to isolate users, to infer conversations, and to release blocks of
+    outputs, columns that are not kvtrace's own (profile "exact"), or a sample without tails. It then holds the data
+    set as `release` does.
 
     Yields:
-        The rows in a store, their figures, and what the sidecar says.
+        The released rows in pieces, their figures, and what the sidecar says.
 
     Raises:
-        UsageError: The profile or the data set needs all blocks in one place.
+        UsageError: An option is not valid, or the release needs more than `memory`.
 
     >>> import tempfile, kvtrace
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -72,14 +81,15 @@ def release_dataset(
     3
     """
     whole = LazyTrace(dataset, extra=("turn",))
-    _require_supported(dataset, whole, profile)
     tail = max(profile.tail, dataset.tail, key=TAILS.index)
-    rows = None if session_share == 1 else drawn(cast(Columns, whole), users, session_share, rng, _not_inferred)
+    rng = rng or np.random.default_rng()
+    unused = deepcopy(rng)
+    rows = _sample(whole, users, session_share, rng)
+    if isolate or _needs_all_blocks(dataset, whole, profile, tail, users, rows, session_share):
+        in_one_process(len(dataset), dataset.blocks).require(memory)
+        yield _in_memory(dataset, profile, users=users, session_share=session_share, isolate=isolate, rng=unused)
+        return
     drops = tail == "dropped" != dataset.tail
-    if drops and rows is not None:
-        raise UsageError(
-            "--sample-sessions and --tail dropped do not work together on a data set. Release it twice, with one each."
-        )
     first = ReleaseStep.TAILS_DROPPED if drops else ReleaseStep.ORIGINAL if rows is None else ReleaseStep.SAMPLED
     before = [] if first == ReleaseStep.ORIGINAL else [StepHits(ReleaseStep.ORIGINAL, _hits(dataset))]
     meta = without_stale(dataset.meta)
@@ -97,15 +107,47 @@ def release_dataset(
         encode.store.remove()
 
 
-def _require_supported(dataset: Dataset, whole: LazyTrace, profile: Profile) -> None:
-    if not whole.is_chained:
-        raise UsageError(
-            f"{dataset.path}: blocks were hashed without their prefix. Chain them with `kvtrace convert --chain` first."
-        )
-    if dataset.output_blocks:
-        raise UsageError(f"{dataset.path}: a data set with blocks of outputs cannot be released in tasks. {WHOLE}")
-    if _dropped_columns(dataset) and not profile.coarsens:
-        raise UsageError(f"{dataset.path}: --profile exact keeps all columns. Use `kvtrace convert` instead.")
+def _sample(
+    whole: LazyTrace, users: np.ndarray | None, session_share: float, rng: np.random.Generator
+) -> np.ndarray | None:
+    """Whether each request is in the sample; None for all requests, or if drawing needs inferred conversations."""
+    if session_share == 1 or not (_any_known(users) or _any_known(whole.session)):
+        return None
+    nothing_to_infer = partial(np.arange, len(whole))
+    return drawn(cast(Columns, whole), users, session_share, rng, nothing_to_infer)
+
+
+def _needs_all_blocks(
+    dataset: Dataset,
+    whole: LazyTrace,
+    profile: Profile,
+    tail: str,
+    users: np.ndarray | None,
+    rows: np.ndarray | None,
+    session_share: float,
+) -> bool:
+    """Whether the release needs the blocks of all rows in one process, because tasks cannot apply a step of it."""
+    counts = counted_kind(profile, _any_known(users, rows), _any_known(whole.session, rows))
+    return (
+        not whole.is_chained
+        or bool(dataset.output_blocks)
+        or (bool(_dropped_columns(dataset)) and not profile.coarsens)  # other columns have any type
+        or counts == "inferred"
+        or (rows is None) != (session_share == 1)
+        or (rows is not None and tail == "dropped" != dataset.tail)
+    )
+
+
+def _any_known(numbers: np.ndarray | None, rows: np.ndarray | None = None) -> bool:
+    """Whether any request (of some rows) has a number."""
+    return numbers is not None and bool((numbers[slice(None) if rows is None else rows] >= 0).any())
+
+
+def _in_memory(dataset: Dataset, profile: Profile, **options: Any) -> Numbered:
+    """The data set's release in this process."""
+    done = release(dataset.trace(), profile, **options)
+    settings: dict[str, Any] = {name: getattr(done.trace, name) for name in ("block_size", "tail", "meta")}
+    return Numbered.of_rows(done.trace, figures=figures(done.trace), account=done, **settings)
 
 
 def _dropped_columns(dataset: Dataset) -> list[str]:
@@ -125,10 +167,6 @@ def _hits(dataset: Dataset) -> Hits:
     return sum_hits(pieces(), dataset.block_size)
 
 
-def _not_inferred() -> np.ndarray:
-    raise UsageError(f"conversations cannot be inferred from a data set in tasks. Pass --users FILE. {WHOLE}")
-
-
 class _Encoder:
     """Writes the rows of a data set in the format of the first stage, part by part."""
 
@@ -142,6 +180,7 @@ class _Encoder:
     def run(self) -> int:
         """Write all parts; returns their number."""
         start = count = 0
+        first_time: float | None = None
         session = _SessionNumbers()
         for columns in self._dataset.chunks(BLOCKS):
             rows = slice(start, start + len(columns))
@@ -150,6 +189,9 @@ class _Encoder:
             if self.rows is not None:
                 sample = np.flatnonzero(self.rows[rows])
                 columns, users = columns.take(sample), None if users is None else users[sample]
+                if first_time is None and len(sample):
+                    first_time = float(columns.timestamp[0])
+                columns.timestamp = columns.timestamp - (first_time or 0.0)
                 if columns.session is not None:
                     columns.session = session(columns.session)
                 if columns.parent is not None and self.place is not None:
@@ -185,13 +227,10 @@ class _Encoder:
 def _plan(dataset, profile, encode, partitions, task_blocks, tail, whole) -> Plan:
     count = encode.run()
     tasks = partitions or max(1, -(-sum(int(blocks.sum()) for blocks in encode.blocks) // task_blocks))
-    drawn = slice(None) if encode.rows is None else encode.rows
-    users, sessions = (
-        numbers is not None and bool((numbers[drawn] >= 0).any()) for numbers in (encode.users, whole.session)
-    )
+    users, sessions = (_any_known(numbers, encode.rows) for numbers in (encode.users, whole.session))
     return Plan(
         store=encode.store, parts=count, shards=tasks, block_size=dataset.block_size, tail=tail, profile=profile,
-        counts=counted_kind(profile, users, sessions, "--users FILE"), cuts=cuts(encode.times, encode.blocks, tasks),
+        counts=counted_kind(profile, users, sessions), cuts=cuts(encode.times, encode.blocks, tasks),
         first_time=None, has_types="type" in encode.names,
         carried=tuple(name for name in CARRIED if name in encode.names),
     )  # fmt: skip

@@ -7,6 +7,7 @@ from ..._base.memory import PROGRAM, Need
 from .task_plan import BLOCKS
 
 BLOCK = 200  # bytes a block reference in a task: digests, contributors, and their sorts
+ROW_BLOCK, ROW = 53, 310  # bytes a block reference (each may be a distinct block) and a request in one process
 MIN_BLOCKS = 1 << 16  # smaller tasks would mostly open files
 
 
@@ -20,6 +21,19 @@ def running(workers: int, blocks: int = BLOCKS) -> Need:
         f"for {workers + 1} processes": (workers + 1) * PROGRAM,
         f"for {blocks:,} blocks in each of {workers} tasks at once": workers * BLOCK * blocks,
     }, remedy="Try fewer --workers")  # fmt: skip
+
+
+def in_one_process(requests: int, blocks: int) -> Need:
+    """The memory to number and release rows without stages, after they were encoded.
+
+    >>> in_one_process(1_000_000, 30_000_000).total
+    2000000000
+    """
+    return Need({
+        "for this process": PROGRAM,
+        f"for {blocks:,} block references": ROW_BLOCK * blocks,
+        f"for {requests:,} requests": ROW * requests,
+    }, remedy="One process holds all rows for these options: give it more memory, or choose other options")  # fmt: skip
 
 
 def blocks_within(memory: int | None, workers: int) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -38,30 +38,24 @@ class Runner(Protocol):
 
 @dataclass
 class Numbered:
-    """A trace whose rows are in a store, range by range, and its sidecar's values."""
+    """A released trace in pieces, from tasks or from memory, and its sidecar's values."""
 
-    plan: Plan
+    block_size: int
+    tail: str
     meta: dict[str, Any]
-    figures: dict[str, Any]
+    figures: Mapping[str, Any]
     account: Account
-    bytes: dict[str, int]  # stage -> bytes written
+    columns: Callable[[], Iterator[Columns]]  # some rows at a time; ids and parents are those of the whole trace
+    contributors: Callable[[], Contributors | None]  # the contributor of each request; None if none were counted
+    bytes: dict[str, int] = field(default_factory=dict)  # stage -> bytes written
 
-    def columns(self) -> Iterator[Columns]:
-        """The trace's columns, some rows at a time; ids and parents are those of the whole trace."""
-        for number in range(self.plan.ranges):
-            columns = read_columns(self.plan, number)
-            if len(columns):
-                yield columns
-
-    def contributors(self) -> Contributors | None:
-        """The contributor of each request, numbered; None if none were counted."""
-        if self.account.contributors is None:
-            return None
-        index, numbers = DigestIndex(), []
-        for number in range(self.plan.ranges):
-            with self.plan.store.open(f"gathered/{number}") as rows:
-                numbers.append(index.add(rows["row_contributor"]).astype(np.int64))
-        return Contributors(np.concatenate(numbers), self.account.contributors.kind)
+    @classmethod
+    def of_rows(cls, rows: Columns, *, figures: Mapping[str, Any], account: Account, **settings: Any) -> Numbered:
+        """Rows that one process released; `settings` are block_size, tail and meta."""
+        counted = account.contributors
+        return cls(
+            figures=figures, account=account, columns=lambda: iter([rows]), contributors=lambda: counted, **settings
+        )
 
 
 def number(
@@ -102,7 +96,29 @@ def number(
     figures = _figures(plan, finished, sum(blocks), meta)
     stages = {"gather": gathered, "match": matched, "rank": ranked, "resolve": resolved, "finish": finished}
     written = {name: sum(one["bytes"] for one in results) for name, results in stages.items()}
-    return Numbered(plan, merge(meta, account.meta), figures, account, written)
+    return Numbered(
+        plan.block_size, plan.tail, merge(meta, account.meta), figures, account, partial(_columns, plan),
+        partial(_contributors, plan), written,
+    )  # fmt: skip
+
+
+def _columns(plan: Plan) -> Iterator[Columns]:
+    """The rows that the last stage wrote."""
+    for number in range(plan.ranges):
+        columns = read_columns(plan, number)
+        if len(columns):
+            yield columns
+
+
+def _contributors(plan: Plan) -> Contributors | None:
+    """The contributor of each request, numbered over all ranges."""
+    if plan.counts == "none":
+        return None
+    index, numbers = DigestIndex(), []
+    for number in range(plan.ranges):
+        with plan.store.open(f"gathered/{number}") as rows:
+            numbers.append(index.add(rows["row_contributor"]).astype(np.int64))
+    return Contributors(np.concatenate(numbers), plan.counts)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..._base.errors import UsageError
 from ..._base.mixing import split_mix
 from ..._base.offsets import offsets_of
 from ..._native import ragged
@@ -52,11 +51,11 @@ class Plan:
         return replace(self, **values)
 
 
-def counted_kind(profile: Profile, users: bool, sessions: bool, names: str) -> str:
-    """The kind of contributors that `privacy.contributors` chooses; UsageError if it would infer them.
+def counted_kind(profile: Profile, users: bool, sessions: bool) -> str:
+    """The kind of contributors that `privacy.contributors` chooses; "none" if nothing is split.
 
-    >>> counted_kind(Profile("standard", k=3), False, True, "--users FILE")
-    'sessions'
+    >>> counted_kind(Profile("standard", k=3), False, True), counted_kind(Profile("standard", k=3), False, False)
+    ('sessions', 'inferred')
     """
     if profile.k == 1:
         return "none"
@@ -64,12 +63,7 @@ def counted_kind(profile: Profile, users: bool, sessions: bool, names: str) -> s
         return "requests"
     if users and profile.k_counts in ("auto", "users"):
         return "users"
-    if sessions:
-        return "sessions"
-    raise UsageError(
-        "k-sharing needs users or sessions here, and the input has neither: conversations can be inferred only with "
-        f"all blocks in memory. Try {names}, --k-counts requests or --k 1."
-    )
+    return "sessions" if sessions else "inferred"
 
 
 def sample_times(time: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
