@@ -16,7 +16,7 @@ import pytest
 
 from kvtrace._base.errors import UsageError
 from kvtrace.ingest.encoding import Recipe
-from kvtrace.ingest.encoding_tasks import Partition, RemoteEncoder
+from kvtrace.ingest.encoding_tasks import Partition, PartitionEncoder, RemoteEncoder
 from kvtrace.ingest.keys import Key, load_key
 from kvtrace.privacy.numbering.store import Store
 
@@ -80,14 +80,16 @@ def test_nothing_of_the_key_is_in_what_ray_is_sent():
 
     secret = bytes(range(100, 116))
     recipe = Recipe(None, None, None, True, None, Key(secret), 4, "kept", False, True)
-    sent = pickle.dumps(RemoteEncoder.of(type("Encoder", (), {"recipe": recipe})(), "key", Store("work")))
+    sent = pickle.dumps(
+        RemoteEncoder.of(PartitionEncoder(type("Encoder", (), {"recipe": recipe})(), Store("work")), "key")
+    )
     assert secret not in sent and secret in pickle.dumps(recipe)
 
 
 def test_a_host_without_the_key_or_with_another_one_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     recipe = Recipe(None, None, None, True, None, load_key("key"), 4, "kept", False, True)
-    there = RemoteEncoder.of(type("Encoder", (), {"recipe": recipe})(), "key", Store("work"))
+    there = RemoteEncoder.of(PartitionEncoder(type("Encoder", (), {"recipe": recipe})(), Store("work")), "key")
     os.rename("key", "elsewhere")
     with pytest.raises(UsageError, match="the key file does not exist on this host"):
         there(Partition(0, ()))

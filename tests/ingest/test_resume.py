@@ -27,12 +27,14 @@ from kvtrace.ingest.checkpoint import Checkpoint
 from kvtrace.ingest.encoding import Batch, Reject, RowPosition
 from kvtrace.ingest.keys import Key, load_key
 from kvtrace.ingest.pipeline import anonymize_rows
+from kvtrace.ingest.task_checkpoint import TaskCheckpoint
 from tests.ingest import kill_points
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="no locks on files")
 HERE = Path(__file__).resolve().parents[1]
 TINY = HERE / "data/tokenizers/tiny"
 POINTS = int(os.environ.get("KVTRACE_KILL_POINTS", 20))
+TASKS = ["--runner", "local", "--partitions", "5"]
 CANARY = "keeper-canary-7f3a"
 
 
@@ -80,6 +82,14 @@ def cases(tmp_path_factory):
         kill_points.Case("sampled", tokens, key, "out.jsonl.zst", [*small, "--k", "1", "--sample-sessions", "0.6"]),
         kill_points.Case(
             "rejects", texts, key, "out.jsonl.gz", [*small, *skip, "--profile", "exact", "--outputs"], ("bad.jsonl",)
+        ),
+        kill_points.Case("tasks", tokens, key, "out.jsonl", [*small, *TASKS]),
+        kill_points.Case(
+            "tasks in log order",
+            texts,
+            key,
+            "out.jsonl",
+            [*small, *TASKS, *skip[:2], "--profile", "exact", "--keep-order"],
         ),
     ]
     for case in found:
@@ -358,6 +368,44 @@ def test_an_input_that_is_back_where_it_was_is_taken(place, capsys):
     assert told(run([*COMMAND, "--resume"]), 3, capsys, "no such file")
     Path("elsewhere").rename("log.jsonl")
     assert resumed() == made()
+
+
+def test_a_run_in_tasks_resumes_to_the_same_bytes(place, monkeypatch):
+    assert run(COMMAND) == 0
+    expected, encoded = kill_points.files(place), []
+    for name in expected.keys() - {"log.jsonl", "key"}:
+        os.unlink(name)
+
+    def stop(self, partition):
+        encoded.append(partition)
+        append(self, partition)
+        if len(encoded) == 2:
+            raise KeyboardInterrupt
+
+    append = TaskCheckpoint.append_partition
+    monkeypatch.setattr(TaskCheckpoint, "append_partition", stop)
+    command = [*COMMAND, *TASKS]
+    assert run(command) == 5 and {CHECKPOINT, f"{CHECKPOINT}.work"} <= {*os.listdir()}
+    assert os.stat(f"{CHECKPOINT}.work").st_mode & 0o077 == 0
+    for options, words in (([], "--resume, or delete"), (["--resume", "--block-size", "8"], "another --block-size")):
+        assert run([*command, *options]) == 2, words
+    assert run([*COMMAND, "--resume"]) == 2  # without --runner
+    assert run([*command, "--resume", "--workers", "1", "--partitions", "9"]) == 0
+    assert len(encoded) == 5 and {*os.listdir()} == expected.keys()
+    assert kill_points.files(place) == expected
+
+
+def test_a_work_folder_that_others_can_write_to_is_not_resumed(place, monkeypatch, capsys):
+    append = TaskCheckpoint.append_partition
+
+    def stop(self, partition):
+        append(self, partition)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TaskCheckpoint, "append_partition", stop)
+    assert run([*COMMAND, *TASKS]) == 5 and CONTINUES in capsys.readouterr().err
+    os.chmod(f"{CHECKPOINT}.work", 0o777)
+    assert told(run([*COMMAND, *TASKS, "--resume"]), 2, capsys, "others can write to it")
 
 
 def test_runs_that_cannot_be_resumed_have_no_checkpoint(place, capsys):

@@ -132,7 +132,7 @@ class CheckpointFile:
         """Delete all entries; the file goes when the `with` block ends."""
         with named_errors(self.path):
             os.ftruncate(self._handle, self._start)
-        self._end = self._start
+        self._end, self._count = self._start, 0
 
     def __exit__(self, _kind, error: BaseException | None, _traceback) -> None:
         holds_work = os.fstat(self._handle).st_size > self._start > 0

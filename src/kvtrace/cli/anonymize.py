@@ -174,11 +174,7 @@ def anonymize_command(
         writing.check_output(rejects)
     if runner is None and (ray_address, partitions, memory, work_dir) != (None,) * 4:
         raise UsageError("--ray-address, --partitions, --memory and --work-dir require --runner.")
-    if runner is not None and resume:
-        raise UsageError(
-            "--resume does not work with --runner, which repeats failed tasks by itself. Leave out one of them."
-        )
-    checkpoint = None if runner else _checkpoint(inputs, output, rejects, key_file, resume)
+    checkpoint = _checkpoint(inputs, output, rejects, key_file, resume, in_tasks=runner is not None)
     _require_distinct_files(inputs, output, rejects, key_file, checkpoint and checkpoint.path)
     options["profile"] = chosen_profile(options)
     screen = console()
@@ -200,7 +196,7 @@ def anonymize_command(
         if runner is None:
             results = _in_one_process(inputs, output, to, checkpoint, **common)
         else:
-            tasks = {"partitions": partitions, "key_file": key_file, "quiet": quiet}
+            tasks = {"partitions": partitions, "key_file": key_file, "checkpoint": checkpoint, "quiet": quiet}
             results = _in_tasks(inputs, output, to, runner, ray_address, work_dir, memory, **tasks, **common)
     if not quiet:
         _print_summary(screen, *results)
@@ -224,7 +220,8 @@ def _in_one_process(inputs, output, to, checkpoint, *, first_id, against=None, *
 
 
 def _in_tasks(
-    inputs, output, to, runner, ray_address, work_dir, memory, *, quiet, first_id, against=None, workers=None, **options
+    inputs, output, to, runner, ray_address, work_dir, memory, *, quiet, first_id, checkpoint, against=None, workers=None,
+    **options,
 ):
     """Anonymise in tasks over files. Returns figures, counts, release and written files."""
     from .._base.memory import keep_little, parse_memory
@@ -239,12 +236,12 @@ def _in_tasks(
     keep_little()
     memory_bytes = None if memory is None else parse_memory(memory)
     require_folder(memory_bytes, output)
-    work = work_dir or temporary_name(os.path.realpath(output))
+    work = work_dir or (checkpoint.work if checkpoint else temporary_name(os.path.realpath(output)))
     with contextlib.nullcontext(LocalRunner(workers)) if runner == "local" else on_ray(ray_address, workers) as tasks:
         blocks = blocks_within(memory_bytes, tasks.workers)
         require_memory(running(tasks.workers, blocks), memory_bytes, quiet)
         sizes = {"task_blocks": blocks, "memory": memory_bytes}
-        with anonymize_dataset(inputs, runner=tasks, work=work, **sizes, **options) as done:
+        with anonymize_dataset(inputs, runner=tasks, work=work, checkpoint=checkpoint, **sizes, **options) as done:
             made = done.made
             written = publish(made, output, format=to, first_id=first_id, against=against, memory=memory_bytes)
             return made.figures, done.counts, made.account, written
@@ -261,12 +258,13 @@ def _print_summary(screen, trace_figures, counts, account, written):
         screen.print(line, highlight=False, markup=False)
 
 
-def _checkpoint(inputs, output, rejects, key_file, resume):
+def _checkpoint(inputs, output, rejects, key_file, resume, *, in_tasks):
     """The checkpoint of the run; None if the run cannot be resumed. UsageError if it cannot but --resume is given."""
     from .._base.errors import UsageError
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
     from ..ingest.checkpoint import Checkpoint, path_beside, why_not_resumable
+    from ..ingest.task_checkpoint import TaskCheckpoint
 
     reason = why_not_resumable(inputs, output, key_file)
     if reason is None:
@@ -276,7 +274,7 @@ def _checkpoint(inputs, output, rejects, key_file, resume):
             writing.card_path(output),
             *([] if rejects is None else [rejects]),
         )
-        return Checkpoint(path_beside(output), resume=resume, outputs=files)
+        return (TaskCheckpoint if in_tasks else Checkpoint)(path_beside(output), resume=resume, outputs=files)
     if resume:
         raise UsageError(reason)
     return None

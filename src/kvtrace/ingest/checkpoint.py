@@ -14,7 +14,7 @@ import importlib.util
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, BinaryIO
 
@@ -32,6 +32,17 @@ FORMAT = 2
 FRAME_HEADER = struct.Struct("<QI")  # bytes of a batch, and their CRC-32
 
 
+CHECKPOINT: CheckpointKind = CheckpointKind(  # messages name the file as {path}
+    magic=b'{"kvtrace_checkpoint": ',
+    exists="{path}: the checkpoint of an unfinished run exists. Continue it with --resume, or delete it to start over.",
+    foreign="{path}: not a checkpoint, but the run needs this file name. Choose another output.",
+    busy="{path}: another run is writing this output. Wait for it, or choose another output.",
+    exposed="{path}: not a checkpoint: it is not a regular file, or other users can read or write it. Choose "
+    "another output.",
+    unlockable="{path}: cannot be locked ({fault}). Write to another file system.",
+)
+
+
 class Checkpoint(CheckpointFile):
     """A file of finished batches. It is deleted if the `with` block ends without an error, and kept otherwise.
 
@@ -46,34 +57,28 @@ class Checkpoint(CheckpointFile):
     []
     """
 
-    kind = CheckpointKind(
-        magic=b'{"kvtrace_checkpoint": ',
-        exists="{path}: the checkpoint of an unfinished run exists. Continue it with --resume, or delete it to start "
-        "over.",
-        foreign="{path}: not a checkpoint, but the run needs this file name. Choose another output.",
-        busy="{path}: another run is writing this output. Wait for it, or choose another output.",
-        exposed="{path}: not a checkpoint: it is not a regular file, or other users can read or write it. Choose "
-        "another output.",
-        unlockable="{path}: cannot be locked ({fault}). Write to another file system.",
-    )
+    kind = CHECKPOINT
 
-    def begin(self, encoder: Encoder, inputs: list[sources.LogSource]) -> None:
-        """Record what the batches depend on: the encoder's settings, its key, and the inputs.
+    def begin(
+        self, encoder: Encoder, inputs: list[sources.LogSource], settings: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
+        """Record what the batches depend on: the encoder's settings and others, its key, and the inputs.
 
         Raises:
             UsageError: the checkpoint was made with other options; the message names them.
             InputError: an input has changed since.
         """
-        key, settings = encoder.recipe.key, settings_of(encoder)
+        key, all_settings = encoder.recipe.key, settings_of(encoder) | {"--runner": bool(settings), **(settings or {})}
         header = {
             "kvtrace_checkpoint": FORMAT,
             "version": __version__,
             "columns": [field.name for field in fields(Batch)],
             "key": key.subkey("resume check").hex(),
             "settings": {
-                name: key.subkey(f"resume setting {name}={value!r}").hex() for name, value in settings.items()
+                name: key.subkey(f"resume setting {name}={value!r}").hex() for name, value in all_settings.items()
             },
             "inputs": [_identity(source, key) for source in inputs],
+            **more,
         }
         if self.earlier is not None:
             _require_same(self.path, self.earlier, header, inputs)
@@ -81,11 +86,18 @@ class Checkpoint(CheckpointFile):
 
     def batches(self) -> Iterator[Batch]:
         """The saved batches, in input order. An incomplete last one is cut off."""
-        return map(unpacked, self.entries(_payload))
+        return map(unpacked, self.payloads())
 
     def append(self, batch: Batch) -> None:
         """Save the next batch. StoppedError if the disk is full; earlier batches stay intact."""
-        data = packed(batch)
+        self.append_payload(packed(batch))
+
+    def payloads(self) -> Iterator[bytes]:
+        """The saved frames, in order. An incomplete last one is cut off."""
+        return self.entries(_payload)
+
+    def append_payload(self, data: bytes) -> None:
+        """Save the bytes of the next frame."""
         self.append_entry(FRAME_HEADER.pack(len(data), zlib.crc32(data)) + data)
 
 
@@ -95,7 +107,7 @@ def path_beside(output: str | os.PathLike) -> str:
     >>> path_beside("day.jsonl")
     'day.jsonl.resume'
     """
-    return f"{os.fspath(output)}.resume"
+    return f"{os.fspath(output).rstrip(os.sep)}.resume"
 
 
 def why_not_resumable(inputs, output: str | os.PathLike, key_file: str | os.PathLike | None) -> str | None:

@@ -14,7 +14,7 @@ from .._base.offsets import offsets_of
 from .._native.ids import DigestIndex
 from ..privacy.numbering.run import Runner
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import digests_of_rows, sample_times
+from ..privacy.numbering.task_plan import ENCODED, digests_of_rows, sample_times
 from .collector import Collector, numbers_of_digests
 from .encoding import Batch, Encoder, Recipe
 from .keys import Key, load_key
@@ -23,6 +23,7 @@ from .logs.arrival_model import ArrivalModel
 from .logs.sources import LogPiece, LogSource
 
 CHECK_PURPOSE = "the key that hosts share"  # of the subkey that shows whether two hosts have the same key
+TIMED = "timed"  # in the place of ENCODED for rows with modelled times
 NO_KEY = Key(bytes(16))  # replaces the key in a recipe that is sent to another host
 
 
@@ -32,6 +33,11 @@ class Partition:
 
     number: int
     items: tuple[LogPiece | LogSource, ...] = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(item.size for item in self.items)
 
     def pieces(self) -> Iterable[LogPiece]:
         """The pieces, in the order of the log."""
@@ -87,9 +93,9 @@ class PartitionEncoder:
         arrays = {"time" if name == "time_ns" else name: values for name, values in numbers.items()} | {"type": codes}
         arrays |= {name: values for name, values in links.items() if values is not None}
         arrays |= {} if outputs is None else {"prompts": prompts}
+        name = f"{ENCODED}/{partition.number}"
         return EncodedPartition(
-            summaries,
-            **_write_rows(self.store, partition.number, list(code_of_type), arrays, offsets, digests, self.by_time),
+            summaries, **_write_rows(self.store, name, list(code_of_type), arrays, offsets, digests, self.by_time),
             has_sessions=links["session"] is not None, has_users=links["user"] is not None,
             has_types=any(kind is not None for kind in types),
         )  # fmt: skip
@@ -97,7 +103,7 @@ class PartitionEncoder:
 
 def _write_rows(
     store: Store,
-    number: int,
+    name: str,
     types: list,
     arrays: dict[str, np.ndarray],
     offsets: np.ndarray,
@@ -109,7 +115,7 @@ def _write_rows(
         order = np.argsort(arrays["time"], kind="stable")
         digests, offsets = digests_of_rows(digests, offsets, order)
         arrays = {name: values[order] for name, values in arrays.items()}
-    written = store.write(f"encoded/{number}", {"types": types}, **arrays, offsets=offsets, digests=digests)
+    written = store.write(name, {"types": types}, **arrays, offsets=offsets, digests=digests)
     times, blocks = sample_times(arrays["time"], offsets)
     first_time = int(arrays["time"].min()) if len(times) else None
     return {"times": times, "blocks": blocks, "first_time": first_time, "bytes": written}
@@ -117,38 +123,38 @@ def _write_rows(
 
 @dataclass(frozen=True)
 class Retimer:
-    """Gives the rows of a partition other times; called with its number and the times, in ns."""
+    """Copies the rows of a partition to TIMED with other times; called with its number and the times, in ns."""
 
     store: Store
 
     def __call__(self, item: tuple[int, np.ndarray]) -> dict[str, Any]:
         number, times = item
-        with self.store.open(f"encoded/{number}") as encoded:
+        with self.store.open(f"{ENCODED}/{number}") as encoded:
             arrays, types = {name: encoded[name] for name in encoded}, encoded.about["types"]
         digests, offsets = arrays.pop("digests"), arrays.pop("offsets")
-        return _write_rows(self.store, number, types, arrays | {"time": times}, offsets, digests)
+        return _write_rows(self.store, f"{TIMED}/{number}", types, arrays | {"time": times}, offsets, digests)
 
 
 def with_arrivals(
     encoded: list[EncodedPartition], model: ArrivalModel, store: Store, runner: Runner
-) -> list[EncodedPartition]:
-    """The partitions with the times of an arrival model, if the log has none; 40 bytes a request are in memory.
+) -> tuple[list[EncodedPartition], str]:
+    """The partitions with the times of an arrival model, if the log has none, and the folder that has their rows.
 
-    Rows without times are in the order of the log, as the model needs them.
+    Rows without times are in the order of the log, as the model needs them. 40 bytes a request are in memory.
     """
     index, times, sessions = DigestIndex(), [], []
     for number, partition in enumerate(encoded):
-        with store.open(f"encoded/{number}") as rows:
+        with store.open(f"{ENCODED}/{number}") as rows:
             times.append(rows["time"])
             digests = rows["session"] if partition.has_sessions else None
             sessions.append(numbers_of_digests(index, digests, len(times[-1])))
     logged = np.concatenate(times)
     modelled = model.times_ns(logged, np.concatenate(sessions))
     if modelled is logged:
-        return encoded
+        return encoded, ENCODED
     parts = np.split(modelled, np.cumsum([len(part) for part in times])[:-1])
     moved = runner.map(Retimer(store), list(enumerate(parts)))
-    return [replace(partition, **changed) for partition, changed in zip(encoded, moved, strict=True)]
+    return [replace(partition, **changed) for partition, changed in zip(encoded, moved, strict=True)], TIMED
 
 
 @dataclass(frozen=True)
@@ -207,10 +213,10 @@ def partitions_of(files: list[LogSource], count: int) -> list[Partition]:
     return [Partition(number, group) for number, group in enumerate(group for group in groups if group)]
 
 
-def collected(encoded: list[EncodedPartition], store: Store, collector: Collector) -> None:
+def collect(store: Store, folder: str, partitions: int, collector: Collector) -> None:
     """Collect the rows of all partitions: 4 bytes a block reference and 40 a distinct block are in memory."""
-    for number in range(len(encoded)):
-        with store.open(f"encoded/{number}") as stored:
+    for number in range(partitions):
+        with store.open(f"{folder}/{number}") as stored:
             types, rows = stored.about["types"], {name: stored[name] for name in stored}
         session, user = rows.pop("session", None), rows.pop("user", None)
         kinds, blocks = [types[code] for code in rows.pop("type").tolist()], np.diff(rows.pop("offsets"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,26 @@ from ..privacy.account import Account
 from ..privacy.numbering.bound import in_one_process
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import BLOCKS, Plan, counted_kind, cuts
+from ..privacy.numbering.task_plan import BLOCKS, ENCODED, Plan, counted_kind, cuts
 from ..privacy.profiles import Profile
 from ..trace.meta import Meta, merge, shares_prefixes
 from ..trace.trace_figures import figures
 from .collector import Collector
-from .encoding_tasks import EncodedPartition, PartitionEncoder, RemoteEncoder, collected, partitions_of, with_arrivals
+from .encoding_tasks import (
+    EncodedPartition,
+    Partition,
+    PartitionEncoder,
+    RemoteEncoder,
+    collect,
+    partitions_of,
+    with_arrivals,
+)
 from .keys import Key
 from .logs import sources
 from .pipeline import no_requests_error, released_rows
 from .preparation import Inputs, Job, prepare
 from .row_counts import Progress, RowCounter, with_known_prefixes
+from .task_checkpoint import TaskCheckpoint
 
 LOG_BYTES_PER_TOKEN = 4  # a lower estimate
 MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 4 << 20, 256 << 20  # bytes of log that a task encodes
@@ -48,6 +57,7 @@ def anonymize_dataset(
     task_blocks: int = BLOCKS,
     memory: int | None = None,
     key_file: str | None = None,
+    checkpoint: TaskCheckpoint | None = None,
     log_format: str = "auto",
     field_map: dict[str, str] | None = None,
     time_unit: str = "auto",
@@ -87,6 +97,7 @@ def anonymize_dataset(
         task_blocks: Block references that a task holds, when `partitions` is None.
         memory: Limit in bytes for the rows that one process must hold; see below.
         key_file: A file with the key, on each host, for a runner whose tasks run on other hosts.
+        checkpoint: Records the encoded partitions, so that the run can be resumed. It requires `key`, and keeps `work`.
         log_format, ..., on_progress, outputs, arrivals, sample_sessions: As in `anonymize`.
         on_start: Receives the provenance of the trace (log, tokenizer, hash) before the work starts.
         keep_order: Rows keep the order of the log; requires the profile "exact".
@@ -125,32 +136,42 @@ def anonymize_dataset(
         raise UsageError("tasks on other hosts require --key-file: each host reads the key from its own copy.")
     if on_start:
         on_start(job.meta)
-    store = Store.at(work)
-    row_counter = RowCounter(max_errors, on_reject)
+    row_counter, total = RowCounter(max_errors, on_reject), sources.total(job.sources)
     is_chained = job.recipe.reader.block_size is None  # an engine may have hashed blocks without their prefix
     in_stages = is_chained and not keep_order and sample_sessions == 1
+    parts = _partitions(job, runner, partitions, task_blocks, checkpoint, in_stages)
+    store = Store.at(work, resume=checkpoint is not None and checkpoint.earlier is not None)
     try:
-        encoded = _encoded(job, runner, store, partitions, task_blocks, key_file, row_counter, on_progress, in_stages)
+        local = PartitionEncoder(job.encoder, store, in_stages)
+        encode = RemoteEncoder.of(local, key_file) if runner.is_far and key_file else local
+        encoded, folder = [], ENCODED
+        for partition in _encoded(parts, encode, runner, store, checkpoint, row_counter):
+            encoded.append(partition)
+            if on_progress:
+                done = sum(part.size for part in parts[: len(encoded)])
+                on_progress(Progress(done, total, row_counter.counts.requests, row_counter.tokens))
         counts = row_counter.counts
         if not counts.requests:
             raise no_requests_error(job.sources, counts)
         spilled = sum(partition.bytes for partition in encoded)
         if in_stages and job.arrival_model is not None:
-            encoded = with_arrivals(encoded, job.arrival_model, store, runner)
-        plan = _plan(job, store, encoded, partitions, task_blocks)
+            encoded, folder = with_arrivals(encoded, job.arrival_model, store, runner)
+        plan = _plan(job, store, folder, encoded, partitions, task_blocks)
         if in_stages and plan.counts != "inferred":
-            del encoded
             made = _in_stages(job, plan, runner, counts)
         else:
             blocks = sum(int(partition.blocks.sum()) for partition in encoded)
             in_one_process(counts.requests, blocks).require(memory)
             collector = Collector(job.recipe, None if in_stages else job.arrival_model)
-            collected(encoded, store, collector)
+            collect(store, folder, len(encoded), collector)
             made = _in_memory(collector, job, counts, keep_order=keep_order, session_share=sample_sessions)
         made.bytes = {"encode": spilled} | made.bytes
         yield AnonymizedDataset(made, counts)
-    finally:
-        store.remove()
+    except BaseException:
+        if checkpoint is None or not checkpoint.holds_work:
+            store.remove()
+        raise
+    store.remove()
 
 
 def _check_sources(job: Job) -> None:
@@ -179,29 +200,43 @@ def _in_memory(collector: Collector, job: Job, counts: Counts, **options: Any) -
 # -- the stages --------------------------------------------------------------------------------------------------
 
 
-def _encoded(
-    job, runner, store, partitions, task_blocks, key_file, row_counter, on_progress, by_time
-) -> list[EncodedPartition]:
-    """Encode the log, one task a partition."""
+def _partitions(job, runner, partitions, task_blocks, checkpoint, by_time) -> list[Partition]:
+    """The partitions of the log; a resumed run has those of the earlier run."""
     total = sources.total(job.sources)
     size = min(max(MIN_PARTITION_BYTES, task_blocks * LOG_BYTES_PER_TOKEN * job.recipe.block_size), MAX_PARTITION_BYTES)
     count = partitions or max(runner.workers, -(-total // size))
-    log_partitions = partitions_of(job.sources, count)
-    local = PartitionEncoder(job.encoder, store, by_time)
-    encode = RemoteEncoder.of(local, key_file) if runner.is_far else local
-    encoded, done = [], 0
-    for partition in runner.map(encode, log_partitions):
+    if checkpoint is not None:
+        count = checkpoint.begin_tasks(job.encoder, job.sources, partitions=count, by_time=by_time)
+    return partitions_of(job.sources, count)
+
+
+def _encoded(
+    parts: list[Partition],
+    encode: Callable[[Partition], EncodedPartition],
+    runner: Runner,
+    store: Store,
+    checkpoint: TaskCheckpoint | None,
+    row_counter: RowCounter,
+) -> Iterator[EncodedPartition]:
+    """Encode the partitions, one task each; those in the checkpoint are done."""
+
+    def counted(partition: EncodedPartition) -> EncodedPartition:
         for piece, batch in partition.batches:
             row_counter.add(batch, piece)
-            done += piece.size
-        partition.batches.clear()
-        encoded.append(partition)
-        if on_progress:
-            on_progress(Progress(min(done, total), total, row_counter.counts.requests, row_counter.tokens))
-    return encoded
+        return replace(partition, batches=[])
+
+    saved = checkpoint.saved(store) if checkpoint is not None else []
+    yield from map(counted, saved)
+    for partition in runner.map(encode, parts[len(saved) :]):
+        done = counted(partition)
+        if checkpoint is not None:
+            checkpoint.append_partition(partition)
+        yield done
 
 
-def _plan(job: Job, store: Store, encoded: list[EncodedPartition], partitions: int | None, task_blocks: int) -> Plan:
+def _plan(
+    job: Job, store: Store, folder: str, encoded: list[EncodedPartition], partitions: int | None, task_blocks: int
+) -> Plan:
     """The plan of the later stages, from the sizes and times of the encoded partitions."""
     blocks = sum(int(partition.blocks.sum()) for partition in encoded)
     tasks = partitions or max(1, -(-blocks // task_blocks))
@@ -209,7 +244,7 @@ def _plan(job: Job, store: Store, encoded: list[EncodedPartition], partitions: i
     sessions = any(partition.has_sessions for partition in encoded)
     counts = counted_kind(job.profile, users, sessions)
     return Plan(
-        store=store, parts=len(encoded), shards=tasks, block_size=job.recipe.block_size,
+        store=store, rows=folder, parts=len(encoded), shards=tasks, block_size=job.recipe.block_size,
         tail=job.profile.tail, profile=job.profile, counts=counts,
         cuts=cuts([partition.times for partition in encoded], [partition.blocks for partition in encoded], tasks),
         first_time=min(partition.first_time for partition in encoded if partition.first_time is not None),

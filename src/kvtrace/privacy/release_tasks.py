@@ -27,7 +27,7 @@ from .allowed_fields import EXTRA
 from .numbering.bound import in_one_process
 from .numbering.run import Numbered, Runner, number
 from .numbering.store import Store
-from .numbering.task_plan import BLOCKS, Plan, counted_kind, cuts, sample_times
+from .numbering.task_plan import BLOCKS, ENCODED, Plan, counted_kind, cuts, sample_times
 from .profiles import Profile
 from .release_steps import ReleaseStep
 from .releases import drawn, left_out, release
@@ -213,7 +213,7 @@ class _Encoder:
         self.names |= {*carried, *(["type"] if kinds else [])}
         contributors = {"session": columns.session, "user": users}
         self.bytes += self.store.write(
-            f"encoded/{part}", {"types": list(known)},
+            f"{ENCODED}/{part}", {"types": list(known)},
             time=columns.timestamp, input_length=columns.input_length, output_length=columns.output_length,
             offsets=offsets, digests=_digests(ids), **({"type": codes} if kinds else {}),
             **{name: _digests(numbers, kind) for kind, (name, numbers) in enumerate(contributors.items())

@@ -76,7 +76,7 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
     parts: list[dict[str, np.ndarray]] = []
     types: dict[str | None, int] = {}
     for part in range(plan.parts):
-        with plan.store.open(f"encoded/{part}") as encoded:
+        with plan.store.open(f"{plan.rows}/{part}") as encoded:
             time = encoded["time"]
             start = 0 if since is None else int(np.searchsorted(time, since))
             stop = len(time) if until is None else int(np.searchsorted(time, until))

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,16 +38,38 @@ class Store:
     url: str
 
     @classmethod
-    def at(cls, place: str | os.PathLike) -> Store:
-        """A new store in a folder, by its absolute path, or at a URL.
+    def at(cls, place: str | os.PathLike, *, resume: bool = False) -> Store:
+        """A store in a folder, by its absolute path, or at a URL.
 
-        A run deletes its store in the end, so a folder that is not empty is a UsageError.
+        A run deletes its store in the end, so a folder that is not empty is a UsageError, unless a run is resumed. That
+        of an earlier run must belong to this user alone.
         """
         text = os.fspath(place)
         store = cls(text if "://" in text else os.path.abspath(text))
-        if store._has_content():
-            raise UsageError(f"{text}: the work folder is not empty, and a run deletes it in the end. Name a new one.")
+        if resume:
+            store._require_own(text)
+        elif store._has_content():
+            raise UsageError(
+                f"{text}: the work folder is not empty, and a run deletes it in the end. Delete it or name a new one."
+            )
         return store
+
+    def _require_own(self, text: str) -> None:
+        """UsageError if another user owns the folder or can write to it, or it is a link."""
+        if not self.is_local or not os.path.lexists(self.url):
+            return
+        about = os.lstat(self.url)
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+            raise UsageError(
+                f"{text}: the work folder belongs to another user, or others can write to it. Name a new one."
+            )
+
+    def has(self, name: str) -> bool:
+        """Whether a file was written."""
+        if self.is_local:
+            return os.path.isfile(os.path.join(self.url, name))
+        files, path = self._remote()
+        return files.exists(f"{path}/{name}")
 
     def _has_content(self) -> bool:
         if self.is_local:
@@ -102,7 +125,8 @@ class Store:
         path = os.path.join(self.url, name)
         part = f"{path}.{secrets.token_hex(6)}.part"
         try:
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            for folder in (self.url, os.path.dirname(path)):  # the mode applies to the last folder of a path only
+                os.makedirs(folder, mode=0o700, exist_ok=True)
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 yield file
             os.replace(part, path)

@@ -15,6 +15,7 @@ from ..profiles import Profile
 from .store import Store
 
 BLOCKS = 1 << 20  # approximate block references in memory for one task
+ENCODED = "encoded"  # folder of the rows of each part
 SAMPLES = 256  # rows of a part whose times `sample_times` returns
 ALONE = 2**64 - 1  # marks a contributor that is a single request
 MANY = np.array([0, 2**64 - 2], dtype=np.uint64)  # in place of a contributor: k or more contributors
@@ -35,6 +36,7 @@ class Plan:
     first_time: int | None = 0  # of the log, in ns; None if times are a trace's, in ms
     has_sessions: bool = False
     has_types: bool = False
+    rows: str = ENCODED  # folder of the rows of each part
     has_outputs: bool = False  # rows have blocks of outputs after those of prompts
     carried: Sequence[str] = ()  # those of session, parent, turn that the rows already have
     rows_before: Sequence[int] = ()  # range -> requests in earlier ranges
