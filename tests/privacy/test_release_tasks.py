@@ -56,6 +56,14 @@ def same(found, done):
     return True
 
 
+def _put(last, session, row):
+    """The last row of a session, which this row takes the place of."""
+    before = last.get(session, -1)
+    if session >= 0:
+        last[session] = row
+    return before
+
+
 @st.composite
 def held(draw):
     """A trace that knows its sessions, or its users; no blocks of outputs."""
@@ -66,6 +74,8 @@ def held(draw):
     if draw(st.booleans()):
         columns.session = np.array(draw(st.lists(st.integers(-1, 3), min_size=count, max_size=count)))
         columns.extra["turn"] = np.arange(count)
+        last: dict = {-1: -1}
+        columns.parent = np.array([_put(last, session, row) for row, session in enumerate(columns.session.tolist())])
     if draw(st.booleans()):
         words = st.sampled_from(["text", "coder", "other", "a word of nobody's"])
         columns.extra["type"] = np.array(draw(st.lists(words, min_size=count, max_size=count)), dtype=object)

@@ -187,15 +187,15 @@ class _Encoder:
             start += len(columns)
             users = None if self.users is None else self.users[rows]
             if self.rows is not None:
-                sample = np.flatnonzero(self.rows[rows])
+                sample, parent = np.flatnonzero(self.rows[rows]), columns.parent
                 columns, users = columns.take(sample), None if users is None else users[sample]
                 if first_time is None and len(sample):
                     first_time = float(columns.timestamp[0])
                 columns.timestamp = columns.timestamp - (first_time or 0.0)
                 if columns.session is not None:
                     columns.session = session(columns.session)
-                if columns.parent is not None and self.place is not None:
-                    columns.parent = np.where(columns.parent < 0, -1, self.place[columns.parent])
+                if parent is not None and self.place is not None:  # parents are rows of the whole data set
+                    columns.parent = np.where(parent[sample] < 0, -1, self.place[parent[sample]])
             if len(columns):
                 self._write(count, columns, users)
                 count += 1
