@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from .._base.errors import RowError, UsageError
 from .._base.row_counts import Counts
@@ -15,7 +15,6 @@ from ..privacy.numbering.bound import in_one_process
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
 from ..privacy.numbering.task_plan import BLOCKS, ENCODED, Plan, counted_kind, cuts
-from ..privacy.profiles import Profile
 from ..trace.meta import Meta, merge, shares_prefixes
 from ..trace.trace_figures import figures
 from .collector import Collector
@@ -28,10 +27,9 @@ from .encoding_tasks import (
     partitions_of,
     with_arrivals,
 )
-from .keys import Key
 from .logs import sources
 from .pipeline import no_requests_error, released_rows
-from .preparation import Inputs, Job, prepare
+from .preparation import Inputs, Job, LogOptions, prepare
 from .row_counts import Progress, RowCounter, with_known_prefixes
 from .task_checkpoint import TaskCheckpoint
 
@@ -58,34 +56,13 @@ def anonymize_dataset(
     memory: int | None = None,
     key_file: str | None = None,
     checkpoint: TaskCheckpoint | None = None,
-    log_format: str = "auto",
-    field_map: dict[str, str] | None = None,
-    time_unit: str = "auto",
-    allow_truncated: bool = False,
-    tokenizer: str | None = "deepseek-r1",
-    chat_template: str | Path | None = None,
-    use_template: bool = True,
-    generation_prompt: str | None = None,
-    block_size: int | None = None,
-    profile: Profile | str = "standard",
-    k: int | None = None,
-    k_counts: str | None = None,
-    tail: str | None = None,
-    time_step_ms: int | None = None,
-    round_input: str | int | None = None,
-    round_output: str | int | None = None,
-    drop_sessions: bool | None = None,
-    tenant_field: str | None = None,
-    isolate_tenants: bool = False,
-    key: Key | None = None,
     max_errors: int = 0,
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[Meta], None] | None = None,
-    outputs: bool = False,
-    arrivals: str | None = None,
     keep_order: bool = False,
     sample_sessions: float = 1.0,
+    **options: Unpack[LogOptions],
 ) -> Iterator[AnonymizedDataset]:
     """Anonymise raw logs by tasks of a runner, in bounded memory; the trace is that of `anonymize`.
 
@@ -98,9 +75,10 @@ def anonymize_dataset(
         memory: Limit in bytes for the rows that one process must hold; see below.
         key_file: A file with the key, on each host, for a runner whose tasks run on other hosts.
         checkpoint: Records the encoded partitions, so that the run can be resumed. It requires `key`, and keeps `work`.
-        log_format, ..., on_progress, outputs, arrivals, sample_sessions: As in `anonymize`.
+        max_errors, on_reject, on_progress, sample_sessions: As in `anonymize`.
         on_start: Receives the provenance of the trace (log, tokenizer, hash) before the work starts.
         keep_order: Rows keep the order of the log; requires the profile "exact".
+        options: All other options of `anonymize`.
 
     One process must see all rows to keep the order of the log, to draw a sample, to chain the hashes of an engine, and
     to infer conversations for k-sharing. Tasks then only encode the log, and this process holds its rows as `anonymize`
@@ -122,15 +100,7 @@ def anonymize_dataset(
     ...         done.made.figures["distinct_blocks"]
     2
     """
-    job = prepare(
-        inputs, log_format=log_format, field_map=field_map, time_unit=time_unit, allow_truncated=allow_truncated,
-        tokenizer=tokenizer, chat_template=chat_template, use_template=use_template,
-        generation_prompt=generation_prompt, block_size=block_size, outputs=outputs, profile=profile, k=k,
-        k_counts=k_counts, tail=tail,
-        time_step_ms=time_step_ms, round_input=round_input, round_output=round_output, drop_sessions=drop_sessions,
-        tenant_field=tenant_field, isolate_tenants=isolate_tenants, arrivals=arrivals, key=key,
-        keep_order=keep_order, stop_at_error=max_errors == 0,
-    )  # fmt: skip
+    job = prepare(inputs, keep_order=keep_order, stop_at_error=max_errors == 0, **options)
     _check_sources(job)
     if runner.is_far and key_file is None:
         raise UsageError("tasks on other hosts require --key-file: each host reads the key from its own copy.")
