@@ -68,7 +68,7 @@ class Case:
         self.meta = {
             "profile": "standard",
             "release": {"settings": PROFILES["standard"].settings(), "k_counted": "inferred", "sampled": True,
-                        "tenants_isolated": False, "costs": []},
+                        "tenants_isolated": False},
             "log": {"reader": "openai", "time": "seconds"},
             "tokenizer": {"name": "deepseek-ai/DeepSeek-R1", "sha256": "ab" * 32, "backend": "tokenizers"},
         }  # fmt: skip
@@ -374,10 +374,6 @@ def whole_counted(case):
     case.meta["counts"] = {"rows": 480}
 
 
-def whole_in_costs(case):
-    case.meta["release"]["costs"] = [{"step": "original", "blocks": 960, "block_hit_rate": 0.5}]
-
-
 def weaker_than_its_name(case):
     case.settings(time_step_ms=0)
 
@@ -428,7 +424,7 @@ FAULTS = [  # what is done; the checks that do not pass
     (sidecar_with(("log", "note"), "10.1.2.3"), {"sidecar": "FAIL"}),
     (sidecar_with(("tokenizer", "name"), "/srv/models/x"), {"sidecar": "FAIL"}),
     (card_with_address, {"sidecar": "FAIL"}), (card_with_licence, {}),
-    (not_sampled, {"volume": "WARN"}), (whole_counted, {"volume": "WARN"}), (whole_in_costs, {"volume": "WARN"}),
+    (not_sampled, {"volume": "WARN"}), (whole_counted, {"volume": "WARN"}),
     (weaker_than_its_name, {"not_protected": "WARN"}), (exact, {"not_protected": "WARN"}),
     (unknown_profile, {"not_protected": "WARN"}),
     (broken_profile, {"not_protected": "WARN"}),

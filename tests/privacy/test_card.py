@@ -54,7 +54,7 @@ def test_a_card_has_its_sections_in_order_and_figures_that_are_true(released):
     hits = kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace))
     assert f"| block hit rate, nothing ever evicted | {hits.block_hit_rate:.4f} |" in text
     assert "* tokenizer: deepseek-ai/DeepSeek-R1, SHA-256 abab" in text and "* log: openai" in text
-    assert "| `k` | `3` |" in text and "| k counted | inferred |" in text and "k-sharing |" in text
+    assert "| `k` | `3` |" in text and "| k counted | inferred |" in text and "after each step" not in text
 
 
 def test_a_card_says_every_finding(released):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from ..formats.writing import card_path as card_path  # re-exported
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
-from .release_steps import label_of
 from .unprotected import unprotected
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def card(audit: Audit, trace: Trace | Mapping[str, Any] | None = None, meta: Map
         ("Fields", _fields(meta)),
         ("How it was made", _making(figures, meta)),
         (f"Release profile: {audit.profile.name}", _profile(audit, meta)),
-        ("Figures", _figures_table(figures, meta)),
+        ("Figures", _figures_table(figures)),
         ("Audit", _audit(audit)),
         ("What is protected, and what is not", _protection(audit)),
         ("How to read it", READ_FOLDER if meta.get("format") == "dataset" else READ),
@@ -124,17 +123,12 @@ def _profile(audit, meta):
     return "\n".join(lines)
 
 
-def _figures_table(figures, meta):
+def _figures_table(figures):
     rows = [(name.replace("_", " "), _number(figures, name)) for name in COUNTS if figures.get(name)]
     hits = figures.get("hits") if isinstance(figures.get("hits"), Mapping) else {}
     rows += [(f"{rate.replace('_', ' ')}, nothing ever evicted", f"{hits[rate]:.4f}") for rate in RATES if rate in hits]
     rows += [] if hits else [("hit rates", "unknown: the log does not record shared prefixes")]
     lines = ["| figure | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
-    costs = _object(meta, "release").get("costs")
-    steps = [step for step in costs if _is_step(step)] if isinstance(costs, list) else []
-    if len(steps) > 1:
-        lines += ["", "Block hit rate after each step of the release:", "", "| step | block hit rate |", "|---|---|"]
-        lines += [f"| {_plain(label_of(str(step['step'])))} | {step['block_hit_rate']:.4f} |" for step in steps]
     return "\n".join(lines)
 
 
@@ -178,10 +172,6 @@ def _public(described) -> str:
     name, digest = str(described.get("name") or ""), str(described.get("sha256") or "")
     named = "" if set(kinds(name)) - {"host name"} or name.count("/") > 1 else name
     return ", ".join([*([named] if named else []), *([f"SHA-256 {digest}"] if len(digest) == 64 else [])])
-
-
-def _is_step(step) -> bool:
-    return isinstance(step, Mapping) and "step" in step and isinstance(step.get("block_hit_rate"), (int, float))
 
 
 def _number(figures, name) -> str:
