@@ -16,7 +16,7 @@ from kvtrace._base.errors import InputError, UsageError
 from kvtrace._native.ids import renumber
 from kvtrace._native.sharing import Inference
 from kvtrace.cli import run
-from kvtrace.formats import jsonl_read
+from kvtrace.formats import jsonl_read, open_parquet, opened
 from kvtrace.formats.dataset import DatasetWriter, open_dataset, rows_of
 from kvtrace.formats.reading import read_columns
 from kvtrace.formats.sidecar import describe
@@ -31,8 +31,6 @@ from kvtrace.privacy.checks import (
     evidence,
     marks,
     parents,
-    source_parquet,
-    source_rows,
     xxh3,
 )
 from kvtrace.privacy.checks.blocks import RequestBlocks
@@ -555,10 +553,9 @@ def test_holders_that_the_caller_knows_are_counted(tmp_path):
 
 def stream(patch):
     """Nothing is kept, pieces are small, and what can be done in several passes is."""
-    patch.setattr(source_rows, "CACHED", 0)
-    patch.setattr(source_parquet, "CACHED", 0)
-    patch.setattr(source_parquet, "REFERENCES", 8)
-    patch.setattr(source_parquet, "ROWS", 3)
+    patch.setattr(opened, "CACHED", 0)
+    patch.setattr(open_parquet, "REFERENCES", 8)
+    patch.setattr(open_parquet, "ROWS", 3)
     patch.setattr(evidence, "REFERENCES", 5)
     patch.setattr(contributor_counts, "TABLE", 64)
     patch.setattr(jsonl_read, "PIECE", 400)
@@ -694,9 +691,8 @@ def test_a_table_of_ids_that_do_not_follow_each_other_has_to_fit(tmp_path):
 def test_an_audit_stays_below_its_bound(tmp_path, monkeypatch):
     import tracemalloc
 
-    monkeypatch.setattr(source_parquet, "CACHED", 0)
-    monkeypatch.setattr(source_rows, "CACHED", 0)
-    monkeypatch.setattr(source_parquet, "REFERENCES", 1 << 14)
+    monkeypatch.setattr(opened, "CACHED", 0)
+    monkeypatch.setattr(open_parquet, "REFERENCES", 1 << 14)
     rows, blocks = 80_000, 10  # each prompt comes twice
     columns = Columns(
         np.arange(rows) * 1000.0, np.full(rows, blocks * BLOCK), np.arange(rows) % 500,
@@ -708,11 +704,11 @@ def test_an_audit_stays_below_its_bound(tmp_path, monkeypatch):
         meta = {"profile": "standard", "release": {"k_counted": "sessions" if sessions else "inferred"}}
         manifest = tmp_path / "t.dataset/manifest.json"
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | meta))
-        opened = open_dataset(tmp_path / "t.dataset")
-        arrays = sum(size for what, size in audit_memory(opened).terms.items() if "program" not in what)
-        kvtrace.audit(opened.path)  # what is imported and cached is no part of it
+        dataset = open_dataset(tmp_path / "t.dataset")
+        arrays = sum(size for what, size in audit_memory(dataset).terms.items() if "program" not in what)
+        kvtrace.audit(dataset.path)  # what is imported and cached is no part of it
         tracemalloc.start()
-        kvtrace.audit(opened.path)
+        kvtrace.audit(dataset.path)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert 0.4 * arrays < peak < arrays + 4_000_000  # a piece of so few references takes less than that
