@@ -17,7 +17,7 @@ from kvtrace._native.ids import renumber
 from kvtrace._native.sharing import Inference
 from kvtrace.cli import run
 from kvtrace.formats import jsonl_read, open_parquet, opened
-from kvtrace.formats.dataset import DatasetWriter, open_dataset, rows_of
+from kvtrace.formats.dataset import DatasetWriter, open_dataset
 from kvtrace.formats.reading import read_columns
 from kvtrace.formats.sidecar import describe
 from kvtrace.privacy.checks import (
@@ -41,7 +41,7 @@ from kvtrace.privacy.releases import release
 from kvtrace.privacy.trace_draft import TraceDraft
 from kvtrace.report.audit_table import table
 from kvtrace.trace.building import toy
-from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.columns import Columns, replace_columns, rows_of
 from kvtrace.trace.trace import Trace
 from tests import unaudited
 from tests.reference import audit as reference

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import AuditError, KvtraceError, UsageError
 from kvtrace.cli import run
-from kvtrace.formats.dataset import open_dataset, rows_of
+from kvtrace.formats.dataset import open_dataset
 from kvtrace.formats.sidecar import describe
 from kvtrace.formats.writing import card_path
 from kvtrace.privacy.checks import CHECKS, audit
@@ -24,6 +24,7 @@ from kvtrace.privacy.profiles import PROFILES
 from kvtrace.privacy.publishing import publish, publish_chunks, publish_columns
 from kvtrace.privacy.releases import release
 from kvtrace.trace.building import toy
+from kvtrace.trace.columns import rows_of
 from tests import unaudited
 from tests.strategies import traces
 

@@ -12,7 +12,7 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.input_files import size_of
 from ..trace.building import TraceBuilder
-from ..trace.columns import Columns, replace_columns
+from ..trace.columns import Columns, replace_columns, rows_of
 from . import dataset as datasets
 from . import parquet
 from .opened import KNOWN, OpenTrace, Piece, parse_text
@@ -25,13 +25,13 @@ PART = ("file", "requests", "blocks")  # required keys of a part in a manifest
 Source = str | io.BytesIO
 
 
-class _OpenColumns(OpenTrace):
+class OpenColumns(OpenTrace):
     """A trace that is read as Columns."""
 
     def _columns(self, extra: str) -> Iterator[Columns]:
         raise NotImplementedError
 
-    def _sources(self) -> list[Source]:
+    def sources(self) -> list[Source]:
         """The Parquet files."""
         raise NotImplementedError
 
@@ -48,7 +48,7 @@ class _OpenColumns(OpenTrace):
         links = {name: value for name in ("session", "parent") if (value := getattr(columns, name)) is not None}
         self.fields = {name: getattr(columns, name) for name in KNOWN} | columns.extra | links
         self.result = ReadResult(columns, self.name, "parquet")
-        _add_other_content(self, self._sources())
+        _add_other_content(self, self.sources())
 
     def _again(self) -> Iterator[Piece]:
         start = 0
@@ -57,7 +57,7 @@ class _OpenColumns(OpenTrace):
             start += len(columns)
 
 
-class OpenParquet(_OpenColumns):
+class OpenParquet(OpenColumns):
     """A plain Parquet file."""
 
     def __init__(self, path, stream):
@@ -72,11 +72,11 @@ class OpenParquet(_OpenColumns):
     def _columns(self, extra: str) -> Iterator[Columns]:
         return parquet.batches(str(self.path), ROWS, extra=extra)
 
-    def _sources(self) -> list[Source]:
+    def sources(self) -> list[Source]:
         return [str(self.path)]
 
 
-class PackedParquet(_OpenColumns):
+class PackedParquet(OpenColumns):
     """A Parquet file that is compressed or a pipe: its bytes stay in memory."""
 
     def __init__(self, path, stream):
@@ -89,14 +89,14 @@ class PackedParquet(_OpenColumns):
         while start < len(columns):
             full = int(np.searchsorted(columns.offsets, columns.offsets[start] + REFERENCES, side="right")) - 1
             stop = max(full, start + 1)
-            yield datasets.rows_of(columns, start, stop)
+            yield rows_of(columns, start, stop)
             start = stop
 
-    def _sources(self) -> list[Source]:
+    def sources(self) -> list[Source]:
         return [io.BytesIO(self._bytes)]
 
 
-class OpenDataset(_OpenColumns):
+class OpenDataset(OpenColumns):
     """A data set; its manifest is the first of its texts."""
 
     def __init__(self, path):
@@ -114,7 +114,7 @@ class OpenDataset(_OpenColumns):
     def _columns(self, extra: str) -> Iterator[Columns]:
         return self.dataset.chunks(REFERENCES, extra=extra)
 
-    def _sources(self) -> list[Source]:
+    def sources(self) -> list[Source]:
         return [os.path.join(self.path, file) for file in self.files]
 
     def _read(self) -> Iterator[Piece]:
@@ -136,7 +136,7 @@ class _StringPool:
         return values
 
 
-def _add_other_content(opened: _OpenColumns, files: list[Source]) -> None:
+def _add_other_content(opened: OpenColumns, files: list[Source]) -> None:
     """Add the columns of Parquet files that a Trace does not read, and the metadata of their schemas."""
     import pyarrow as pa
 
@@ -149,7 +149,7 @@ def _add_other_content(opened: _OpenColumns, files: list[Source]) -> None:
         raise InputError(f"{opened.name}: cannot be read as Parquet ({fault}).")
 
 
-def _add_columns_and_metadata(opened: _OpenColumns, files: list[Source]) -> None:
+def _add_columns_and_metadata(opened: OpenColumns, files: list[Source]) -> None:
     import pyarrow.parquet as pq
 
     columns: dict[str, list[np.ndarray]] = {}

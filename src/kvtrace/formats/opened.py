@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from .._base.digests import SeenBytes
 from .._base.errors import RowError
 from .._base.files import name_of
 from ..trace.columns import Columns, replace_columns
@@ -55,6 +56,7 @@ class OpenTrace(ABC):
 
     def __init__(self, path: str | Path, *, repeats: bool):
         self.path, self.name, self.repeats = path, name_of(path), repeats
+        self.seen = SeenBytes()  # of the first pass; unused for Parquet that is not compressed
         self.unread: list[RowError] = []  # rows that could not be read
         self.texts: list[MetadataText] = []  # metadata inside the file
         self.unknown_files = 0  # files in a data set's folder that do not belong to it

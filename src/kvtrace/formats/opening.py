@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from .._base.digests import SeenBytes
 from .._base.input_files import open_read
 from . import dataset as datasets
 from . import parquet
@@ -40,14 +41,18 @@ def open_trace(path: str | Path, *, format: str | None = None, threads: int | No
     require_format(format)
     if names_dataset(path, format):
         return OpenDataset(path)
-    stream = open_read(path)
+    seen = SeenBytes()
+    stream = open_read(path, seen=seen)
     try:
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
-            return OpenParquet(path, stream) if OpenParquet.fits(stream) else PackedParquet(path, stream)
-        return OpenRows(path, stream, format, threads)
+            opened: OpenTrace = OpenParquet(path, stream) if OpenParquet.fits(stream) else PackedParquet(path, stream)
+        else:
+            opened = OpenRows(path, stream, format, threads)
     except BaseException:
         stream.close()
         raise
+    opened.seen = seen
+    return opened
 
 
 def names_dataset(path: str | Path, format: str | None = None) -> bool:
