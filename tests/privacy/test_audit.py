@@ -16,10 +16,10 @@ from kvtrace._base.errors import InputError, UsageError
 from kvtrace._native.ids import renumber
 from kvtrace._native.sharing import Inference
 from kvtrace.cli import run
-from kvtrace.formats import jsonl_read, open_parquet, opened
+from kvtrace.formats import bailian, dataset, jsonl_read, open_parquet, opened
 from kvtrace.formats.dataset import DatasetWriter, open_dataset
 from kvtrace.formats.reading import read_columns
-from kvtrace.formats.sidecar import describe
+from kvtrace.formats.sidecar import describe, dump
 from kvtrace.privacy.checks import (
     CHECKS,
     anonymity,
@@ -38,6 +38,7 @@ from kvtrace.privacy.checks.id_numbers import ID_BYTES, IdNumbers
 from kvtrace.privacy.contributors import Contributors
 from kvtrace.privacy.profiles import PROFILES, profile
 from kvtrace.privacy.releases import release
+from kvtrace.privacy.sidecar_forms import SIDECAR
 from kvtrace.privacy.trace_draft import TraceDraft
 from kvtrace.report.audit_table import table
 from kvtrace.trace.building import toy
@@ -67,8 +68,8 @@ class Case:
             "profile": "standard",
             "release": {"settings": PROFILES["standard"].settings(), "k_counted": "inferred", "sampled": True,
                         "tenants_isolated": False, "costs": []},
-            "log": {"reader": "openai", "time": "seconds"},
-            "tokenizer": {"name": "deepseek-ai/DeepSeek-R1", "sha256": "ab" * 32, "backend": "tokenizers"},
+            "log": {"reader": "openai (stated)", "time": "seconds (stated)"},
+            "tokenizer": {"name": "deepseek-ai/DeepSeek-R1", "sha256": "ab" * 32, "backend": "tokenizers 0.21.0"},
         }  # fmt: skip
         self.block_size, self.card, self.previous, self.users, self.has_sidecar = BLOCK, None, None, None, True
 
@@ -85,14 +86,27 @@ class Case:
 
     def write(self, folder) -> Path:
         path = folder / "t.jsonl"
+        self.as_written()
         path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in self.rows))
         if self.has_sidecar:
             blocks = sum(len(row["hash_ids"]) for row in self.rows if isinstance(row, dict))
             said = {"block_size": self.block_size, "tail": "kept", "requests": len(self.rows), "blocks": blocks}
-            (folder / "t.jsonl.meta.json").write_text(json.dumps(said | self.meta))
+            said |= self.meta
+            (folder / "t.jsonl.meta.json").write_bytes(dump({k: said[k] for k in SIDECAR.forms if k in said} | said))
         if self.card is not None:
             (folder / "t.jsonl.card.md").write_text(self.card)
         return path
+
+    def as_written(self):
+        """Rows of Qwen-Bailian's format with all its keys, in its order and in seconds."""
+        if any("chat_id" in row for row in self.rows):
+            usual = {"type": "text", "turn": 1}
+            for place, row in enumerate(self.rows):
+                row = usual | row | {"timestamp": row["timestamp"] / 1000}
+                if row["parent_chat_id"] != -1 and "turn" not in self.rows[place]:
+                    row["turn"] = 2
+                known = {key: row[key] for key in bailian.KEYS if key in row}
+                self.rows[place] = known | row
 
     def audit(self, folder):
         path, options = self.write(folder), {}
@@ -264,7 +278,6 @@ def infinite_time(case):
 
 def linked(case, chat, parent):
     for number, row in enumerate(case.rows):
-        row["timestamp"] //= 1000
         row |= {"chat_id": number, "parent_chat_id": -1}
     case.rows[chat]["parent_chat_id"] = parent
 
@@ -553,6 +566,7 @@ def test_holders_that_the_caller_knows_are_counted(tmp_path):
 
 def stream(patch):
     """Nothing is kept, pieces are small, and what can be done in several passes is."""
+    patch.setattr(dataset, "ROWS", 5)
     patch.setattr(opened, "CACHED", 0)
     patch.setattr(open_parquet, "REFERENCES", 8)
     patch.setattr(open_parquet, "ROWS", 3)

@@ -20,7 +20,6 @@ from .read_result import ReadResult
 
 REFERENCES = 1 << 18  # approximate block references in a piece, to bound what is derived from it
 ROWS = 1 << 12  # rows of a Parquet file read at a time
-PART = ("file", "requests", "blocks")  # required keys of a part in a manifest
 
 Source = str | io.BytesIO
 
@@ -104,11 +103,6 @@ class OpenDataset(OpenColumns):
         self.dataset = datasets.open_dataset(path)
         self.manifest = parse_text("the sidecar", Path(path, datasets.MANIFEST).read_bytes())
         self.files = [part["file"] for part in self.manifest.values["parts"]]
-        extras = [
-            {key: value for key, value in part.items() if key not in PART} for part in self.manifest.values.pop("parts")
-        ]
-        if any(extras):
-            self.manifest.values["parts"] = extras
         self.unknown_files = len({*os.listdir(path)} - {datasets.MANIFEST, datasets.CARD, *self.files})
 
     def _columns(self, extra: str) -> Iterator[Columns]:
@@ -137,7 +131,7 @@ class _StringPool:
 
 
 def _add_other_content(opened: OpenColumns, files: list[Source]) -> None:
-    """Add the columns of Parquet files that a Trace does not read, and the metadata of their schemas."""
+    """Add the names of the columns that a Trace does not read, and the metadata of their schemas."""
     import pyarrow as pa
 
     fault = None
@@ -152,39 +146,13 @@ def _add_other_content(opened: OpenColumns, files: list[Source]) -> None:
 def _add_columns_and_metadata(opened: OpenColumns, files: list[Source]) -> None:
     import pyarrow.parquet as pq
 
-    columns: dict[str, list[np.ndarray]] = {}
     metadata: dict[tuple[bytes, bytes], None] = {}
-    rows = 0
     for file in files:
         with pq.ParquetFile(file) as whole:
             schema, count = whole.schema_arrow, whole.metadata.num_rows
-            metadata |= dict.fromkeys((schema.metadata or {}).items())
-            for name in sorted(set(schema.names) - {*parquet.NEEDED, *parquet.OTHERS}):
-                values = _scalars(whole, name, opened.result)
-                if values is not None:
-                    missing = rows - sum(map(len, columns.get(name, [])))
-                    columns.setdefault(name, []).extend([*([np.full(missing, None)] if missing else []), values])
-        rows += count
-    for name, arrays in columns.items():
-        missing = rows - sum(map(len, arrays))
-        opened.fields[name] = np.concatenate([*arrays, *([np.full(missing, None)] if missing else [])])
+        metadata |= dict.fromkeys((schema.metadata or {}).items())
+        for name in set(schema.names) - {*parquet.NEEDED, *parquet.OTHERS}:
+            opened.unknown_columns[name] = opened.unknown_columns.get(name, 0) + count
     texts = [parse_text(f"metadata {key.decode(errors='replace')}"[:40], text, must_be_json=key == parquet.KEY)
              for key, text in metadata if key != b"ARROW:schema"]  # fmt: skip
     opened.texts += sorted(texts, key=lambda text: text.where != "metadata kvtrace")
-
-
-def _scalars(file, name, result: ReadResult) -> np.ndarray | None:
-    """A column of scalars; None for a column of lists or objects, whose values are counted."""
-    import pyarrow as pa
-
-    values = file.read(columns=[name]).column(name)
-    if pa.types.is_nested(values.type):
-        result.nested[name] = result.nested.get(name, 0) + len(values) - values.null_count
-        return None
-    if values.null_count == 0 and (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-        return values.to_numpy()
-    return np.array([_plain(value) for value in values.to_pylist()], dtype=object)
-
-
-def _plain(value):
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -35,6 +35,7 @@ class MetadataText:
     where: str
     values: Any = None
     fault: str | None = None
+    text: bytes | None = None  # as it is in the file
 
 
 class OpenTrace(ABC):
@@ -59,6 +60,7 @@ class OpenTrace(ABC):
         self.seen = SeenBytes()  # of the first pass; unused for Parquet that is not compressed
         self.unread: list[RowError] = []  # rows that could not be read
         self.texts: list[MetadataText] = []  # metadata inside the file
+        self.unknown_columns: dict[str, int] = {}  # columns of a Parquet file that are not read -> rows
         self.unknown_files = 0  # files in a data set's folder that do not belong to it
         self._kept: list[Piece] | None = []
         self._is_read = False
@@ -107,10 +109,10 @@ def parse_text(where: str, text: bytes, must_be_json: bool = True) -> MetadataTe
     with suppress(orjson.JSONDecodeError):
         values = orjson.loads(text)
     if values is None and not must_be_json:
-        return MetadataText(where, text.decode(errors="replace"))
+        return MetadataText(where, text.decode(errors="replace"), text=text)
     if not isinstance(values, dict) and must_be_json:
-        return MetadataText(where, text.decode(errors="replace"), "is not a JSON object")
-    return MetadataText(where, values)
+        return MetadataText(where, text.decode(errors="replace"), "is not a JSON object", text)
+    return MetadataText(where, values, text=text)
 
 
 def ids_alone(columns: Columns) -> Columns:

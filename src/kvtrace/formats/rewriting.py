@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def differences(opened: OpenTrace) -> list[Difference]:
     if isinstance(opened, OpenDataset):
         return _of_dataset(opened)
     source = opened.sources()[0]
-    found = _of_parquet(source, opened.result.columns, opened)
+    found = _of_parquet(source, opened.result.columns)
     if opened.seen.form is not None and not found:  # a compressed Parquet file
         packed = ByteDigest()
         with io.BufferedWriter(_packer(packed, opened.seen.form), BUFFER) as stream:
@@ -179,25 +180,31 @@ def _of_dataset(opened: OpenDataset) -> list[Difference]:
     """The differences of all parts; each but the last has the same number of requests."""
     columns, start, found = opened.result.columns, 0, set()
     counts = opened.dataset.part_requests
+    expected = {"block_size": opened.dataset.block_size, "tail": opened.dataset.tail}
     if any(count != datasets.ROWS for count in counts[:-1]) or any(count > datasets.ROWS for count in counts[-1:]):
         found.add(Difference.PARTS)
     for source, count in zip(opened.sources(), counts, strict=True):
         part = rows_of(replace_columns(columns, hash_ids=np.empty(0, np.int64)), start, start + count)
-        found |= set(_of_parquet(source, part, opened))
+        found |= set(_of_parquet(source, part, expected))
         start += count
     return sorted(found)
 
 
-def _of_parquet(source: Source, columns: Columns, opened: OpenTrace) -> list[Difference]:
-    """The differences of one Parquet file with these columns."""
+def _of_parquet(source: Source, columns: Columns, expected: dict[str, Any] | None = None) -> list[Difference]:
+    """The differences of one Parquet file with these columns, and with the expected description if there is one."""
     import pyarrow as pa
+    import pyarrow.parquet
 
+    if len(columns) and np.signbit(columns.timestamp).any():  # -0.0 is written as it was read
+        return [Difference.PARQUET]
     rewritten = ByteDigest()
     fault = False
     try:
         with pa.parquet.ParquetFile(source) as file:
             if file.metadata.created_by != f"parquet-cpp-arrow version {pa.cpp_version}":
                 return [Difference.LIBRARY]
+            if expected not in (None, parquet.description_of(file.schema_arrow)):
+                return [Difference.PARQUET]
             _write_parquet(file, columns, rewritten)
     except (KvtraceError, pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError):
         fault = True  # it cannot be written, so it was not

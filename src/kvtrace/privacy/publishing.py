@@ -20,6 +20,7 @@ from .contributors import Contributors
 from .data_card import card
 from .numbering.run import Numbered
 from .released_trace import ReleasedTrace
+from .sidecar_forms import public
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ def publish_columns(
     **options,
 ) -> Published:
     """As `publish`, for columns and the values of their sidecar; the other options are those of `writing.write`."""
+    meta = public(meta)
     inspect, audits = _inspector(path, contributors, against)
     files = writing.write(columns, path, meta=meta, inspect=inspect, **options)
     return Published(files, audits[0], meta.get("figures", {}))
@@ -131,7 +133,7 @@ def publish_chunks(
     ...     done.audit.level, sorted(os.listdir(done.files[0]))
     ('WARN', ['card.md', 'manifest.json', 'part-00000.parquet'])
     """
-    format = writing.check_output(path, format)
+    meta, format = public(meta), writing.check_output(path, format)
     write_options: dict[str, Any] = {"meta": meta, "block_size": block_size, "tail": tail, "format": format} | options
     if format not in ("mooncake", "dataset"):
         return publish_columns(_joined(chunks), path, contributors=contributors, against=against, **write_options)

@@ -88,8 +88,7 @@ def release_dataset(
         plan = _plan(dataset, profile, encode, partitions, task_blocks, tail, whole)
         released = number(plan, runner, meta, before=before, first_step=first, changes_tails=tail != dataset.tail)
         released.account.sampled = rows is not None
-        if profile.coarsens:
-            released.account.notes[:0] = left_out(_dropped_columns(dataset))
+        released.account.notes[:0] = left_out(_dropped_columns(dataset))
         released.meta = merge(released.meta, released.account.meta)
         released.bytes = {"encode": encode.bytes} | released.bytes
         yield released
@@ -104,8 +103,6 @@ def _require_supported(dataset: Dataset, whole: LazyTrace, profile: Profile) -> 
         )
     if dataset.output_blocks:
         raise UsageError(f"{dataset.path}: a data set with blocks of outputs cannot be released in tasks. {WHOLE}")
-    if _dropped_columns(dataset) and not profile.coarsens:
-        raise UsageError(f"{dataset.path}: --profile exact keeps all columns. Use `kvtrace convert` instead.")
 
 
 def _dropped_columns(dataset: Dataset) -> list[str]:

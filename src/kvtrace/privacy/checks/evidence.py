@@ -25,6 +25,7 @@ from .block_sums import BlockSums
 from .blocks import AuditedRequests, RequestBlocks
 from .id_numbers import IdNumbers
 
+SIDECARS = ("the sidecar", "metadata kvtrace")
 REFERENCES = 1 << 20  # block references that are sorted by time at once
 
 
@@ -65,6 +66,12 @@ class Evidence:
     def meta(self) -> dict[str, Any]:
         """The optional values of the sidecar."""
         return {} if self.sidecar is None else self.sidecar.meta
+
+    @property
+    def texts_of_sidecar(self) -> dict[str, Any]:
+        """All values of the first sidecar, as its text states them; empty if there is none."""
+        values = next((text.values for text in self.texts if text.where in SIDECARS), None)
+        return values if isinstance(values, dict) else {}
 
     @property
     def release(self) -> dict[str, Any]:
