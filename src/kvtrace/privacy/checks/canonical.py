@@ -20,7 +20,7 @@ def check(evidence: Evidence) -> Finding:
     renamed = session is not None and not np.array_equal(by_first_appearance(session), session)
     figure = {"differs": [one.value for one in found], "sessions_in_order": not renamed}
     if found:
-        sentence = f"{_listed(found)} differ from what kvtrace writes of these requests: text can be hidden there."
+        sentence = f"{_listed(found)}: not what kvtrace writes of these requests, so text can be hidden there."
         return failed(figure, sentence, OTHER_VERSION if found == [Difference.LIBRARY] else REMEDY)
     if renamed:
         sentence = "sessions do not count from 0 in the order of their first requests: their numbers can hide text."

@@ -13,7 +13,7 @@ from .evidence import Evidence
 
 def wrong_numbers(evidence: Evidence) -> Iterator[str]:
     """The names of stated numbers that are not those of the file."""
-    if evidence.sidecar is None:  # there is none, or it describes another file
+    if evidence.sidecar is None or evidence.source.unread:  # there is none, or rows that it counts are missing
         return
     values = evidence.texts_of_sidecar
     columns, numbers = evidence.columns, evidence.numbers
