@@ -27,11 +27,11 @@ from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
 from kvtrace.cli import run
 from kvtrace.formats import reading, writing
-from kvtrace.formats.dataset import DatasetWriter, open_dataset, rows_of
+from kvtrace.formats.dataset import DatasetWriter, open_dataset
 from kvtrace.formats.dataset_conversion import STREAMED, convert_dataset
 from kvtrace.formats.lazy import LazyTrace
 from kvtrace.trace.building import toy
-from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.columns import Columns, replace_columns, rows_of
 from kvtrace.trace.conversion import first as first_requests
 from kvtrace.trace.conversion import speed_up
 from tests.strategies import traces

@@ -34,10 +34,14 @@ class Counts:
         >>> counts["rows"], counts["requests"], counts["rejected"], counts["cut"]
         (13000, 13000, 10, 0)
         """
-        return {name: _two_digits(value) for name, value in asdict(self).items() if name != "reasons"}
+        return {name: rounded(value) for name, value in asdict(self).items() if name != "reasons"}
 
 
-def _two_digits(count: int) -> int:
-    """The count, rounded up to two digits; 1 to 9 are 10."""
+def rounded(count: int) -> int:
+    """A count, rounded up to two digits; 1 to 9 are 10.
+
+    >>> rounded(0), rounded(7), rounded(120), rounded(1_201)
+    (0, 10, 120, 1300)
+    """
     unit = 10 ** max(0, len(str(count)) - 2)
     return max(-(-count // unit) * unit, 10 if count else 0)

@@ -23,6 +23,11 @@ FIELDS = {
     "type, turn": ("word, number", "kind of request, and its turn in the conversation; optional"),
 }
 COUNTS = ("requests", "sessions", "tokens", "output_tokens", "blocks", "distinct_blocks")
+LICENCE = "* Licence: TODO"
+LICENCES = (  # what the audit accepts in place of TODO
+    "CC0-1.0", "CC-BY-4.0", "CC-BY-SA-4.0", "CC-BY-NC-4.0", "CC-BY-NC-SA-4.0", "Apache-2.0", "MIT", "BSD-3-Clause",
+    "ODC-By-1.0", "ODbL-1.0", "PDDL-1.0", "CDLA-Permissive-2.0",
+)  # fmt: skip
 RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
 
 
@@ -85,7 +90,7 @@ def _period(figures) -> str:
 
 
 def _to_fill_in():
-    return "* Licence: TODO\n* Cite as: TODO\n* Contact: TODO (a public page rather than a person's address)"
+    return f"{LICENCE}\n* Cite as: TODO\n* Contact: TODO (a public page rather than a person's address)"
 
 
 def _fields(meta):

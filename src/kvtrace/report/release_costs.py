@@ -38,8 +38,14 @@ def closing(account: Account, figures: dict[str, Any], block_size: int, written:
 
 
 def audited(written: Published) -> list[str]:
-    """One line on the audit, and one on the written files."""
+    """Lines on what the sidecar left out, on the audit, and on the written files."""
     levels = [finding.level for finding in written.audit.findings]
     counts = ", ".join(f"{levels.count(level)} {level}" for level in ("PASS", "WARN", "FAIL"))
     hint = f" (kvtrace audit {written.files[0]} prints each check)" if written.files[0] != "stdout" else ""
-    return [f"audit       {counts}{hint}", f"wrote       {' and '.join(written.files)}"]
+    reason = "they are not in its closed schema."
+    left_out = f"note        {written.left_out} names or values were left out of the sidecar: {reason}"
+    return [
+        *([left_out] if written.left_out else []),
+        f"audit       {counts}{hint}",
+        f"wrote       {' and '.join(written.files)}",
+    ]

@@ -87,6 +87,31 @@ def fields_of(columns: Columns) -> dict[str, Any]:
     return {name: getattr(columns, name) for name in Columns.__dataclass_fields__}
 
 
+def rows_of(columns: Columns, start: int, stop: int) -> Columns:
+    """Some consecutive rows; ids and parents stay unchanged.
+
+    >>> from kvtrace.trace.building import toy
+    >>> rows_of(toy("0 1", "0 2", "3"), 1, 3).hash_ids
+    array([0, 2, 3])
+    """
+    rows = slice(start, stop)
+    hash_ids, offsets = _cut(columns.hash_ids, columns.offsets, start, stop)
+    output_ids = output_offsets = None
+    if columns.output_ids is not None and columns.output_offsets is not None:
+        output_ids, output_offsets = _cut(columns.output_ids, columns.output_offsets, start, stop)
+    return Columns(
+        columns.timestamp[rows], columns.input_length[rows], columns.output_length[rows], hash_ids, offsets,
+        session=None if columns.session is None else columns.session[rows],
+        parent=None if columns.parent is None else columns.parent[rows],
+        extra={name: values[rows] for name, values in columns.extra.items()},
+        output_ids=output_ids, output_offsets=output_offsets,
+    )  # fmt: skip
+
+
+def _cut(values: np.ndarray, offsets: np.ndarray, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    return values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start]
+
+
 def _optional(values: ArrayLike | None) -> np.ndarray | None:
     return None if values is None else _column(values, np.int64)
 
