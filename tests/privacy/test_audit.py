@@ -437,7 +437,7 @@ FAULTS = [  # what is done; the checks that do not pass
     (sidecar_with(("log", "note"), "10.1.2.3"), {"sidecar": "FAIL"}),
     (sidecar_with(("tokenizer", "name"), "/srv/models/x"), {"sidecar": "FAIL"}),
     (card_with_address, {"sidecar": "FAIL"}), (not_sampled, {"volume": "WARN"}), (whole_counted, {"volume": "WARN"}),
-    (whole_in_costs, {"volume": "WARN"}), (text_in_lengths, {"anonymity": "WARN", "hidden_text": "WARN"}),
+    (whole_in_costs, {"sidecar": "FAIL", "volume": "WARN"}), (text_in_lengths, {"anonymity": "WARN", "hidden_text": "WARN"}),
     (weaker_than_its_name, {"not_protected": "WARN"}), (exact, {"not_protected": "WARN"}),
     (unknown_profile, {"sidecar": "FAIL", "not_protected": "WARN"}),
     (broken_profile, {"sidecar": "FAIL", "not_protected": "WARN"}),

@@ -11,6 +11,8 @@ from .profiles import Profile
 from .release_steps import ReleaseStep
 from .trace_draft import TraceDraft
 
+RATE_DIGITS = 4  # of a rate without counts: more digits would hint at them
+
 
 @dataclass(frozen=True)
 class StepHits:
@@ -22,7 +24,8 @@ class StepHits:
     def to_dict(self, *, counts: bool = True) -> CostSection:
         """Step and block hit rate; with `counts`, also hit blocks and blocks."""
         counted: CostSection = {"hit_blocks": self.hits.hit_blocks, "blocks": self.hits.blocks} if counts else {}
-        return {"step": self.step.value, **counted, "block_hit_rate": self.hits.block_hit_rate}
+        rate = self.hits.block_hit_rate
+        return {"step": self.step.value, **counted, "block_hit_rate": rate if counts else round(rate, RATE_DIGITS)}
 
 
 @dataclass
