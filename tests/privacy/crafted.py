@@ -271,6 +271,9 @@ def set_numbers(path: Path, key: str, values: list[int]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+WORDS = TEXT.encode()
+
+
 def groups(width: int) -> list[int]:
     data = (TEXT * 4).encode()
     return [int.from_bytes(data[at : at + width]) for at in range(0, 24 * width, width)]
@@ -284,6 +287,15 @@ def text_in_output_lengths(path, width):
 @craft("hidden_text", ("mooncake",), "WARN", bytes=dict(values=groups(1)), counts=dict(values=[1] + [90] * 20))
 def text_in_turns(path, values):
     set_numbers(path, "turn", values)
+
+
+@craft("hidden_text", JSON_ROWS, "WARN")
+def text_in_types(path):
+    words = ("text", "search", "image", "file", "audio", "video", "thinking", "coder", "other")
+    lines = [json.loads(line) for line in path.read_text().splitlines() * 2]  # 48 requests
+    for row, line in enumerate(lines):
+        line["type"] = words[WORDS[row % len(WORDS)] % 9]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 @craft("hidden_text", ("mooncake",), "WARN")
@@ -300,9 +312,6 @@ def gzip_header(flags: int, field: bytes, data: bytes, mtime: int = 0) -> bytes:
     body = packer.compress(data) + packer.flush()
     head = struct.pack("<BBBBIBB", 31, 139, 8, flags, mtime, 0, 255)
     return head + field + body + struct.pack("<II", zlib.crc32(data), len(data))
-
-
-WORDS = TEXT.encode()
 
 
 @craft("canonical", ("gzip",),
@@ -585,6 +594,15 @@ SIDECARS = {
     "a phone as tokens": ("figures.tokens", PHONE),
     "a phone as duration": ("figures.duration_ms", float(PHONE)),
     "a phone as sessions": ("figures.sessions", PHONE),
+    "a phone as a count": ("counts.rejected", PHONE),
+    "counts that do not add up": ("counts", {"rows": 24, "requests": 24, "rejected": 155}),
+    "a phone as blocks of a step": ("release.costs", [{"step": "original", "hit_blocks": 0, "blocks": PHONE,
+                                                       "block_hit_rate": 0.0}]),
+    "digits of a rate": ("release.costs", [{"step": "original", "block_hit_rate": 0.4155550123}]),
+    "a phone as a seed": ("synthetic.seed", 41555501),
+    "digits of a ratio": ("converted.speedup_ratio", 4.155550123),
+    "other hits": ("figures.hits.request_hits", 11.4155550123),
+    "a phone as a version": ("kvtrace.version", "415.555.0123"),
     "a rate of hits": ("figures.hits.block_hit_rate", 0.0804155550123),
     "hit tokens": ("figures.hits.hit_tokens", PHONE),
     "a name of hits": ("figures.hits.smith", 1),

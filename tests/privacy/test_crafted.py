@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace._base.errors import InputError
+from kvtrace.ingest import logs
+from kvtrace.ingest.logs import times
+from kvtrace.privacy import sidecar_forms
 from kvtrace.privacy.checks import audit
 from kvtrace.privacy.contributors import Contributors
 from kvtrace.privacy.profiles import PROFILES
 from kvtrace.privacy.releases import release
+from kvtrace.privacy.sidecar_forms import public
+from kvtrace.text import tokenizer_files
 from tests.privacy import crafted
 from tests.strategies import traces
 
@@ -76,6 +81,17 @@ def test_a_pipe_is_compared_in_one_pass(tmp_path):
             with ThreadPoolExecutor(1) as pool:
                 pool.submit((folder / f"pipe {level}").write_bytes, data)
                 assert level_of(audit(folder / f"pipe {level}"), "canonical") == level
+
+
+def test_all_that_a_run_documents_may_be_published():
+    log = Path(__file__).parents[2] / "examples/raw_log.jsonl"
+    meta = kvtrace.anonymize(log, block_size=16).meta
+    assert public(meta) == meta
+    assert list(sidecar_forms.READERS) == list(logs.READERS) and set(tokenizer_files.BUILTIN) < set(
+        sidecar_forms.TOKENIZERS
+    )
+    units = {str(times.Unit(name, span)) for name in (*times.POWERS, "iso") for span in times.SPANS}
+    assert units == set(sidecar_forms.TIMES)
 
 
 @st.composite

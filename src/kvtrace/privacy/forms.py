@@ -95,6 +95,16 @@ def number(greatest: float) -> Test:
     return lambda value: type(value) in (int, float) and 0 <= value <= greatest
 
 
+def rounded(greatest: float) -> Test:
+    """A number from 0 to `greatest` of at most six significant digits: a telephone number has more.
+
+    >>> rounded(100)(2.5), rounded(100)(0.4155550123)
+    (True, False)
+    """
+    bounded = number(greatest)
+    return lambda value: bounded(value) and value == float(f"{value:.6g}")
+
+
 def pattern(text: str) -> Test:
     """A string that a regular expression matches as a whole."""
     compiled = re.compile(text)

@@ -10,18 +10,20 @@ from dataclasses import fields
 from itertools import product
 from typing import Any
 
-from .._base.row_counts import Counts, rounded
+from .._base.row_counts import Counts
+from .._base.row_counts import rounded as two_digits_of
 from ..formats.format_table import NAMES
 from ..formats.sidecar import FORMAT_VERSION
 from ..formats.targets import TARGETS
 from ..trace.columns import TAILS
 from ..trace.meta import PREFIXES_UNKNOWN
 from .contributors import WARNINGS
-from .forms import ListOf, Section, digest, faults, fit, flag, number, one_of, pattern, whole
+from .forms import ListOf, Section, digest, faults, fit, flag, number, one_of, pattern, rounded, whole
 from .profiles import COUNTED, PROFILES
 
 MANY = 10**12  # requests, tokens, blocks
-SMALL = 10**8  # a seed, a first id: smaller than a telephone number
+SMALL = 10**8  # a first id, a time step: smaller than a telephone number
+SEED = 10**6
 TOKENS = 1 << 24  # in a block
 
 # names of readers, units and tokenizers that a sidecar may state; others are left out, and the digest remains
@@ -70,7 +72,7 @@ _SETTINGS = Section({
 
 def two_digits(value: Any) -> bool:
     """A count as a sidecar states it: rounded up to two digits."""
-    return type(value) is int and 0 <= value <= MANY and value == rounded(value)
+    return type(value) is int and 0 <= value <= MANY and value == two_digits_of(value)
 
 
 META = Section({
@@ -78,13 +80,13 @@ META = Section({
         "reader": one_of(*_with_origin(*READERS)),
         "time": one_of("none found in the first rows", *_with_origin(*TIMES)),
         "arrivals": Section({
-            "model": one_of("poisson"), "conversations_per_s": number(SMALL), "mean_think_ms": number(SMALL),
-            "seed": whole(SMALL),
+            "model": one_of("poisson"), "conversations_per_s": rounded(SMALL), "mean_think_ms": rounded(SMALL),
+            "seed": whole(SEED),
         }),
     }),
     "tokenizer": Section({
         "name": one_of(*TOKENIZERS), "sha256": digest,
-        "backend": pattern(r"(?:fastokens|tokenizers) \d{1,3}(?:\.\d{1,3}){1,3}"), "why": one_of(*CHOICES),
+        "backend": pattern(r"(?:fastokens|tokenizers) \d{1,2}(?:\.\d{1,2}){1,2}"), "why": one_of(*CHOICES),
     }, nullable=True),
     "chat_template": Section({
         "name": one_of("chat_template.jinja", "tokenizer_config.json"), "sha256": digest,
@@ -104,12 +106,12 @@ META = Section({
         "hits_with_outputs": _HITS,
     }),
     "converted": Section({
-        "chained": flag, "folded_from": whole(TOKENS), "speedup_ratio": number(SMALL), "part": flag,
+        "chained": flag, "folded_from": whole(TOKENS), "speedup_ratio": rounded(SMALL), "part": flag,
     }),
     "synthetic": Section({
-        "method": one_of("attach", "tree"), "requests": whole(MANY), "seed": whole(SMALL),
-        "scale": one_of("rate", "duration"), "speedup_ratio": number(SMALL), "prefix_len_multiplier": number(SMALL),
-        "prompt_len_multiplier": number(SMALL), "osl_multiplier": number(SMALL),
+        "method": one_of("attach", "tree"), "requests": whole(MANY), "seed": whole(SEED),
+        "scale": one_of("rate", "duration"), "speedup_ratio": rounded(SMALL), "prefix_len_multiplier": rounded(SMALL),
+        "prompt_len_multiplier": rounded(SMALL), "osl_multiplier": rounded(SMALL),
         "prefix_root_multiplier": whole(SMALL), "min_isl": whole(SMALL), "max_isl": whole(SMALL),
         "min_osl": whole(SMALL), "max_osl": whole(SMALL), "max_rejections": whole(SMALL),
         "step_rates": pattern(rf"{STEP}(?:, ?{STEP}){{0,9}}"),
@@ -119,7 +121,7 @@ META = Section({
 
 OWN = Section({
     "kvtrace": Section({
-        "version": pattern(r"\d{1,3}\.\d{1,3}(?:\.\d{1,3})?(?:(?:a|b|rc|\.dev|\.post)\d{1,3})?"),
+        "version": pattern(r"\d{1,2}\.\d{1,2}(?:\.\d{1,2})?(?:(?:a|b|rc|\.dev|\.post)\d{1,2})?"),
         "format_version": one_of(FORMAT_VERSION),
     }),
     "block_size": whole(TOKENS), "tail": one_of(*TAILS), "requests": whole(MANY), "blocks": whole(MANY),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +17,7 @@ SHARE = 0.9  # of the numbers that spell text
 DISTINCT = 5  # different numbers
 MIN_LETTERS, MIN_SPACES, MIN_ROWS = 0.6, 0.08, 16  # a number a letter
 WRONG_TURNS, MIN_TURNS = 0.1, 10
+MIN_TYPES, EVEN = 5, 0.85  # kinds of requests, and their entropy as a share of the greatest one
 
 
 def check(evidence: Evidence) -> Finding:
@@ -30,6 +32,8 @@ def check(evidence: Evidence) -> Finding:
         marks.append({"field": "input_length", "kind": "lengths that no service has"})
     if (columns.output_length > MAX_OUTPUT).any():
         marks.append({"field": "output_length", "kind": "lengths that no service has"})
+    if _even_types(evidence):
+        marks.append({"field": "type", "kind": "types that are as frequent as letters of a code"})
     if _odd_turns(evidence):
         marks.append({"field": "turn", "kind": "turns that no conversations have"})
     figure = {"marks": marks}
@@ -90,6 +94,18 @@ def _turns(evidence: Evidence) -> np.ndarray | None:
         return None
     known = [value if type(value) is int and 0 <= value < 2**31 else -1 for value in values.tolist()]
     return np.array(known, dtype=np.int64)
+
+
+def _even_types(evidence: Evidence) -> bool:
+    """Whether many request types are almost equally frequent: those of a service are not."""
+    values = evidence.fields.get("type")
+    if values is None or values.dtype != object:
+        return False
+    count = np.array(list(Counter(value for value in values.tolist() if type(value) is str).values()))
+    if len(count) < MIN_TYPES or count.sum() < 2 * MIN_ROWS:
+        return False
+    share = count / count.sum()
+    return bool(-(share * np.log2(share)).sum() >= EVEN * np.log2(len(count)))
 
 
 def _odd_turns(evidence: Evidence) -> bool:

@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.row_counts import rounded
+from ...trace.columns import Columns
+from ...trace.hits import sum_hits, unlimited_hits
+from .blocks import RequestBlocks
 from .evidence import Evidence
 
 
@@ -39,6 +43,30 @@ def wrong_numbers(evidence: Evidence) -> Iterator[str]:
         for name in ("hits", "hits_with_outputs"):
             if isinstance(hits := figures.get(name), Mapping):
                 yield from (f"figures.{name}.{wrong}" for wrong in _wrong_hits(hits, more))
+        if isinstance(hits := figures.get("hits"), Mapping) and (true := _true_hits(evidence)) is not None:
+            stated = ((name, hits.get(name)) for name in true)
+            yield from (
+                f"figures.hits.{name}" for name, value in stated
+                if not isinstance(value, (int, float)) or not isclose(value, true[name], rel_tol=1e-9)
+            )  # fmt: skip
+    if isinstance(counts_of_log := values.get("counts"), Mapping):
+        yield from (f"counts.{name}" for name in _wrong_counts(counts_of_log, len(columns)))
+
+
+PARTS = {  # count -> the count that it is a part of
+    "others": "filtered", "lengths_only": "requests", "cut": "requests", "with_logged_tokens": "requests",
+    "equal_to_logged": "with_logged_tokens", "without_output_blocks": "requests",
+}  # fmt: skip
+
+
+def _wrong_counts(counts: Mapping[str, Any], requests: int) -> Iterator[str]:
+    """The counts of the log that contradict each other or the rows."""
+    number = {name: value if isinstance(value, int) else 0 for name, value in counts.items()}
+    if "requests" in number and number["requests"] != rounded(requests):
+        yield "requests"
+    if "rows" in number and number["rows"] < number.get("requests", 0):
+        yield "rows"
+    yield from (name for name, whole in PARTS.items() if number.get(name, 0) > number.get(whole, 0))
 
 
 def _differing(stated: Mapping[str, Any], true: Mapping[str, Any], place: str) -> Iterator[str]:
@@ -62,6 +90,25 @@ def _wrong_hits(hits: Mapping[str, Any], figures: Mapping[str, Any]) -> Iterator
     ):  # fmt: skip
         if rate in hits and not _is_rate(hits, rate, part, whole):
             yield rate
+
+
+def _true_hits(evidence: Evidence) -> Mapping[str, Any] | None:
+    """The hits of a cache that never evicts; None if rows are not requests in order, or outputs have blocks."""
+    requests, columns = evidence.requests, evidence.columns
+    if requests is None or len(requests) < len(columns) or not requests.in_order or columns.output_offsets is not None:
+        return None
+    hits: list[np.ndarray] = []
+    seen = 0
+
+    def take(blocks: RequestBlocks) -> None:
+        nonlocal seen
+        rows = np.zeros(len(blocks.requests))
+        hits.append(unlimited_hits(Columns(rows, rows, rows, blocks.numbers, blocks.offsets), seen=seen))
+        seen = max(seen, int(blocks.numbers.max(initial=-1)) + 1)
+
+    evidence.feed(take)
+    chunk = np.concatenate([np.empty(0, np.int64), *hits]), np.diff(columns.offsets), columns.input_length
+    return sum_hits([chunk], requests.block_size).to_dict()
 
 
 def _above(value: Any, limit: float) -> bool:
