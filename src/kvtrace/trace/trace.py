@@ -5,7 +5,7 @@ A Trace verifies its invariants when it is made, and all other code relies on th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -126,19 +126,6 @@ class Trace(Columns):
         4
         """
         return self.distinct if self.output_ids is None else int((np.bincount(self.hash_ids) > 0).sum())
-
-    # -- piece by piece ------------------------------------------------------------------------------------------
-
-    def pieces(self) -> Iterator[tuple[slice, Columns]]:
-        """The rows piece by piece, each with its rows in the whole; a trace in memory is one piece.
-
-        Ids and parents are those of the whole trace. A lazy trace (`formats.lazy`) has many pieces.
-
-        >>> from kvtrace.trace.building import toy
-        >>> [(rows, piece.hash_ids.tolist()) for rows, piece in toy("0 1", "0 2").pieces()]
-        [(slice(0, 2, None), [0, 1, 0, 2])]
-        """
-        yield slice(0, len(self)), self
 
     @property
     def first_blocks(self) -> np.ndarray:
