@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
@@ -193,14 +193,19 @@ def run(
     """
     demand = demand or block_demand(trace, *setting.demand_options)
     engine = build(setting, demand)
-    while engine.row < len(demand):
-        before = engine.row
-        engine.advance(CHUNK)
-        if on_progress:
-            on_progress(engine.row - before)
+    advance_all(engine, len(demand), on_progress)
     hit_blocks = engine.hits.astype(np.int64)
     engine.close()
     return Simulation(setting, trace, hit_blocks, engine.evictions, engine.early_frees)
+
+
+def advance_all(run: Any, requests: int, on_progress: Callable[[int], None] | None, chunk: int = CHUNK) -> None:
+    """Run all requests of an engine or of several; progress is reported between chunks."""
+    while run.row < requests:
+        before = run.row
+        run.advance(chunk)
+        if on_progress:
+            on_progress(run.row - before)
 
 
 def build(setting: Setting, demand: BlockDemand, *, must_hold: bool = True):

@@ -90,8 +90,7 @@ def datagen_table(statistics):
 
     table = TextTable("Statistics")
     table.add_column("")
-    for name in ("Mean", "Std Dev", "Min", "P25", "Median", "P75", "Max"):
-        table.add_column(name, right=True)
+    table.add_columns(["Mean", "Std Dev", "Min", "P25", "Median", "P75", "Max"], right=True)
     names = ("Input Length", "Context Length", "Unique Prompt Length", "Output Length", "Theoretical Hit Rates")
     for name, values in zip(names, statistics.distributions().values(), strict=True):
         table.add_row(name, *("-" if figure is None else f"{figure:,.2f}" for figure in values.figures()))

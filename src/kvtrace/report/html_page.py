@@ -64,27 +64,19 @@ def page(
     >>> page(toy("0 1", "0 2"), title="two requests").split("title>")[1]
     'two requests</'
     """
-    studies = _studies(trace, other, names, kv_bytes_per_token)
-    return render(studies, draw(*studies), title, plan)
+    return _page(trace, other, names=names, title=title, kv_bytes_per_token=kv_bytes_per_token, plan=plan)[0]
 
 
 def write_report(
-    path: str | Path,
-    trace: Trace,
-    other: Trace | None = None,
-    *,
-    names: tuple[str, str] = ("trace", "other"),
-    title: str | None = None,
-    kv_bytes_per_token: int | None = None,
-    plan: Plan | None = None,
-    png: str | Path | None = None,
+    path: str | Path, trace: Trace, other: Trace | None = None, *, png: str | Path | None = None, **options: Any
 ) -> list[str]:
     """Write the HTML report of a trace, or of two traces and their differences, as `kvtrace report` does.
 
     Args:
         path: The HTML file; `-` is stdout.
-        trace, other, names, title, kv_bytes_per_token, plan: As in `page`.
+        trace, other: As in `page`.
         png: A folder, for the plots as PNG files.
+        options: As in `page`.
 
     Returns:
         The names of the files.
@@ -99,18 +91,19 @@ def write_report(
     ...     [os.path.basename(name) for name in write_report(f"{folder}/two.html", toy("0 1", "0 2"))]
     ['two.html']
     """
-    studies = _studies(trace, other, names, kv_bytes_per_token)
-    plots = draw(*studies)
-    html = render(studies, plots, title, plan)
+    html, plots = _page(trace, other, **options)
     figures = paper.write_figures(plots, png) if png else []
     with write_atomically(path) as stream:
         stream.write(html.encode())
     return [*([] if is_std(path) else [str(path)]), *map(str, figures)]
 
 
-def _studies(trace, other, names, kv_bytes_per_token) -> list[Study]:
+def _page(trace, other, *, names=("trace", "other"), title=None, kv_bytes_per_token=None, plan=None):
+    """The page and its plots."""
     traces = [trace] if other is None else [trace, other]
-    return [Study(one, printable(name), kv_bytes_per_token) for one, name in zip(traces, names, strict=False)]
+    studies = [Study(one, printable(name), kv_bytes_per_token) for one, name in zip(traces, names, strict=False)]
+    plots = draw(*studies)
+    return render(studies, plots, title, plan), plots
 
 
 def draw(study: Study, other: Study | None = None) -> dict[str, Plot]:
