@@ -67,12 +67,7 @@ class Hits:
 
     def to_dict(self) -> HitsDict:
         """Counts and rates by name."""
-        return {
-            "requests": self.requests, "hit_blocks": self.hit_blocks, "blocks": self.blocks,
-            "hit_tokens": self.hit_tokens, "tokens": self.tokens, "request_hits": self.request_hits,
-            "requests_with_blocks": self.requests_with_blocks, "block_hit_rate": self.block_hit_rate,
-            "token_hit_rate": self.token_hit_rate, "request_hit_rate": self.request_hit_rate,
-        }  # fmt: skip
+        return {name: getattr(self, name) for name in HitsDict.__annotations__}  # type: ignore[return-value]
 
 
 def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = slice(None)) -> Hits:
