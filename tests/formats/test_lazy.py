@@ -168,7 +168,7 @@ def test_kernels_fed_in_pieces_do_as_at_once(trace, cuts):
     parent, distinct = np.full(trace.distinct, forest_kernel.UNSEEN, np.int64), 0
     for piece in some:
         arrays = (piece.hash_ids, piece.offsets, piece.input_length // trace.block_size)
-        distinct, gap, fork = forest_kernel.verify_on(*arrays, piece.output_ids, piece.output_offsets, parent, distinct)
+        distinct, gap, fork = forest_kernel.verify(*arrays, piece.output_ids, piece.output_offsets, parent, distinct)
         assert (gap, fork) == (-1, -1)
     assert distinct == trace.distinct
 

@@ -43,11 +43,11 @@ class OpenTrace(ABC):
 
     >>> import tempfile
     >>> from kvtrace.formats import writing
-    >>> from kvtrace.formats.opening import open_trace
+    >>> from kvtrace.formats.open_pieces import open_pieces
     >>> from kvtrace.trace.building import toy
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = writing.write(toy("0 1", "0 2"), f"{folder}/day.jsonl")
-    ...     opened = open_trace(f"{folder}/day.jsonl")
+    ...     opened = open_pieces(f"{folder}/day.jsonl")
     ...     [columns.hash_ids.tolist() for rows, columns in opened.pieces()], opened.result.columns.offsets.tolist()
     ([[0, 1, 0, 2]], [0, 2, 4])
     """

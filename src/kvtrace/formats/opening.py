@@ -1,61 +1,92 @@
-"""Open a trace of any format, to read it piece by piece. The content determines the format, not the name."""
+"""Open a trace for one computation: a data set as a stream within a memory limit, any other file in memory."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from pathlib import Path
 
-from .._base.digests import SeenBytes
-from .._base.input_files import open_read
+from .._base.errors import UsageError
+from .._base.memory import Need, keep_little
+from ..trace.trace import Trace
 from . import dataset as datasets
-from . import parquet
-from .format_table import require_format
-from .open_parquet import OpenDataset, OpenParquet, PackedParquet
-from .open_rows import OpenRows
-from .opened import OpenTrace
+from . import memory_needs, reading
+from .dataset import Dataset
+from .lazy import LazyTrace
 
 
-def open_trace(path: str | Path, *, format: str | None = None, threads: int | None = None) -> OpenTrace:
-    """Open a trace file or a data set, to read it piece by piece.
+def open_trace(
+    path: str | Path,
+    *,
+    block_size: int | None = None,
+    extra: tuple[str, ...] | None = None,
+    ids: bool = False,
+    chain: bool = False,
+    whole: str | None = None,
+    memory: int | None = None,
+    need: Callable[[Dataset], Need] | None = None,
+    on_need: Callable[[Need], None] | None = None,
+) -> Trace:
+    """Open a trace: a data set as a stream of pieces, unless all of it is needed; any other file in memory.
 
     Args:
-        path: A file (plain, gzip or zstd), a data set, or `-` for stdin.
-        format: One of NAMES. By default inferred from the content.
-        threads: Parser threads for JSON Lines; the default is one a core.
+        path: The file, the data set, or `-` for stdin.
+        block_size: Tokens per block. Default: from the sidecar, else inferred.
+        extra: The extra columns that are needed of a data set; an empty tuple leaves them out of any trace.
+        ids: Also keep the ids of a data set in memory, as 32-bit numbers.
+        chain: Re-chain ids that were hashed without their prefix; a data set is then read whole.
+        whole: The option that needs a data set whole, such as `--fold`.
+        memory: Bytes that a data set may need.
+        need: The memory that the computation needs for a data set; `formats.memory_needs` has those of the commands.
+        on_need: Receives that memory before the first row is read.
 
     Returns:
-        The open trace; its rows are still to be read. Unreadable rows are listed in `unread`.
+        A Trace, or a `LazyTrace` that `analyze`, `hit_curve` and simulations read piece by piece.
 
     Raises:
-        InputError: The file cannot be read at all; also later, when its pieces are read.
-        UsageError: The format is unknown.
+        UsageError: The data set may need more memory, `memory` is given for another file, or the block size is not
+            that of the data set.
+        InputError: The file is not a valid trace.
 
-    >>> import tempfile
-    >>> from kvtrace.formats import writing
+    >>> import tempfile, kvtrace
     >>> from kvtrace.trace.building import toy
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = writing.write(toy("0 1", "0 2"), f"{folder}/day.dataset")
-    ...     open_trace(f"{folder}/day.dataset").read().result.columns.input_length
-    array([2, 2])
+    ...     files = kvtrace.write(toy("0 1", "0 2", block_size=4), f"{folder}/day.dataset")
+    ...     trace = open_trace(f"{folder}/day.dataset", memory=10**9, need=memory_needs.analyzing, on_need=print)
+    ...     kvtrace.analyze(trace).basics.hits.block_hit_rate
+    needs at most 201 MB: 200 MB for the program and a piece
+    0.25
     """
-    require_format(format)
-    if names_dataset(path, format):
-        return OpenDataset(path)
-    seen = SeenBytes()
-    stream = open_read(path, seen=seen)
-    try:
-        if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
-            opened: OpenTrace = OpenParquet(path, stream) if OpenParquet.fits(stream) else PackedParquet(path, stream)
-        else:
-            opened = OpenRows(path, stream, format, threads)
-    except BaseException:
-        stream.close()
-        raise
-    opened.seen = seen
-    return opened
+    dataset = dataset_at(path, block_size=block_size, memory=memory)
+    whole = "--chain" if chain else whole
+    if dataset is not None:
+        bound = memory_needs.whole(dataset, whole) if whole else need(dataset) if need else None
+        if bound is not None:
+            require_memory(bound, memory, on_need)
+        if not whole:
+            return LazyTrace(dataset, ids=ids, extra=extra)
+    trace = reading.read(path, block_size=block_size, extra="ignore" if extra == () else "keep")
+    return trace.chained() if chain else trace
 
 
-def names_dataset(path: str | Path, format: str | None = None) -> bool:
-    """Whether a path is read as a data set: by format, or a folder that is one by content or name."""
-    is_folder = os.path.isdir(path) and (datasets.is_dataset(path) or datasets.has_dataset_name(path))
-    return format == "dataset" or (format is None and is_folder)
+def dataset_at(path: str | Path, *, block_size: int | None = None, memory: int | None = None) -> Dataset | None:
+    """The data set at a path, or None for any other trace; UsageError if `block_size` or `memory` does not fit it."""
+    if not datasets.is_dataset(path):
+        if memory is not None:
+            raise UsageError(
+                f"--memory needs a data set, but {path} is a single file. Try `kvtrace convert {path} -o FOLDER/`."
+            )
+        return None
+    keep_little()
+    dataset = datasets.open_dataset(path)
+    if block_size not in (None, dataset.block_size):
+        raise UsageError(
+            f"{path}: the block size in the manifest is {dataset.block_size}, not {block_size}. Omit --block-size."
+        )
+    return dataset
+
+
+def require_memory(need: Need, memory: int | None, on_need: Callable[[Need], None] | None = None) -> None:
+    """Pass a need on; UsageError if it exceeds the limit."""
+    need.require(memory)
+    if on_need:
+        on_need(need)

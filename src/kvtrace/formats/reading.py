@@ -19,7 +19,7 @@ from . import dataset as datasets
 from .block_size import settle
 from .format_table import FORMATS, format_of, require_format
 from .jsonl_read import OnError, read_rows
-from .opening import names_dataset
+from .open_pieces import names_dataset
 from .read_result import ReadResult
 from .sidecar import Sidecar, read_sidecar
 

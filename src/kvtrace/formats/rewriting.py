@@ -62,14 +62,14 @@ def differences(opened: OpenTrace) -> list[Difference]:
 
     >>> import tempfile
     >>> from kvtrace.formats import writing
-    >>> from kvtrace.formats.opening import open_trace
+    >>> from kvtrace.formats.open_pieces import open_pieces
     >>> from kvtrace.trace.building import toy
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = writing.write(toy("0 1", "0 2"), f"{folder}/day.jsonl")
-    ...     before = differences(open_trace(f"{folder}/day.jsonl"))
+    ...     before = differences(open_pieces(f"{folder}/day.jsonl"))
     ...     with open(f"{folder}/day.jsonl", "a") as file:
     ...         _ = file.write(" ")
-    ...     before, differences(open_trace(f"{folder}/day.jsonl"))
+    ...     before, differences(open_pieces(f"{folder}/day.jsonl"))
     ([], [<Difference.ROWS: 'rows'>])
     """
     opened.read()

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
+from .._base.output_files import write_atomically
+from ..formats import reading
+from ..formats.dataset import MANIFEST, is_dataset
+from ..formats.sidecar import sidecar_path
 from ..formats.writing import card_path as card_path  # re-exported
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
@@ -54,6 +62,26 @@ def card(audit: Audit, trace: Trace | Mapping[str, Any] | None = None, meta: Map
     ]
     title = "# TODO: title\n\n"
     return title + "\n\n".join(f"## {head}\n\n{text}" if head else text for head, text in sections) + "\n"
+
+
+def write_card(audit: Audit, path: str | Path, card_path: str | Path, **read_options: Any) -> None:
+    """Write the card of an audited file or data set, as `kvtrace audit --card` does.
+
+    Args:
+        audit: the audit of the file.
+        path: the file; its sidecar, or the manifest of a data set, says how it was made.
+        card_path: the Markdown file to write.
+        read_options: as in `read`.
+    """
+    is_folder = is_dataset(path)
+    trace = None if is_folder else reading.read(path, extra="ignore", **read_options)  # a manifest has the figures
+    meta: dict[str, Any] = {} if trace is None else trace.meta
+    sidecar = os.path.join(path, MANIFEST) if is_folder else sidecar_path(path)
+    if os.path.exists(sidecar):  # it also has the version of kvtrace that wrote it
+        with open(sidecar, "rb") as file:
+            meta = orjson.loads(file.read())
+    with write_atomically(card_path) as stream:
+        stream.write(card(audit, trace, meta).encode())
 
 
 READ = """```python

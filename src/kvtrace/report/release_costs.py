@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
-
+from .._base.tables import TextTable
 from ..privacy.account import Account
 from ..privacy.publishing import Published
 
 
-def costs(account: Account) -> Table:
+def costs(account: Account) -> TextTable:
     """Each step with the block hit rate after it, without eviction, and its cost in percent of the first rate."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(f"profile {account.profile.name}", no_wrap=True)
-    table.add_column("block hit rate", justify="right", no_wrap=True)
-    table.add_column("cost", justify="right", no_wrap=True)
+    table = TextTable("")
+    table.add_column(f"profile {account.profile.name}")
+    table.add_column("block hit rate", right=True)
+    table.add_column("cost", right=True)
     base = account.steps[0].hits.block_hit_rate
     before = base
     for step in account.steps:

@@ -5,7 +5,7 @@ Readers return Columns and writers take them. `block_size` and `tail` are passed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,17 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.timestamp)
+
+    def pieces(self) -> Iterator[tuple[slice, Columns]]:
+        """The rows piece by piece, each with its rows in the whole; a trace in memory is one piece.
+
+        Ids and parents are those of the whole trace. A lazy trace (`formats.lazy`) has many pieces.
+
+        >>> from kvtrace.trace.building import toy
+        >>> [(rows, piece.hash_ids.tolist()) for rows, piece in toy("0 1", "0 2").pieces()]
+        [(slice(0, 2, None), [0, 1, 0, 2])]
+        """
+        yield slice(0, len(self)), self
 
     def take(self, rows: np.ndarray) -> Columns:
         """The given rows, in the given order; parents are mapped to their new rows, -1 for missing ones."""

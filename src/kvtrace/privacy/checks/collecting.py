@@ -15,8 +15,8 @@ from ..._base.memory import give_back
 from ...formats import format_table, reading, writing
 from ...formats.block_size import settle
 from ...formats.dataset import CARD
+from ...formats.open_pieces import names_dataset, open_pieces
 from ...formats.opened import MetadataText, parse_text
-from ...formats.opening import names_dataset, open_trace
 from ...formats.sidecar import Sidecar, load, sidecar_path
 from ...trace.columns import Columns
 from ...trace.invariants import likely_tail, rows_that_break
@@ -44,7 +44,7 @@ def collect_evidence(
     requested = None if profile is None else profiles.profile(profile)
     limit = AuditMemory.of(path, memory, profile=profile, users=users is not None, against=against)
     numbers = IdNumbers(max_ids=None if limit is None else limit.max_ids)
-    opened = open_trace(path, format=format)
+    opened = open_pieces(path, format=format)
     for _, columns in opened.pieces():
         number_ids(columns, numbers)
     evidence = Evidence(opened, numbers)
