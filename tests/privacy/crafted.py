@@ -520,6 +520,20 @@ def folder_in_the_folder(path):
     (path / "old").mkdir()
 
 
+@craft("sidecar", ("dataset",))
+def link_in_place_of_a_part(path):
+    part = files_of(path)
+    part.rename(path.parent / TEXT)
+    part.symlink_to(path.parent / TEXT)
+
+
+@craft("sidecar", ("mooncake", "dataset"))
+def folder_in_place_of_a_card(path):
+    card_of(path).unlink()
+    card_of(path).mkdir()
+    (card_of(path) / "notes.txt").write_text(TEXT)
+
+
 @craft("sidecar", ("dataset",), key=dict(values={"host": "x"}), note=dict(values={"note": [80, 97]}))
 def part_of_the_manifest(path, values):
     edit_sidecar(path, lambda meta: meta["parts"][0].update(values))

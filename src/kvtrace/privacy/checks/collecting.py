@@ -95,9 +95,12 @@ def _describes(sidecar, columns) -> bool:
 
 
 def _text(path) -> bytes | None:
-    with suppress(OSError):
+    try:
         return Path(path).read_bytes()
-    return None
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return b""  # it exists and cannot be read: no sidecar, and no card of ours
 
 
 def _card(path) -> str | None:
