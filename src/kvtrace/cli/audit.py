@@ -24,7 +24,7 @@ from .output import print_json, print_tables
 def audit_command(trace, against, users, profile, block_size, format_name, card_file, memory, as_json, quiet):
     """Audit a trace file or data set: each check gives PASS, WARN or FAIL; exit status 4 if one fails."""
     from .._base.errors import UsageError
-    from .._base.files import name_of
+    from .._base.files import base_names
     from ..privacy.checks import audit as run_checks
     from ..privacy.checks import audit_memory
     from ..report.audit_table import table
@@ -46,7 +46,7 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
         print_json(result.to_dict())
     else:
         if not quiet:
-            print_tables([table(result, os.path.basename(name_of(trace).rstrip("/")))])
+            print_tables([table(result, base_names(trace)[0])])
         click.echo(result.verdict)
     return result.status
 
@@ -54,7 +54,8 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
 def _write_card(result, path, dataset, card_file, options):
     import orjson
 
-    from .._base.output_files import write_atomically
+    from .._base.input_files import read_unfollowed
+    from .._base.output_files import Role, write_atomically
     from ..formats import reading
     from ..formats.dataset import MANIFEST
     from ..formats.sidecar import sidecar_path
@@ -64,7 +65,6 @@ def _write_card(result, path, dataset, card_file, options):
     trace = reading.read(path, extra="ignore", **options) if dataset is None else None  # a manifest has the figures
     meta = trace.meta if trace is not None else {}
     if os.path.exists(sidecar):  # it also has the version of kvtrace that wrote it
-        with open(sidecar, "rb") as file:
-            meta = orjson.loads(file.read())
-    with write_atomically(card_file) as stream:
+        meta = orjson.loads(read_unfollowed(sidecar))
+    with write_atomically(card_file, Role.ASIDE) as stream:
         stream.write(card(result, trace, meta).encode())

@@ -31,12 +31,14 @@ def convert_command(trace, output, to, block_size, start, stop, sample_sessions,
 
     Order of the steps: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold, --speedup-ratio.
     """
+    from .._base.output_lock import only_writer
     from .._base.units import milliseconds
     from ..formats import format_table, reading, writing
     from ..formats import targets as clients
     from ..formats.dataset_conversion import convert_dataset, streams
     from ..formats.memory_needs import converting
     from ..formats.memory_needs import whole as needs_whole
+    from ..formats.sidecar import sidecar_path
     from ..trace.conversion import convert as converted
     from ..trace.conversion import meta_of
     from .large import opened, require_memory
@@ -51,25 +53,26 @@ def convert_command(trace, output, to, block_size, start, stop, sample_sessions,
         "factor": fold,
         "ratio": speedup_ratio,
     }
-    dataset, max_bytes = opened(trace, memory, block_size)
-    if dataset is not None and streams(target, **steps):
-        require_memory(converting(dataset), max_bytes, quiet)
-        written, requests = convert_dataset(dataset, output, steps["limit"], speedup_ratio, format=target, first_id=first_id, extra=extra)
+    with only_writer(output, (sidecar_path(output),)):
+        dataset, max_bytes = opened(trace, memory, block_size)
+        if dataset is not None and streams(target, **steps):
+            require_memory(converting(dataset), max_bytes, quiet)
+            written, requests = convert_dataset(dataset, output, steps["limit"], speedup_ratio, format=target, first_id=first_id, extra=extra)
+            if not quiet:
+                _print_summary("", requests, len(dataset), dataset.block_size, clients.Written(written, _lost(dataset), []))
+            return
+        if dataset is not None:
+            require_memory(needs_whole(dataset, "this conversion"), max_bytes, quiet)
+        whole = reading.read(trace, block_size=block_size)
+        part = converted(whole, **steps, seed=seed)
+        meta = meta_of(part, whole, ratio=speedup_ratio)
+        if is_client:
+            done = clients.write(part, output, to, first_id=first_id, meta=meta)
+        else:
+            done = clients.Written(writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta), [], [])
+        done.losses[:0] = _lost(whole)
         if not quiet:
-            _print_summary("", requests, len(dataset), dataset.block_size, clients.Written(written, _lost(dataset), []))
-        return
-    if dataset is not None:
-        require_memory(needs_whole(dataset, "this conversion"), max_bytes, quiet)
-    whole = reading.read(trace, block_size=block_size)
-    part = converted(whole, **steps, seed=seed)
-    meta = meta_of(part, whole, ratio=speedup_ratio)
-    if is_client:
-        done = clients.write(part, output, to, first_id=first_id, meta=meta)
-    else:
-        done = clients.Written(writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta), [], [])
-    done.losses[:0] = _lost(whole)
-    if not quiet:
-        _print_summary(str(whole.fixes), len(part), len(whole), part.block_size, done)
+            _print_summary(str(whole.fixes), len(part), len(whole), part.block_size, done)
 
 
 def _lost(trace):
