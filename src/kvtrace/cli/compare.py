@@ -21,10 +21,8 @@ from .output import print_json, print_tables
 @click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
 def compare_command(a, b, as_json, as_csv, block_size, chain):
     """Score the fidelity of TRACE2 to TRACE: both values of each figure, and a score from 0 to 1."""
-    import os
-
     from .._base.errors import UsageError
-    from .._base.files import name_of
+    from .._base.files import base_names
     from ..analysis.comparison import compare
     from ..formats import reading
     from ..report.comparison import as_csv as comparison_csv
@@ -35,9 +33,8 @@ def compare_command(a, b, as_json, as_csv, block_size, chain):
         raise UsageError("both traces are stdin. Use a file for one of them.")
     traces = [reading.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
     first, second = (trace.chained() if chain else trace for trace in traces)
-    names = os.path.basename(name_of(a)), os.path.basename(name_of(b))
-    names = names if names[0] != names[1] else (name_of(a), name_of(b))  # two files of the same name
-    result = compare(first, second, names=names)
+    name, other = base_names(a, b)
+    result = compare(first, second, names=(name, other))
     if as_json:
         print_json(result.to_dict())
     elif as_csv:

@@ -25,7 +25,7 @@ from .output import console
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def report_command(trace, other, output, png, title, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, ttft, quiet):
     """Write an HTML page of plots and tables, which needs no network. With TRACE2, compare the two traces."""
-    from .._base.files import name_of
+    from .._base.files import base_names
     from .._base.output_files import write_atomically
     from .._base.tables import printable
     from .._base.units import milliseconds
@@ -42,9 +42,7 @@ def report_command(trace, other, output, png, title, model_config, kv_bytes_per_
     _require_new_file(output, paths)
     roofline = roofline_of(model_config, gpu_name, gpus)
     kv_bytes, studies = chosen(model_config, kv_bytes_per_token), []
-    names = [os.path.basename(name_of(path)) for path in paths]
-    names = names if len(set(names)) == len(paths) else paths  # two files of the same name
-    for path, name in zip(paths, names, strict=True):
+    for path, name in zip(paths, base_names(*paths), strict=True):
         loaded = reading.read(path, block_size=block_size)
         studies.append(page.Study(loaded.chained() if chain else loaded, printable(name), kv_bytes))
     plots = page.draw(*studies)
