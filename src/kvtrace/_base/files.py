@@ -25,6 +25,23 @@ def is_regular(path: str | Path) -> bool:
         return True
 
 
+def base_names(*paths: str | Path) -> list[str]:
+    """The names of inputs in reports: without their folders, numbered where two are the same.
+
+    >>> base_names("/home/me/day.jsonl", "week/day.jsonl", "-"), base_names("day.dataset/")
+    (['day.jsonl', 'day.jsonl (2)', 'stdin'], ['day.dataset'])
+    """
+    names: list[str] = []
+    for path in map(name_of, paths):
+        base, number = os.path.basename(path.rstrip("/")) or path, 1
+        name = base
+        while name in names:
+            number += 1
+            name = f"{base} ({number})"
+        names.append(name)
+    return names
+
+
 def name_of(path: str | Path) -> str:
     """The name of an input in messages."""
     return "stdin" if is_std(path) else str(path)

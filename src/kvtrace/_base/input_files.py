@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -13,6 +14,7 @@ from typing import Any, BinaryIO
 from .digests import SeenBytes
 from .errors import InputError
 from .files import BUFFER, SUFFIXES, is_std, name_of
+from .folder_handle import PLAIN
 
 MAGIC = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 CHUNK = 1 << 16  # compressed bytes to decompress at a time
@@ -45,6 +47,19 @@ def open_read(path: str | Path, *, seen: SeenBytes | None = None) -> io.Buffered
         raise
 
 
+def read_unfollowed(path: str | Path) -> bytes:
+    """The bytes of a file that stands beside another, such as its sidecar; OSError if it is a link, a pipe or a device.
+
+    Whoever can write to the folder could otherwise have another of the reader's files read, and published.
+    """
+    handle = os.open(path, os.O_RDONLY | PLAIN)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file")
+    with open(handle, "rb") as file:
+        return file.read()
+
+
 def size_of(stream: io.BufferedReader) -> int | None:
     """The number of bytes in a stream of open_read; None if it is known only after reading."""
     return getattr(_raw(stream), "size", None)
@@ -71,6 +86,8 @@ def unreadable(path: str | Path, error: OSError) -> InputError:
         return InputError(f"{path}: no such file.")
     if isinstance(error, IsADirectoryError):
         return InputError(f"{path}: this is a folder, not a file.")
+    if error.errno == errno.ELOOP:
+        return InputError(f"{path}: this is a link, which is not followed. Replace it by a copy of its file.")
     return InputError(f"{path}: cannot be read ({error.strerror or type(error).__name__}).")
 
 

@@ -17,6 +17,7 @@ import orjson
 from .. import __version__
 from .._base.errors import InputError, UsageError
 from .._base.files import is_regular
+from .._base.input_files import read_unfollowed, unreadable
 from ..trace.columns import TAILS, Columns
 from ..trace.trace import Trace
 
@@ -120,11 +121,11 @@ def read_sidecar(path: str | Path) -> Sidecar | None:
         return None
     beside = sidecar_path(path)
     try:
-        text = Path(beside).read_bytes()
+        text = read_unfollowed(beside)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InputError(f"{beside}: cannot be read ({error.strerror}).") from None
+        raise unreadable(beside, error) from None
     return load(text, beside)
 
 

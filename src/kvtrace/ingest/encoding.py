@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import EmptyPrompt, LeftOut, RowError
-from .._base.offsets import offsets_of
-from ..privacy.row_blocks import joined
+from .._base.offsets import joined, offsets_of
 from .hashing import BlockHasher, context
 from .keys import Key
 from .logs.record import Record

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .rendering import Renderer
 
 CHECK_INTERVAL = 256  # one in so many prompts rendered from memory is rendered in full and compared
+PUBLIC_NAMES = (tokenizer_files.TEMPLATE, tokenizer_files.SETTINGS)
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -111,11 +112,17 @@ class ChatTemplate:
             f"null contents {'kept: ' + ', '.join(nulls) if nulls else 'as empty text'}"
         )
 
-    def describe(self) -> dict[str, str | None]:
-        """The template as the sidecar records it."""
-        return {
-            "name": self.name, "sha256": self.sha256, "generation_prompt": self.generation_prompt, "wants": self.wants
-        }  # fmt: skip
+    def describe(self) -> dict[str, str]:
+        """The template as the sidecar records it.
+
+        A name that is not a usual one is the user's own and left out. A generation prompt of the user's own is never
+        stated; the digest is then that of the template with the prompt.
+        """
+        named = {"name": self.name} if self.name in PUBLIC_NAMES else {}
+        digest = self.sha256
+        if self.generation_prompt is not None:
+            digest = hashlib.sha256(f"{digest}\0{self.generation_prompt}".encode()).hexdigest()
+        return named | {"sha256": digest, "wants": self.wants}
 
     def render(
         self, messages: list[dict], tools: list | None = None, *, time: float | datetime | None = None, **variables: Any

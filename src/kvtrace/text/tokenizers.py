@@ -75,8 +75,9 @@ class Tokenizer:
         return f"{self._library.module} {version_of(self._library.module)}"
 
     def describe(self) -> dict[str, str]:
-        """The tokenizer as the sidecar records it."""
-        return {"name": self.name, "sha256": self.sha256, "backend": self.backend, "why": self.why}
+        """The tokenizer as the sidecar records it: names of the user's own files are left out."""
+        named = {"name": self.name} if self._files.is_public else {}
+        return named | {"sha256": self.sha256, "backend": self.backend, "why": self.why}
 
     @property
     def special_tokens(self) -> dict[str, str]:
