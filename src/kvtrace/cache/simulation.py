@@ -106,7 +106,7 @@ class Simulation:
         """
         if not window_ms > 0:
             raise UsageError("A window must be longer than 0 ms. Try --over-time 60s.")
-        number = (self.trace.timestamp // window_ms).astype(np.int64)
+        number = self.trace.timestamp // window_ms  # of the window, as a float: short windows exceed int64
         starts = np.flatnonzero(np.diff(number, prepend=-1))
         stops = [*starts[1:], len(number)]
         return [
