@@ -134,8 +134,11 @@ def test_a_leap_second_is_the_second_after_it(leap, same):
     assert Unit("iso").parse(leap) == Unit("iso").parse(same)
 
 
-@pytest.mark.parametrize("day", ["2016-12-30T23:59:60Z", "2016-12-31T12:34:60Z", "2016-12-31T23:59:60+01:00",
-                                 "2016-12-31T23:59:61Z", "9999-12-31T23:59:60Z", "0001-01-01T00:00:60+00:01"])  # fmt: skip
+@pytest.mark.parametrize(
+    "day",
+    ["2016-12-30T23:59:60Z", "2016-12-31T12:34:60Z", "2016-12-31T23:59:60+01:00", "2016-12-31T23:59:61Z",
+     "9999-12-31T23:59:60Z", "0001-01-01T00:00:60+00:01"],
+)  # fmt: skip
 def test_a_second_60_elsewhere_is_refused(day):
     with pytest.raises(RowError, match="not ISO 8601"):
         Unit("iso").parse(day)

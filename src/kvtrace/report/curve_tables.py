@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Any
 
 from rich.table import Table
+
+from .._base.csv_text import csv_text
 
 GIB = 1 << 30
 RATES = {"block_hit_rate": "block", "token_hit_rate": "token", "request_hit_rate": "request"}
@@ -45,11 +45,7 @@ def notes(curve: dict[str, Any]) -> list[str]:
 def as_csv(curve: dict[str, Any]) -> str:
     """A header, and one line for each point, with the keys of `to_dict()`."""
     rows = [_flat(point) for point in curve["points"]]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(list(rows[0]), rows)
 
 
 def _title(curve):

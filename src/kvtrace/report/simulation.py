@@ -7,8 +7,10 @@ import io
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
+from rich.markup import escape
 from rich.table import Table
 
+from .._base.csv_text import cell, csv_text
 from ..cache.engines import DEFAULTS
 from ..cache.simulation import SCHEMA, Simulation
 from ..trace.trace import Trace
@@ -66,8 +68,8 @@ def tables(values: dict[str, Any]) -> list[Table]:
         table.add_column(name, justify="right", no_wrap=True)
     for row in results:
         table.add_row(
-            *(str(row[name]) for name in COMMON if name not in same), *(row.get(name, "") for name in options),
-            *([row["router"]] if routed else []),
+            *(escape(str(row[name])) for name in COMMON if name not in same), *(row.get(name, "") for name in options),
+            *([escape(row["router"])] if routed else []),
             f"{row['capacity']:,}", *([f"{row['capacity_bytes'] / GIB:,.2f}"] if has_bytes else []),
             f"{row['hit_blocks']:,}", *(f"{tier['hit_blocks']:,}" for tier in row.get("tiers", [])),
             *(f"{row[rate]:.4f}" for rate in RATES),
@@ -84,11 +86,7 @@ def as_csv(results: Iterable[dict[str, Any]]) -> str:
     """A header, and one line for each result (or for each time window), with the keys of the JSON."""
     rows = [flat for row in results for flat in _flat(row)]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(names, rows)
 
 
 def write_per_request(simulations: list[Simulation], stream: BinaryIO) -> None:
@@ -101,7 +99,7 @@ def write_per_request(simulations: list[Simulation], stream: BinaryIO) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
     names = names if len(simulations) > 1 else ["hit_blocks"]
-    writer.writerow(["request", "timestamp", "input_length", "output_length", "blocks", *names])
+    writer.writerow(["request", "timestamp", "input_length", "output_length", "blocks", *map(cell, names)])
     writer.writerows(zip(range(len(trace)), *(column.tolist() for column in columns), strict=True))
     text.detach()
 
@@ -123,7 +121,9 @@ def _title(values, same):
 
 
 def _table(title, names):
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
     for name in names:
         table.add_column(name, no_wrap=True)
     return table

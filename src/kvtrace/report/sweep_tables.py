@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from ..cache.engines import DEFAULTS
@@ -24,14 +25,16 @@ def tables(sweep: SweepTable) -> list[Table]:
     options = [name for name, default in DEFAULTS.items() if any(row[name] not in (None, default) for row in rows)]
     same = [name for name in ("trace", "engine", "mode", "schedule", "block_size") if name not in own]
     title = ", ".join(["Hits of prefix caches", *(_phrase(name, rows[0][name]) for name in same)])
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
     for name in (*own, *options):
         table.add_column(name.replace("_", " "), justify="left" if name in TEXTS else "right", no_wrap=True)
     for name in ("hit blocks", *(f"{rate} hit rate" for rate in RATES.values()), "evictions", "early frees"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            *(str(row[name] or "") if name in TEXTS else _number(row[name]) for name in (*own, *options)),
+            *(escape(str(row[name] or "")) if name in TEXTS else _number(row[name]) for name in (*own, *options)),
             _number(row["hit_blocks"]), *(_rate(row[rate]) for rate in RATES),
             _number(row["evictions"]), _number(row["early_frees"]),
         )  # fmt: skip

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..._base.csv_text import csv_text
 from ..._base.errors import UsageError
 from ..._base.files import SUFFIXES, is_std
 from ..._base.output_files import write_atomically
@@ -62,11 +62,7 @@ def check_output(path: str | Path) -> str:
 
 
 def _csv(rows) -> bytes:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
+    return csv_text(COLUMNS, rows).encode()
 
 
 def _json(rows) -> bytes:
