@@ -23,7 +23,8 @@ def simulate_settings(
 ) -> list[Simulation]:
     """Simulate each setting; the results are in the order of the settings.
 
-    Compiled policies run in parallel, Python policies one after another. The first error stops the other simulations.
+    Compiled policies run in parallel, Python policies one after another in the calling thread, which Ctrl-C interrupts.
+    The first error stops the other simulations.
 
     Args:
         trace: The trace.
@@ -45,10 +46,14 @@ def simulate_settings(
         if on_progress:
             on_progress(requests)
 
+    def one(setting: Setting) -> Simulation:
+        return run(setting, trace, demand[setting.demand_options], served)
+
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
-        runs = [pool.submit(run, setting, trace, demand[setting.demand_options], served) for setting in settings]
+        compiled = {setting: pool.submit(one, setting) for setting in settings if not setting.in_python}
         try:
-            return [done.result() for done in runs]
+            in_python = {setting: one(setting) for setting in settings if setting.in_python}
+            return [in_python[key] if key.in_python else compiled[key].result() for key in settings]
         except BaseException:
             stopped.set()
             pool.shutdown(cancel_futures=True)

@@ -47,6 +47,11 @@ class Setting:
         return POLICIES.get(self.policy.partition(":")[0])
 
     @property
+    def in_python(self) -> bool:
+        """Whether its policy is a class of the user's. It runs in the main thread, which Ctrl-C interrupts."""
+        return self.row is None
+
+    @property
     def demand_options(self) -> tuple[str, bool]:
         """The arguments of `block_demand`: the mode, and whether a prompt's last token is always computed."""
         return self.mode, not self.bound and engines.find(self.engine).recompute_last
