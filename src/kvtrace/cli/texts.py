@@ -48,8 +48,9 @@ def texts_command(trace, output, tokenizer, to, separator, words, model, block_s
     """
     from ..formats import reading
     from ..report.progress import Steps
-    from ..text import prompts, tokenizers
+    from ..text import panics, prompts, tokenizers
 
+    panics.hidden = True
     loaded = tokenizers.load(tokenizer)
     vocabulary = None if words is None else _words(words)
     source = reading.read(trace, block_size=block_size)

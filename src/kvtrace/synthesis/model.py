@@ -143,7 +143,8 @@ class Model:
         hits, new, kind = (self.records[name] for name in ("hits", "new", "kind"))
         groups = self.edges.shape[-1] + 1
         is_consistent = (
-            0 < self.block_size < MAX_BLOCK_SIZE and self.rows == self.window_rows.sum() and self.tail in TAILS and 0 <= self.duration_ms < float("inf")
+            0 < self.block_size < MAX_BLOCK_SIZE and self.rows == self.window_rows.sum()
+            and self.tail in TAILS and 0 <= self.duration_ms < float("inf")
             and count and all(len(self.records[name]) == count for name in COLUMNS)
             and len(self.starts) == len(self.window_rows) + 1 and self.starts[0] == 0 and self.starts[-1] == count
             and (np.diff(self.starts) > 0).all()
