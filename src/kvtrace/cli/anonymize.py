@@ -155,8 +155,9 @@ def anonymize_command(
     an audit checks it before it gets its name. TRACE.meta.json (how it was made, for programs) and TRACE.card.md (a
     data card, for people) are written beside it.
     """
-    from ..text import preload
+    from ..text import panics, preload
 
+    panics.hidden = True
     if any(map(os.path.exists, inputs)):  # else an error follows, which should not wait for the tokenizer
         preload.begin(options["tokenizer"])
     from .._base.errors import UsageError
