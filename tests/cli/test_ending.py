@@ -47,7 +47,7 @@ def test_a_signal_while_python_exits_ends_it_without_a_word(number):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_after_the_output_is_written_does_not_deny_it(trace, number):
-    code = "import kvtrace.cli.convert as convert\nconvert._print_summary = lambda *_: wait()"
+    code = "import kvtrace.cli.convert as convert\nconvert.print_lines = lambda *_: wait()"
     process = started(code, "convert", "day.jsonl", "-o", "out.jsonl", "--block-size", "16")
     process.send_signal(number)
     name = "the keyboard" if number == signal.SIGINT else number.name

@@ -32,17 +32,14 @@ def convert_command(trace, output, start, stop, sample_sessions, sample, fold, s
 
     Order of the steps: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold, --speedup-ratio.
     """
-    from .._base.output_lock import only_writer
     from .._base.units import milliseconds
     from ..formats.converting import convert_file
-    from ..formats.sidecar import sidecar_path
 
-    with only_writer(output, (sidecar_path(output),)):
-        done = convert_file(
-            trace, output, memory=size_of(memory), on_need=None if quiet else print_need,
-            start_ms=milliseconds(start) if start else 0.0, stop_ms=milliseconds(stop) if stop else float("inf"),
-            session_share=sample_sessions, row_share=sample, factor=fold, ratio=speedup_ratio, **options,
-        )
+    done = convert_file(
+        trace, output, memory=size_of(memory), on_need=None if quiet else print_need,
+        start_ms=milliseconds(start) if start else 0.0, stop_ms=milliseconds(stop) if stop else float("inf"),
+        session_share=sample_sessions, row_share=sample, factor=fold, ratio=speedup_ratio, **options,
+    )
     if not quiet:
         lines = [("normalised", done.fixes)] if done.fixes else []
         lines.append(("converted", f"{done.requests:,} of {done.source_requests:,} requests, blocks of {done.block_size:,} tokens"))
