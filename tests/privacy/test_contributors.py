@@ -117,7 +117,11 @@ def test_only_names_that_clients_set_are_counted_with_a_warning(tmp_path):
 
 def test_a_request_cannot_carry_its_own_account(tmp_path):
     request = {"model": "m", "prompt": [1, 2], "account_id": "x", "tenant": "t", "user": "u"}
-    row = {"timestamp": 0, "request": request, "response": {"choices": [{"text": "a"}], "usage": {"completion_tokens": 1}}}
+    row = {
+        "timestamp": 0,
+        "request": request,
+        "response": {"choices": [{"text": "a"}], "usage": {"completion_tokens": 1}},
+    }
     log = tmp_path / "log.jsonl"
     log.write_text(json.dumps(row) + "\n" + json.dumps(row) + "\n")
     made = anonymize_rows(log, tokenizer=None, block_size=2)
@@ -125,7 +129,10 @@ def test_a_request_cannot_carry_its_own_account(tmp_path):
 
 
 def test_a_field_that_is_no_key_is_passed_over():
-    assert plain_key({"account": {"id": 1}, "account_id": "", "api_key_id": 5}, "account", "account_id", "api_key_id") == "5"
+    assert (
+        plain_key({"account": {"id": 1}, "account_id": "", "api_key_id": 5}, "account", "account_id", "api_key_id")
+        == "5"
+    )
 
 
 # -- what the release says --------------------------------------------------------------------------------------------
@@ -151,7 +158,9 @@ def test_a_release_says_whom_k_counted(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [{"timestamp": 1000 * time, "input": [1, 2, 3, 4], "output": 1} for time in range(4)]
     for name, extra in (("account", {"api_key_id": "k"}), ("client", {"user": "k"})):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row | extra) + "\n" for row in [*rows[:-1]]) + json.dumps(rows[-1]))
+        (tmp_path / f"{name}.jsonl").write_text(
+            "".join(json.dumps(row | extra) + "\n" for row in [*rows[:-1]]) + json.dumps(rows[-1])
+        )
         assert run(["anonymize", f"{name}.jsonl", "-o", f"{name}.trace.jsonl", "--block-size", "2"]) == 0
     shown = capsys.readouterr().err
     assert "k counts    accounts\n" in shown and "k counts users that the client sets" in shown
@@ -162,10 +171,10 @@ def test_a_release_says_whom_k_counted(tmp_path, capsys, monkeypatch):
 # -- a profile that is weaker than its name ---------------------------------------------------------------------------
 
 WEAKER = [
-    ("strict", {"round_input": 1}, "standard"), ("strict", {"round_output": 4}, "standard"), ("strict", {"k": 3}, "standard"),
-    ("strict", {"time_step_ms": 1000}, "standard"), ("strict", {"k_counts": "sessions"}, "exact"),
-    ("standard", {"k": 1}, "exact"), ("standard", {"k_counts": "requests"}, "exact"), ("standard", {"tail": "kept"}, "exact"),
-    ("standard", {"time_step_ms": 0}, "exact"),
+    ("strict", {"round_input": 1}, "standard"), ("strict", {"round_output": 4}, "standard"),
+    ("strict", {"k": 3}, "standard"), ("strict", {"time_step_ms": 1000}, "standard"), ("strict", {"k_counts": "sessions"}, "exact"),
+    ("standard", {"k": 1}, "exact"), ("standard", {"k_counts": "requests"}, "exact"),
+    ("standard", {"tail": "kept"}, "exact"), ("standard", {"time_step_ms": 0}, "exact"),
 ]  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """A release in plain Python: each step builds new lists of named blocks, and counts its hits anew."""
 
-from tests.reference.sharing import count_contributors, infer
+from tests.reference.sharing import infer
 
 
 def release(trace, *, tail="kept", k=1, users=None, isolate=False):
@@ -57,8 +57,11 @@ def _shared(trace, rows, kind, k, users):
         for row, (prompt, output) in enumerate(rows):
             for block in prompt + output:
                 of_block.setdefault(block, {}).setdefault(contributor[row], set()).add(member[row])
-        new = [tuple([_copy(block, of_block[block], contributor[row], member[row], k) for block in part] for part in both)
-               for row, both in enumerate(rows)]  # fmt: skip
+        who = list(zip(contributor, member, strict=True))
+        new = [
+            tuple([_copy(block, of_block[block], *who[row], k) for block in part] for part in both)
+            for row, both in enumerate(rows)
+        ]
         if certain or new == rows:
             return new
         rows = new
@@ -80,7 +83,9 @@ def _contributors(trace, rows, kind, users):
     `users` are numbers, -1 = unknown, or pairs of an account and its user.
     """
     sessions = [-1] * len(trace) if trace.session is None else trace.session.tolist()
-    pairs = [user if isinstance(user, tuple) else (int(user), -1) for user in ([-1] * len(trace) if users is None else users)]
+    pairs = [
+        user if isinstance(user, tuple) else (int(user), -1) for user in ([-1] * len(trace) if users is None else users)
+    ]
     if max(account for account, _ in pairs) < 0:
         if max(sessions) < 0:
             found = infer([prompt for prompt, _ in rows], kind != "dropped")

@@ -219,17 +219,17 @@ def collect(store: Store, folder: str, partitions: int, collector: Collector) ->
     for number in range(partitions):
         with store.open(f"{folder}/{number}") as stored:
             types, rows = stored.about["types"], {name: stored[name] for name in stored}
-        keys = {name: rows.pop(name, None) for name in ("session", "account", "user")}
+        session, account, user = (rows.pop(name, None) for name in ("session", "account", "user"))
         kinds, blocks = [types[code] for code in rows.pop("type").tolist()], np.diff(rows.pop("offsets"))
         rows = {"blocks": blocks, "prompts": blocks} | rows
-        collector.add_rows(types=kinds, **keys, **rows)
+        collector.add_rows(types=kinds, session=session, account=account, user=user, **rows)
 
 
 def _without_digests(batch: Batch) -> Batch:
     """The batch with its counts and lengths only."""
     return replace(
-        batch, digests=np.empty((0, 2), np.uint64), offsets=np.zeros(1, np.int64), session=None, account=None, user=None,
-        type=[], output_digests=None, output_offsets=None,
+        batch, digests=np.empty((0, 2), np.uint64), offsets=np.zeros(1, np.int64), session=None, account=None,
+        user=None, type=[], output_digests=None, output_offsets=None,
     )  # fmt: skip
 
 

@@ -210,7 +210,9 @@ def _plan(
     """The plan of the later stages, from the sizes and times of the encoded partitions."""
     blocks = sum(int(partition.blocks.sum()) for partition in encoded)
     tasks = partitions or max(1, -(-blocks // task_blocks))
-    accounts, users = (any(getattr(partition, f"has_{name}") for partition in encoded) for name in ("accounts", "users"))
+    accounts, users = (
+        any(getattr(partition, f"has_{name}") for partition in encoded) for name in ("accounts", "users")
+    )
     sessions = any(partition.has_sessions for partition in encoded)
     counts = split_by(job.profile, "accounts" if accounts else "client_users" if users else None, sessions)
     return Plan(

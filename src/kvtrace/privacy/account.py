@@ -56,8 +56,8 @@ class Account:
             self.notes.append(f"{self.contributors.warning}.")
         if self.contributors is not None and unknown:
             self.notes.append(
-                f"{unknown:,} request{' is' if unknown == 1 else 's are'} of no known contributor: all of them count as "
-                "one, and blocks that they share with too few others are split."
+                f"{unknown:,} request{' is' if unknown == 1 else 's are'} of no known contributor: all of them count "
+                "as one, and blocks that they share with too few others are split."
             )
 
     def drop_costs(self) -> None:
