@@ -9,6 +9,7 @@ from ._base.errors import UsageError as UsageError
 from .analysis.arrivals import Arrivals as Arrivals
 from .analysis.block_sizes import BlockSizeHits as BlockSizeHits
 from .analysis.block_sizes import by_block_size as by_block_size
+from .analysis.capacities import parse_capacities as parse_capacities
 from .analysis.comparison import Comparison as Comparison
 from .analysis.comparison import compare as compare
 from .analysis.curves import hit_curve as hit_curve
@@ -36,8 +37,11 @@ from .cache.sweeps.running import sweep as sweep
 from .cache.sweeps.table import SweepTable as SweepTable
 from .cache.tiered import TieredSimulation as TieredSimulation
 from .cache.tiered import simulate_tiers as simulate_tiers
+from .formats.converting import Converted as Converted
+from .formats.converting import convert_file as convert_file
 from .formats.dataset import Dataset as Dataset
 from .formats.dataset import open_dataset as open_dataset
+from .formats.opening import open_trace as open_trace
 from .formats.reading import read as read
 from .formats.violations import Violation as Violation
 from .formats.violations import check as check
@@ -53,6 +57,7 @@ from .privacy.checks import audit as audit
 from .privacy.checks.finding import Audit as Audit
 from .privacy.checks.finding import Finding as Finding
 from .privacy.contributors import Contributors as Contributors
+from .privacy.data_card import write_card as write_card
 from .privacy.numbering.local_runner import LocalRunner as LocalRunner
 from .privacy.numbering.ray_runner import on_ray as on_ray
 from .privacy.numbering.run import Numbered as Numbered
@@ -66,6 +71,7 @@ from .privacy.release_tasks import release_dataset as release_dataset
 from .privacy.released_trace import ReleasedTrace as ReleasedTrace
 from .privacy.releases import Released as Released
 from .privacy.releases import release as release
+from .report.html_page import write_report as write_report
 from .serving.hardware.gpus import Gpu as Gpu
 from .serving.hardware.gpus import gpu as gpu
 from .serving.hardware.models import ModelShape as ModelShape
@@ -90,12 +96,14 @@ from .serving.simulations import simulate_all as simulate_all
 from .synthesis.fitting import fit as fit
 from .synthesis.knobs import Knobs as Knobs
 from .synthesis.model import Model as Model
+from .synthesis.models import model_of as model_of
 from .synthesis.sampling import sample as sample
 from .synthesis.sampling import write_sample as write_sample
 from .synthesis.tree import Tree as Tree
 from .synthesis.tree import fit_tree as fit_tree
 from .text.prompts.round_trip import hashes_to_texts as hashes_to_texts
 from .text.prompts.round_trip import texts_to_hashes as texts_to_hashes
+from .text.prompts.writing import write_prompts as write_prompts
 from .text.tokenizers import Tokenizer as Tokenizer
 from .trace.building import TraceBuilder as TraceBuilder
 from .trace.building import concat as concat

@@ -17,9 +17,9 @@ from kvtrace import InputError, Trace, UsageError
 from kvtrace._base.errors import KvtraceError, StoppedError
 from kvtrace.formats import dataset as parts
 from kvtrace.formats import parquet, reading, writing
-from kvtrace.formats.dataset import MANIFEST, DatasetWriter, open_dataset, rows_of
+from kvtrace.formats.dataset import MANIFEST, DatasetWriter, open_dataset
 from kvtrace.trace.building import toy
-from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.columns import Columns, replace_columns, rows_of
 from tests.strategies import traces
 
 

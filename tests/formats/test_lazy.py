@@ -27,11 +27,11 @@ from kvtrace.cache.policies import POLICIES
 from kvtrace.cache.simulation import simulate
 from kvtrace.cli import run
 from kvtrace.formats import reading, writing
-from kvtrace.formats.dataset import DatasetWriter, open_dataset, rows_of
+from kvtrace.formats.dataset import DatasetWriter, open_dataset
 from kvtrace.formats.dataset_conversion import STREAMED, convert_dataset
 from kvtrace.formats.lazy import LazyTrace
 from kvtrace.trace.building import toy
-from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.columns import Columns, replace_columns, rows_of
 from kvtrace.trace.conversion import first as first_requests
 from kvtrace.trace.conversion import speed_up
 from tests.strategies import traces
@@ -168,7 +168,7 @@ def test_kernels_fed_in_pieces_do_as_at_once(trace, cuts):
     parent, distinct = np.full(trace.distinct, forest_kernel.UNSEEN, np.int64), 0
     for piece in some:
         arrays = (piece.hash_ids, piece.offsets, piece.input_length // trace.block_size)
-        distinct, gap, fork = forest_kernel.verify_on(*arrays, piece.output_ids, piece.output_offsets, parent, distinct)
+        distinct, gap, fork = forest_kernel.verify(*arrays, piece.output_ids, piece.output_offsets, parent, distinct)
         assert (gap, fork) == (-1, -1)
     assert distinct == trace.distinct
 

@@ -251,7 +251,7 @@ TABLES = [
     ),
     Table(
         "release step", "src/kvtrace/privacy/release_steps.py:ReleaseStep", "src/kvtrace/privacy", steps,
-        ("docs/privacy/privacy.md",), line=lambda row: rf"(^\d\. \*\*|^The sidecar's).*`{row}`",
+        ("docs/privacy/privacy.md",), line=lambda row: rf"(^\d\. \*\*|^A run prints).*`{row}`",
         is_row=lambda source: "class ReleaseStep" in source, more=step_label_and_test,
     ),
 ]  # fmt: skip

@@ -288,7 +288,8 @@ def test_the_canary_is_in_nothing_that_a_run_leaves(name, make, template, to, tm
         require_none(text, where=file)
     require_none(str(kvtrace.read(trace).extra) + str(kvtrace.read(trace).meta), where="the trace")
     counts = kvtrace.read(trace).meta["counts"]
-    assert counts["rejected"] == len(rejects.read_text().splitlines()) > ROWS // 20
+    rejected = len(rejects.read_text().splitlines())
+    assert ROWS // 20 < rejected <= counts["rejected"] <= 1.1 * rejected  # rounded up
     assert counts["requests"] > 0
 
 

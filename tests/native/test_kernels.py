@@ -127,28 +127,12 @@ def test_the_digest_index_grows_around_fresh_numbers():
     assert index.add(digests).tolist() == np.concatenate([first, rest]).tolist()
 
 
-@given(traces(), st.randoms(use_true_random=False))
-def test_numbering_rows_equals_its_twin(trace, random):
-    order = list(range(len(trace)))
-    random.shuffle(order)
-    prompts, outputs = cut(trace.hash_ids, trace.offsets), None
-    if trace.output_ids is not None:
-        outputs = cut(trace.output_ids, trace.output_offsets)
-    slow, slow_outputs = slow_ids.number_rows(prompts, order, outputs)
-    found, found_outputs = ids.number_rows(
-        trace.hash_ids.astype(np.int32),
-        trace.offsets,
-        np.array(order),
-        None if outputs is None else trace.output_ids.astype(np.int32),
-        trace.output_offsets,
-    )
-    assert found.tolist() == [i for row in slow for i in row]
-    assert outputs is None or found_outputs.tolist() == [i for row in slow_outputs for i in row]
-
-
-def test_numbering_rows_wants_an_order_of_all_rows():
-    with pytest.raises(ValueError):
-        ids.number_rows(np.zeros(2, np.int32), np.array([0, 1, 2]), np.array([0, 0]))
+@given(st.lists(st.integers(0, 9)))
+def test_renumbering_in_place_equals_its_twin(values):
+    blocks = np.array(values, dtype=np.int32)
+    former = ids.by_first_appearance(blocks, 10)
+    assert (blocks.tolist(), len(former)) == slow_ids.renumber(values)
+    assert former[blocks].tolist() == values
 
 
 # -- ragged rows -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Fifteen checks, each with the faults that it is there for; what is clean passes, and no value is ever shown."""
+"""Seventeen checks, each with the faults that it is there for; what is clean passes, and no value is ever shown."""
 
 import copy
 import json
@@ -16,10 +16,10 @@ from kvtrace._base.errors import InputError, UsageError
 from kvtrace._native.ids import renumber
 from kvtrace._native.sharing import Inference
 from kvtrace.cli import run
-from kvtrace.formats import jsonl_read
-from kvtrace.formats.dataset import DatasetWriter, open_dataset, rows_of
+from kvtrace.formats import bailian, dataset, jsonl_read, open_parquet, opened
+from kvtrace.formats.dataset import DatasetWriter, open_dataset
 from kvtrace.formats.reading import read_columns
-from kvtrace.formats.sidecar import describe
+from kvtrace.formats.sidecar import describe, dump
 from kvtrace.privacy.checks import (
     CHECKS,
     anonymity,
@@ -31,8 +31,6 @@ from kvtrace.privacy.checks import (
     evidence,
     marks,
     parents,
-    source_parquet,
-    source_rows,
     xxh3,
 )
 from kvtrace.privacy.checks.blocks import RequestBlocks
@@ -40,10 +38,11 @@ from kvtrace.privacy.checks.id_numbers import ID_BYTES, IdNumbers
 from kvtrace.privacy.contributors import Contributors
 from kvtrace.privacy.profiles import PROFILES, profile
 from kvtrace.privacy.releases import release
+from kvtrace.privacy.sidecar_forms import SIDECAR
 from kvtrace.privacy.trace_draft import TraceDraft
 from kvtrace.report.audit_table import table
 from kvtrace.trace.building import toy
-from kvtrace.trace.columns import Columns, replace_columns
+from kvtrace.trace.columns import Columns, replace_columns, rows_of
 from kvtrace.trace.trace import Trace
 from tests import unaudited
 from tests.reference import audit as reference
@@ -70,9 +69,9 @@ class Case:
         self.meta = {
             "profile": "standard",
             "release": {"settings": PROFILES["standard"].settings(), "k_counted": "users", "sampled": True,
-                        "tenants_isolated": False, "costs": []},
-            "log": {"reader": "openai", "time": "seconds"},
-            "tokenizer": {"name": "deepseek-ai/DeepSeek-R1", "sha256": "ab" * 32, "backend": "tokenizers"},
+                        "tenants_isolated": False},
+            "log": {"reader": "openai (stated)", "time": "seconds (stated)"},
+            "tokenizer": {"name": "deepseek-ai/DeepSeek-R1", "sha256": "ab" * 32, "backend": "tokenizers 0.21.0"},
         }  # fmt: skip
         self.block_size, self.card, self.previous, self.has_sidecar = BLOCK, None, None, True
         self.users = EACH  # a user for each row; None = no file of users
@@ -90,14 +89,27 @@ class Case:
 
     def write(self, folder) -> Path:
         path = folder / "t.jsonl"
-        path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in self.rows))
+        rows = self.as_written()
+        path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows))
         if self.has_sidecar:
             blocks = sum(len(row["hash_ids"]) for row in self.rows if isinstance(row, dict))
             said = {"block_size": self.block_size, "tail": "kept", "requests": len(self.rows), "blocks": blocks}
-            (folder / "t.jsonl.meta.json").write_text(json.dumps(said | self.meta))
+            said |= self.meta
+            (folder / "t.jsonl.meta.json").write_bytes(dump({k: said[k] for k in SIDECAR.forms if k in said} | said))
         if self.card is not None:
             (folder / "t.jsonl.card.md").write_text(self.card)
         return path
+
+    def as_written(self):
+        """The rows; those of Qwen-Bailian's format with all its keys, in its order and in seconds."""
+        if not any("chat_id" in row for row in self.rows):
+            return self.rows
+        rows = []
+        for row in self.rows:
+            turn = 1 if row.get("parent_chat_id", -1) == -1 else 2
+            row = {"type": "text", "turn": turn} | row | {"timestamp": row["timestamp"] / 1000}
+            rows.append({key: row[key] for key in bailian.KEYS if key in row} | row)
+        return rows
 
     def audit(self, folder):
         path, options = self.write(folder), {}
@@ -289,7 +301,6 @@ def infinite_time(case):
 
 def linked(case, chat, parent):
     for number, row in enumerate(case.rows):
-        row["timestamp"] //= 1000
         row |= {"chat_id": number, "parent_chat_id": -1}
     case.rows[chat]["parent_chat_id"] = parent
 
@@ -377,8 +388,9 @@ def card_with_address(case):
     case.card = f"# A trace\n\nWrite to {CANARY}@example.org.\n"
 
 
-def card_with_licence(case):
-    case.card = "# A trace\n\nLicence: https://creativecommons.org/licenses/by/4.0/\n"
+def text_in_lengths(case):
+    for row, letter in zip(case.rows, b"the patient has a fever.", strict=True):
+        row["output_length"] = letter
 
 
 def other_sidecar(case):
@@ -395,10 +407,6 @@ def not_sampled(case):
 
 def whole_counted(case):
     case.meta["counts"] = {"rows": 480}
-
-
-def whole_in_costs(case):
-    case.meta["release"]["costs"] = [{"step": "original", "blocks": 960, "block_hit_rate": 0.5}]
 
 
 def weaker_than_its_name(case):
@@ -418,31 +426,30 @@ def broken_profile(case):
     case.settings(k="three")
 
 
+SPELLED = {"fields": "FAIL", "hidden_text": "FAIL"}
 FAULTS = [  # what is done; the checks that do not pass
-    (unknown_text, {"fields": "FAIL"}), (unknown_type, {"fields": "FAIL"}), (known_type, {}),
-    (uuid_session, {"fields": "FAIL"}),
-    (nested_field, {"fields": "FAIL"}), (epoch_in_a_field, {"fields": "FAIL"}), (name_as_a_number, {"fields": "FAIL"}),
-    (unknown_number, {"fields": "WARN"}), (broken_row, {"fields": "FAIL"}),
-    (raw_digests, {"numbering": "FAIL", "gaps": "FAIL"}), (out_of_order, {"numbering": "WARN"}),
-    (a_gap, {"gaps": "FAIL"}),
-    (two_parents, {"chains": "FAIL", "k_sharing": "FAIL"}),
+    (unknown_text, SPELLED), (unknown_type, SPELLED), (known_type, {}), (epoch_in_a_field, SPELLED),
+    (unknown_number, SPELLED), (uuid_session, SPELLED | {"canonical": "FAIL"}),
+    (nested_field, SPELLED | {"canonical": "FAIL"}), (name_as_a_number, {"canonical": "FAIL", "fields": "FAIL"}),
+    (broken_row, {"canonical": "FAIL", "fields": "FAIL"}),
+    (raw_digests, {"canonical": "FAIL", "numbering": "FAIL", "gaps": "FAIL"}), (out_of_order, {"numbering": "FAIL"}),
+    (a_gap, {"gaps": "FAIL"}), (two_parents, {"chains": "FAIL", "k_sharing": "FAIL"}),
     (shared_tails, {"tails": "FAIL", "k_sharing": "FAIL"}), (kept_tails, {"tails": "FAIL"}),
     (small_blocks, {"block_size": "WARN"}),
-    (found_alone, {"anonymity": "WARN"}),
-    (exposed_block, {"k_sharing": "FAIL"}), (exposed_perhaps, {"k_sharing": "WARN"}),
-    (exposed_to_users, {"k_sharing": "FAIL"}), (one_user, {}),
-    (users_unknown, {"k_sharing": "WARN"}),
-    (inferred, {"k_sharing": "WARN"}), (exposed_inferred, {"k_sharing": "FAIL"}),
-    (one_anonymous_sender, {"k_sharing": "FAIL"}), (exposed_sessions, {"k_sharing": "FAIL"}),
+    (found_alone, {"anonymity": "WARN"}), (exposed_block, {"k_sharing": "FAIL"}),
+    (exposed_perhaps, {"k_sharing": "WARN"}), (exposed_to_users, {"k_sharing": "FAIL"}), (one_user, {}),
+    (users_unknown, {"k_sharing": "WARN"}), (inferred, {"k_sharing": "WARN"}),
+    (exposed_inferred, {"k_sharing": "FAIL"}), (one_anonymous_sender, {"k_sharing": "FAIL"}),
+    (exposed_sessions, {"k_sharing": "FAIL"}),
     (sessions_by_parents, {"k_sharing": "WARN"}), (tenants_mixed, {"k_sharing": "FAIL"}),
     (calendar_times, {"times": "FAIL"}), (calendar_seconds, {"times": "FAIL"}), (fine_times, {"times": "FAIL"}),
-    (late_start, {"times": "WARN"}),
-    (infinite_time, {"fields": "FAIL", "gaps": "FAIL"} | NO_USERS),
-    (fair_parent, {}), (no_parent, {"session_links": "FAIL"}), (later_parent, {"session_links": "FAIL"}),
-    (name_borne_twice, {"gaps": "WARN", "session_links": "FAIL"}),
+    (late_start, {"times": "FAIL"}), (infinite_time, SPELLED | NO_USERS | {"canonical": "FAIL", "gaps": "FAIL"}),
+    (fair_parent, {}), (no_parent, {"canonical": "FAIL", "fields": "FAIL", "session_links": "FAIL"}),
+    (later_parent, {"session_links": "FAIL"}),
+    (name_borne_twice, {"canonical": "FAIL", "gaps": "WARN", "session_links": "FAIL"}),
     (links_ruled_out, {"session_links": "FAIL"}), (turns_ruled_out, {"session_links": "FAIL"}),
-    (links_unseen, {"session_links": "WARN"}),
-    (wrong_length, {"lengths": "FAIL"}), (negative_length, {"lengths": "FAIL"}), (not_a_power, {"lengths": "FAIL"}),
+    (links_unseen, {"session_links": "WARN"}), (wrong_length, {"lengths": "FAIL"}),
+    (negative_length, {"lengths": "FAIL"}), (not_a_power, {"lengths": "FAIL"}),
     (not_whole_blocks, {"lengths": "FAIL"}), (a_limit, {"lengths": "WARN"}),
     (released_before, {"anonymity": "WARN", "earlier_release": "FAIL"}), (other_release, {"anonymity": "WARN"}),
     (sidecar_with(("host",), "x"), {"sidecar": "FAIL"}), (sidecar_with(("log", "api_key"), "x"), {"sidecar": "FAIL"}),
@@ -452,11 +459,11 @@ FAULTS = [  # what is done; the checks that do not pass
     (sidecar_with(("log", "note"), "0f" * 16), {"sidecar": "FAIL"}),
     (sidecar_with(("log", "note"), "10.1.2.3"), {"sidecar": "FAIL"}),
     (sidecar_with(("tokenizer", "name"), "/srv/models/x"), {"sidecar": "FAIL"}),
-    (card_with_address, {"sidecar": "FAIL"}), (card_with_licence, {}),
-    (not_sampled, {"volume": "WARN"}), (whole_counted, {"volume": "WARN"}), (whole_in_costs, {"volume": "WARN"}),
+    (card_with_address, {"sidecar": "FAIL"}), (not_sampled, {"volume": "WARN"}), (whole_counted, {"volume": "WARN"}),
+    (text_in_lengths, {"anonymity": "WARN", "hidden_text": "WARN"}),
     (weaker_than_its_name, {"not_protected": "FAIL"}), (exact, {"not_protected": "WARN"}),
-    (unknown_profile, {"not_protected": "WARN"}),
-    (broken_profile, {"not_protected": "WARN"}),
+    (unknown_profile, {"sidecar": "FAIL", "not_protected": "WARN"}),
+    (broken_profile, {"sidecar": "FAIL", "not_protected": "WARN"}),
     (other_sidecar, {"sidecar": "FAIL", "volume": "WARN", "not_protected": "WARN"}),
     (no_sidecar, {"sidecar": "WARN", "volume": "WARN", "not_protected": "WARN"}),
 ]  # fmt: skip
@@ -533,10 +540,11 @@ def test_all_formats_are_audited_alike(tmp_path, name, format):
     trace = kvtrace.read(case.write(tmp_path))
     path = tmp_path / "again" / name
     path.parent.mkdir()
-    unaudited.write(trace, path, format=None if name.endswith("parquet") else format, first_id=3)
+    written = "parquet" if name.endswith("parquet") else format
+    unaudited.write(trace, path, format=written, first_id=3)
     assert flagged(kvtrace.audit(path)) == {"k_sharing": "FAIL"}
     path = path.rename(tmp_path / "temporary")  # as a file that has no name yet, and its sidecar in memory
-    said = describe(trace, block_size=trace.block_size, tail=trace.tail, first_id=3, meta=trace.meta)
+    said = describe(trace, block_size=trace.block_size, tail=trace.tail, first_id=3, meta=trace.meta, format=written)
     assert flagged(kvtrace.audit(path, sidecar=said)) == {"k_sharing": "FAIL"}
 
 
@@ -546,13 +554,9 @@ def test_parquet_columns_that_a_trace_does_not_read_are_looked_at(tmp_path):
     trace = kvtrace.read(Case().write(tmp_path))
     unaudited.write(trace, tmp_path / "t.parquet")
     whole = pq.read_table(tmp_path / "t.parquet")
-    for column, level in (
-        (pa.array([CANARY] * 24), "FAIL"),
-        (pa.array(range(24)), "WARN"),
-        (pa.array([[1]] * 24), "FAIL"),
-    ):
+    for column in (pa.array([CANARY] * 24), pa.array(range(24)), pa.array([[1]] * 24)):
         pq.write_table(whole.append_column("more", column), tmp_path / "t.parquet")
-        assert flagged(kvtrace.audit(tmp_path / "t.parquet")) == {"fields": level} | NO_USERS
+        assert flagged(kvtrace.audit(tmp_path / "t.parquet")) == {"canonical": "FAIL", "fields": "FAIL"} | NO_USERS
     pq.write_table(whole.replace_schema_metadata({"note": f"/home/{CANARY}"}), tmp_path / "t.parquet")
     (tmp_path / "t.parquet.meta.json").write_bytes((tmp_path / "t.jsonl.meta.json").read_bytes())
     assert "sidecar" in flagged(kvtrace.audit(tmp_path / "t.parquet"))
@@ -580,13 +584,18 @@ def test_holders_that_the_caller_knows_are_counted(tmp_path):
 
 def stream(patch):
     """Nothing is kept, pieces are small, and what can be done in several passes is."""
-    patch.setattr(source_rows, "CACHED", 0)
-    patch.setattr(source_parquet, "CACHED", 0)
-    patch.setattr(source_parquet, "REFERENCES", 8)
-    patch.setattr(source_parquet, "ROWS", 3)
+    patch.setattr(opened, "CACHED", 0)
+    patch.setattr(open_parquet, "REFERENCES", 8)
+    patch.setattr(open_parquet, "ROWS", 3)
     patch.setattr(evidence, "REFERENCES", 5)
     patch.setattr(contributor_counts, "TABLE", 64)
     patch.setattr(jsonl_read, "PIECE", 400)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    """A part of a data set has five requests."""
+    monkeypatch.setattr(dataset, "ROWS", 5)
 
 
 def in_parts(columns, folder, meta, **said):
@@ -594,8 +603,9 @@ def in_parts(columns, folder, meta, **said):
     with DatasetWriter(folder, meta=meta, rows=5, **said) as writer:
         writer.add(columns)
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["distinct_blocks"] = max(0, min(manifest["distinct_blocks"], len(columns.hash_ids)))
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    ids = [columns.hash_ids, *([] if columns.output_ids is None else [columns.output_ids])]
+    manifest["distinct_blocks"] = len(np.unique(np.concatenate(ids)))
+    (folder / "manifest.json").write_bytes(dump(manifest))
     return folder
 
 
@@ -604,6 +614,7 @@ def findings(found):
     said = found.to_dict()
     sidecar = said["findings"][CHECK_NAMES.index("sidecar")]["figure"]
     sidecar["marks"] = [one for one in sidecar["marks"] if one["in"] != "metadata kvtrace"]
+    sidecar["checked"] = []
     said["findings"][CHECK_NAMES.index("sidecar")]["sentence"] = ""
     return said
 
@@ -654,14 +665,14 @@ def test_columns_of_parts_that_a_trace_does_not_read_are_looked_at(tmp_path):
     whole = pq.read_table(part)
     pq.write_table(whole.append_column("more", pa.array([None, CANARY, None, CANARY, None])), part)
     found = kvtrace.audit(folder)
-    assert flagged(found) == {"fields": "FAIL"} | NO_USERS
+    assert flagged(found) == {"canonical": "FAIL", "fields": "FAIL"} | NO_USERS
     assert found.findings[CHECK_NAMES.index("fields")].figure["marks"] == [
-        {"field": "more", "kind": "text", "count": 2, "first_line": 12}
+        {"field": "more", "kind": "unknown field", "count": 5, "first_line": None}
     ]
     pq.write_table(whole.append_column("more", pa.array([[1]] * 5)), part)
-    assert flagged(kvtrace.audit(folder)) == {"fields": "FAIL"} | NO_USERS
+    assert flagged(kvtrace.audit(folder)) == {"canonical": "FAIL", "fields": "FAIL"} | NO_USERS
     pq.write_table(whole.replace_schema_metadata({"note": f"/home/{CANARY}"}), part)
-    assert flagged(kvtrace.audit(folder)) == {"sidecar": "FAIL"} | NO_USERS
+    assert flagged(kvtrace.audit(folder)) == {"canonical": "FAIL", "sidecar": "FAIL"} | NO_USERS
     part.write_bytes(part.read_bytes()[:-9])
     with pytest.raises(InputError, match="part-00002"):
         kvtrace.audit(folder)
@@ -677,7 +688,7 @@ def test_what_is_in_the_folder_and_is_not_of_the_trace_is_told(tmp_path):
     (folder / f"{CANARY}.log").unlink()
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["parts"][0]["host"] = CANARY
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_bytes(dump(manifest))
     found = kvtrace.audit(folder)
     assert flagged(found) == {"sidecar": "FAIL"} | NO_USERS and CANARY not in json.dumps(found.to_dict())
 
@@ -717,9 +728,8 @@ def test_a_table_of_ids_that_do_not_follow_each_other_has_to_fit(tmp_path):
 def test_an_audit_stays_below_its_bound(tmp_path, monkeypatch):
     import tracemalloc
 
-    monkeypatch.setattr(source_parquet, "CACHED", 0)
-    monkeypatch.setattr(source_rows, "CACHED", 0)
-    monkeypatch.setattr(source_parquet, "REFERENCES", 1 << 14)
+    monkeypatch.setattr(opened, "CACHED", 0)
+    monkeypatch.setattr(open_parquet, "REFERENCES", 1 << 14)
     rows, blocks = 80_000, 10  # each prompt comes twice
     columns = Columns(
         np.arange(rows) * 1000.0, np.full(rows, blocks * BLOCK), np.arange(rows) % 500,
@@ -731,11 +741,11 @@ def test_an_audit_stays_below_its_bound(tmp_path, monkeypatch):
         meta = {"profile": "standard", "release": {"k_counted": "sessions" if sessions else "inferred"}}
         manifest = tmp_path / "t.dataset/manifest.json"
         manifest.write_text(json.dumps(json.loads(manifest.read_text()) | meta))
-        opened = open_dataset(tmp_path / "t.dataset")
-        arrays = sum(size for what, size in audit_memory(opened).terms.items() if "program" not in what)
-        kvtrace.audit(opened.path)  # what is imported and cached is no part of it
+        dataset = open_dataset(tmp_path / "t.dataset")
+        arrays = sum(size for what, size in audit_memory(dataset).terms.items() if "program" not in what)
+        kvtrace.audit(dataset.path)  # what is imported and cached is no part of it
         tracemalloc.start()
-        kvtrace.audit(opened.path)
+        kvtrace.audit(dataset.path)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert 0.4 * arrays < peak < arrays + 4_000_000  # a piece of so few references takes less than that
@@ -1099,7 +1109,7 @@ def test_json_says_what_the_library_says(tmp_path, capsys):
     assert run(["audit", str(path), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said == json.loads(json.dumps(kvtrace.audit(path).to_dict()))
-    assert said["level"] == "WARN" and said["publishable"] and len(said["findings"]) == 15
+    assert said["level"] == "WARN" and said["publishable"] and len(said["findings"]) == 17
 
 
 def test_the_verdict_comes_last_and_alone_if_asked(tmp_path, capsys):
@@ -1109,7 +1119,7 @@ def test_the_verdict_comes_last_and_alone_if_asked(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == verdict
     run(["audit", str(path), "-q"])
     assert capsys.readouterr().out == f"{verdict}\n"
-    assert table(kvtrace.audit(path), "t.jsonl").row_count == 15
+    assert table(kvtrace.audit(path), "t.jsonl").row_count == 17
 
 
 def test_a_trace_from_stdin_is_audited(tmp_path, monkeypatch):

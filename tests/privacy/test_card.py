@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import AuditError, KvtraceError, UsageError
 from kvtrace.cli import run
-from kvtrace.formats.dataset import open_dataset, rows_of
+from kvtrace.formats.dataset import open_dataset
 from kvtrace.formats.sidecar import describe
 from kvtrace.formats.writing import card_path
 from kvtrace.privacy.checks import CHECKS, audit
@@ -23,7 +23,9 @@ from kvtrace.privacy.data_card import card
 from kvtrace.privacy.profiles import PROFILES
 from kvtrace.privacy.publishing import publish, publish_chunks, publish_columns
 from kvtrace.privacy.releases import release
+from kvtrace.privacy.sidecar_forms import public
 from kvtrace.trace.building import toy
+from kvtrace.trace.columns import rows_of
 from tests import unaudited
 from tests.strategies import traces
 
@@ -36,11 +38,11 @@ SECTIONS = [
 @pytest.fixture
 def released(tmp_path):
     """(path, sidecar) of a small release, written without a card."""
-    made = {"log": {"reader": "openai", "time": "seconds"}, "hash": "SipHash-2-4-128, keyed, chained",
+    made = {"log": {"reader": "openai (stated)", "time": "seconds (stated)"}, "hash": "SipHash-2-4-128, keyed, chained",
             "tokenizer": {"name": "deepseek-ai/DeepSeek-R1", "sha256": "ab" * 32}}  # fmt: skip
     whole = toy("0 1", "0 1 2", "0 3", "0 4", block_size=16, gap_ms=700.0)
     done = release(whole, PROFILES["standard"])
-    meta = made | done.meta
+    meta = public(made | done.meta)
     unaudited.write(done.trace, tmp_path / "day.jsonl", meta=meta)
     return tmp_path / "day.jsonl", describe(done.trace, block_size=16, tail=done.trace.tail, meta=meta)
 
@@ -54,7 +56,7 @@ def test_a_card_has_its_sections_in_order_and_figures_that_are_true(released):
     hits = kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace))
     assert f"| block hit rate, nothing ever evicted | {hits.block_hit_rate:.4f} |" in text
     assert "* tokenizer: deepseek-ai/DeepSeek-R1, SHA-256 abab" in text and "* log: openai" in text
-    assert "| `k` | `3` |" in text and "| k counted | inferred |" in text and "k-sharing |" in text
+    assert "| `k` | `3` |" in text and "| k counted | inferred |" in text and "after each step" not in text
 
 
 def test_a_card_says_every_finding(released):
@@ -86,11 +88,10 @@ def test_a_card_beside_its_trace_passes_the_audit(released):
     path, said = released
     before = audit(path)
     assert card_path(path) == f"{path}.card.md"
-    with open(card_path(path), "w", encoding="utf-8") as file:
-        file.write(card(before, kvtrace.read(path), said))
-    after = audit(path)
-    finding = after.findings[list(CHECKS).index("sidecar")]
-    assert "the card" in finding.figure["checked"] and finding.level == "PASS"
+    for text, level in ((card(before, meta=said), "PASS"), (card(before, kvtrace.read(path), said), "FAIL")):
+        with open(card_path(path), "w", encoding="utf-8") as file:
+            file.write(text)
+        assert audit(path).findings[list(CHECKS).index("sidecar")].level == level  # figures that no sidecar states
 
 
 def test_no_path_gets_into_a_card(released):
@@ -175,11 +176,8 @@ def test_chunks_become_a_folder_with_its_card_in_it(tmp_path_factory, trace, siz
     assert sorted(os.listdir(folder)) == ["card.md", "manifest.json", "part-00000.parquet"]
     assert open_dataset(folder).trace() == done.trace
     found = audit(folder, contributors=done.contributors)
-    assert (
-        found.findings[list(CHECKS).index("sidecar")].figure["checked"]
-        == ["the sidecar", "metadata kvtrace", "the card"]
-        and found.passed
-    )
+    assert found.findings[list(CHECKS).index("sidecar")].figure["checked"] == ["the sidecar", "metadata kvtrace"]
+    assert found.passed
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (folder / "card.md").read_text() == card(done_so.audit, meta=manifest)
     whole = publish_columns(done.trace, folder.parent / "whole.dataset", meta=done.meta, contributors=done.contributors)

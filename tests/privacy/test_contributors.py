@@ -172,7 +172,8 @@ def test_a_release_says_whom_k_counted(tmp_path, capsys, monkeypatch):
 
 WEAKER = [
     ("strict", {"round_input": 1}, "standard"), ("strict", {"round_output": 4}, "standard"),
-    ("strict", {"k": 3}, "standard"), ("strict", {"time_step_ms": 1000}, "standard"), ("strict", {"k_counts": "sessions"}, "exact"),
+    ("strict", {"k": 3}, "standard"), ("strict", {"time_step_ms": 1000}, "standard"),
+    ("strict", {"k_counts": "sessions"}, "exact"),
     ("standard", {"k": 1}, "exact"), ("standard", {"k_counts": "requests"}, "exact"),
     ("standard", {"tail": "kept"}, "exact"), ("standard", {"time_step_ms": 0}, "exact"),
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from kvtrace.text.prompts.blocks import PromptBlocks
 from kvtrace.text.prompts.bodies import FORMS
 from kvtrace.text.prompts.verifier import Verifier
 from kvtrace.text.prompts.words import LOREM, WordList
-from kvtrace.text.prompts.writing import write
+from kvtrace.text.prompts.writing import write_prompts
 from kvtrace.text.tokenizers import load
 from kvtrace.trace.columns import Columns
 from tests.conftest import ROOT
@@ -223,14 +223,14 @@ def text_of(row):
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_holds_the_same_texts(trace, tmp_path, form):
     tokenizer = DEEPSEEK
-    written = write(trace, tmp_path / "p.jsonl", tokenizer, to=form)
+    written = write_prompts(trace, tmp_path / "p.jsonl", tokenizer, to=form)
     assert (written.requests, written.exact, written.tokens) == (3, 3, 17)
     texts = [text_of(row) for row in rows_of(tmp_path / "p.jsonl")]
     assert texts == hashes_to_texts(tokenizer, ids_of(trace), trace.input_length, 4)
 
 
 def test_a_plain_prompt_has_the_columns_beside_it(trace, tmp_path):
-    write(trace, tmp_path / "p.jsonl", DEEPSEEK)
+    write_prompts(trace, tmp_path / "p.jsonl", DEEPSEEK)
     first, second, third = rows_of(tmp_path / "p.jsonl")
     assert list(first) == ["timestamp", "input_length", "output_length", "prompt", "session"]
     assert (second["timestamp"], second["input_length"], second["output_length"], second["session"]) == (1.5, 8, 9, 0)
@@ -238,7 +238,7 @@ def test_a_plain_prompt_has_the_columns_beside_it(trace, tmp_path):
 
 
 def test_bodies_ask_for_one_token_where_the_trace_has_none(trace, tmp_path):
-    written = write(trace, tmp_path / "p.jsonl", DEEPSEEK, to="openai", model="m")
+    written = write_prompts(trace, tmp_path / "p.jsonl", DEEPSEEK, to="openai", model="m")
     assert [row["max_tokens"] for row in rows_of(tmp_path / "p.jsonl")] == [5, 9, 1] and written.no_output == 1
     assert rows_of(tmp_path / "p.jsonl")[0]["model"] == "m"
 
@@ -289,15 +289,15 @@ def test_invalid_options_are_refused_and_leave_no_file(trace, tmp_path, capsys, 
 
 
 def test_a_trace_of_many_batches_is_exact(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules[write.__module__], "BATCH", 50)
+    monkeypatch.setattr(sys.modules[write_prompts.__module__], "BATCH", 50)
     part = toy(*(f"0 {1 + row}" for row in range(40)), block_size=16)
     seen = []
-    written = write(part, tmp_path / "p.jsonl", DEEPSEEK, progress=seen.append)
+    written = write_prompts(part, tmp_path / "p.jsonl", DEEPSEEK, progress=seen.append)
     assert written.exact == 40 and sum(seen) == 40 and len(seen) == 40  # 32 tokens a row: one row a batch
 
 
 def test_an_empty_trace_gives_an_empty_file(tmp_path):
-    assert write(toy(), tmp_path / "p.jsonl", DEEPSEEK).exact == 0
+    assert write_prompts(toy(), tmp_path / "p.jsonl", DEEPSEEK).exact == 0
     assert (tmp_path / "p.jsonl").read_bytes() == b""
 
 
@@ -305,7 +305,7 @@ def test_every_prompt_of_the_conversation_trace_is_exact(shared, tmp_path):
     part = read(shared / "data/mooncake/conversation_trace.jsonl")[:300]
     tokenizer = load(str(shared / "data/tokenizers/qwen3"))
     for separator in ("none", "eos"):
-        assert write(part, tmp_path / "p.jsonl", tokenizer, separator=separator).exact == 300
+        assert write_prompts(part, tmp_path / "p.jsonl", tokenizer, separator=separator).exact == 300
 
 
 def test_the_workflow_of_lins_report_runs():

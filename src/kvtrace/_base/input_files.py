@@ -10,6 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from .digests import SeenBytes
 from .errors import InputError
 from .files import BUFFER, SUFFIXES, is_std, name_of
 
@@ -17,13 +18,14 @@ MAGIC = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 CHUNK = 1 << 16  # compressed bytes to decompress at a time
 
 
-def open_read(path: str | Path) -> io.BufferedReader:
+def open_read(path: str | Path, *, seen: SeenBytes | None = None) -> io.BufferedReader:
     """A stream of a file's bytes, decompressed if they are gzip or zstd; `-` is stdin.
 
-    The stream of a plain file can seek. All errors, now or during reading, are InputErrors that name the file.
+    The stream of a plain file can seek. All errors, now or during reading, are InputErrors that name the file. `seen`
+    takes digests of all bytes that are read.
     """
     name = name_of(path)
-    source = _open(path)
+    source, track = _open(path), seen is not None
     try:
         head = _read(source, name, 4)
         form = _form(head)
@@ -32,8 +34,11 @@ def open_read(path: str | Path) -> io.BufferedReader:
             form = named  # truncated; reading it is an error
         if named and form != named:
             raise InputError(f"{name}: the file is not {named} data, although its name says so. Rename it.")
-        raw = _FileBytes(source, name, head, owned=not is_std(path))
-        return io.BufferedReader(_Decompressed(raw, name, form) if form else raw, BUFFER)
+        seen = seen or SeenBytes()
+        seen.form = form
+        raw = _FileBytes(source, name, head, owned=not is_std(path), see=seen.packed.write if track else None)
+        plain = _Decompressed(raw, name, form, see=seen.plain.write if track else None) if form else raw
+        return io.BufferedReader(plain, BUFFER)
     except BaseException:
         if not is_std(path):
             source.close()
@@ -108,7 +113,8 @@ def _read(source, name, size) -> bytes:
 class _FileBytes(io.RawIOBase):
     """The bytes of an open file, including the head that was read before; a regular file is read again from 0."""
 
-    def __init__(self, source, name, head, *, owned):
+    def __init__(self, source, name, head, *, owned, see=None):
+        self._see = see
         self._source, self._name, self._head, self._owned = source, name, head, owned
         about = os.fstat(source.fileno()) if owned else None
         self.size = about.st_size if about and stat.S_ISREG(about.st_mode) else None
@@ -130,6 +136,8 @@ class _FileBytes(io.RawIOBase):
             except OSError as error:
                 raise unreadable(self._name, error) from None
         self.bytes_read += size
+        if self._see:
+            self._see(memoryview(buffer)[:size])
         return size
 
     def seekable(self):
@@ -150,7 +158,8 @@ class _Decompressed(io.RawIOBase):
     zstandard.open is not used because it accepts a truncated file.
     """
 
-    def __init__(self, packed, name, form):
+    def __init__(self, packed, name, form, *, see=None):
+        self._see = see
         self._packed, self._name, self.form = packed, name, form
         self._new, self._errors = _unpacker(form)
         self._part = self._new()  # of the current member or frame
@@ -173,6 +182,8 @@ class _Decompressed(io.RawIOBase):
             self._unpack()
         size = min(len(buffer), len(self._ready))
         buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        if self._see:
+            self._see(memoryview(buffer)[:size])
         return size
 
     def _unpack(self):

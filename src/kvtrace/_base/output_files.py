@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from .errors import KvtraceError, StoppedError
 from .files import BUFFER, SUFFIXES, is_regular, is_std
@@ -138,7 +138,7 @@ class Output:
         self._part, self._is_std, self._finished = None, is_std(path), False
         with self._named_errors():
             self._open(path)
-        self._packed = _packed(self._file, path)
+        self._packed = packed_stream(self._file, None if is_std(path) else SUFFIXES.get(Path(path).suffix))
         self._sink = _Sink(self._packed, self._named_errors)
         self.stream = io.BufferedWriter(self._sink, BUFFER)
 
@@ -203,6 +203,17 @@ class Output:
             raise unwritable(self.name, error, " No file was written." if self._part else "") from None
 
 
+def packed_stream(file: Any, form: str | None) -> Any:
+    """A stream that compresses into a file as gzip or zstd, None = not at all; equal bytes give equal files."""
+    if form == "gzip":
+        return gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0)
+    if form == "zstd":
+        import zstandard
+
+        return zstandard.ZstdCompressor(level=3, write_checksum=True).stream_writer(file, closefd=False)
+    return file
+
+
 # -- helpers -----------------------------------------------------------------------------------------------------
 
 
@@ -226,15 +237,3 @@ class _Sink(io.RawIOBase):
             with self._named_errors():
                 self._packed.write(data)
         return len(data)
-
-
-def _packed(file, path):
-    """A stream that compresses into the file by its suffix; equal bytes give equal files."""
-    form = None if is_std(path) else SUFFIXES.get(Path(path).suffix)
-    if form == "gzip":
-        return gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=6, mtime=0)
-    if form == "zstd":
-        import zstandard
-
-        return zstandard.ZstdCompressor(level=3, write_checksum=True).stream_writer(file, closefd=False)
-    return file

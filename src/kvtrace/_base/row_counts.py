@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 
 @dataclass
@@ -28,6 +27,21 @@ class Counts:
     without_output_blocks: int = 0  # with --outputs: the log has no text, or a number of tokens that does not fit it
     reasons: Counter = field(default_factory=Counter)  # reason -> rejected rows
 
-    def to_dict(self) -> dict[str, Any]:
-        """The counts by name."""
-        return {name: value for name, value in asdict(self).items() if name != "reasons"}
+    def to_dict(self) -> dict[str, int]:
+        """The counts by name, for a sidecar: rounded up to two digits, since they count rows that are not released.
+
+        >>> counts = Counts(rows=12_345, requests=12_338, rejected=7).to_dict()
+        >>> counts["rows"], counts["requests"], counts["rejected"], counts["cut"]
+        (13000, 13000, 10, 0)
+        """
+        return {name: rounded(value) for name, value in asdict(self).items() if name != "reasons"}
+
+
+def rounded(count: int) -> int:
+    """A count, rounded up to two digits; 1 to 9 are 10.
+
+    >>> rounded(0), rounded(7), rounded(120), rounded(1_201)
+    (0, 10, 120, 1300)
+    """
+    unit = 10 ** max(0, len(str(count)) - 2)
+    return max(-(-count // unit) * unit, 10 if count else 0)

@@ -5,7 +5,9 @@ A rich console prints them (`__rich__`); a notebook shows them as preformatted H
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +41,11 @@ class TextTable:
         """Append a column."""
         self.columns.append(Column(name, right, dim))
 
+    def add_columns(self, names: Iterable[str], *, right: bool = False) -> None:
+        """Append columns of one alignment."""
+        for name in names:
+            self.add_column(name, right=right)
+
     def add_row(self, *cells: str) -> None:
         """Append a row: one cell for each column."""
         self.rows.append(cells)
@@ -63,8 +70,6 @@ class TextTable:
 
 def html(tables: Iterable[TextTable]) -> str:
     """Tables as preformatted HTML."""
-    import io
-
     from rich.console import Console
 
     console = Console(
@@ -74,6 +79,20 @@ def html(tables: Iterable[TextTable]) -> str:
         console.print(table, "")
     lines = console.export_html(inline_styles=True, code_format="{code}").splitlines()
     return "<pre>" + "\n".join(line.rstrip() for line in lines) + "</pre>"
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], names: Iterable[str] = ()) -> str:
+    """Rows as CSV: a header of `names` and the other keys of the rows, and one line for each row.
+
+    >>> csv_text([{"a": 1}, {"b": 2.5}], ["b"])
+    'b,a\\n,1\\n2.5,\\n'
+    """
+    text = io.StringIO()
+    columns = dict.fromkeys([*names, *(name for row in rows for name in row)])
+    writer = csv.DictWriter(text, fieldnames=list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def printable(name: str) -> str:

@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event
 from typing import Any
 
 from .errors import KvtraceError, StoppedError
@@ -82,6 +84,28 @@ def retrying_map(function: Callable, items: Iterable, workers: int, attempts: in
                 f"a worker process was killed {tried} times on the same task, perhaps because memory ran out; nothing "
                 "was written. Use fewer --workers or more --partitions."
             )
+
+
+@contextmanager
+def stoppable_threads(
+    threads: int | None, on_progress: Callable[[int], None] | None
+) -> Iterator[tuple[ThreadPoolExecutor, Callable[[int], None]]]:
+    """A pool of threads, and the function by which their work reports progress: it stops them after the first error."""
+    stopped = Event()
+
+    def report(done: int) -> None:
+        if stopped.is_set():
+            raise InterruptedError
+        if on_progress:
+            on_progress(done)
+
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            yield pool, report
+        except BaseException:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 @dataclass

@@ -11,28 +11,23 @@ from cython.cimports.kvtrace._native.mixing import mix_once
 UNSEEN = -2  # parent of an id that has not appeared yet
 
 
-def verify(hash_ids, offsets, full_blocks, output_ids=None, output_offsets=None):
+def verify(hash_ids, offsets, full_blocks, output_ids=None, output_offsets=None, parent=None, distinct=0):
     """Check that ids are dense and form a forest: (distinct ids, row of the first gap, row of the first fork).
 
     A gap is an id that is neither known nor the next new one. A fork is an id with two different parents. -1 = none.
+    For the next piece of a trace: `distinct` ids have appeared so far, and have their parents in `parent`, which is
+    updated.
 
     >>> verify(np.array([0, 1, 2, 1]), np.array([0, 2, 4]), np.array([2, 2]))
     (3, -1, 1)
-    """
-    references = len(hash_ids) + (0 if output_ids is None else len(output_ids))
-    parent = np.full(_reach(hash_ids, output_ids, references), UNSEEN, dtype=np.int64)
-    return _walk(*_arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets), parent, 0)
-
-
-def verify_on(hash_ids, offsets, full_blocks, output_ids, output_offsets, parent, distinct):
-    """Like `verify`, for the next piece of a trace. `distinct` ids have appeared so far; fills in `parent`.
-
     >>> parent = np.array([-1, UNSEEN])
-    >>> verify_on(np.array([0, 1]), np.array([0, 2]), np.array([2]), None, None, parent, 1), parent
+    >>> verify(np.array([0, 1]), np.array([0, 2]), np.array([2]), parent=parent, distinct=1), parent
     ((2, -1, -1), array([-1,  0]))
     """
-    arrays = _arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets)
-    return _walk(*arrays, parent, distinct)
+    if parent is None:
+        references = len(hash_ids) + (0 if output_ids is None else len(output_ids))
+        parent = np.full(_reach(hash_ids, output_ids, references), UNSEEN, dtype=np.int64)
+    return _walk(*_arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets), parent, distinct)
 
 
 def parents(hash_ids, offsets, full_blocks, output_ids, output_offsets, distinct):
@@ -42,7 +37,7 @@ def parents(hash_ids, offsets, full_blocks, output_ids, output_offsets, distinct
     array([-1,  0,  0])
     """
     parent = np.full(distinct, UNSEEN, dtype=np.int64)
-    _walk(*_arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets), parent, 0)
+    verify(hash_ids, offsets, full_blocks, output_ids, output_offsets, parent)
     return parent
 
 
@@ -110,46 +105,45 @@ def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cy
           output_offsets: cython.const[cython.longlong][::1], parent: cython.longlong[::1],
           distinct: cython.longlong):  # fmt: skip
     row: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    block: cython.longlong
+    prompt: cython.longlong  # full blocks of the prompt
     before: cython.longlong
+    sound: cython.bint
+    reached: cython.longlong[::1] = np.array([distinct, 0], dtype=np.int64)
     gap: cython.Py_ssize_t = -1
     fork: cython.Py_ssize_t = -1
-    last: cython.longlong  # the prompt's last full block
     with cython.nogil:
         for row in range(offsets.shape[0] - 1):
-            before = -1
-            last = -1
-            for i in range(offsets[row], offsets[row + 1]):
-                block = hash_ids[i]
-                if block < 0 or block > distinct or block >= parent.shape[0]:
-                    gap = row
-                    break
-                if block == distinct:
-                    distinct += 1
-                    parent[block] = before
-                elif parent[block] != before and fork < 0:
-                    fork = row
-                before = block
-                if i - offsets[row] < full[row]:
-                    last = block
-            if gap >= 0:
+            prompt = min(full[row], offsets[row + 1] - offsets[row])
+            sound = _follow(hash_ids, offsets[row], offsets[row + 1], -1, parent, reached)
+            if sound:
+                before = hash_ids[offsets[row] + prompt - 1] if prompt > 0 else -1
+                sound = _follow(output_ids, output_offsets[row], output_offsets[row + 1], before, parent, reached)
+            if reached[1] and fork < 0:
+                fork = row
+            if not sound:
+                gap = row
                 break
-            before = last
-            for i in range(output_offsets[row], output_offsets[row + 1]):
-                block = output_ids[i]
-                if block < 0 or block > distinct or block >= parent.shape[0]:
-                    gap = row
-                    break
-                if block == distinct:
-                    distinct += 1
-                    parent[block] = before
-                elif parent[block] != before and fork < 0:
-                    fork = row
-                before = block
-            if gap >= 0:
-                break
-    return distinct, gap, fork
+    return reached[0], gap, fork
+
+
+def _follow(ids, start, stop, before, parent, reached):
+    """Note which id each one follows; False at a gap. `reached`: distinct ids so far, and whether there is a fork."""
+    i: cython.Py_ssize_t
+    block: cython.longlong
+    distinct: cython.longlong = reached[0]
+    for i in range(start, stop):
+        block = ids[i]
+        if block < 0 or block > distinct or block >= parent.shape[0]:
+            reached[0] = distinct
+            return False
+        if block == distinct:
+            distinct += 1
+            parent[block] = before
+        elif parent[block] != before:
+            reached[1] = 1
+        before = block
+    reached[0] = distinct
+    return True
 
 
 def _depths(parent, depth):
@@ -189,24 +183,24 @@ def _chain(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[c
            keys: cython.ulonglong[::1], numbers: cython.longlong[::1],
            chained: cython.longlong[::1], chained_output: cython.longlong[::1]):  # fmt: skip
     row: cython.Py_ssize_t
-    i: cython.Py_ssize_t
+    prompt: cython.longlong
     before: cython.longlong
-    last: cython.longlong
     fresh: cython.longlong = 0
     with cython.nogil:
         for row in range(offsets.shape[0] - 1):
-            before = -1
-            last = -1
-            for i in range(offsets[row], offsets[row + 1]):
-                before = _number(cython.cast(cython.ulonglong, before + 1) * distinct
-                                 + cython.cast(cython.ulonglong, hash_ids[i]), fresh, keys, numbers)  # fmt: skip
-                fresh += before == fresh
-                chained[i] = before
-                if i - offsets[row] < full[row]:
-                    last = before
-            before = last
-            for i in range(output_offsets[row], output_offsets[row + 1]):
-                before = _number(cython.cast(cython.ulonglong, before + 1) * distinct
-                                 + cython.cast(cython.ulonglong, output_ids[i]), fresh, keys, numbers)  # fmt: skip
-                fresh += before == fresh
-                chained_output[i] = before
+            prompt = min(full[row], offsets[row + 1] - offsets[row])
+            fresh = _chain_on(hash_ids, offsets[row], offsets[row + 1], -1, distinct, fresh, keys, numbers, chained)
+            before = chained[offsets[row] + prompt - 1] if prompt > 0 else -1
+            fresh = _chain_on(output_ids, output_offsets[row], output_offsets[row + 1], before, distinct, fresh, keys,
+                              numbers, chained_output)  # fmt: skip
+
+
+def _chain_on(ids, start, stop, before, distinct, fresh, keys, numbers, chained):
+    """Chain ids after the id `before`; returns the next fresh number."""
+    i: cython.Py_ssize_t
+    for i in range(start, stop):
+        before = _number(cython.cast(cython.ulonglong, before + 1) * distinct
+                         + cython.cast(cython.ulonglong, ids[i]), fresh, keys, numbers)  # fmt: skip
+        fresh += before == fresh
+        chained[i] = before
+    return fresh

@@ -8,15 +8,8 @@ def verify(
     full_blocks: np.ndarray,
     output_ids: np.ndarray | None = None,
     output_offsets: np.ndarray | None = None,
-) -> tuple[int, int, int]: ...
-def verify_on(
-    hash_ids: np.ndarray,
-    offsets: np.ndarray,
-    full_blocks: np.ndarray,
-    output_ids: np.ndarray | None,
-    output_offsets: np.ndarray | None,
-    parent: np.ndarray,
-    distinct: int,
+    parent: np.ndarray | None = None,
+    distinct: int = 0,
 ) -> tuple[int, int, int]: ...
 def parents(
     hash_ids: np.ndarray,

@@ -1,12 +1,13 @@
+ctypedef fused Id:
+    int
+    long long
+
 cdef _is_numbered(const long long[::1] ids)
-cdef _renumber_dense(const long long[::1] ids, long long[::1] number, long long[::1] out)
+cdef _renumber_dense(const Id[::1] ids, Id[::1] number, Id[::1] out)
 cdef _renumber_sparse(const long long[::1] ids, Py_ssize_t done, long long distinct, long long[::1] keys,
                       long long[::1] numbers, long long[::1] out)
 cdef _place(const long long[::1] keys, const long long[::1] numbers, long long[::1] into_keys,
             long long[::1] into_numbers)
-cdef _number_rows(const int[::1] found, const long long[::1] offsets, const int[::1] output_found,
-                  const long long[::1] output_offsets, const long long[::1] order, int[::1] number,
-                  long long[::1] hash_ids, long long[::1] output_ids)
 cdef _number(const unsigned long long[:, ::1] digests, Py_ssize_t done, int distinct,
              unsigned long long[:, ::1] store, int[::1] table, int[::1] out)
 cdef _index(const unsigned long long[:, ::1] store, Py_ssize_t distinct, int[::1] table)

@@ -22,7 +22,7 @@ def renumber(ids):
         return numbered, 0
     low, high = int(ids.min()), int(ids.max())
     if 0 <= low and high < 4 * len(ids) + 1024:  # dense enough for an array: id -> number
-        distinct = _renumber_dense(ids, np.full(high + 1, -1, dtype=np.int64), numbered)
+        distinct = _renumber_dense[cython.longlong](ids, np.full(high + 1, -1, dtype=np.int64), numbered)
         return numbered, distinct
     slots = 1024
     keys, numbers = np.empty(slots, dtype=np.int64), np.full(slots, -1, dtype=np.int64)
@@ -112,59 +112,18 @@ def _place(keys, numbers, into_keys, into_numbers):
             into_numbers[slot] = numbers[i]
 
 
-def number_rows(found, offsets, order, output_found=None, output_offsets=None):
-    """Final ids of the rows in `order`: 0, 1, 2, ... by first appearance, each row's prompt before its output.
+def by_first_appearance(blocks, distinct):
+    """Renumber int32 blocks 0, 1, 2, ... by first appearance, in place; returns the former number of each (int32).
 
-    `found` has provisional int32 numbers from 0, for prompts end to end in their original order. Returns the final ids
-    (int64) of the prompts in the new order, and those of the outputs or None.
-
-    >>> number_rows(np.array([0, 1, 0, 2], dtype=np.int32), np.array([0, 2, 4]), np.array([1, 0]))
-    (array([0, 1, 0, 2]), None)
+    >>> blocks = np.array([2, 0, 2], dtype=np.int32)
+    >>> by_first_appearance(blocks, 3), blocks
+    (array([2, 0], dtype=int32), array([0, 1, 0], dtype=int32))
     """
-    outputs = output_found is not None
-    if not outputs:
-        output_found, output_offsets = np.empty(0, dtype=np.int32), np.zeros(len(offsets), dtype=np.int64)
-    if not (len(offsets) == len(output_offsets) == len(order) + 1 and _is_order(order)):
-        raise ValueError("order is not a permutation of the rows")
-    if offsets.item(-1) != len(found) or output_offsets.item(-1) != len(output_found):
-        raise ValueError("the last offset is not the number of ids")
-    greatest = max((int(part.max()) for part in (found, output_found) if len(part)), default=-1)
-    number = np.full(greatest + 1, -1, dtype=np.int32)  # provisional -> final
-    hash_ids, output_ids = np.empty(len(found), dtype=np.int64), np.empty(len(output_found), dtype=np.int64)
-    _number_rows(
-        np.ascontiguousarray(found, dtype=np.int32), np.ascontiguousarray(offsets, dtype=np.int64),
-        np.ascontiguousarray(output_found, dtype=np.int32), np.ascontiguousarray(output_offsets, dtype=np.int64),
-        np.ascontiguousarray(order, dtype=np.int64), number, hash_ids, output_ids,
-    )  # fmt: skip
-    return hash_ids, output_ids if outputs else None
-
-
-def _is_order(order) -> bool:
-    return len(order) == 0 or (order.min() == 0 and (np.bincount(order, minlength=len(order)) == 1).all())
-
-
-def _number_rows(found, offsets, output_found, output_offsets, order, number, hash_ids, output_ids):
-    r: cython.Py_ssize_t
-    row: cython.longlong
-    i: cython.Py_ssize_t
-    at: cython.Py_ssize_t = 0
-    output_at: cython.Py_ssize_t = 0
-    fresh: cython.int = 0
-    with cython.nogil:
-        for r in range(order.shape[0]):
-            row = order[r]
-            for i in range(offsets[row], offsets[row + 1]):
-                if number[found[i]] < 0:
-                    number[found[i]] = fresh
-                    fresh += 1
-                hash_ids[at] = number[found[i]]
-                at += 1
-            for i in range(output_offsets[row], output_offsets[row + 1]):
-                if number[output_found[i]] < 0:
-                    number[output_found[i]] = fresh
-                    fresh += 1
-                output_ids[output_at] = number[output_found[i]]
-                output_at += 1
+    number = np.full(distinct, -1, dtype=np.int32)
+    former = np.empty(_renumber_dense[cython.int](blocks, number, blocks), dtype=np.int32)
+    appear = np.flatnonzero(number >= 0)
+    former[number[appear]] = appear
+    return former
 
 
 class DigestIndex:

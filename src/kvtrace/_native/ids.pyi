@@ -4,13 +4,7 @@ MAX_DISTINCT: int
 
 def renumber(ids: np.ndarray) -> tuple[np.ndarray, int]: ...
 def is_numbered(ids: np.ndarray) -> bool: ...
-def number_rows(
-    found: np.ndarray,
-    offsets: np.ndarray,
-    order: np.ndarray,
-    output_found: np.ndarray | None = None,
-    output_offsets: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray | None]: ...
+def by_first_appearance(blocks: np.ndarray, distinct: int) -> np.ndarray: ...
 
 class DigestIndex:
     distinct: int

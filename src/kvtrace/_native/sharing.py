@@ -1,4 +1,4 @@
-"""Blocks of rows as int32 numbers: contributors, splits in place, first appearances, hits, conversations.
+"""Blocks of rows as int32 numbers: contributors, splits in place, first rows, hits, conversations.
 
 Twin: tests/reference/sharing.py.
 """
@@ -47,17 +47,6 @@ def split(blocks, offsets, contributor, count, is_split):
     return former
 
 
-def by_first_appearance(blocks, distinct):
-    """Renumber blocks 0, 1, 2, ... by first appearance, in place; returns the former number of each (int32).
-
-    >>> blocks = np.array([2, 0, 2], dtype=np.int32)
-    >>> by_first_appearance(blocks, 3), blocks
-    (array([2, 0], dtype=int32), array([0, 1, 0], dtype=int32))
-    """
-    number, former = np.full(distinct, UNKNOWN, dtype=np.int32), np.empty(distinct, dtype=np.int32)
-    return former[: _renumber(blocks, number, former)].copy()
-
-
 def first_rows(blocks, offsets, lengths, distinct):
     """The first row that has each block among its first `lengths` ones (int32), -1 = none.
 
@@ -70,18 +59,19 @@ def first_rows(blocks, offsets, lengths, distinct):
     return row
 
 
-def leading_hits(blocks, offsets, prompts, is_new, outputs=False):
+def leading_hits(blocks, offsets, prompts, unseen, outputs=False):
     """Leading blocks of each prompt that an earlier prompt has (int32), in a cache that never evicts.
 
-    `prompts` counts the blocks of each prompt; the others of a row are its output's. `is_new` marks the blocks that no
-    prompt before these rows has. With `outputs`, blocks of earlier outputs hit, too.
+    `prompts` counts the blocks of each prompt; the others of a row are its output's. With `outputs`, blocks of earlier
+    outputs hit, too. `unseen` marks the blocks that no prompt before these rows has (bool), and is updated for the
+    next rows.
 
     >>> leading_hits(np.array([0, 1, 0, 2]), np.array([0, 2, 4]), np.array([2, 2]), np.ones(3, bool))
     array([0, 1], dtype=int32)
     """
-    blocks, offsets = _checked(blocks, offsets, len(is_new))
+    blocks, offsets = _checked(blocks, offsets, len(unseen))
     hits = np.empty(len(offsets) - 1, dtype=np.int32)
-    _leading_hits(blocks, offsets, _lengths(prompts, offsets), np.array(is_new, dtype=np.uint8), bool(outputs), hits)
+    _leading_hits(blocks, offsets, _lengths(prompts, offsets), unseen.view(np.uint8), bool(outputs), hits)
     return hits
 
 
@@ -191,19 +181,6 @@ def _split(blocks, offsets, order, contributor, is_split, copy, last, former):
                         copy[block] = distinct + fresh
                         fresh += 1
                 blocks[i] = copy[block]
-
-
-def _renumber(blocks, number, former):
-    i: cython.Py_ssize_t
-    fresh: cython.int = 0
-    with cython.nogil:
-        for i in range(blocks.shape[0]):
-            if number[blocks[i]] < 0:
-                former[fresh] = blocks[i]
-                number[blocks[i]] = fresh
-                fresh += 1
-            blocks[i] = number[blocks[i]]
-    return fresh
 
 
 def _first_rows(blocks, offsets, lengths, first):

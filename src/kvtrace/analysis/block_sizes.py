@@ -57,8 +57,9 @@ def _folded(trace):
 def block_size_table(sizes: list[BlockSizeHits]) -> TextTable:
     """A table of hit rates, one row for each block size."""
     table = TextTable("By block size")
-    for column in ("block size", "blocks", "distinct", "block hit rate", "token hit rate", "request hit rate"):
-        table.add_column(column, right=True)
+    table.add_columns(
+        ["block size", "blocks", "distinct", "block hit rate", "token hit rate", "request hit rate"], right=True
+    )
     for size in sizes:
         rates = [f"{getattr(size.hits, rate):.4f}" for rate, _ in RATES]
         table.add_row(f"{size.block_size:,}", f"{size.blocks:,}", f"{size.distinct_blocks:,}", *rates)

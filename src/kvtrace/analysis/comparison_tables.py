@@ -42,8 +42,7 @@ def score_table(
     one, other = (printable(name) for name in names)
     table = TextTable(f"Fidelity: {overall:.4f}, the mean of the scores (lengths and times are shown by their means)")
     table.add_column()
-    for name in ("score", "distance", one, other):
-        table.add_column(name, right=True)
+    table.add_columns(["score", "distance", one, other], right=True)
     for name, values in distributions.items():
         _add(table, name, number(values.a.mean), number(values.b.mean), values)
     for name, value in numbers.items():
@@ -70,8 +69,7 @@ def curve_table(curves: Mapping[str, CurvePair]) -> TextTable:
     rate = next(iter(curves.values())).rate.replace("_", " ")
     table = TextTable(f"Difference of the {rate}s of an LRU cache")
     table.add_column("by")
-    for name in ("from", "to", "largest", "at", "mean"):
-        table.add_column(name, right=True)
+    table.add_columns(["from", "to", "largest", "at", "mean"], right=True)
     for curve in curves.values():
         by = "share of the working set" if curve.unit == "share" else f"capacity ({curve.unit})"
         bounds = [_capacity(curve, value) for value in (curve.first, curve.last)]

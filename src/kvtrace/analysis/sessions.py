@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..trace.trace import Trace
+from ..trace.turns import previous_turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +31,7 @@ def recorded_sessions(trace: Trace) -> SessionLinks | None:
     """
     if trace.session is None or not (trace.session >= 0).any():
         return None
-    parent = _previous_turn(trace.session) if trace.parent is None else trace.parent
+    parent = previous_turn(trace.session) if trace.parent is None else trace.parent
     return SessionLinks(trace.session, parent, recorded=True)
 
 
@@ -57,13 +58,4 @@ def infer_sessions(trace: Trace) -> SessionLinks:
 
     has_tails = trace.tail != "dropped"
     session = sharing.infer(trace.hash_ids, trace.offsets, trace.prompt_blocks, has_tails, trace.distinct)
-    return SessionLinks(session, _previous_turn(session), recorded=False)
-
-
-def _previous_turn(session):
-    """The row of the previous turn in the same session, -1 = none."""
-    order = np.argsort(session, kind="stable")
-    parent = np.full(len(session), -1, dtype=np.int64)
-    continues = (session[order][1:] == session[order][:-1]) & (session[order][1:] >= 0)
-    parent[order[1:][continues]] = order[:-1][continues]
-    return parent
+    return SessionLinks(session, previous_turn(session), recorded=False)

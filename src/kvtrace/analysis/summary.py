@@ -247,16 +247,6 @@ def analyze(
         arrivals=arrival_statistics(trace, ms_per_token=ms_per_token, quantiles=quantiles),
         sessions=session_statistics(trace, uses.hit_blocks, quantiles),
         by_type=by_type(trace, uses.hit_blocks),
-        hits_with_outputs=count_hits(trace, _hits_with_outputs(trace)) if trace.has_output_blocks else None,
+        hits_with_outputs=count_hits(trace, unlimited_hits(trace, outputs=True)) if trace.has_output_blocks else None,
         kv_bytes_per_token=kv_bytes_per_token,
     )  # fmt: skip
-
-
-def _hits_with_outputs(trace) -> np.ndarray:
-    """Hit blocks of each request without eviction, with the blocks of outputs resident too."""
-    hits, seen = np.empty(len(trace), dtype=np.int64), 0
-    for rows, piece in trace.pieces():
-        hits[rows] = unlimited_hits(piece, outputs=True, seen=seen)
-        seen = max(seen, int(piece.hash_ids.max(initial=-1)) + 1)
-        seen = seen if piece.output_ids is None else max(seen, int(piece.output_ids.max(initial=-1)) + 1)
-    return hits

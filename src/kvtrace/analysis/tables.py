@@ -41,8 +41,7 @@ def distribution_table(title: str, rows: dict[str, Distribution]) -> TextTable:
     table = TextTable(title)
     extra = list(next(iter(rows.values())).quantiles)
     table.add_column("")
-    for name in ("mean", "std", "min", "p25", "median", "p75", "max", *(f"q{q:g}" for q in extra)):
-        table.add_column(name, right=True)
+    table.add_columns(["mean", "std", "min", "p25", "median", "p75", "max", *(f"q{q:g}" for q in extra)], right=True)
     for name, distribution in rows.items():
         table.add_row(name, *map(number, (*distribution.figures(), *distribution.quantiles.values())))
     return table
@@ -52,8 +51,9 @@ def group_table(title: str, name: str, groups: Iterable[RequestGroup]) -> TextTa
     """A table with one row for each group of requests."""
     table = TextTable(title)
     table.add_column(name)
-    for column in ("requests", "mean ISL", "mean OSL", "block hit rate", "token hit rate", "request hit rate"):
-        table.add_column(column, right=True)
+    table.add_columns(
+        ["requests", "mean ISL", "mean OSL", "block hit rate", "token hit rate", "request hit rate"], right=True
+    )
     for group in groups:
         rates = [f"{getattr(group.hits, rate):.4f}" for rate, _ in RATES]
         lengths = number(group.input_length.mean), number(group.output_length.mean)
@@ -64,8 +64,7 @@ def group_table(title: str, name: str, groups: Iterable[RequestGroup]) -> TextTa
 def depth_table(bands: Iterable[DepthBand]) -> TextTable:
     """A table of sharing by depth."""
     table = TextTable("Sharing by depth")
-    for column in ("depth (blocks)", "distinct", "shared", "share", "uses per block"):
-        table.add_column(column, right=True)
+    table.add_columns(("depth (blocks)", "distinct", "shared", "share", "uses per block"), right=True)
     for band in bands:
         depth = f"{band.low:,}" if band.low == band.high else f"{band.low:,}-{band.high:,}"
         share, uses = band.shared_blocks / band.blocks, band.references / band.blocks

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..trace.hits import Hits, count_hits
 from ..trace.trace import Trace
+from ..trace.turns import turn_numbers
 from .distribution import Distribution
 
 MAX_TURNS = 20  # later turns are one group
@@ -60,7 +61,7 @@ def session_statistics(
     if trace.session is None or not (trace.session >= 0).any():
         return None
     inside = trace.session >= 0
-    turn, parent = turn_numbers(trace), trace.parent if trace.parent is not None else np.full(len(trace), -1)
+    turn, parent = turn_numbers(trace.session), trace.parent if trace.parent is not None else np.full(len(trace), -1)
     child = np.flatnonzero(parent >= 0)
     counted = np.minimum(turn, MAX_TURNS)
     return SessionStatistics(
@@ -77,19 +78,6 @@ def session_statistics(
             if (inside & (counted == number)).any()
         ],
     )
-
-
-def turn_numbers(trace: Trace) -> np.ndarray:
-    """The number of each request within its session, from 1, in order of arrival."""
-    assert trace.session is not None
-    order = np.argsort(trace.session, kind="stable")
-    session = trace.session[order]
-    first = np.ones(len(trace), dtype=bool)
-    first[1:] = session[1:] != session[:-1]
-    number = np.arange(len(trace)) - np.maximum.accumulate(np.where(first, np.arange(len(trace)), 0)) + 1
-    turn = np.empty(len(trace), dtype=np.int64)
-    turn[order] = number
-    return np.where(trace.session < 0, 1, turn)
 
 
 def by_type(trace: Trace, hit_blocks: np.ndarray) -> list[RequestGroup]:

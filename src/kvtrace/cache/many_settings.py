@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
-from threading import Event
 
+from .._base.workers import stoppable_threads
 from ..trace.trace import Trace
 from .demand import block_demand
 from .simulation import Setting, Simulation, run
@@ -37,22 +36,9 @@ def simulate_settings(
     """
     settings = list(settings)
     demand = {options: block_demand(trace, *options) for options in {setting.demand_options for setting in settings}}
-    stopped = Event()
-
-    def served(requests: int) -> None:
-        if stopped.is_set():
-            raise InterruptedError
-        if on_progress:
-            on_progress(requests)
-
-    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+    with stoppable_threads(threads or os.cpu_count(), on_progress) as (pool, served):
         runs = [pool.submit(run, setting, trace, demand[setting.demand_options], served) for setting in settings]
-        try:
-            return [done.result() for done in runs]
-        except BaseException:
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+        return [done.result() for done in runs]
 
 
 def settings_of(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypedDict, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -143,11 +143,8 @@ def simulate(
     engine: str = "reference",
     mode: str = "block",
     schedule: str = "serial",
-    capacity_counts: str = "total",
-    pool: str = "flat",
-    free_order: str = "prepend",
-    watermark: str = "off",
     warm_up: int = 0,
+    **engine_options: Unpack[EngineOptions],
 ) -> Simulation:
     """Run a trace through a prefix cache and count the hits.
 
@@ -158,11 +155,12 @@ def simulate(
         engine: "reference", or the serving engine whose cache is imitated, such as "vllm"; see docs/cache/simulate.md.
         mode: Blocks that a request holds: "block", "token" or "grow"; see docs/cache/simulate.md.
         schedule: Requests that are active at once: "serial", "concurrency:N" or "open-loop:MS".
-        capacity_counts: Blocks that the capacity limits: "total", or "idle" ones only.
-        pool: Idle blocks that may be evicted: any ("flat"), or those without a resident child ("leaf-first").
-        free_order: The end of vLLM's free queue that unhashed blocks join: "prepend" or "append".
-        watermark: "on" evicts a fifth of the blocks once 80 % are in use, as LMCache does; or "off".
         warm_up: The first requests, which `hits` leaves out.
+        capacity_counts: Blocks that the capacity limits: "total" (the default), or "idle" ones only.
+        pool: Idle blocks that may be evicted: any ("flat", the default), or those without a resident child
+            ("leaf-first").
+        free_order: The end of vLLM's free queue that unhashed blocks join: "prepend" (the default) or "append".
+        watermark: "on" evicts a fifth of the blocks once 80 % are in use, as LMCache does; default "off".
 
     Returns:
         The hit blocks of each request, evictions and counts.
@@ -175,8 +173,7 @@ def simulate(
     >>> simulate(toy("0 1 2", "3", "0 1"), capacity=3).hit_blocks.tolist()
     [0, 0, 2]
     """
-    options = {"capacity_counts": capacity_counts, "pool": pool, "free_order": free_order, "watermark": watermark}
-    setting = Setting(capacity, policy, engine, mode, parse_schedule(schedule), engines.non_default(options))
+    setting = Setting(capacity, policy, engine, mode, parse_schedule(schedule), engines.non_default(engine_options))
     return replace(run(setting, trace), warm_up=warm_up)
 
 
@@ -193,14 +190,19 @@ def run(
     """
     demand = demand or block_demand(trace, *setting.demand_options)
     engine = build(setting, demand)
-    while engine.row < len(demand):
-        before = engine.row
-        engine.advance(CHUNK)
-        if on_progress:
-            on_progress(engine.row - before)
+    advance_all(engine, len(demand), on_progress)
     hit_blocks = engine.hits.astype(np.int64)
     engine.close()
     return Simulation(setting, trace, hit_blocks, engine.evictions, engine.early_frees)
+
+
+def advance_all(run: Any, requests: int, on_progress: Callable[[int], None] | None, chunk: int = CHUNK) -> None:
+    """Run all requests of an engine or of several; progress is reported between chunks."""
+    while run.row < requests:
+        before = run.row
+        run.advance(chunk)
+        if on_progress:
+            on_progress(run.row - before)
 
 
 def build(setting: Setting, demand: BlockDemand, *, must_hold: bool = True):

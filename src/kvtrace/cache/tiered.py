@@ -18,7 +18,7 @@ from .._base.errors import UsageError
 from ..trace.trace import Trace
 from .demand import BlockDemand, block_demand
 from .policies import make
-from .simulation import CHUNK, Setting, Simulation, SimulationDict, require_room, run
+from .simulation import Setting, Simulation, SimulationDict, advance_all, require_room, run
 
 
 class TierDict(TypedDict):
@@ -115,24 +115,11 @@ def tiered(setting: Setting, demand: BlockDemand, capacities: list[int]):
 def _exclusive(trace, sizes, setting, demand: BlockDemand, on_progress):
     engine = tiered(setting, demand, [capacity for _, capacity in sizes])
     engine.schedule(setting.schedule.kind, int(setting.schedule.value), setting.schedule.ends(trace))
-    while engine.row < len(demand):
-        before = engine.row
-        engine.advance(CHUNK)
-        if on_progress:
-            on_progress(engine.row - before)
+    advance_all(engine, len(demand), on_progress)
     hits, lower_tier_hits = engine.hits.astype(np.int64), engine.tier_hits.astype(np.int64)
     engine.close()
-    return TieredSimulation(
-        setting,
-        trace,
-        hits,
-        engine.dropped,
-        engine.early_frees,
-        0,
-        sizes,
-        True,
-        np.vstack([hits - lower_tier_hits.sum(0), lower_tier_hits]),
-    )
+    per_tier = np.vstack([hits - lower_tier_hits.sum(0), lower_tier_hits])
+    return TieredSimulation(setting, trace, hits, engine.dropped, engine.early_frees, 0, sizes, True, per_tier)
 
 
 def _inclusive(trace, sizes, setting, demand, on_progress):

@@ -7,6 +7,7 @@ import os
 import click
 
 from .large import MEMORY
+from .options import BLOCK_SIZE
 from .output import print_json, print_tables
 
 
@@ -15,7 +16,7 @@ from .output import print_json, print_tables
 @click.option("--against", metavar="PREVIOUS", help="Earlier release: look for requests that are in both.")
 @click.option("--users", metavar="FILE", help="File with one user a line for each row, to count contributors; never written.")
 @click.option("--profile", metavar="NAME", help="Grade against exact, standard or strict.  [default: as declared, else standard]")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
+@BLOCK_SIZE
 @click.option("--format", "format_name", metavar="NAME", help="mooncake, bailian, parquet or dataset.  [default: by the content]")
 @click.option("--card", "card_file", metavar="FILE", help="Also write a data card: Markdown to publish beside the trace.")
 @MEMORY
@@ -27,6 +28,7 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
     from .._base.files import name_of
     from ..privacy.checks import audit as run_checks
     from ..privacy.checks import audit_memory
+    from ..privacy.data_card import write_card
     from ..report.audit_table import table
     from .large import opened, require_memory
 
@@ -41,7 +43,7 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
         require_memory(need, max_bytes, quiet)
     result = run_checks(trace, against=against, users=users, profile=profile, memory=max_bytes, **options)
     if card_file is not None:
-        _write_card(result, trace, dataset, card_file, options)
+        write_card(result, trace, card_file, **options)
     if as_json:
         print_json(result.to_dict())
     else:
@@ -49,22 +51,3 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
             print_tables([table(result, os.path.basename(name_of(trace).rstrip("/")))])
         click.echo(result.verdict)
     return result.status
-
-
-def _write_card(result, path, dataset, card_file, options):
-    import orjson
-
-    from .._base.output_files import write_atomically
-    from ..formats import reading
-    from ..formats.dataset import MANIFEST
-    from ..formats.sidecar import sidecar_path
-    from ..privacy.data_card import card
-
-    sidecar = sidecar_path(path) if dataset is None else os.path.join(path, MANIFEST)
-    trace = reading.read(path, extra="ignore", **options) if dataset is None else None  # a manifest has the figures
-    meta = trace.meta if trace is not None else {}
-    if os.path.exists(sidecar):  # it also has the version of kvtrace that wrote it
-        with open(sidecar, "rb") as file:
-            meta = orjson.loads(file.read())
-    with write_atomically(card_file) as stream:
-        stream.write(card(result, trace, meta).encode())

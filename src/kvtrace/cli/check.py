@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
+from .options import BLOCK_SIZE
+
 
 @click.command("check")
 @click.argument("trace", metavar="TRACE")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
+@BLOCK_SIZE
 @click.option("--max", "max_per_rule", default=20, metavar="N", help="List at most N violations of each kind.")
 @click.option("-q", "--quiet", is_flag=True, help="Print violations only.")
 def check_command(trace, block_size, max_per_rule, quiet):

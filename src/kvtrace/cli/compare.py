@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from .output import print_json, print_tables
+from .options import CHAIN, json_option, require_one
+from .output import print_json, print_tables, short_names
 
 
 @click.command("compare")
 @click.argument("a", metavar="TRACE")
 @click.argument("b", metavar="TRACE2")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; its keys are in docs/analysis/compare.md.")
+@json_option("analysis/compare.md")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header and one line for each figure.")
 @click.option(
     "--block-size",
@@ -18,26 +19,20 @@ from .output import print_json, print_tables
     metavar="TOKENS",
     help="Tokens per block, in both traces.  [default: from each sidecar, else inferred]",
 )
-@click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
+@CHAIN
 def compare_command(a, b, as_json, as_csv, block_size, chain):
     """Score the fidelity of TRACE2 to TRACE: both values of each figure, and a score from 0 to 1."""
-    import os
-
     from .._base.errors import UsageError
-    from .._base.files import name_of
     from ..analysis.comparison import compare
     from ..formats import reading
     from ..report.comparison import as_csv as comparison_csv
 
-    if as_json and as_csv:
-        raise UsageError("--json and --csv cannot be combined. Use one of them.")
+    require_one(as_json, as_csv)
     if a == b == "-":
         raise UsageError("both traces are stdin. Use a file for one of them.")
     traces = [reading.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
     first, second = (trace.chained() if chain else trace for trace in traces)
-    names = os.path.basename(name_of(a)), os.path.basename(name_of(b))
-    names = names if names[0] != names[1] else (name_of(a), name_of(b))  # two files of the same name
-    result = compare(first, second, names=names)
+    result = compare(first, second, names=short_names([a, b]))
     if as_json:
         print_json(result.to_dict())
     elif as_csv:

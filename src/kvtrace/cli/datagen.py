@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .. import __version__, cli
+from .options import CHAIN, SAME_BYTES
 
 TOKENS: dict[str, Any] = {"type": int, "metavar": "TOKENS"}
 TIMES: dict[str, Any] = {"default": 1.0, "metavar": "X"}
@@ -45,28 +46,25 @@ def analyze_command(input_file, block_size):
 @click.option("--max-osl", **TOKENS, help="Cut longer outputs to this length.  [default: no limit]")
 @click.option("--block-size", default=512, type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.")
 @click.option("--output-file", metavar="FILE", help="File to write.  [default: a name from the input and the options, in the current folder]")
-@click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The same seed gives the same bytes.")
+@SAME_BYTES
 @click.option("--max-rejections", default=10_000, metavar="N", help="Stop after N redrawn prompts in a row.")
 @click.option(
     "--method", default="attach", type=click.Choice(["attach", "tree"]), help="tree: the algorithm of datagen, with corrections."
 )
-@click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
+@CHAIN
 def synthesize_command(input_file, num_requests, block_size, output_file, seed, method, chain, **knobs):
     """Synthesize a trace of any size from another trace; `kvtrace synthesize` has more options."""
-    from ..formats import reading
-    from ..synthesis.fitting import fit
     from ..synthesis.knobs import Knobs
+    from ..synthesis.models import model_of
     from ..synthesis.sampling import write_sample
-    from ..synthesis.tree import fit_tree
-    from .output import console
+    from .output import print_lines
 
     settings = Knobs(**knobs)  # validate before reading a long trace
-    trace = reading.read(input_file, block_size=block_size, extra="ignore")
-    model = (fit_tree if method == "tree" else fit)(trace.chained() if chain else trace)
+    model = model_of(input_file, method=method, block_size=block_size, chain=chain, extra="ignore")
     output_file = output_file or auto_name(input_file, num_requests, seed, method, settings)
     # a longer trace at the same rate, as in datagen
     written = write_sample(model, num_requests, output_file, seed=seed, scale="duration", knobs=settings)
-    console().print(f"wrote       {' and '.join(map(str, written))}", highlight=False, markup=False)
+    print_lines([("wrote", " and ".join(map(str, written)))])
 
 
 def auto_name(input_file: str, num_requests: int, seed: int, method: str, knobs) -> str:
@@ -92,8 +90,7 @@ def datagen_table(statistics):
 
     table = TextTable("Statistics")
     table.add_column("")
-    for name in ("Mean", "Std Dev", "Min", "P25", "Median", "P75", "Max"):
-        table.add_column(name, right=True)
+    table.add_columns(["Mean", "Std Dev", "Min", "P25", "Median", "P75", "Max"], right=True)
     names = ("Input Length", "Context Length", "Unique Prompt Length", "Output Length", "Theoretical Hit Rates")
     for name, values in zip(names, statistics.distributions().values(), strict=True):
         table.add_row(name, *("-" if figure is None else f"{figure:,.2f}" for figure in values.figures()))

@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import click
 
-from .output import console
+from .output import print_lines
 
 MEMORY = click.option("--memory", metavar="SIZE", help="Stop if a data set may need more memory than SIZE, such as 2GB.")
 
 
+def load(path, memory, quiet, need, **options):
+    """The trace of a command, which needs `need(dataset)` for a data set; `options` are those of `open_trace`."""
+    from ..formats.opening import open_trace
+
+    return open_trace(path, memory=size_of(memory), need=need, on_need=None if quiet else print_need, **options)
+
+
 def opened(path, memory, block_size=None):
     """The data set at a path and the memory limit in bytes; (None, None) for any other trace."""
-    from .._base.errors import UsageError
-    from .._base.memory import keep_little, parse_memory
-    from ..formats import dataset as datasets
+    from ..formats.opening import dataset_at
 
-    max_bytes = None if memory is None else parse_memory(memory)
-    if not datasets.is_dataset(path):
-        if max_bytes is not None:
-            raise UsageError(f"--memory needs a data set, but {path} is a single file. Try `kvtrace convert {path} -o FOLDER/`.")
-        return None, None
-    keep_little()
-    dataset = datasets.open_dataset(path)
-    if block_size not in (None, dataset.block_size):
-        raise UsageError(f"{path}: the block size in the manifest is {dataset.block_size}, not {block_size}. Omit --block-size.")
-    return dataset, max_bytes
+    max_bytes = size_of(memory)
+    return dataset_at(path, block_size=block_size, memory=max_bytes), max_bytes
 
 
 def require_memory(need, max_bytes, quiet):
     """UsageError if the need exceeds the limit; otherwise print the need."""
-    need.require(max_bytes)
-    if not quiet:
-        console().print(f"memory      {need}", highlight=False, markup=False)
+    from ..formats import opening
+
+    opening.require_memory(need, max_bytes, None if quiet else print_need)
+
+
+def size_of(memory):
+    """The bytes of --memory, or None."""
+    from .._base.memory import parse_memory
+
+    return None if memory is None else parse_memory(memory)
+
+
+def print_need(need):
+    """Print the memory that a data set needs."""
+    print_lines([("memory", need)])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import click
+
+from .._base.files import name_of
 
 
 def console():
@@ -13,6 +17,19 @@ def console():
     if not console.is_terminal:
         console.width = 160  # a pipe has no width to wrap at
     return console
+
+
+def short_names(paths) -> tuple[str, ...]:
+    """The names of traces in tables: those of their files, or the paths of two files with one name."""
+    names = tuple(os.path.basename(name_of(path)) for path in paths)
+    return names if len(set(names)) == len(names) else tuple(map(name_of, paths))
+
+
+def print_lines(lines) -> None:
+    """Print a summary on stderr: each line has a name and a value."""
+    screen = console()
+    for name, value in lines:
+        screen.print(f"{name:<12}{value}", highlight=False, markup=False)
 
 
 def print_json(values) -> None:

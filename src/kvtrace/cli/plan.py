@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ..serving.routers import PLANNED, check_router
+from .options import BLOCK_SIZE, QUIET, json_option
 from .output import console, print_json, print_tables
 
 
@@ -22,9 +23,9 @@ from .output import console, print_json, print_tables
 @click.option("--output-price", default=15.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million output tokens.")
 @click.option("--step-tokens", default=8192, type=click.IntRange(1), metavar="N", help="Largest number of tokens per step of an instance.")
 @click.option("--max-requests", default=256, type=click.IntRange(1), metavar="N", help="Largest number of active requests per instance.")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; its keys are in docs/serving/plan.md.")
-@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
+@BLOCK_SIZE
+@json_option("serving/plan.md")
+@QUIET
 def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, step_tokens, max_requests, block_size, as_json, quiet):
     """Plan capacity: hits by memory, the instances that meet a latency target, costs and savings.
 

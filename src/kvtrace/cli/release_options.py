@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
-OPTIONS = [
+from .options import with_options
+
+release_options = with_options(
     click.option("--profile", default="standard", metavar="NAME", help="Release profile: exact (coarsens nothing, for internal use), standard or strict."),
     click.option("--k", type=click.IntRange(1), metavar="N", help="Split blocks shared by fewer than N contributors, one copy each; 1 never splits.  [default: the profile's]"),
     click.option("--k-counts", metavar="KIND", help="Contributors that --k counts: users, sessions, requests, or auto (the best known kind).  [default: the profile's]"),
@@ -14,14 +16,7 @@ OPTIONS = [
     click.option("--round-output", metavar="TOKENS", help="Round output lengths up to a multiple of TOKENS, or to powers of two (`pow2`); or `exact`.  [default: the profile's]"),
     click.option("--drop-sessions", is_flag=True, help="Write no sessions and no turns.  [default: the profile's]"),
     click.option("--sample-sessions", default=1.0, metavar="SHARE", help="Release this share of the sessions, each whole."),
-]
-
-
-def release_options(command):
-    """Add the options of a release to a command."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
+)
 
 
 def chosen_profile(options: dict):

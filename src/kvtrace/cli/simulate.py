@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import click
 
 from ..serving.routers import ROUTERS
-from .large import MEMORY
+from .large import load
+from .options import CSV, STREAMED, WARM_UP, json_option, require_one
 from .output import console, print_json, print_tables
 
 
@@ -55,22 +57,16 @@ def _engines():
 @click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
 @click.option("--gpu", "gpu_name", metavar="G", help="With --model-config: simulate serving in time on h100, h200, a100, or a JSON file; prints TTFT and TPOT.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
-@click.option("--warm-up", default="0", metavar="N", help="Exclude the first requests (1000), share (10%) or time (10m) from the counts.")
+@WARM_UP
 @click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")
 @click.option("--per-request", metavar="FILE", help="Also write the hit blocks of each request as CSV.")
 @click.option("--no-gap", is_flag=True, help="Skip the comparison with the offline optimum, which needs one more simulation per capacity.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; its keys are in docs/cache/simulate.md.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
+@json_option("cache/simulate.md")
+@CSV
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Simulations at a time.  [default: one per core]")
-@click.option("--model-config", metavar="FILE", help="config.json of the model, to compute bytes of KV cache.")
-@click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
-@click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
-@MEMORY
-@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
+@STREAMED
 def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
     """Simulate a prefix cache: any engine, eviction order and capacity. TRACE - is stdin."""
-    from .._base.errors import UsageError
     from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
     from .._base.units import milliseconds
@@ -79,12 +75,12 @@ def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes
     from ..serving.hardware import roofline_of
     from ..serving.hardware.kv_bytes import chosen
 
-    if as_json and as_csv:
-        raise UsageError("--json and --csv cannot be combined. Use one of them.")
+    require_one(as_json, as_csv)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = milliseconds(over_time) if over_time else None
     options["roofline"] = roofline_of(model_config, gpu_name, gpus)
-    loaded = _load(trace, block_size, chain, memory, quiet, {"per_request": per_request, "over_time": over_time} | options)
+    need = partial(_memory_need, per_request=per_request, over_time=over_time, **options)
+    loaded = load(trace, memory, quiet, need, block_size=block_size, chain=chain, ids=True)
     units = {"block_size": loaded.block_size, "working_set": loaded.working_set, "kv_bytes_per_token": kv_bytes}
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, _user_policies():
@@ -100,23 +96,6 @@ def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes
         click.echo(simulation_report.as_csv(values["results"]), nl=False)
     else:
         print_tables(simulation_report.tables(values))
-
-
-def _load(trace, block_size, chain, memory, quiet, options):
-    """Load the trace. Of a data set, only the columns of a simulation, with 32-bit ids."""
-    from ..formats import reading
-    from ..formats.lazy import LazyTrace
-    from ..formats.memory_needs import whole
-    from .large import opened, require_memory
-
-    dataset, max_bytes = opened(trace, memory, block_size)
-    if dataset is None or chain:
-        if dataset is not None:
-            require_memory(whole(dataset, "--chain"), max_bytes, quiet)
-        loaded = reading.read(trace, block_size=block_size)
-        return loaded.chained() if chain else loaded
-    require_memory(_memory_need(dataset, **options), max_bytes, quiet)
-    return LazyTrace(dataset, ids=True)
 
 
 def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, **engine_options):

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from .options import CHAIN, KV_BYTES, MODEL_CONFIG, QUIET, WARM_UP, json_option
 from .output import console, print_json, print_tables
 
 
@@ -24,17 +25,17 @@ from .output import console, print_json, print_tables
 @click.option("--pool", default="flat", metavar="WHICH", help="flat or leaf-first. (reference)")
 @click.option("--free-order", default="prepend", metavar="HOW", help="prepend or append. (vllm)")
 @click.option("--watermark", default="off", metavar="HOW", help="on or off. (lmcache)")
-@click.option("--warm-up", default="0", metavar="N", help="Exclude the first requests (1000), share (10%) or time (10m) from the counts.")
+@WARM_UP
 @click.option("--resume", is_flag=True, help="Continue a stopped sweep from FILE.cells.jsonl.")
 @click.option("--runner", default="local", type=click.Choice(["local", "ray"]), help="local: threads. ray: tasks on a cluster whose machines can read the TRACE files.")
 @click.option("--ray-address", metavar="A", help="A Ray cluster: auto, or host:port.  [default: a new local cluster]")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Cells at a time; with Ray, tasks of up to eight cells.  [default: one per core; with Ray, two]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; its keys are in docs/cache/sweep.md.")
-@click.option("--model-config", metavar="FILE", help="config.json of the model, to compute bytes of KV cache.")
-@click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
+@json_option("cache/sweep.md")
+@MODEL_CONFIG
+@KV_BYTES
 @click.option("--trace-block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of the TRACEs.  [default: from their sidecars, else inferred]")
-@click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
-@click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
+@CHAIN
+@QUIET
 def sweep_command(traces, output, resume, runner, ray_address, workers, as_json, quiet, **options):
     """Simulate each policy at each capacity, engine, block size and seed on each TRACE, and write one tidy table."""
     from .._base.errors import UsageError

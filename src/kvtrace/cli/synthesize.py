@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from .output import console
+from .options import BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, SAME_BYTES
+from .output import print_lines
 
 
 @click.command("synthesize")
@@ -13,7 +14,7 @@ from .output import console
 @click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. Suffixes: .gz, .zst, .parquet.")
 @click.option("--method", default="attach", type=click.Choice(["attach", "tree"]), help="attach: keeps reuse over time. tree: the algorithm of datagen, with corrections.")
 @click.option("--scale", default="rate", type=click.Choice(["rate", "duration"]), help="The quantity that grows with N.")
-@click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The same seed gives the same bytes.")
+@SAME_BYTES
 @click.option("--speedup-ratio", default=1.0, metavar="X", help="Divide times by X.")
 @click.option("--prefix-len-multiplier", default=1.0, metavar="X", help="Multiply the length of shared prefixes.")
 @click.option("--prompt-len-multiplier", default=1.0, metavar="X", help="Multiply the length of unique prompt parts.")
@@ -28,13 +29,14 @@ from .output import console
 @click.option("--extra", is_flag=True, help="Also write sessions and extra columns if the format does not define them.")
 @click.option("--save-model", metavar="FILE", help="Also write the fitted model as JSON, to share in place of a trace.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Streams at a time.  [default: one per core]")
-@click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
-@click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@BLOCK_SIZE_OF_TRACE
+@CHAIN
+@QUIET_ERRORS
 def synthesize_command(trace, n, output, method, scale, seed, save_model, extra, workers, block_size, chain, quiet, **knobs):
     """Synthesize a trace of any size from TRACE, or from a saved model. TRACE - is stdin."""
     from .._base.errors import UsageError
     from ..synthesis.knobs import Knobs
+    from ..synthesis.models import model_of
     from ..synthesis.sampling import write_sample
 
     if output is None and save_model is None:
@@ -42,27 +44,10 @@ def synthesize_command(trace, n, output, method, scale, seed, save_model, extra,
     if save_model is not None and method != "attach":
         raise UsageError("--save-model needs --method attach.")
     settings = Knobs(**knobs)
-    model = _model(trace, method, block_size, chain)
+    model = model_of(trace, method=method, block_size=block_size, chain=chain)
     written = [model.save(save_model)] if save_model else []
     if output is not None:
         n = model.rows if n is None else n
         written += write_sample(model, n, output, seed=seed, scale=scale, knobs=settings, workers=workers, extra=extra)
     if not quiet:
-        console().print(f"wrote       {' and '.join(map(str, written))}", highlight=False, markup=False)
-
-
-def _model(path, method, block_size, chain):
-    """Load the model in a file, or fit a model to the trace in it."""
-    from .._base.errors import UsageError
-    from ..formats import reading
-    from ..synthesis.fitting import fit
-    from ..synthesis.model import Model
-    from ..synthesis.tree import fit_tree
-
-    if Model.is_model(path):
-        if method != "attach" or chain or block_size:
-            raise UsageError(f"{path} is a saved model. --method, --chain and --block-size apply to traces only.")
-        return Model.load(path)
-    trace = reading.read(path, block_size=block_size)
-    trace = trace.chained() if chain else trace
-    return (fit if method == "attach" else fit_tree)(trace)
+        print_lines([("wrote", " and ".join(map(str, written)))])

@@ -4,43 +4,21 @@ from __future__ import annotations
 
 import click
 
-from .output import console
+from .options import BLOCK_SIZE_OF_TRACE, QUIET_ERRORS
+from .output import console, print_lines
 
 
 @click.command("texts")
 @click.argument("trace", metavar="TRACE")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    metavar="FILE",
-    help="JSON Lines file to write; - is stdout. The name may end in .gz or .zst.",
-)
-@click.option(
-    "--tokenizer",
-    required=True,
-    metavar="NAME",
-    help="deepseek-r1 (built in), path of a tokenizer.json or of its folder, or Hugging Face id.",
-)
-@click.option(
-    "--to",
-    default="prompts",
-    metavar="FORM",
-    help="Output format: prompts (plain, with times and lengths), openai (chat bodies), vllm (custom data set), sglang (openai data set) or aiperf.",
-)
-@click.option(
-    "--separator", default="none", metavar="TOKEN", help="Control token at the start of each block: none, bos or eos."
-)
+@click.option("-o", "--output", required=True, metavar="FILE", help="JSON Lines file to write; - is stdout. The name may end in .gz or .zst.")
+@click.option("--tokenizer", required=True, metavar="NAME", help="deepseek-r1 (built in), path of a tokenizer.json or of its folder, or Hugging Face id.")
+@click.option("--to", default="prompts", metavar="FORM", help="Output format: prompts (plain, with times and lengths), openai (chat bodies), vllm (custom data set), sglang (openai data set) or aiperf.")
+@click.option("--separator", default="none", metavar="TOKEN", help="Control token at the start of each block: none, bos or eos.")
 @click.option("--words", metavar="FILE", help="File of words to use, separated by white space.  [default: Lorem Ipsum]")
 @click.option("--model", metavar="NAME", help="Model name in chat bodies.  [default: none]")
-@click.option(
-    "--block-size",
-    type=click.IntRange(1),
-    metavar="TOKENS",
-    help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]",
-)
+@BLOCK_SIZE_OF_TRACE
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the random words.")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@QUIET_ERRORS
 def texts_command(trace, output, tokenizer, to, separator, words, model, block_size, seed, quiet):
     """Make up prompts with the lengths and the shared prefixes of TRACE; - is stdin.
 
@@ -48,10 +26,12 @@ def texts_command(trace, output, tokenizer, to, separator, words, model, block_s
     """
     from ..formats import reading
     from ..report.progress import Steps
-    from ..text import prompts, tokenizers
+    from ..text import tokenizers
+    from ..text.prompts import write_prompts
+    from ..text.prompts.words import read_words
 
     loaded = tokenizers.load(tokenizer)
-    vocabulary = None if words is None else _words(words)
+    vocabulary = None if words is None else read_words(words)
     source = reading.read(trace, block_size=block_size)
     done = 0
     with Steps(console(), quiet) as bar:
@@ -61,56 +41,25 @@ def texts_command(trace, output, tokenizer, to, separator, words, model, block_s
             done += rows
             bar.update(done, len(source), "requests")
 
-        written = prompts.write(
-            source,
-            output,
-            loaded,
-            to=to,
-            separator=separator,
-            words=vocabulary,
-            seed=seed,
-            model=model,
-            progress=progress,
+        written = write_prompts(
+            source, output, loaded, to=to, separator=separator, words=vocabulary, seed=seed, model=model, progress=progress,
         )
     if not quiet:
-        _print_summary(source, written, output, to, tokenizer, loaded)
+        print_lines(_summary(source, written, output, to, tokenizer, loaded))
 
 
-def _words(path):
-    from .._base.errors import InputError
-    from .._base.input_files import open_read
-
-    with open_read(path) as stream:
-        try:
-            words = stream.read().decode("utf-8").split()
-        except UnicodeDecodeError:
-            raise InputError(f"{path}: not UTF-8 text.") from None
-    if not words:
-        raise InputError(f"{path}: the file has no words.")
-    return words
-
-
-def _print_summary(trace, written, output, to, name, tokenizer):
+def _summary(trace, written, output, to, name, tokenizer):
     from ..text.prompts.bodies import CHAT_FORMS, usage
 
-    exact = (
-        f"{written.exact:,} of {written.requests:,} prompts have the trace's lengths and sharing when tokenised again"
-    )
-    lines = [
-        (
-            "wrote",
-            f"{written.requests:,} prompts, {written.tokens:,} tokens of {tokenizer.name}, {written.words} words: {output}",
-        ),
-        ("exact", f"{exact} ({written.exact / max(1, written.requests):.2%})"),
-    ]
+    exact = f"{written.exact:,} of {written.requests:,} prompts have the trace's lengths and sharing when tokenised again"
+    yield "wrote", f"{written.requests:,} prompts, {written.tokens:,} tokens of {tokenizer.name}, {written.words} words: {output}"
+    yield "exact", f"{exact} ({written.exact / max(1, written.requests):.2%})"
     if written.no_output:
-        lines.append(("lost", f"{written.no_output:,} requests have an output of 0 tokens; 1 is written instead."))
+        yield "lost", f"{written.no_output:,} requests have an output of 0 tokens; 1 is written instead."
     if to in CHAT_FORMS:
-        lines.append(("counted", _chat_tokens(name, tokenizer)))
-    lines += [("use", line) for line in usage(to, output, len(trace))]
-    screen = console()
-    for label, line in lines:
-        screen.print(f"{label:<12}{line}", highlight=False, markup=False)
+        yield "counted", _chat_tokens(name, tokenizer)
+    for line in usage(to, output, len(trace)):
+        yield "use", line
 
 
 def _chat_tokens(name, tokenizer):

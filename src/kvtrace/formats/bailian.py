@@ -12,9 +12,11 @@ import numpy as np
 
 from ..trace.columns import Columns
 from .jsonl_read import OnError, Rows
-from .jsonl_write import lists, require_writable, scalars, seconds, whole, write_rows
+from .jsonl_write import Field, lists, require_writable, scalars, seconds, whole, write_rows
 from .read_result import ReadResult
 
+KEYS = ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type", "turn", "hash_ids",
+        "output_hash_ids")  # fmt: skip
 MARKS = ("chat_id", "parent_chat_id")  # keys that identify the format; always read
 
 
@@ -35,6 +37,11 @@ def result_of(rows: Rows, path: str, on_error: OnError | None = None) -> ReadRes
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
     """Write all keys of the format: the row is the request's name; missing `type` and `turn` get defaults."""
     require_writable(columns, first_id)
+    write_rows(stream, columns, fields_of(columns), first_id=first_id, extra=extra_of(columns) if extra else None)
+
+
+def fields_of(columns: Columns) -> dict[str, Field]:
+    """The fields of the rows by key, in order."""
     parent = parents(columns)
     fields = {
         "chat_id": whole(np.arange(len(columns))),
@@ -48,8 +55,12 @@ def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, d
     }
     if columns.output_ids is not None and columns.output_offsets is not None:
         fields["output_hash_ids"] = lists(columns.output_ids, columns.output_offsets)
-    more = {name: values for name, values in columns.extra.items() if name not in fields} if extra else None
-    write_rows(stream, columns, fields, first_id=first_id, extra=more)
+    return fields
+
+
+def extra_of(columns: Columns) -> dict[str, Any]:
+    """The extra columns that the format does not have."""
+    return {name: values for name, values in columns.extra.items() if name not in KEYS}
 
 
 def milliseconds(timestamp_s: np.ndarray) -> np.ndarray:

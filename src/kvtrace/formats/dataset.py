@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 
 from .._base.errors import InputError, KvtraceError, UsageError
 from .._base.files import is_std
 from .._base.output_files import keep_names, temporary_name, unwritable, write_atomically
 from ..trace.building import TraceBuilder
-from ..trace.columns import Columns
+from ..trace.columns import Columns, rows_of
 from ..trace.trace import Trace
 from . import parquet
 from .read_result import ReadResult
@@ -154,10 +153,12 @@ class Dataset:
     block_size: int  # tokens per block
     tail: str  # "kept", "unique" or "dropped"
     meta: dict[str, Any]  # how it was made
+    part_requests: list[int]  # requests of each part
     sidecar: Sidecar
 
     def __init__(self, path: str | Path, manifest: dict[str, Any], parts: list[tuple[str, int, int]]):
         self.path, self._parts = str(path), parts
+        self.part_requests = [requests for _, requests, _ in parts]
         self.requests, self.blocks = manifest["requests"], manifest["blocks"]
         self.distinct, self.output_blocks = manifest["distinct_blocks"], manifest["output_blocks"]
         self.block_size, self.tail, self.meta = manifest["block_size"], manifest["tail"], manifest["meta"]
@@ -311,27 +312,6 @@ def check_place(path: str | Path) -> None:
         raise KvtraceError(f"{path}: the folder around it is not writable.")
 
 
-def rows_of(columns: Columns, start: int, stop: int) -> Columns:
-    """Some consecutive rows; ids and parents stay unchanged.
-
-    >>> from kvtrace.trace.building import toy
-    >>> rows_of(toy("0 1", "0 2", "3"), 1, 3).hash_ids
-    array([0, 2, 3])
-    """
-    rows = slice(start, stop)
-    hash_ids, offsets = _cut(columns.hash_ids, columns.offsets, start, stop)
-    output_ids = output_offsets = None
-    if columns.output_ids is not None and columns.output_offsets is not None:
-        output_ids, output_offsets = _cut(columns.output_ids, columns.output_offsets, start, stop)
-    return Columns(
-        columns.timestamp[rows], columns.input_length[rows], columns.output_length[rows], hash_ids, offsets,
-        session=None if columns.session is None else columns.session[rows],
-        parent=None if columns.parent is None else columns.parent[rows],
-        extra={name: values[rows] for name, values in columns.extra.items()},
-        output_ids=output_ids, output_offsets=output_offsets,
-    )  # fmt: skip
-
-
 # -- helpers -----------------------------------------------------------------------------------------------------
 
 
@@ -361,7 +341,3 @@ def _parts(parts, path) -> list[tuple[str, int, int]]:
         if part.get("file") != NAME.format(number):  # also rejects paths outside the folder
             raise InputError(f"{path}: the file of part {number:,} is not named {NAME.format(number)}. {REMEDY}")
     return [(part["file"], _count(part, "requests", path), _count(part, "blocks", path)) for part in parts]
-
-
-def _cut(values: np.ndarray, offsets: np.ndarray, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    return values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._base.errors import InputError
-from ..trace.columns import Columns, replace_columns
+from ..trace.columns import Columns, replace_columns, rows_of
 from ..trace.conversion import checked_ratio, convert, meta_of
-from .dataset import Dataset, rows_of
+from .dataset import Dataset
 from .lazy import LazyTrace
 from .writing import write_chunks
 

@@ -6,10 +6,10 @@ The kernel `rows` scans lines. A line that it cannot scan is decoded here with o
 from __future__ import annotations
 
 import io
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Condition, Lock
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ KNOWN = (*NEEDED, "output_hash_ids")
 BOM = b"\xef\xbb\xbf"
 
 OnError = Callable[[RowError], None]
-Take = Callable[..., None]  # (hash_ids, offsets, output_ids, output_offsets) of some rows; the buffers are reused
 
 
 @dataclass
@@ -54,7 +53,6 @@ def read_rows(
     keep: Collection[str] | None = None,
     on_error: OnError | None = None,
     threads: int | None = None,
-    take: Take | None = None,
 ) -> Rows:
     """Read all rows of a stream of JSON Lines.
 
@@ -64,84 +62,87 @@ def read_rows(
         keep: the other keys to read; None = all.
         on_error: gets the errors of bad rows, which are left out; without it, the first one is raised.
         threads: scanner threads; by default one for each core.
-        take: gets the block ids piece by piece, in order; the columns then have none.
     """
-    table = _Table(path, on_error, size_of(stream), take)
-    _read_into(table, _Lines(stream, path), lambda: _Piece(keep, on_error is not None), threads)
-    return table.rows()
+    reader = RowReader(stream, path, keep=keep, on_error=on_error, threads=threads)
+    for _ in reader.pieces():
+        pass
+    return reader.rows()
 
 
-def each_piece(stream: io.BufferedReader, path: str, take: Take, *, threads: int | None = None) -> None:
-    """Pass the block ids of all readable rows to `take`, piece by piece."""
-    _read_into(_Ids(take), _Lines(stream, path), lambda: _Piece((), True), threads)
+class RowReader:
+    """Reads the rows of a stream piece by piece; with `ids=False`, the ids are in the pieces alone.
+
+    >>> stream = io.BufferedReader(io.BytesIO(b'{"timestamp":0,"input_length":2,"output_length":1,"hash_ids":[0,1]}'))
+    >>> reader = RowReader(stream, "t.jsonl", ids=False)
+    >>> [piece.hash_ids.tolist() for piece in reader.pieces()], reader.rows().hash_ids.tolist()
+    ([[0, 1]], [])
+    """
+
+    def __init__(
+        self,
+        stream: io.BufferedReader,
+        path: str,
+        *,
+        keep: Collection[str] | None = None,
+        on_error: OnError | None = None,
+        threads: int | None = None,
+        ids: bool = True,
+    ):
+        self._table = _Table(path, on_error, size_of(stream), ids)
+        self._lines, self._threads = _Lines(stream, path), threads
+        self._new_piece = lambda: _Piece(keep, on_error is not None)
+
+    def pieces(self) -> Iterator[Scanner]:
+        """The columns of consecutive rows, in order; the next piece reuses their buffers."""
+        for piece in _scanned(self._lines, self._new_piece, self._threads):
+            self._table.add(piece)
+            yield piece.scanner
+
+    def rows(self) -> Rows:
+        """All rows of the pieces so far."""
+        return self._table.rows()
 
 
-def _read_into(table: _Table | _Ids, lines: _Lines, new_piece: Callable[[], _Piece], threads: int | None) -> None:
+def each_piece(stream: io.BufferedReader, path: str, *, threads: int | None = None) -> Iterator[Scanner]:
+    """The readable rows piece by piece, and nothing else; the next piece reuses the buffers."""
+    for piece in _scanned(_Lines(stream, path), lambda: _Piece((), True), threads):
+        if piece.failure:
+            raise piece.failure
+        yield piece.scanner
+
+
+def _scanned(lines: _Lines, new_piece: Callable[[], _Piece], threads: int | None) -> Iterator[_Piece]:
+    """The scanned pieces in order. Threads scan the next pieces; a piece is filled again after its turn."""
     piece = new_piece()
-    if lines.fill(piece):
-        table.add(piece.scan())
-        if not lines.ended:  # a larger file, worth several threads
-            _scan(lines, table, threads or _cores(), new_piece)
+    if not lines.fill(piece):
+        return
+    yield piece.scan()
+    if lines.ended:
+        return
+    threads = threads or _cores()
+    if threads == 1:
+        while lines.fill(piece):
+            yield piece.scan()
+        return
+    free, waiting, more = [piece], deque[Future[_Piece]](), threads  # a small file needs no further pieces
+    with ThreadPoolExecutor(threads) as pool:
+        while True:
+            while not lines.ended and (free or more):
+                more -= not free
+                piece = free.pop() if free else new_piece()
+                if lines.fill(piece):
+                    waiting.append(pool.submit(piece.scan))
+            if not waiting:
+                return
+            scanned = waiting.popleft().result()
+            yield scanned
+            free.append(scanned)
 
 
 def _cores() -> int:
     from .._base.workers import cores
 
     return cores()
-
-
-def _scan(lines: _Lines, table: _Table | _Ids, threads: int, new_piece: Callable[[], _Piece]) -> None:
-    """Scan the remaining lines; each thread takes the next piece, and adds its columns when its turn comes."""
-    taking, turns = Lock(), _Turns(lines.taken)
-
-    def work():
-        piece = new_piece()
-        try:
-            while True:
-                with taking:
-                    number, more = lines.taken, lines.fill(piece)
-                if not more:
-                    return
-                piece.scan()
-                if not turns.come(number):
-                    return
-                table.add(piece)
-                turns.over()
-        except BaseException:
-            turns.stop()
-            raise
-
-    if threads == 1:
-        return work()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for job in [pool.submit(work) for _ in range(threads)]:
-                job.result()
-        finally:
-            turns.stop()
-
-
-class _Turns:
-    """Lets several threads take numbered steps one at a time, in order, until one fails."""
-
-    def __init__(self, first: int):
-        self._changed, self._next, self._stopped = Condition(), first, False
-
-    def come(self, number: int) -> bool:
-        """Wait for a step's turn; False if another thread failed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopped or self._next == number)
-            return not self._stopped
-
-    def over(self) -> None:
-        with self._changed:
-            self._next += 1
-            self._changed.notify_all()
-
-    def stop(self) -> None:
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
 
 
 class _Lines:
@@ -151,7 +152,7 @@ class _Lines:
         self._stream, self._path = stream, path
         self._rest = b""  # the start of a line that the last piece cut off
         self._offset = 0
-        self.taken, self.ended = 0, False  # pieces filled; whether the stream is at its end
+        self.ended = False  # the stream is at its end
 
     def fill(self, piece: _Piece) -> bool:
         """Put the next lines into a piece; False at the end of the stream.
@@ -160,7 +161,6 @@ class _Lines:
         """
         if self.ended:
             return False
-        self.taken += 1
         try:
             return self._fill(piece)
         except InputError as error:
@@ -262,26 +262,11 @@ class _Piece:
             yield name, np.array(rows, dtype=np.int64), values
 
 
-class _Ids:
-    """Passes on the block ids of scanned pieces."""
-
-    def __init__(self, take: Take):
-        self._take = take
-
-    def add(self, piece: _Piece):
-        if piece.failure:
-            raise piece.failure
-        scanner = piece.scanner
-        outputs = (scanner.output_ids, scanner.output_offsets) if scanner.any_outputs else (None, None)
-        self._take(scanner.hash_ids, scanner.offsets, *outputs)
-
-
 class _Table:
     """Joins scanned pieces."""
 
-    def __init__(self, path, on_error, size, take=None):
-        self._path, self._on_error, self._size = path, on_error, size
-        self._ids = None if take is None else _Ids(take)
+    def __init__(self, path, on_error, size, ids):
+        self._path, self._on_error, self._size, self._ids = path, on_error, size, ids
         self._columns = {name: _Growing(np.int64) for name in (*NEEDED, "output_ids")}
         self._columns["timestamp"] = _Growing(np.float64)
         self._blocks, self._output_blocks = _Growing(np.int64), _Growing(np.int64)
@@ -303,10 +288,8 @@ class _Table:
         growth = (
             self._size / (piece.offset + piece.stop) if self._size else 1.0
         )  # ratio of the whole file to the part read so far
-        if self._ids is not None:
-            self._ids.add(piece)
         for name, column in self._columns.items():
-            if self._ids is None or name not in ("hash_ids", "output_ids"):
+            if self._ids or name not in ("hash_ids", "output_ids"):
                 column.extend(getattr(scanner, name), growth)
         self._blocks.extend(np.diff(scanner.offsets), growth)
         self._output_blocks.extend(np.diff(scanner.output_offsets), growth)

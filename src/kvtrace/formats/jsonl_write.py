@@ -32,16 +32,33 @@ def write_rows(
 
     Rows omit an extra key if its value is None. `first_id` is added to each id.
     """
+    require_no_clash(fields, extra)
+    for start, stop in _batches(columns):
+        stream.write(print_rows(fields, start, stop, first_id=first_id, extra=extra))
+
+
+def print_rows(
+    fields: Mapping[str, Field],
+    start: int,
+    stop: int,
+    *,
+    first_id: int = 0,
+    extra: Mapping[str, np.ndarray] | None = None,
+) -> memoryview:
+    """The text of some rows; the options are those of `write_rows`."""
+    printed = [
+        (f"{', ' if place else '{'}{json.dumps(key)}: ".encode(), *field(start, stop))
+        for place, (key, field) in enumerate(fields.items())
+    ]
+    if extra:
+        printed.append((b"", TEXT, _tails(extra, start, stop)))
+    return dump(printed, stop - start, first_id).data
+
+
+def require_no_clash(fields: Mapping[str, Field], extra: Mapping[str, np.ndarray] | None) -> None:
+    """UsageError if an extra column has the name of a field."""
     if clash := sorted(set(extra or {}) & set(fields)):
         raise UsageError(f"the extra column {clash[0]!r} conflicts with a key of the format. Rename it.")
-    for start, stop in _batches(columns):
-        printed = [
-            (f"{', ' if place else '{'}{json.dumps(key)}: ".encode(), *field(start, stop))
-            for place, (key, field) in enumerate(fields.items())
-        ]
-        if extra:
-            printed.append((b"", TEXT, _tails(extra, start, stop)))
-        stream.write(dump(printed, stop - start, first_id).data)
 
 
 def whole(values: np.ndarray) -> Field:

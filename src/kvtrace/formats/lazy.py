@@ -126,7 +126,7 @@ class _Walk:
 
     def verify(self, columns: Columns, row: int) -> None:
         """Verify the next rows, the first of which is `row`; InputError if ids do not count by first appearance."""
-        self.distinct, gap, fork = self._forest.verify_on(
+        self.distinct, gap, fork = self._forest.verify(
             columns.hash_ids, columns.offsets, columns.input_length // self._block_size,
             columns.output_ids, columns.output_offsets, self._parent, self.distinct,
         )  # fmt: skip

@@ -12,10 +12,11 @@ from .._base.errors import UsageError
 from ..trace.columns import Columns
 from . import scalars
 from .jsonl_read import Rows
-from .jsonl_write import lists, milliseconds, require_writable, whole, write_rows
+from .jsonl_write import Field, lists, milliseconds, require_writable, whole, write_rows
 from .read_result import ReadResult
 
 KEPT = ("session_id",)  # always read
+FIRST = ("type", "turn")  # extra columns of all formats: in this order, whichever a file shows first
 
 
 def result_of(rows: Rows, path: str, on_error=None) -> ReadResult:
@@ -32,6 +33,11 @@ def result_of(rows: Rows, path: str, on_error=None) -> ReadResult:
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
     """Write the four keys, output blocks if there are any, and with `extra` sessions and extra columns."""
     require_writable(columns, first_id)
+    write_rows(stream, columns, fields_of(columns), first_id=first_id, extra=extra_of(columns) if extra else None)
+
+
+def fields_of(columns: Columns) -> dict[str, Field]:
+    """The fields of the rows by key, in order."""
     fields = {
         "timestamp": milliseconds(columns.timestamp),
         "input_length": whole(columns.input_length),
@@ -40,11 +46,12 @@ def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, d
     }
     if columns.output_ids is not None and columns.output_offsets is not None:
         fields["output_hash_ids"] = lists(columns.output_ids, columns.output_offsets)
-    write_rows(stream, columns, fields, first_id=first_id, extra=_extra(columns) if extra else None)
+    return fields
 
 
-def _extra(columns) -> dict[str, Any]:
-    more = dict(columns.extra)
+def extra_of(columns: Columns) -> dict[str, Any]:
+    """The extra columns, those of Qwen-Bailian's format first, and the sessions, in order."""
+    more = {name: columns.extra[name] for name in (*FIRST, *columns.extra) if name in columns.extra}
     if columns.session is not None:
         if "session_id" in more:
             raise UsageError("the extra column 'session_id' conflicts with the trace's sessions. Rename it.")

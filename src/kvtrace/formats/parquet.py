@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from .._base.errors import InputError, KvtraceError, UsageError
 from .._base.files import name_of
 from .._base.input_files import size_of
 from .._base.offsets import offsets_of
-from ..trace.columns import Columns
+from ..trace.columns import Columns, replace_columns, rows_of
 from . import scalars, sidecar
 from .read_result import ReadResult
 
@@ -61,6 +61,22 @@ def batches(path: str, rows: int, *, extra: str = "keep") -> Iterator[Columns]:
         raise InputError(f"{path}: cannot be read as Parquet ({fault}).")
 
 
+def ids_of(table) -> Columns:
+    """The ids of some rows of a Parquet trace, without the other columns."""
+    hash_ids, offsets = _lists(table, "hash_ids", "")
+    outputs = _lists(table, "output_hash_ids", "") if "output_hash_ids" in table.column_names else (None, None)
+    nothing = np.empty(0, dtype=np.int64)
+    return Columns(nothing, nothing, nothing, hash_ids, offsets, output_ids=outputs[0], output_offsets=outputs[1])
+
+
+def description_of(schema) -> dict[str, Any]:
+    """The description in the metadata of a schema; empty if there is none, or it is not an object."""
+    values = None
+    with suppress(orjson.JSONDecodeError):
+        values = orjson.loads((schema.metadata or {}).get(KEY, b"{}"))
+    return values if isinstance(values, dict) else {}
+
+
 def names(path: str) -> list[str]:
     """The columns of a Parquet trace, extra ones as `extra.name`; empty if it cannot be read."""
     pa = _pyarrow()
@@ -82,24 +98,89 @@ def _sidecar(description, name):
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = True, description=None) -> None:
     """Write all columns, whatever `extra` is, and the description in the schema's metadata."""
-    pa = _pyarrow()
-    arrays = _arrays(pa, columns, first_id)
-    metadata = {KEY: sidecar.dump(description or {})}
-    table = pa.table(arrays, metadata=metadata)
-    lists = [name for name in ("hash_ids", "output_hash_ids") if name in arrays]
-    plain = [name for name in arrays if name not in lists and name != "extra"]
-    rows = max(1, len(columns) * REFERENCES // max(REFERENCES, len(columns.hash_ids)))
-    try:
-        pa.parquet.write_table(
-            table, stream, row_group_size=rows, compression="zstd",
-            use_dictionary=[f"extra.{name}" for name in columns.extra],
+    with RowGroups(stream, columns, blocks=len(columns.hash_ids), description=description) as groups:
+        for rows in groups.rows:
+            part = rows_of(columns, rows.start, rows.stop)
+            output_ids = None if part.output_ids is None else part.output_ids + first_id
+            groups.write(rows, replace_columns(part, hash_ids=part.hash_ids + first_id, output_ids=output_ids))
+
+
+class RowGroups:
+    """Writes a trace as Parquet, one row group at a time; equal columns give equal bytes.
+
+    `columns` are all rows, with or without ids: `write` takes those of each group. `rows` are the groups.
+
+    >>> from kvtrace.trace.building import toy
+    >>> trace, stream = toy("0 1", "0 2"), io.BytesIO()
+    >>> with RowGroups(stream, trace, blocks=4) as groups:
+    ...     groups.write(groups.rows[0], trace)
+    >>> groups.rows, read(io.BytesIO(stream.getvalue()), "t.parquet").columns.hash_ids
+    ([slice(0, 2, None)], array([0, 1, 0, 2]))
+    """
+
+    def __init__(self, stream, columns: Columns, *, blocks: int, description=None):
+        self._pa, self._columns, self._stream = _pyarrow(), columns, stream
+        count = max(1, len(columns) * REFERENCES // max(REFERENCES, blocks))
+        self.rows = [slice(start, min(len(columns), start + count)) for start in range(0, max(1, len(columns)), count)]
+        self._extra = {name: _plain_column(values) for name, values in columns.extra.items()}
+        self._are_json = {name: _are_json(values) for name, values in self._extra.items()}
+        self._metadata = {KEY: sidecar.dump(description or {})}
+        self._writer: Any = None
+
+    def __enter__(self) -> RowGroups:
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if self._writer is not None:
+            with self._named_errors():
+                self._writer.close()
+
+    def write(self, rows: slice, ids: Columns) -> None:
+        """Write a row group: some of the rows, and their ids."""
+        with self._named_errors():
+            arrays = self._arrays(rows, ids)
+            table = self._pa.table(arrays, metadata=self._metadata)
+            if self._writer is None:
+                self._open(arrays, table.schema)
+            self._writer.write_table(table, row_group_size=max(1, len(table)))
+
+    def _open(self, arrays, schema) -> None:
+        lists = [name for name in ("hash_ids", "output_hash_ids") if name in arrays]
+        plain = [name for name in arrays if name not in lists and name not in ("extra", "timestamp")]
+        self._writer = self._pa.parquet.ParquetWriter(
+            self._stream, schema, compression="zstd", use_dictionary=[f"extra.{name}" for name in self._extra],
             column_encoding={f"{name}.list.element": "DELTA_BINARY_PACKED" for name in lists}
-            | {name: "DELTA_BINARY_PACKED" for name in plain if name != "timestamp"},
+            | {name: "DELTA_BINARY_PACKED" for name in plain},
         )  # fmt: skip
-    except KvtraceError:
-        raise  # from the stream, such as a full disk
-    except pa.ArrowException as error:
-        raise KvtraceError(f"the columns cannot be written as Parquet ({type(error).__name__}).") from None
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except KvtraceError:
+            raise  # from the stream, such as a full disk
+        except self._pa.ArrowException as error:
+            raise KvtraceError(f"the columns cannot be written as Parquet ({type(error).__name__}).") from None
+
+    def _arrays(self, rows: slice, ids: Columns) -> dict[str, Any]:
+        pa, columns = self._pa, self._columns
+        arrays = {name: pa.array(getattr(columns, name)[rows]) for name in NEEDED[:-1]}
+        arrays["hash_ids"] = _list_array(pa, ids.hash_ids, ids.offsets)
+        for name in ("session", "parent"):
+            if (values := getattr(columns, name)) is not None:
+                arrays[name] = pa.array(values[rows])
+        if columns.output_ids is not None:
+            arrays["output_hash_ids"] = _list_array(pa, ids.output_ids, ids.output_offsets)
+        if self._extra:
+            extra = {
+                name: _scalar_array(pa, self._extra[name][rows], is_json) for name, is_json in self._are_json.items()
+            }
+            fields = [
+                pa.field(name, array.type, metadata={KEY: b"json"} if self._are_json[name] else None)
+                for name, array in extra.items()
+            ]
+            arrays["extra"] = pa.StructArray.from_arrays(list(extra.values()), fields=fields)
+        return arrays
 
 
 def require() -> None:
@@ -119,41 +200,30 @@ def _pyarrow():
 # -- columns to Arrow and back -----------------------------------------------------------------------------------
 
 
-def _arrays(pa, columns, first_id) -> dict[str, Any]:
-    arrays = {
-        "timestamp": pa.array(columns.timestamp),
-        "input_length": pa.array(columns.input_length),
-        "output_length": pa.array(columns.output_length),
-        "hash_ids": _list_array(pa, columns.hash_ids + first_id, columns.offsets),
-    }
-    for name in ("session", "parent"):
-        if (values := getattr(columns, name)) is not None:
-            arrays[name] = pa.array(values)
-    if columns.output_ids is not None:
-        arrays["output_hash_ids"] = _list_array(pa, columns.output_ids + first_id, columns.output_offsets)
-    if columns.extra:
-        extra = {name: _scalar_array(pa, values) for name, values in columns.extra.items()}
-        fields = [
-            pa.field(name, array.type, metadata={KEY: b"json"} if is_json else None)
-            for name, (array, is_json) in extra.items()
-        ]
-        arrays["extra"] = pa.StructArray.from_arrays([array for array, _ in extra.values()], fields=fields)
-    return arrays
-
-
 def _list_array(pa, ids, offsets):
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(ids))
 
 
-def _scalar_array(pa, values):
-    """An Arrow array of a column, and whether its values are of several types and therefore written as JSON."""
+def _plain_column(values: np.ndarray) -> np.ndarray:
+    """The column as the simplest of int64, float64, bool and objects, so that its bytes depend on its values alone."""
+    values = scalars.narrow(values) if values.dtype == object else values
+    if values.dtype.kind in "iu" and values.dtype != np.int64 and not (values > np.iinfo(np.int64).max).any():
+        return values.astype(np.int64)
+    return values.astype(np.float64) if values.dtype.kind == "f" else values
+
+
+def _are_json(values: np.ndarray) -> bool:
+    """Whether the values of a column are of several types, and therefore written as JSON."""
+    return values.dtype == object and not {type(value) for value in values.tolist()} <= {str, type(None)}
+
+
+def _scalar_array(pa, values: np.ndarray, is_json: bool):
     if values.dtype != object:
-        return pa.array(values), False
-    kinds = {type(value) for value in values.tolist()} - {type(None)}
-    if kinds <= {str}:
-        return pa.array(values.tolist(), type=pa.string()), False
+        return pa.array(values)
+    if not is_json:
+        return pa.array(values.tolist(), type=pa.string())
     texts = [orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode() for value in values.tolist()]
-    return pa.array(texts, type=pa.string()), True
+    return pa.array(texts, type=pa.string())
 
 
 def _columns(table, name, extra) -> Columns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from . import dataset as datasets
 from .block_size import settle
 from .format_table import FORMATS, format_of, require_format
 from .jsonl_read import OnError, read_rows
+from .open_pieces import names_dataset
 from .read_result import ReadResult
 from .sidecar import Sidecar, read_sidecar
 
@@ -83,7 +83,7 @@ def read_columns(
     """
     _require_options(format, extra, threads)
     name = name_of(path)
-    if format == "dataset" or (format is None and os.path.isdir(path) and _is_dataset(path)):
+    if names_dataset(path, format):
         return datasets.read(path, extra=extra)
     with open_read(path) as stream:
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
@@ -108,11 +108,6 @@ def _require_options(format, extra, threads):
         raise UsageError(f"{extra!r} is not valid for extra. Choose one of {', '.join(EXTRA)}.")
     if threads is not None and threads < 1:
         raise UsageError(f"threads must be at least 1, not {threads}.")
-
-
-def _is_dataset(path) -> bool:
-    """Whether a folder is a data set by content or name."""
-    return datasets.is_dataset(path) or datasets.has_dataset_name(path)
 
 
 def _valid_sidecar(result: ReadResult, block_size, tail) -> Sidecar:

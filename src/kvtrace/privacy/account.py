@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..trace.hits import Hits
-from ..trace.meta import Claims, CostSection, ReleaseSection
+from ..trace.meta import Claims, ReleaseSection
 from .contributors import Contributors
 from .profiles import Profile
 from .release_steps import ReleaseStep
@@ -18,11 +18,6 @@ class StepHits:
 
     step: ReleaseStep
     hits: Hits
-
-    def to_dict(self, *, counts: bool = True) -> CostSection:
-        """Step and block hit rate; with `counts`, also hit blocks and blocks."""
-        counted: CostSection = {"hit_blocks": self.hits.hit_blocks, "blocks": self.hits.blocks} if counts else {}
-        return {"step": self.step.value, **counted, "block_hit_rate": self.hits.block_hit_rate}
 
 
 @dataclass
@@ -37,13 +32,16 @@ class Account:
     notes: list[str] = field(default_factory=list)  # columns left out, weak substitutes for users
 
     def describe(self) -> ReleaseSection:
-        """The section `release` of a sidecar. It does not reveal the share of a sample."""
+        """The section `release` of a sidecar: settings only.
+
+        The hits after each step are printed and never written: they count rows and blocks that are not released, and
+        their difference would tell whether a guessed document is among them.
+        """
         return {
             "settings": self.profile.settings(),
             "k_counted": None if self.contributors is None else self.contributors.kind,
             "sampled": self.sampled,
             "tenants_isolated": self.isolated,
-            "costs": [step.to_dict(counts=not self.sampled) for step in self.steps],  # counts would reveal the share
         }
 
     def record(self, step: ReleaseStep, draft: TraceDraft) -> None:

@@ -1,4 +1,5 @@
 """The extra columns and request types that a released trace may have."""
 
 TYPES = ("text", "search", "image", "file", "audio", "video", "thinking", "coder", "other")  # others become `other`
+MAX_TURN = 9_999  # a larger turn could be an identifier
 EXTRA = ("type", "turn")  # extra columns that a release keeps

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
+from .._base.output_files import write_atomically
+from ..formats import reading
+from ..formats.dataset import MANIFEST, is_dataset
+from ..formats.sidecar import sidecar_path
 from ..formats.writing import card_path as card_path  # re-exported
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
-from .release_steps import label_of
 from .unprotected import counted_kind_of, protects_senders, unprotected
 
 if TYPE_CHECKING:
@@ -24,6 +31,11 @@ FIELDS = {
     "type, turn": ("word, number", "kind of request, and its turn in the conversation; optional"),
 }
 COUNTS = ("requests", "sessions", "tokens", "output_tokens", "blocks", "distinct_blocks")
+LICENCE = "* Licence: TODO"
+LICENCES = (  # what the audit accepts in place of TODO
+    "CC0-1.0", "CC-BY-4.0", "CC-BY-SA-4.0", "CC-BY-NC-4.0", "CC-BY-NC-SA-4.0", "Apache-2.0", "MIT", "BSD-3-Clause",
+    "ODC-By-1.0", "ODbL-1.0", "PDDL-1.0", "CDLA-Permissive-2.0",
+)  # fmt: skip
 RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
 
 
@@ -43,13 +55,33 @@ def card(audit: Audit, trace: Trace | Mapping[str, Any] | None = None, meta: Map
         ("Fields", _fields(meta)),
         ("How it was made", _making(figures, meta)),
         (f"Release profile: {audit.profile.name}", _profile(audit, meta)),
-        ("Figures", _figures_table(figures, meta)),
+        ("Figures", _figures_table(figures)),
         ("Audit", _audit(audit)),
         ("What is protected, and what is not", _protection(audit, counted_kind_of(meta.get("release")))),
         ("How to read it", READ_FOLDER if meta.get("format") == "dataset" else READ),
     ]
     title = "# TODO: title\n\n"
     return title + "\n\n".join(f"## {head}\n\n{text}" if head else text for head, text in sections) + "\n"
+
+
+def write_card(audit: Audit, path: str | Path, card_path: str | Path, **read_options: Any) -> None:
+    """Write the card of an audited file or data set, as `kvtrace audit --card` does.
+
+    Args:
+        audit: the audit of the file.
+        path: the file; its sidecar, or the manifest of a data set, says how it was made.
+        card_path: the Markdown file to write.
+        read_options: as in `read`.
+    """
+    is_folder = is_dataset(path)
+    trace = None if is_folder else reading.read(path, extra="ignore", **read_options)  # a manifest has the figures
+    meta: dict[str, Any] = {} if trace is None else trace.meta
+    sidecar = os.path.join(path, MANIFEST) if is_folder else sidecar_path(path)
+    if os.path.exists(sidecar):  # it also has the version of kvtrace that wrote it
+        with open(sidecar, "rb") as file:
+            meta = orjson.loads(file.read())
+    with write_atomically(card_path) as stream:
+        stream.write(card(audit, trace, meta).encode())
 
 
 READ = """```python
@@ -86,7 +118,7 @@ def _period(figures) -> str:
 
 
 def _to_fill_in():
-    return "* Licence: TODO\n* Cite as: TODO\n* Contact: TODO (a public page rather than a person's address)"
+    return f"{LICENCE}\n* Cite as: TODO\n* Contact: TODO (a public page rather than a person's address)"
 
 
 def _fields(meta):
@@ -124,17 +156,12 @@ def _profile(audit, meta):
     return "\n".join(lines)
 
 
-def _figures_table(figures, meta):
+def _figures_table(figures):
     rows = [(name.replace("_", " "), _number(figures, name)) for name in COUNTS if figures.get(name)]
     hits = figures.get("hits") if isinstance(figures.get("hits"), Mapping) else {}
     rows += [(f"{rate.replace('_', ' ')}, nothing ever evicted", f"{hits[rate]:.4f}") for rate in RATES if rate in hits]
     rows += [] if hits else [("hit rates", "unknown: the log does not record shared prefixes")]
     lines = ["| figure | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
-    costs = _object(meta, "release").get("costs")
-    steps = [step for step in costs if _is_step(step)] if isinstance(costs, list) else []
-    if len(steps) > 1:
-        lines += ["", "Block hit rate after each step of the release:", "", "| step | block hit rate |", "|---|---|"]
-        lines += [f"| {_plain(label_of(str(step['step'])))} | {step['block_hit_rate']:.4f} |" for step in steps]
     return "\n".join(lines)
 
 
@@ -178,10 +205,6 @@ def _public(described) -> str:
     name, digest = str(described.get("name") or ""), str(described.get("sha256") or "")
     named = "" if set(kinds(name)) - {"host name"} or name.count("/") > 1 else name
     return ", ".join([*([named] if named else []), *([f"SHA-256 {digest}"] if len(digest) == 64 else [])])
-
-
-def _is_step(step) -> bool:
-    return isinstance(step, Mapping) and "step" in step and isinstance(step.get("block_hit_rate"), (int, float))
 
 
 def _number(figures, name) -> str:

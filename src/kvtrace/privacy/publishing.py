@@ -20,6 +20,7 @@ from .contributors import Contributors
 from .data_card import card
 from .numbering.run import Numbered
 from .released_trace import ReleasedTrace
+from .sidecar_forms import count_private, public
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Published:
     files: list[str]
     audit: Audit
     figures: Mapping[str, Any]
+    left_out: int = 0  # names and values of the trace's `meta` that a published sidecar cannot have
 
 
 def publish(
@@ -100,9 +102,10 @@ def publish_columns(
     **options,
 ) -> Published:
     """As `publish`, for columns and the values of their sidecar; the other options are those of `writing.write`."""
+    meta, left_out = public(meta), count_private(meta)
     inspect, audits = _inspector(path, contributors, against)
     files = writing.write(columns, path, meta=meta, inspect=inspect, **options)
-    return Published(files, audits[0], meta.get("figures", {}))
+    return Published(files, audits[0], meta.get("figures", {}), left_out)
 
 
 def publish_chunks(
@@ -135,9 +138,10 @@ def publish_chunks(
     write_options: dict[str, Any] = {"meta": meta, "block_size": block_size, "tail": tail, "format": format} | options
     if format not in ("mooncake", "dataset"):
         return publish_columns(_joined(chunks), path, contributors=contributors, against=against, **write_options)
+    write_options["meta"], left_out = public(meta), count_private(meta)
     inspect, audits = _inspector(path, contributors, against, memory)
     files = writing.write_chunks(chunks, path, inspect=inspect, **write_options)
-    return Published(files, audits[0], meta.get("figures", {}))
+    return Published(files, audits[0], meta.get("figures", {}), left_out)
 
 
 def _inspector(path, contributors, against, memory=None) -> tuple[Callable[..., str], list[Audit]]:

@@ -1,4 +1,4 @@
-"""The steps of a release that cost hits: an identifier for code and JSON, a label for people."""
+"""The steps of a release that cost hits: an identifier for code, a label for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ReleaseStep(StrEnum):
-    """One step of a release; its value is the key in a sidecar.
+    """One step of a release; its value is its key in code.
 
     >>> ReleaseStep.K_SHARING, ReleaseStep("tails_unique").label
     (<ReleaseStep.K_SHARING: 'k_sharing'>, 'tails unique')
@@ -35,14 +35,4 @@ LABELS = {
     ReleaseStep.TENANTS_ISOLATED: "tenants isolated",
     ReleaseStep.K_SHARING: "k-sharing",
 }
-STEPS_BEFORE_SAMPLING = (ReleaseStep.ORIGINAL, ReleaseStep.CHAINED)
 TAIL_STEPS = {"unique": ReleaseStep.TAILS_UNIQUE, "dropped": ReleaseStep.TAILS_DROPPED}  # tail -> step
-
-
-def label_of(step: str) -> str:
-    """The label of a step in a sidecar; an unknown one is its own label.
-
-    >>> label_of("tails_dropped"), label_of("later step")
-    ('tails dropped', 'later step')
-    """
-    return ReleaseStep(step).label if step in list(ReleaseStep) else step

@@ -98,8 +98,7 @@ def release_dataset(
         plan = _plan(dataset, profile, encode, partitions, task_blocks, tail, whole)
         released = number(plan, runner, meta, before=before, first_step=first, changes_tails=tail != dataset.tail)
         released.account.sampled = rows is not None
-        if profile.coarsens:
-            released.account.notes[:0] = left_out(_dropped_columns(dataset))
+        released.account.notes[:0] = left_out(_dropped_columns(dataset))
         released.meta = merge(released.meta, released.account.meta)
         released.bytes = {"encode": encode.bytes} | released.bytes
         yield released
@@ -131,7 +130,6 @@ def _needs_all_blocks(
     return (
         not whole.is_chained
         or bool(dataset.output_blocks)
-        or (bool(_dropped_columns(dataset)) and not profile.coarsens)  # other columns have any type
         or counts == "inferred"
         or (rows is None) != (session_share == 1)
         or (rows is not None and tail == "dropped" != dataset.tail)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._base.offsets import offsets_of
-from .._native import ragged, sharing
+from .._base.offsets import in_first, joined, offsets_of
+from .._native import ids, ragged, sharing
 from ..trace.columns import Columns
 
 
@@ -34,12 +34,12 @@ class RowBlocks:
     @classmethod
     def of(cls, columns: Columns) -> RowBlocks:
         """A copy of the blocks of columns whose ids count from 0 by first appearance."""
-        ids, offsets, prompts = columns.hash_ids, columns.offsets, None
+        blocks, offsets, prompts = columns.hash_ids, columns.offsets, None
         if columns.output_ids is not None and columns.output_offsets is not None:
             prompts, outputs = np.diff(offsets), np.diff(columns.output_offsets)
-            ids = joined((ids, prompts), (columns.output_ids, outputs))
+            blocks = joined((blocks, prompts), (columns.output_ids, outputs))
             offsets = offsets + columns.output_offsets
-        number = np.array(ids, dtype=np.int32)
+        number = np.array(blocks, dtype=np.int32)
         return cls(number, offsets, distinct=int(number.max(initial=-1)) + 1, prompts=prompts)
 
     def take(self, rows: np.ndarray) -> RowBlocks:
@@ -123,8 +123,8 @@ class RowBlocks:
 
         `is_new` marks the blocks that no prompt (or output) before these rows has; without it, all are.
         """
-        is_new = np.ones(self.distinct, dtype=bool) if is_new is None else is_new
-        return sharing.leading_hits(self.number, self.offsets, self.prompts, is_new, outputs)
+        unseen = np.ones(self.distinct, dtype=bool) if is_new is None else is_new.copy()
+        return sharing.leading_hits(self.number, self.offsets, self.prompts, unseen, outputs)
 
     def first_rows(self) -> np.ndarray:
         """The first row that has each block, int32."""
@@ -136,7 +136,7 @@ class RowBlocks:
 
     def by_first_appearance(self) -> np.ndarray:
         """Number the blocks by first appearance; returns the former number of each."""
-        former = sharing.by_first_appearance(self.number, self.distinct)
+        former = ids.by_first_appearance(self.number, self.distinct)
         self.distinct = len(former)
         return former
 
@@ -152,20 +152,4 @@ class RowBlocks:
 
     def _in_prompts(self) -> np.ndarray:
         """Whether each reference is a prompt's, not an output's."""
-        return np.arange(len(self.number)) < np.repeat(self.offsets[:-1] + self.prompts, np.diff(self.offsets))
-
-
-def joined(*segments: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """The values of segments, row by row; a segment has its values, and how many each row has.
-
-    >>> joined((np.array([1, 2, 3]), np.array([2, 1])), (np.array([8, 9]), np.array([0, 2])))
-    array([1, 2, 3, 8, 9])
-    """
-    lengths = [length for _, length in segments]
-    start = np.cumsum(sum(lengths)) - sum(lengths)  # of each row among the joined values
-    first = segments[0][0]
-    whole = np.empty((sum(len(values) for values, _ in segments), *first.shape[1:]), dtype=first.dtype)
-    for values, length in segments:
-        whole[np.repeat(start - (np.cumsum(length) - length), length) + np.arange(len(values))] = values
-        start = start + length
-    return whole
+        return in_first(self.prompts, np.diff(self.offsets) - self.prompts)

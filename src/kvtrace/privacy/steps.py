@@ -9,7 +9,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from ..trace.columns import Columns, replace_columns
-from .allowed_fields import EXTRA, TYPES
+from .allowed_fields import EXTRA, MAX_TURN, TYPES
 from .profiles import Profile
 
 
@@ -19,7 +19,7 @@ def coarsened(columns: Columns, profile: Profile, block_size: int, tail: str) ->
     columns = step_times(columns, profile.time_step_ms)
     if profile.drop_sessions:
         columns = drop_sessions(columns)
-    return keep_allowed(columns) if profile.coarsens else (columns, [])
+    return keep_allowed(columns)  # also an exact release: its audit rejects fields that it does not know
 
 
 def round_lengths(
@@ -64,9 +64,13 @@ def keep_allowed(columns: Columns) -> tuple[Columns, list[str]]:
     if "type" in extra:
         known = np.isin(extra["type"].astype(str), TYPES)
         extra["type"] = np.where(known, extra["type"], "other").astype(object)
-    if "turn" in extra and extra["turn"].dtype.kind not in "iu":
+    if "turn" in extra and not _are_turns(extra["turn"]):
         del extra["turn"]
     return replace_columns(columns, extra=extra), [name for name in columns.extra if name not in extra]
+
+
+def _are_turns(values) -> bool:
+    return values.dtype.kind in "iu" and not ((values < 0) | (values > MAX_TURN)).any()
 
 
 def _rounded_input(length, to, block_size, tail):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import TYPE_CHECKING, Any
+
+from .._base.tables import csv_text
 
 if TYPE_CHECKING:
     from ..analysis.comparison import Comparison
@@ -17,12 +17,7 @@ def as_csv(comparison: Comparison) -> str:
     rows += [{"figure": name} | _flat_distribution(pair) for name, pair in comparison.distributions.items()]
     rows += [{"figure": name} | _flat_number(pair) for name, pair in comparison.numbers.items()]
     rows += [{"figure": name} | _flat_curve(pair) for name, pair in comparison.curves.items()]
-    names = list(dict.fromkeys(["figure", "score", "distance", "a", "b", *(name for row in rows for name in row)]))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(rows, ["figure", "score", "distance", "a", "b"])
 
 
 def _flat_distribution(pair: DistributionPair) -> dict[str, Any]:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Any
 
-from rich.table import Table
+from .._base.tables import TextTable, csv_text
 
 GIB = 1 << 30
 RATES = {"block_hit_rate": "block", "token_hit_rate": "token", "request_hit_rate": "request"}
 
 
-def curve_table(curve: dict[str, Any]) -> Table:
+def curve_table(curve: dict[str, Any]) -> TextTable:
     """A table with one row for each point of a curve's `to_dict()`; the last row is a cache that never evicts."""
-    table = Table(
-        title=_title(curve), title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    table = TextTable(f"LRU hit rates, one request at a time, blocks of {curve['block_size']:,} tokens")
+    table.add_columns(
+        ["blocks", "tokens", *(["GiB"] if curve["kv_bytes_per_token"] else []), "of the working set"], right=True
     )
-    for name in ("blocks", "tokens", *(["GiB"] if curve["kv_bytes_per_token"] else []), "of the working set"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in RATES.values():
-        table.add_column(f"{name} hit rate", justify="right", no_wrap=True)
+    table.add_columns((f"{name} hit rate" for name in RATES.values()), right=True)
     for point in curve["points"]:
         mark = "" if point["exact"] or curve["sample"] else "*"
         table.add_row(f"{mark}{point['capacity']:,}", *_sizes(point), f"{point['share']:.2%}", *_rates(point))
@@ -44,16 +40,7 @@ def notes(curve: dict[str, Any]) -> list[str]:
 
 def as_csv(curve: dict[str, Any]) -> str:
     """A header, and one line for each point, with the keys of `to_dict()`."""
-    rows = [_flat(point) for point in curve["points"]]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _title(curve):
-    return f"LRU hit rates, one request at a time, blocks of {curve['block_size']:,} tokens"
+    return csv_text([_flat(point) for point in curve["points"]])
 
 
 def _sizes(point):

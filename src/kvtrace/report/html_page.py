@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import orjson
 
-from .._base.tables import TextTable
+from .._base.files import is_std
+from .._base.output_files import write_atomically
+from .._base.tables import TextTable, printable
 from ..analysis.comparison import Comparison, compare_prepared
 from ..serving.plan_result import Plan
 from ..trace.trace import Trace
-from . import interactive, planning
+from . import interactive, paper, planning
 from .plots import PLOTS, comparison
 from .plots.plot import Plot, Study, short, time_unit
 
@@ -61,10 +64,46 @@ def page(
     >>> page(toy("0 1", "0 2"), title="two requests").split("title>")[1]
     'two requests</'
     """
-    studies = [Study(trace, names[0], kv_bytes_per_token)]
-    if other is not None:
-        studies.append(Study(other, names[1], kv_bytes_per_token))
-    return render(studies, draw(*studies), title, plan)
+    return _page(trace, other, names=names, title=title, kv_bytes_per_token=kv_bytes_per_token, plan=plan)[0]
+
+
+def write_report(
+    path: str | Path, trace: Trace, other: Trace | None = None, *, png: str | Path | None = None, **options: Any
+) -> list[str]:
+    """Write the HTML report of a trace, or of two traces and their differences, as `kvtrace report` does.
+
+    Args:
+        path: The HTML file; `-` is stdout.
+        trace, other: As in `page`.
+        png: A folder, for the plots as PNG files.
+        options: As in `page`.
+
+    Returns:
+        The names of the files.
+
+    Raises:
+        InputError: A trace has no blocks.
+        UsageError: plotly is not installed, or for PNG files matplotlib.
+
+    >>> import os, tempfile
+    >>> from kvtrace.trace.building import toy
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [os.path.basename(name) for name in write_report(f"{folder}/two.html", toy("0 1", "0 2"))]
+    ['two.html']
+    """
+    html, plots = _page(trace, other, **options)
+    figures = paper.write_figures(plots, png) if png else []
+    with write_atomically(path) as stream:
+        stream.write(html.encode())
+    return [*([] if is_std(path) else [str(path)]), *map(str, figures)]
+
+
+def _page(trace, other, *, names=("trace", "other"), title=None, kv_bytes_per_token=None, plan=None):
+    """The page and its plots."""
+    traces = [trace] if other is None else [trace, other]
+    studies = [Study(one, printable(name), kv_bytes_per_token) for one, name in zip(traces, names, strict=False)]
+    plots = draw(*studies)
+    return render(studies, plots, title, plan), plots
 
 
 def draw(study: Study, other: Study | None = None) -> dict[str, Plot]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -15,75 +18,66 @@ from rich.progress import (
 )
 
 
-class Bar:
-    """The progress over the bytes of the input; silent unless the console is a terminal."""
+class _Bar:
+    """A bar with some columns; silent unless the console is a terminal."""
 
-    def __init__(self, console: Console, quiet: bool = False):
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
-            TimeRemainingColumn(), TextColumn("{task.fields[counts]}"), console=console, transient=True,
-            disable=quiet or not console.is_terminal,
-        )  # fmt: skip
+    def __init__(self, console: Console, quiet: bool, *columns: ProgressColumn):
+        self._bar = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
         self._task: TaskID | None = None
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_):
         self._bar.stop()
+
+    def _started(self, name: str = "", total: int | None = None, **fields: Any) -> TaskID:
+        """The task of the bar. The bar has a thread, so it starts when it is needed: after workers are forked."""
+        if self._task is None:
+            self._bar.start()
+            self._task = self._bar.add_task(name, total=total, **fields)
+        return self._task
+
+
+class Bar(_Bar):
+    """The progress over the bytes of the input."""
+
+    def __init__(self, console: Console, quiet: bool = False):
+        super().__init__(
+            console, quiet, TextColumn("[bold]{task.description}"), BarColumn(), DownloadColumn(),
+            TransferSpeedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[counts]}"),
+        )  # fmt: skip
 
     def update(self, progress) -> None:
         """Show `done` and `total` bytes, and the `requests` and `tokens` so far."""
-        if self._task is None:  # the bar has a thread, so it starts after the workers are forked
-            self._bar.start()
-            self._task = self._bar.add_task("anonymizing", total=progress.total or None, counts="")
+        task = self._started("anonymizing", progress.total or None, counts="")
         counts = f"{progress.requests:,} requests, {progress.tokens:,} tokens"
-        self._bar.update(self._task, completed=progress.done, counts=counts)
+        self._bar.update(task, completed=progress.done, counts=counts)
 
 
-class RequestProgress:
-    """The number of simulated requests; silent unless the console is a terminal."""
+class RequestProgress(_Bar):
+    """The number of simulated requests."""
 
     def __init__(self, console: Console, quiet: bool = False):
-        self._bar = Progress(
-            TextColumn("[bold]simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("requests"),
-            TimeRemainingColumn(), console=console, transient=True, disable=quiet or not console.is_terminal,
-        )  # fmt: skip
-        self._task = self._bar.add_task("", total=None)
-
-    def __enter__(self) -> RequestProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_):
-        self._bar.stop()
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("requests"), TimeRemainingColumn())
+        super().__init__(console, quiet, TextColumn("[bold]simulating"), *columns)
 
     def expect(self, requests: int) -> None:
         """Set the total number of requests."""
-        self._bar.update(self._task, total=requests)
+        self._bar.update(self._started(), total=requests)
 
     def update(self, requests: int) -> None:
         """Add newly simulated requests."""
-        self._bar.advance(self._task, requests)
+        self._bar.advance(self._started(), requests)
 
 
-class Steps:
-    """The number of finished steps and the current step; silent unless the console is a terminal."""
+class Steps(_Bar):
+    """The number of finished steps and the current step."""
 
     def __init__(self, console: Console, quiet: bool = False):
-        self._bar = Progress(
-            BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"), console=console,
-            transient=True, disable=quiet or not console.is_terminal,
-        )  # fmt: skip
-        self._task = self._bar.add_task("", total=None)
-
-    def __enter__(self) -> Steps:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_):
-        self._bar.stop()
+        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+        super().__init__(console, quiet, *columns)
 
     def update(self, done: int, total: int, step: str) -> None:
         """Show the number of finished steps, their total, and the current step."""
-        self._bar.update(self._task, completed=done, total=total, description=step)
+        self._bar.update(self._started(), completed=done, total=total, description=step)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.table import Table
-
+from .._base.tables import TextTable
 from ..privacy.account import Account
 from ..privacy.contributors import WORDS
 from ..privacy.publishing import Published
 
 
-def costs(account: Account) -> Table:
+def costs(account: Account) -> TextTable:
     """Each step with the block hit rate after it, without eviction, and its cost in percent of the first rate."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(f"profile {account.profile.name}", no_wrap=True)
-    table.add_column("block hit rate", justify="right", no_wrap=True)
-    table.add_column("cost", justify="right", no_wrap=True)
+    table = TextTable("")
+    table.add_column(f"profile {account.profile.name}")
+    table.add_column("block hit rate", right=True)
+    table.add_column("cost", right=True)
     base = account.steps[0].hits.block_hit_rate
     before = base
     for step in account.steps:
@@ -41,8 +40,14 @@ def closing(account: Account, figures: dict[str, Any], block_size: int, written:
 
 
 def audited(written: Published) -> list[str]:
-    """One line on the audit, and one on the written files."""
+    """Lines on what the sidecar left out, on the audit, and on the written files."""
     levels = [finding.level for finding in written.audit.findings]
     counts = ", ".join(f"{levels.count(level)} {level}" for level in ("PASS", "WARN", "FAIL"))
     hint = f" (kvtrace audit {written.files[0]} prints each check)" if written.files[0] != "stdout" else ""
-    return [f"audit       {counts}{hint}", f"wrote       {' and '.join(written.files)}"]
+    reason = "they are not in its closed schema."
+    left_out = f"note        {written.left_out} names or values were left out of the sidecar: {reason}"
+    return [
+        *([left_out] if written.left_out else []),
+        f"audit       {counts}{hint}",
+        f"wrote       {' and '.join(written.files)}",
+    ]

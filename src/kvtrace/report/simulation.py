@@ -7,8 +7,7 @@ import io
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
-from rich.table import Table
-
+from .._base.tables import TextTable, csv_text
 from ..cache.engines import DEFAULTS
 from ..cache.simulation import SCHEMA, Simulation
 from ..trace.trace import Trace
@@ -44,7 +43,7 @@ def result(
     return values
 
 
-def tables(values: dict[str, Any]) -> list[Table]:
+def tables(values: dict[str, Any]) -> list[TextTable]:
     """A table with one row for each result, then tables of instances and of time windows if there are any."""
     results = values["results"]
     same = {name for name in COMMON[:3] if len({row[name] for row in results}) == 1}
@@ -52,18 +51,17 @@ def tables(values: dict[str, Any]) -> list[Table]:
     options = [name for name, default in DEFAULTS.items() if any(row.get(name, default) != default for row in results)]
     tiers = [tier["name"] for tier in results[0].get("tiers", [])]
     for name in options:
-        table.add_column(name.replace("_", " "), no_wrap=True)
+        table.add_column(name.replace("_", " "))
     routed = "router" in results[0]
     if routed:
-        table.add_column("router", no_wrap=True)
+        table.add_column("router")
     has_bytes, has_gap = ("capacity_bytes" in results[0]), any("gap_to_belady" in row for row in results)
     columns = ["capacity", *(["GiB"] if has_bytes else []), "hit blocks", *(f"in {name}" for name in tiers)]
     columns += [f"{name} hit rate" for name in RATES.values()] + (["gap to belady"] if has_gap else [])
     columns += ["imbalance"] if routed else []
     timed = "ttft_s" in results[0]
     columns += ["TTFT p50", "p90", "p99", "TPOT p50", "requests/s"] if timed else []
-    for name in (*columns, "evictions", "early frees"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_columns((*columns, "evictions", "early frees"), right=True)
     for row in results:
         table.add_row(
             *(str(row[name]) for name in COMMON if name not in same), *(row.get(name, "") for name in options),
@@ -82,13 +80,7 @@ def tables(values: dict[str, Any]) -> list[Table]:
 
 def as_csv(results: Iterable[dict[str, Any]]) -> str:
     """A header, and one line for each result (or for each time window), with the keys of the JSON."""
-    rows = [flat for row in results for flat in _flat(row)]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text([flat for row in results for flat in _flat(row)])
 
 
 def write_per_request(simulations: list[Simulation], stream: BinaryIO) -> None:
@@ -108,24 +100,13 @@ def write_per_request(simulations: list[Simulation], stream: BinaryIO) -> None:
 
 def _title(values, same):
     row = values["results"][0]
-    phrases = {
-        "engine": f"engine {row['engine']}",
-        "mode": f"mode {row['mode']}",
-        "schedule": f"schedule {row['schedule']}",
-    }
-    return ", ".join(
-        [
-            "Hits of a prefix cache",
-            *(phrases[name] for name in COMMON[:3] if name in same),
-            f"blocks of {values['block_size']:,} tokens",
-        ]
-    )
+    phrases = [f"{name} {row[name]}" for name in COMMON[:3] if name in same]
+    return ", ".join(["Hits of a prefix cache", *phrases, f"blocks of {values['block_size']:,} tokens"])
 
 
 def _table(title, names):
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in names:
-        table.add_column(name, no_wrap=True)
+    table = TextTable(title)
+    table.add_columns(names)
     return table
 
 
@@ -137,8 +118,7 @@ def _latencies(row):
 def _instances(row):
     """A table of the load and the hits of each instance."""
     table = _table(f"{row['instances']} instances of {row['capacity']:,} blocks, {row['router']}", [])
-    for name in ("instance", "requests", "tokens", "blocks", "hit blocks", "block hit rate"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_columns(["instance", "requests", "tokens", "blocks", "hit blocks", "block hit rate"], right=True)
     for load in row["loads"]:
         table.add_row(
             *(f"{load[name]:,}" for name in ("instance", "requests", "tokens", "blocks", "hit_blocks")),
@@ -149,8 +129,7 @@ def _instances(row):
 
 def _windows(row):
     table = _table(f"{row['engine']}, {row['policy']}, {row['capacity']:,} blocks", [])
-    for name in ("from (s)", "requests", "blocks", *(f"{name} hit rate" for name in RATES.values())):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_columns(("from (s)", "requests", "blocks", *(f"{name} hit rate" for name in RATES.values())), right=True)
     for window in row["over_time"]:
         table.add_row(
             f"{window['start_ms'] / 1000:,.0f}", f"{window['requests']:,}", f"{window['blocks']:,}",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from rich.table import Table
-
+from .._base.tables import TextTable
 from ..cache.engines import DEFAULTS
 from ..cache.sweeps.cells import SETTINGS
 from ..cache.sweeps.table import SweepTable
@@ -17,18 +16,19 @@ MAX_REASONS = 5  # printed reasons of failed cells
 MAX_ROWS = 40  # a larger table is only written to the file
 
 
-def tables(sweep: SweepTable) -> list[Table]:
+def tables(sweep: SweepTable) -> list[TextTable]:
     """The table. Settings that all cells share are in the title; failed cells have no counts."""
     rows = sweep.rows
     own = [name for name in SETTINGS if len({row[name] for row in rows}) > 1 or name in ("policy", "capacity")]
     options = [name for name, default in DEFAULTS.items() if any(row[name] not in (None, default) for row in rows)]
     same = [name for name in ("trace", "engine", "mode", "schedule", "block_size") if name not in own]
     title = ", ".join(["Hits of prefix caches", *(_phrase(name, rows[0][name]) for name in same)])
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = TextTable(title)
     for name in (*own, *options):
-        table.add_column(name.replace("_", " "), justify="left" if name in TEXTS else "right", no_wrap=True)
-    for name in ("hit blocks", *(f"{rate} hit rate" for rate in RATES.values()), "evictions", "early frees"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name.replace("_", " "), right=name not in TEXTS)
+    table.add_columns(
+        ("hit blocks", *(f"{rate} hit rate" for rate in RATES.values()), "evictions", "early frees"), right=True
+    )
     for row in rows:
         table.add_row(
             *(str(row[name] or "") if name in TEXTS else _number(row[name]) for name in (*own, *options)),

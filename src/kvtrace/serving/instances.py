@@ -15,7 +15,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from ..cache.demand import BlockDemand, block_demand
-from ..cache.simulation import CHUNK, Setting, Simulation, SimulationDict, build
+from ..cache.simulation import Setting, Simulation, SimulationDict, advance_all, build
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
 from .routers import check_router
@@ -118,11 +118,7 @@ def simulate_instances(
     demand = demand or block_demand(trace, *setting.demand_options)
     engines = [build(setting, demand) for _ in range(instances)]
     run = Fleet(engines, make_router(trace, router, engines), trace.input_length + trace.output_length)
-    while run.done < len(demand):
-        before = run.done
-        run.advance(CHUNK)
-        if on_progress:
-            on_progress(run.done - before)
+    advance_all(run, len(demand), on_progress)
     hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines)
     run.close()
     return FleetSimulation(

@@ -14,7 +14,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from ..cache.demand import BlockDemand, block_demand
-from ..cache.simulation import Setting, build
+from ..cache.simulation import Setting, advance_all, build
 from ..cache.tiered import tiered
 from ..trace.trace import Trace
 from .instances import FleetDict, FleetSimulation, make_router
@@ -193,11 +193,7 @@ def simulate_serving(
         engines, make_router(trace, router, engines), trace.timestamp / 1000, trace.input_length, trace.output_length,
         demand.max_blocks, batch_limits, asdict(cost), prefetch,
     )  # fmt: skip
-    done = 0
-    while done < len(demand):
-        before, done = done, run.advance(CHUNK)
-        if on_progress:
-            on_progress(done - before)
+    advance_all(run, len(demand), on_progress, CHUNK)
     run.close()
     outcomes = run.outcomes
     hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, Unpack
 
 from .._base.errors import UsageError
 from ..analysis.capacities import log_spaced
@@ -13,7 +13,7 @@ from ..cache.demand import block_demand
 from ..cache.engines import non_default
 from ..cache.many_settings import optimum_of, settings_of, simulate_settings
 from ..cache.schedules import parse_schedule
-from ..cache.simulation import Setting, Simulation
+from ..cache.simulation import EngineOptions, Setting, Simulation
 from ..cache.tiered import simulate_tiers
 from ..trace.trace import Trace
 from .instances import simulate_instances
@@ -42,10 +42,6 @@ def simulate_all(
     engines: Iterable[str] = ("reference",),
     mode: str = "block",
     schedule: str = "serial",
-    capacity_counts: str = "total",
-    pool: str = "flat",
-    free_order: str = "prepend",
-    watermark: str = "off",
     tiers: Mapping[str, int] | None = None,
     inclusive: bool = False,
     instances: int | None = None,
@@ -56,6 +52,7 @@ def simulate_all(
     workers: int | None = None,
     on_start: Callable[[int], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
+    **engine_options: Unpack[EngineOptions],
 ) -> Simulations:
     """Simulate every engine with every policy at every capacity, behind every router.
 
@@ -64,7 +61,7 @@ def simulate_all(
         capacities: Blocks that a cache holds; the default is ten sizes, from the longest request to the working set.
         policies: Eviction policies of docs/cache/policies.md.
         engines: Engines of docs/cache/simulate.md.
-        mode: As in `simulate`; so are schedule, capacity_counts, pool, free_order and watermark.
+        mode, schedule, engine_options: As in `simulate`.
         tiers: Name -> capacity in blocks, the first tier first, in place of capacities.
         inclusive: A tier also holds the blocks of the tiers above it.
         instances: Instances of a serving engine behind a router, each with a cache of its own.
@@ -89,8 +86,7 @@ def simulate_all(
     """
     if (routers and not instances) or (tiers and (instances or cost)):
         raise UsageError("--router needs --instances. --tiers cannot be combined with --instances or --gpu.")
-    options = {"capacity_counts": capacity_counts, "pool": pool, "free_order": free_order, "watermark": watermark}
-    common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(options)}
+    common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options)}
     if tiers:
         settings = settings_of([1], policies, engines, **common)
         _expect(on_start, trace, len(settings) * (len(tiers) if inclusive else 1))

@@ -10,6 +10,7 @@ from .._base.errors import InputError
 from .._base.offsets import offsets_of
 from .._native import attach
 from ..trace.trace import Trace
+from ..trace.turns import previous_turn
 from .arrivals import Pace, stratified_sample
 from .bins import Bins
 from .model import COLUMNS, Model
@@ -66,13 +67,7 @@ def _values(trace, length):
 
 def _parents(trace):
     """Row -> row of the previous turn; None if the trace has no sessions."""
-    if trace.parent is not None or trace.session is None:
-        return trace.parent
-    parent = np.full(len(trace), -1, dtype=np.int64)
-    order = np.argsort(trace.session, kind="stable")
-    same = (np.diff(trace.session[order]) == 0) & (trace.session[order[1:]] >= 0)
-    parent[order[1:][same]] = order[:-1][same]
-    return parent
+    return previous_turn(trace.session) if trace.parent is None and trace.session is not None else trace.parent
 
 
 def _types(trace):

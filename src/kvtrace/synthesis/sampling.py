@@ -16,7 +16,7 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from .._base.offsets import offsets_of
-from .._native.ids import number_rows
+from .._native import ids, ragged
 from ..trace.columns import Columns
 from ..trace.trace import Trace
 from .draft import Draft
@@ -210,9 +210,9 @@ def joined(drafts: list[Draft]) -> Draft:
 
 def _merged(parts: list[Draft], model, knobs, rng) -> Columns:
     """Merge parallel streams by arrival time."""
-    rows, blocks = offsets_of([len(part) for part in parts]), offsets_of([_block_count(part) for part in parts])
+    rows, counts = offsets_of([len(part) for part in parts]), offsets_of([_block_count(part) for part in parts])
     sessions = offsets_of([int(part.session.max(initial=-1)) + 1 for part in parts])
-    if blocks[-1] >= 1 << 31:
+    if counts[-1] >= 1 << 31:
         raise UsageError("a sample of this size has more than 2^31 blocks. Try fewer requests.")
     merged = joined([
         Draft(
@@ -220,15 +220,16 @@ def _merged(parts: list[Draft], model, knobs, rng) -> Columns:
             np.where(part.session < 0, -1, part.session + session),
             np.where(part.parent < 0, -1, part.parent + row), part.extra,
         )
-        for part, first, session, row in zip(parts, blocks, sessions, rows, strict=False)
+        for part, first, session, row in zip(parts, counts, sessions, rows, strict=False)
     ])  # fmt: skip
     order = np.argsort(merged.arrival, kind="stable")
-    ids, _ = number_rows(merged.blocks, merged.offsets, order)
+    blocks, offsets = ragged.take(merged.blocks, merged.offsets, order)
+    ids.by_first_appearance(blocks, int(counts[-1]))
     place = np.empty_like(order)  # row of the streams -> row of the trace
     place[order] = np.arange(len(order))
     parent = np.where(merged.parent < 0, -1, place[merged.parent])[order]
     rows_in_order = Draft(
-        merged.arrival[order], offsets_of(merged.path_blocks[order]), ids, merged.tail[order],
+        merged.arrival[order], offsets, blocks, merged.tail[order],
         merged.output_length[order], merged.session[order], parent,
         {name: column[order] for name, column in merged.extra.items()},
     )  # fmt: skip
@@ -254,13 +255,13 @@ def _columns(model, drafts: Iterator[Draft], knobs) -> Iterator[Columns]:
 
 def _final(draft: Draft, model, knobs, first_ms, unit) -> Columns:
     times = (draft.arrival - first_ms) / knobs.speedup_ratio
-    offsets, ids, tokens = draft.offsets, draft.blocks, draft.input_length(model.block_size)
+    offsets, blocks, tokens = draft.offsets, draft.blocks, draft.input_length(model.block_size)
     if _tail(model) == "dropped":
-        offsets, ids = _without_tails(draft, model.block_size)
+        offsets, blocks = _without_tails(draft, model.block_size)
     has_sessions = bool((draft.session >= 0).any())
     return Columns(
         np.round(times / unit) * unit, tokens, knobs.outputs(draft.output_length),
-        ids.astype(np.int64, copy=False), offsets,
+        blocks.astype(np.int64, copy=False), offsets,
         session=draft.session if has_sessions else None, parent=draft.parent if has_sessions else None,
         extra=dict(draft.extra),
     )  # fmt: skip

@@ -5,7 +5,7 @@ Readers return Columns and writers take them. `block_size` and `tail` are passed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,17 @@ class Columns:
     def __len__(self) -> int:
         return len(self.timestamp)
 
+    def pieces(self) -> Iterator[tuple[slice, Columns]]:
+        """The rows piece by piece, each with its rows in the whole; a trace in memory is one piece.
+
+        Ids and parents are those of the whole trace. A lazy trace (`formats.lazy`) has many pieces.
+
+        >>> from kvtrace.trace.building import toy
+        >>> [(rows, piece.hash_ids.tolist()) for rows, piece in toy("0 1", "0 2").pieces()]
+        [(slice(0, 2, None), [0, 1, 0, 2])]
+        """
+        yield slice(0, len(self)), self
+
     def take(self, rows: np.ndarray) -> Columns:
         """The given rows, in the given order; parents are mapped to their new rows, -1 for missing ones."""
         rows = np.asarray(rows, dtype=np.int64)
@@ -85,6 +96,31 @@ def replace_columns(columns: Columns, **changed) -> Columns:
 def fields_of(columns: Columns) -> dict[str, Any]:
     """The columns by name."""
     return {name: getattr(columns, name) for name in Columns.__dataclass_fields__}
+
+
+def rows_of(columns: Columns, start: int, stop: int) -> Columns:
+    """Some consecutive rows; ids and parents stay unchanged.
+
+    >>> from kvtrace.trace.building import toy
+    >>> rows_of(toy("0 1", "0 2", "3"), 1, 3).hash_ids
+    array([0, 2, 3])
+    """
+    rows = slice(start, stop)
+    hash_ids, offsets = _cut(columns.hash_ids, columns.offsets, start, stop)
+    output_ids = output_offsets = None
+    if columns.output_ids is not None and columns.output_offsets is not None:
+        output_ids, output_offsets = _cut(columns.output_ids, columns.output_offsets, start, stop)
+    return Columns(
+        columns.timestamp[rows], columns.input_length[rows], columns.output_length[rows], hash_ids, offsets,
+        session=None if columns.session is None else columns.session[rows],
+        parent=None if columns.parent is None else columns.parent[rows],
+        extra={name: values[rows] for name, values in columns.extra.items()},
+        output_ids=output_ids, output_offsets=output_offsets,
+    )  # fmt: skip
+
+
+def _cut(values: np.ndarray, offsets: np.ndarray, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    return values[offsets[start] : offsets[stop]], offsets[start : stop + 1] - offsets[start]
 
 
 def _optional(values: ArrayLike | None) -> np.ndarray | None:

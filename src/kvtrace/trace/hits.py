@@ -12,6 +12,8 @@ from typing import TypedDict
 
 import numpy as np
 
+from .._base.offsets import joined
+from .._native import sharing
 from .columns import Columns
 from .trace import Trace
 
@@ -65,12 +67,7 @@ class Hits:
 
     def to_dict(self) -> HitsDict:
         """Counts and rates by name."""
-        return {
-            "requests": self.requests, "hit_blocks": self.hit_blocks, "blocks": self.blocks,
-            "hit_tokens": self.hit_tokens, "tokens": self.tokens, "request_hits": self.request_hits,
-            "requests_with_blocks": self.requests_with_blocks, "block_hit_rate": self.block_hit_rate,
-            "token_hit_rate": self.token_hit_rate, "request_hit_rate": self.request_hit_rate,
-        }  # fmt: skip
+        return {name: getattr(self, name) for name in HitsDict.__annotations__}  # type: ignore[return-value]
 
 
 def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = slice(None)) -> Hits:
@@ -121,7 +118,7 @@ def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> n
     """Hit blocks of each request without eviction: the leading run of blocks seen in earlier requests.
 
     Args:
-        trace: The trace, or the next piece of one.
+        trace: The trace, in memory or streamed, or the columns of its next piece.
         outputs: Blocks of earlier outputs are resident too, as they are in an engine.
         seen: For a piece of a trace: ids below this one were in earlier pieces.
 
@@ -132,17 +129,22 @@ def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> n
     >>> unlimited_hits(toy("0 1 2", "0 1 3", "0 1 3 4"))
     array([0, 2, 3])
     """
-    reached, hits = _greatest_before(trace, seen), np.empty(len(trace), dtype=np.int64)
-    by_prompts = trace.output_ids is not None and not outputs  # an output may have had a block before any prompt
-    first_row = _first_rows(trace) if by_prompts else None
-    for rows in _batches(trace.offsets):
-        ids, row = _references(trace, rows)
-        seen = ids <= reached[row] if first_row is None else first_row[ids] < row
-        hits[rows] = _leading_run(seen, trace.offsets[rows.start : rows.stop + 1] - trace.offsets[rows.start])
+    hits, unseen = np.empty(len(trace), dtype=np.int64), np.ones(max(_reach(trace), seen), dtype=bool)
+    unseen[:seen] = False
+    for where, piece in trace.pieces():
+        for rows in _batches(piece.offsets):
+            hits[where][rows] = _batch_hits(piece, rows, unseen, outputs)
     return hits
 
 
-def _batches(offsets) -> Iterator[slice]:
+def _reach(trace: Columns) -> int:
+    """The ids of a trace are below this number."""
+    if isinstance(trace, Trace):
+        return trace.distinct
+    return 1 + max(int(ids.max(initial=-1)) for ids in (trace.hash_ids, trace.output_ids) if ids is not None)
+
+
+def _batches(offsets: np.ndarray) -> Iterator[slice]:
     """All rows in batches of about REFERENCES block references, to bound the memory."""
     start, rows = 0, len(offsets) - 1
     while start < rows:
@@ -151,46 +153,16 @@ def _batches(offsets) -> Iterator[slice]:
         start = max(stop, start + 1)
 
 
-def _references(trace, rows):
-    """The ids in the prompts of some rows, and the row of each."""
-    ids = trace.hash_ids[trace.offsets[rows.start] : trace.offsets[rows.stop]]
-    return ids, np.repeat(np.arange(rows.start, rows.stop), np.diff(trace.offsets[rows.start : rows.stop + 1]))
+def _batch_hits(trace: Columns, rows: slice, unseen: np.ndarray, outputs: bool) -> np.ndarray:
+    blocks, offsets = _rows_of(trace.hash_ids, trace.offsets, rows)
+    prompts = np.diff(offsets)
+    if outputs and trace.output_ids is not None and trace.output_offsets is not None:
+        output_blocks, output_offsets = _rows_of(trace.output_ids, trace.output_offsets, rows)
+        blocks = joined((blocks, prompts), (output_blocks, np.diff(output_offsets)))
+        offsets = offsets + output_offsets
+    return sharing.leading_hits(blocks, offsets, prompts, unseen, outputs)
 
 
-def _first_rows(trace):
-    """The first row whose prompt has each block."""
-    first_row = np.full(trace.distinct, len(trace), dtype=np.int64)
-    for rows in reversed(list(_batches(trace.offsets))):
-        ids, row = _references(trace, rows)
-        first_row[ids[::-1]] = row[::-1]  # reversed, so that the earliest row is written last
-    return first_row
-
-
-def _greatest_before(trace, seen):
-    """The greatest id in the prompts and outputs of all earlier rows: ids up to it have been seen."""
-    greatest = _row_max(trace.hash_ids, trace.offsets)
-    if trace.output_ids is not None:
-        greatest = np.maximum(greatest, _row_max(trace.output_ids, trace.output_offsets))
-    before = np.full(len(trace), seen - 1, dtype=np.int64)
-    if len(trace) > 1:
-        before[1:] = np.maximum(np.maximum.accumulate(greatest)[:-1], seen - 1)
-    return before
-
-
-def _row_max(ids, offsets):
-    greatest = np.full(len(offsets) - 1, -1, dtype=np.int64)
-    filled = np.diff(offsets) > 0
-    if filled.any():
-        greatest[filled] = np.maximum.reduceat(ids, offsets[:-1][filled])
-    return greatest
-
-
-def _leading_run(seen, offsets):
-    """The number of leading True values of each row."""
-    blocks = np.diff(offsets)
-    misses = np.flatnonzero(~seen)
-    if not misses.size:
-        return blocks
-    first = np.searchsorted(misses, offsets[:-1])  # the first miss at or after each row's start
-    at = np.where(first < len(misses), misses[np.minimum(first, len(misses) - 1)], len(seen))
-    return np.minimum(at - offsets[:-1], blocks)
+def _rows_of(ids: np.ndarray, offsets: np.ndarray, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+    start, stop = offsets[rows.start], offsets[rows.stop]
+    return ids[start:stop], offsets[rows.start : rows.stop + 1] - start

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from .._base.offsets import offsets_of
+from .._base.offsets import in_first, joined, offsets_of
 from .._native import ids
 from .columns import Columns
 from .invariants import BrokenRule
@@ -41,13 +41,11 @@ class _Walk:
         self.is_output = np.zeros(len(self.ids), dtype=bool)
         if columns.output_ids is not None and columns.output_offsets is not None:
             output = np.diff(columns.output_offsets)
-            row = np.repeat(np.arange(len(columns)), output)
-            order = np.argsort(np.concatenate([2 * self.row, 2 * row + 1]), kind="stable")
             full = np.maximum(columns.input_length // block_size, 0) if block_size else prompt
-            self.ids = np.concatenate([self.ids, columns.output_ids])[order]
-            self.place = np.concatenate([self.place, _counting(output) + full[row]])[order]
-            self.is_output = np.repeat([False, True], [len(self.row), len(row)])[order]
-            self.row = np.concatenate([self.row, row])[order]
+            self.ids = joined((self.ids, prompt), (columns.output_ids, output))
+            self.place = joined((self.place, prompt), (_counting(output) + np.repeat(full, output), output))
+            self.is_output = ~in_first(prompt, output)
+            self.row = np.repeat(np.arange(len(columns)), prompt + output)
         self.starts = offsets_of(prompt + output)
         self.number, self.distinct = ids.renumber(self.ids)
 

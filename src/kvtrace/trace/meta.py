@@ -17,23 +17,13 @@ class LogSection(TypedDict, total=False):
     arrivals: dict[str, Any]  # the arrival model of a log without times
 
 
-class CostSection(TypedDict, total=False):
-    """One row of `release.costs`: the hits after a step; a sample states the rate alone."""
-
-    step: str
-    hit_blocks: int
-    blocks: int
-    block_hit_rate: float
-
-
 class ReleaseSection(TypedDict):
-    """`release`: the settings of the release profile, and what its steps cost. Maker: privacy/account.py."""
+    """`release`: the settings of the release profile. Maker: privacy/account.py."""
 
     settings: Mapping[str, Any]
     k_counted: NotRequired[str | None]  # the kind of contributors
     sampled: bool
     tenants_isolated: NotRequired[bool]
-    costs: NotRequired[list[CostSection]]
 
 
 class Claims(TypedDict):
@@ -63,7 +53,7 @@ class Meta(TypedDict, total=False):
     prefixes: str  # only if the log has lengths but no prompts: shared prefixes are unknown
     profile: str  # of Claims
     release: ReleaseSection  # of Claims
-    counts: dict[str, Any]  # the rows of the whole log
+    counts: dict[str, int]  # the rows of the whole log, to two digits
     figures: Mapping[str, Any]  # of the whole trace
     converted: ConvertedSection
     synthetic: dict[str, Any]  # the model and the options of a synthetic trace

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._base.offsets import in_first, joined
 from .columns import Columns, replace_columns
 from .invariants import require_offsets
 
@@ -67,14 +68,15 @@ def renumber(columns: Columns) -> bool:
     """Renumber the ids by first appearance, each row's prompt before its output; True if any changed."""
     from .._native import ids
 
-    if columns.output_ids is None:
+    if columns.output_ids is None or columns.output_offsets is None:
         if ids.is_numbered(columns.hash_ids):
             return False  # without a second array of all ids
         columns.hash_ids = ids.renumber(columns.hash_ids)[0]
         return True
-    prompts, before = len(columns.hash_ids), np.concatenate([columns.hash_ids, columns.output_ids])
-    numbers = ids.renumber(before)[0].astype(np.int32)
-    columns.hash_ids, columns.output_ids = ids.number_rows(
-        numbers[:prompts], columns.offsets, np.arange(len(columns)), numbers[prompts:], columns.output_offsets
-    )
-    return not np.array_equal(before, np.concatenate([columns.hash_ids, columns.output_ids]))
+    prompts, outputs = np.diff(columns.offsets), np.diff(columns.output_offsets)
+    blocks = joined((columns.hash_ids, prompts), (columns.output_ids, outputs))
+    if ids.is_numbered(blocks):
+        return False
+    numbered, in_prompt = ids.renumber(blocks)[0], in_first(prompts, outputs)
+    columns.hash_ids, columns.output_ids = numbered[in_prompt], numbered[~in_prompt]
+    return True

@@ -5,8 +5,8 @@ A Trace verifies its invariants when it is made, and all other code relies on th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from .._base.errors import InputError, UsageError
 from .columns import TAILS, Columns, fields_of, replace_columns
 from .invariants import require_offsets, require_rows
 from .normalise import Fixes, by_first_appearance, normalise, renumber
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 
 class Trace(Columns):
@@ -40,26 +37,21 @@ class Trace(Columns):
     fixes: Fixes
 
     def __init__(
-        self,
-        timestamp: ArrayLike,
-        input_length: ArrayLike,
-        output_length: ArrayLike,
-        hash_ids: ArrayLike,
-        offsets: ArrayLike,
-        session: ArrayLike | None = None,
-        parent: ArrayLike | None = None,
-        extra: Mapping[str, ArrayLike] | None = None,
-        output_ids: ArrayLike | None = None,
-        output_offsets: ArrayLike | None = None,
-        *,
-        block_size: int,
-        tail: str = "kept",
-        meta: Mapping[str, Any] | None = None,
+        self, *columns: Any, block_size: int, tail: str = "kept", meta: Mapping[str, Any] | None = None, **named: Any
     ) -> None:
-        super().__init__(
-            timestamp, input_length, output_length, hash_ids, offsets, session, parent, extra, output_ids,
-            output_offsets,
-        )  # fmt: skip
+        """Verify columns, which are given as to `Columns`: from `timestamp` to `output_offsets`.
+
+        Args:
+            columns, named: The arguments of `Columns`.
+            block_size: Tokens per block.
+            tail: What the last, partial block of a prompt is; one of TAILS.
+            meta: The origin of the trace: the values of its sidecar.
+
+        Raises:
+            InputError: A row breaks an invariant.
+            UsageError: The block size or the tail is not valid.
+        """
+        super().__init__(*columns, **named)
         self.block_size, self.tail = _block_size(block_size), tail
         self.meta, self.fixes = dict(meta or {}), Fixes()
         if tail not in TAILS:
@@ -126,19 +118,6 @@ class Trace(Columns):
         4
         """
         return self.distinct if self.output_ids is None else int((np.bincount(self.hash_ids) > 0).sum())
-
-    # -- piece by piece ------------------------------------------------------------------------------------------
-
-    def pieces(self) -> Iterator[tuple[slice, Columns]]:
-        """The rows piece by piece, each with its rows in the whole; a trace in memory is one piece.
-
-        Ids and parents are those of the whole trace. A lazy trace (`formats.lazy`) has many pieces.
-
-        >>> from kvtrace.trace.building import toy
-        >>> [(rows, piece.hash_ids.tolist()) for rows, piece in toy("0 1", "0 2").pieces()]
-        [(slice(0, 2, None), [0, 1, 0, 2])]
-        """
-        yield slice(0, len(self)), self
 
     @property
     def first_blocks(self) -> np.ndarray:

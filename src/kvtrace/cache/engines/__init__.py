@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from typing import Any
 
 from ..._base.errors import UsageError
 
@@ -51,13 +53,15 @@ def find(name: str) -> Row:
     return ENGINES[name]
 
 
-def non_default(options: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    """The engine options that differ from their defaults, for a Setting.
+def non_default(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The engine options that differ from their defaults, for a Setting; TypeError for one that no engine has.
 
     >>> non_default({"pool": "leaf-first", "watermark": "off"})
     (('pool', 'leaf-first'),)
     """
-    return tuple((name, value) for name, value in options.items() if value != DEFAULTS[name])
+    if unknown := options.keys() - DEFAULTS.keys():
+        raise TypeError(f"unexpected argument {min(unknown)!r}; engine options are {', '.join(DEFAULTS)}")
+    return tuple((name, options[name]) for name, default in DEFAULTS.items() if options.get(name, default) != default)
 
 
 def build(name: str, demand, context, policy: str, **options: str):

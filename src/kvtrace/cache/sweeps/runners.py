@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from threading import Event
 
 from ... import __version__
 from ..._base.errors import UsageError
 from ..._base.ray_cluster import connected, ordered
+from ..._base.workers import stoppable_threads
 from ...trace.trace import Trace
 from ..demand import BlockDemand, block_demand
 from .cells import Row, row_of
@@ -28,29 +28,16 @@ RETRIES = 3  # of a Ray task that lost its worker
 
 def local(work: Work, threads: int, on_progress: Callable[[int], None] | None = None) -> Done:
     """(number, row) of each finished cell, run in threads; at most one trace per thread and two more are in memory."""
-    stopped = Event()
-
-    def served(requests: int) -> None:
-        if stopped.is_set():
-            raise InterruptedError
-        if on_progress is not None:
-            on_progress(requests)
-
     running: set[Future] = set()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for number, cell, trace, demand in _prepared(work):
-                while len(running) > threads:  # one cell is queued, so that no thread idles
-                    ended, running = wait(running, return_when=FIRST_COMPLETED)
-                    yield from (one.result() for one in ended)
-                running.add(pool.submit(_numbered, number, cell, trace, demand, served))
-            while running:
+    with stoppable_threads(threads, on_progress) as (pool, served):
+        for number, cell, trace, demand in _prepared(work):
+            while len(running) > threads:  # one cell is queued, so that no thread idles
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (one.result() for one in ended)
-        except BaseException:
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+            running.add(pool.submit(_numbered, number, cell, trace, demand, served))
+        while running:
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            yield from (one.result() for one in ended)
 
 
 def _prepared(work: Work) -> Iterator[tuple[int, Cell, Trace, BlockDemand]]:

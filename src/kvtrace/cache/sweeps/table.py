@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from ..._base.errors import UsageError
 from ..._base.files import SUFFIXES, is_std
 from ..._base.output_files import write_atomically
+from ..._base.tables import csv_text
 from ...formats import writing
 from .cells import COLUMNS, ENGINE_OPTIONS, SETTINGS, Row
 
@@ -62,11 +62,7 @@ def check_output(path: str | Path) -> str:
 
 
 def _csv(rows) -> bytes:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
+    return csv_text(rows, COLUMNS).encode()
 
 
 def _json(rows) -> bytes:

@@ -27,8 +27,7 @@ def read(row: dict) -> Record:
     >>> [message["role"] for message in read(row).messages]
     ['system', 'user']
     """
-    requests, responses = pairs.split(row)
-    record = fields.common(pairs.places(requests, responses), *pairs.time_of(requests, responses))
+    requests, responses, record = pairs.opened(row)
     record.type = None if row.get("type") == "message" else record.type  # the type of every response
     record.tools = record.tools and [_tool(tool) for tool in record.tools]
     _put_user(record, requests)

@@ -21,8 +21,7 @@ def read(row: dict) -> Record:
     >>> read(row).output_length
     7
     """
-    requests, responses = pairs.split(row)
-    record = fields.common(pairs.places(requests, responses), *pairs.time_of(requests, responses))
+    requests, responses, record = pairs.opened(row)
     _put_prompt(record, requests)
     _put_usage(record, pairs.usage(responses))
     _put_answer(record, responses)

@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from .fields import Places, find
+from .fields import Places, common, find
+from .record import Record
 
 
 def split(row: dict) -> tuple[Places, Places]:
@@ -22,6 +23,12 @@ def split(row: dict) -> tuple[Places, Places]:
     request = _inside(row, "request") or _inside(row, "body")
     response = _inside(row, "response")
     return [("", row), *request], [("", row), *response]
+
+
+def opened(row: dict) -> tuple[Places, Places, Record]:
+    """The places of `split`, and a Record with the time, the names and the counts that all APIs have."""
+    requests, responses = split(row)
+    return requests, responses, common(places(requests, responses), *time_of(requests, responses))
 
 
 def places(requests: Places, responses: Places) -> Places:

@@ -18,8 +18,7 @@ def read(row: dict) -> Record:
     >>> read({"timestamp": 0, "prompt_token_ids": [1, 2, 3], "token_ids": [4]}).token_ids
     array('I', [1, 2, 3])
     """
-    requests, responses = pairs.split(row)
-    record = fields.common(pairs.places(requests, responses), *pairs.time_of(requests, responses))
+    requests, responses, record = pairs.opened(row)
     _put_media(record, requests)
     mapped, path = fields.find(requests[:1], "input")  # a field map puts the prompt there
     fields.put_prompt(record, *((mapped, path) if mapped is not None else _prompt_ids(requests, responses)))

@@ -15,10 +15,13 @@ from ..contributors import Contributors
 from . import (
     anonymity,
     block_size,
+    canonical,
+    card,
     chains,
     earlier_release,
     fields,
     gaps,
+    hidden_text,
     k_sharing,
     lengths,
     not_protected,
@@ -37,6 +40,7 @@ from .finding import Audit, Finding
 __all__ = ["CHECKS", "Audit", "Evidence", "Finding", "audit", "audit_memory"]
 
 CHECKS: dict[str, Callable[[Evidence], Finding]] = {  # name -> check, in the order of the report
+    "canonical": canonical.check,
     "fields": fields.check,
     "numbering": numbering.check,
     "gaps": gaps.check,
@@ -48,6 +52,7 @@ CHECKS: dict[str, Callable[[Evidence], Finding]] = {  # name -> check, in the or
     "times": times.check,
     "session_links": session_links.check,
     "lengths": lengths.check,
+    "hidden_text": hidden_text.check,
     "earlier_release": earlier_release.check,
     "sidecar": sidecar.check,
     "volume": volume.check,
@@ -96,5 +101,21 @@ def audit(
         path, against=against, users=users, profile=profile, block_size=block_size, format=format, sidecar=sidecar,
         contributors=contributors, memory=memory,
     )  # fmt: skip
+    result = _result(evidence)
+    return card.with_card(result, evidence, lambda: _as_declared(result, evidence))
+
+
+def _result(evidence: Evidence) -> Audit:
     findings = [replace(check(evidence), name=name) for name, check in CHECKS.items()]
     return Audit(evidence.profile, evidence.declared, findings)
+
+
+def _as_declared(result: Audit, evidence: Evidence) -> Audit:
+    """The audit against the profile that the trace declares; the card states that one."""
+    if evidence.declared in (None, evidence.profile):
+        return result
+    other, evidence.profile = evidence.profile, evidence.declared
+    try:
+        return _result(evidence)
+    finally:
+        evidence.profile = other

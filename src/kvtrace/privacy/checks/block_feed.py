@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..._base.offsets import offsets_of
+from ...trace.columns import Columns
 from .blocks import RequestBlocks
 from .id_numbers import IdNumbers
-from .source import IdPiece
 
 
-def number_ids(piece: IdPiece, numbers: IdNumbers) -> None:
+def number_ids(piece: Columns, numbers: IdNumbers) -> None:
     """Number the ids of some rows, each row's prompt before its output."""
     if piece.output_ids is None or piece.output_offsets is None:
         numbers.see(piece.hash_ids)
@@ -26,7 +26,7 @@ def _places(offsets, shifts):
     return np.arange(offsets[-1]) + np.repeat(shifts, np.diff(offsets))
 
 
-def blocks_of(piece: IdPiece, requests: np.ndarray, numbers: IdNumbers) -> RequestBlocks:
+def blocks_of(piece: Columns, requests: np.ndarray, numbers: IdNumbers) -> RequestBlocks:
     """The blocks of the rows that are requests (row -> request, -1 = none)."""
     outputs = None if piece.output_ids is None else numbers.of(piece.output_ids)
     whole = RequestBlocks(requests, numbers.of(piece.hash_ids), piece.offsets, outputs, piece.output_offsets)

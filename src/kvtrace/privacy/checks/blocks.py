@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...trace.columns import Columns
+
 
 @dataclass(eq=False)
 class AuditedRequests:
@@ -44,6 +46,14 @@ class RequestBlocks:
     offsets: np.ndarray
     output_numbers: np.ndarray | None = None
     output_offsets: np.ndarray | None = None
+
+    def columns(self) -> Columns:
+        """The numbers as the ids of Columns, whose other columns are empty."""
+        nothing = np.empty(0, dtype=np.int64)
+        return Columns(
+            nothing, nothing, nothing, self.numbers, self.offsets,
+            output_ids=self.output_numbers, output_offsets=self.output_offsets,
+        )  # fmt: skip
 
     def segments(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """(numbers, offsets) of the prompts, and of the outputs if they have blocks."""

@@ -15,6 +15,8 @@ from ..._base.memory import give_back
 from ...formats import format_table, reading, writing
 from ...formats.block_size import settle
 from ...formats.dataset import CARD
+from ...formats.open_pieces import names_dataset, open_pieces
+from ...formats.opened import MetadataText, parse_text
 from ...formats.sidecar import Sidecar, load, sidecar_path
 from ...trace.columns import Columns
 from ...trace.invariants import likely_tail, rows_that_break
@@ -28,8 +30,6 @@ from .blocks import AuditedRequests
 from .bound import AuditMemory
 from .evidence import Evidence
 from .id_numbers import IdNumbers
-from .source import MetadataText, parse_text
-from .source_reader import is_dataset, read
 
 SHARED = ("timestamp", "input_length", "output_length", "session", "parent")
 
@@ -44,7 +44,10 @@ def collect_evidence(
     requested = None if profile is None else profiles.profile(profile)
     limit = AuditMemory.of(path, memory, profile=profile, users=users is not None, against=against)
     numbers = IdNumbers(max_ids=None if limit is None else limit.max_ids)
-    evidence = Evidence(read(path, format, lambda piece: number_ids(piece, numbers)), numbers)
+    opened = open_pieces(path, format=format)
+    for _, columns in opened.pieces():
+        number_ids(columns, numbers)
+    evidence = Evidence(opened, numbers)
     if limit:
         limit.require(numbers)
     if not len(evidence.columns):
@@ -92,13 +95,16 @@ def _describes(sidecar, columns) -> bool:
 
 
 def _text(path) -> bytes | None:
-    with suppress(OSError):
+    try:
         return Path(path).read_bytes()
-    return None
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return b""  # it exists and cannot be read: no sidecar, and no card of ours
 
 
 def _card(path) -> str | None:
-    if is_dataset(path):
+    if names_dataset(path):
         text = _text(os.path.join(path, CARD))
     else:
         text = _text(writing.card_path(path)) if is_regular(path) else None

@@ -16,7 +16,6 @@ from .evidence import Evidence
 from .finding import Finding, failed, not_checked, passed
 from .id_numbers import IdNumbers
 from .row_hashes import hash_rows
-from .source import IdPiece
 
 MAX_MATCHING = 0.05  # share of matching rows beyond chance above which the check fails
 SIGMAS = 10.0  # ... and the matches must exceed chance by this many of its standard deviations
@@ -112,7 +111,7 @@ def _lists_of(evidence) -> np.ndarray:
     numbers, hashes = IdNumbers(), [np.empty(0, dtype=np.uint64)]
 
     def take(blocks):
-        number_ids(IdPiece(0, blocks.numbers, blocks.offsets, blocks.output_numbers, blocks.output_offsets), numbers)
+        number_ids(blocks.columns(), numbers)
         hashes.append(lists(numbers.of(blocks.numbers), blocks.offsets))
 
     evidence.feed_in_time(take)

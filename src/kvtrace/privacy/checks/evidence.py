@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..._base.errors import InputError
+from ...formats.opened import MetadataText, OpenTrace
 from ...formats.read_result import ReadResult
 from ...formats.sidecar import Sidecar
 from ...trace.columns import Columns
@@ -23,8 +24,8 @@ from .block_feed import blocks_of, join_in_order, take_rows
 from .block_sums import BlockSums
 from .blocks import AuditedRequests, RequestBlocks
 from .id_numbers import IdNumbers
-from .source import IdPiece, MetadataText, ReleaseSource
 
+SIDECARS = ("the sidecar", "metadata kvtrace")
 REFERENCES = 1 << 20  # block references that are sorted by time at once
 
 
@@ -32,7 +33,7 @@ REFERENCES = 1 << 20  # block references that are sorted by time at once
 class Evidence:
     """The input of all checks; `collect_evidence` makes it."""
 
-    source: ReleaseSource
+    source: OpenTrace
     numbers: IdNumbers  # of the file's ids
     texts: list[MetadataText] = field(default_factory=list)  # sidecars and the file's other metadata
     card: str | None = None
@@ -49,7 +50,7 @@ class Evidence:
     @property
     def read_result(self) -> ReadResult:
         """The reader's result: columns, lines, broken links."""
-        return self.source.read_result
+        return self.source.result
 
     @property
     def fields(self) -> dict[str, np.ndarray]:
@@ -59,12 +60,18 @@ class Evidence:
     @property
     def columns(self) -> Columns:
         """The columns over the rows of the file."""
-        return self.source.read_result.columns
+        return self.source.result.columns
 
     @property
     def meta(self) -> dict[str, Any]:
         """The optional values of the sidecar."""
         return {} if self.sidecar is None else self.sidecar.meta
+
+    @property
+    def texts_of_sidecar(self) -> dict[str, Any]:
+        """All values of the first sidecar, as its text states them; empty if there is none."""
+        values = next((text.values for text in self.texts if text.where in SIDECARS), None)
+        return values if isinstance(values, dict) else {}
 
     @property
     def release(self) -> dict[str, Any]:
@@ -92,13 +99,10 @@ class Evidence:
         request_of_row = np.full(len(self.columns), -1, dtype=np.int32)  # row of the file -> request
         request_of_row[requests.rows] = np.arange(len(requests))
 
-        def pass_on(piece: IdPiece):
-            piece_requests = request_of_row[piece.row : piece.row + len(piece)]
-            if len(piece_requests) < len(piece):
+        for rows, columns in self.source.pieces():
+            if rows.stop > len(request_of_row):
                 raise InputError("the file grew during the audit. Audit it again when it is complete.")
-            take(blocks_of(piece, piece_requests, self.numbers))
-
-        self.source.feed(pass_on)
+            take(blocks_of(columns, request_of_row[rows], self.numbers))
 
     def feed_in_time(self, take: Callable[[RequestBlocks], None]) -> None:
         """As `feed`, in time order. If the file has another order, it is read again for each REFERENCES blocks."""

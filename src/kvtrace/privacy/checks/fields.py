@@ -1,21 +1,30 @@
-"""fields: only the fields of a trace, only words from a closed list, and nothing that identifies anybody."""
+"""fields: only the fields of the format, only words from a closed list, only numbers that the field can have."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from ..allowed_fields import TYPES
+from ..allowed_fields import EXTRA, MAX_TURN, TYPES
 from .evidence import Evidence
-from .finding import Finding, failed, passed, warned
+from .finding import Finding, failed, passed
 from .marks import IDENTIFIER, is_epoch, kinds, shown
 
-ALLOWED = ("timestamp", "input_length", "output_length", "hash_ids", "output_hash_ids", "session_id", "chat_id",
-           "parent_chat_id", "type", "turn", "session", "parent")  # fmt: skip
+NEEDED = ("timestamp", "input_length", "output_length", "hash_ids", "output_hash_ids")
+ALLOWED = {  # format -> its fields; all others are unknown, whatever their values
+    "mooncake": (*NEEDED, *EXTRA, "session_id"),
+    "bailian": (*NEEDED, *EXTRA, "chat_id", "parent_chat_id"),
+    "parquet": (*NEEDED, *EXTRA, "session", "parent"),
+}
+NUMBERED = ("session_id", "session", "chat_id", "parent_chat_id", "parent", "turn")  # fields of whole numbers
+LENGTHS = ("input_length", "output_length")
+MAX_LENGTH = 100_000_000  # a larger number could be an identifier
+MAX_MS = 10 * 366 * 86_400_000  # ten years
 REMEDY = "Remove the field, or make the trace with `kvtrace anonymize --profile standard`."
-UNKNOWN = "unknown field of numbers"
+UNKNOWN = "unknown field"
 
 
 def check(evidence: Evidence) -> Finding:
@@ -29,6 +38,10 @@ def check(evidence: Evidence) -> Finding:
         {"field": shown(name), "kind": "list or object", "count": int(count), "first_line": None}
         for name, count in evidence.read_result.nested.items()
     ]
+    marks += [
+        {"field": shown(name), "kind": UNKNOWN, "count": int(count), "first_line": None}
+        for name, count in evidence.source.unknown_columns.items()
+    ]
     if unread := evidence.source.unread:
         marks.append({"field": "", "kind": "unreadable row", "count": len(unread), "first_line": unread[0].line})
     figure: dict[str, Any] = {"fields": len(evidence.fields) + 1, "marks": marks}
@@ -36,9 +49,8 @@ def check(evidence: Evidence) -> Finding:
         return passed(
             figure, f"all {len(evidence.fields) + 1:,} fields belong to a trace, and the only text is request types."
         )
-    bad = [mark for mark in marks if mark["kind"] != UNKNOWN]
-    sentence = "; ".join(map(_description, (bad or marks)[:4])) + (f"; and {len(bad) - 4} more" if len(bad) > 4 else "")
-    return failed(figure, f"{sentence}.", REMEDY) if bad else warned(figure, f"{sentence}.", REMEDY)
+    listed = "; ".join(map(_description, marks[:4])) + (f"; and {len(marks) - 4} more" if len(marks) > 4 else "")
+    return failed(figure, f"{listed}.", REMEDY)
 
 
 def _description(mark) -> str:
@@ -47,7 +59,7 @@ def _description(mark) -> str:
     return f"{name}{mark['kind']} in {mark['count']:,} row{'' if mark['count'] == 1 else 's'}{where}"
 
 
-def _marks(evidence, name, values):
+def _marks(evidence: Evidence, name: str, values: np.ndarray) -> Iterator[tuple[str, int, int]]:
     """(kind, rows, first line) of each kind of forbidden value in a field."""
     rows: dict[str, np.ndarray] = {}  # kind -> whether a row has it
     if values.dtype == object:
@@ -65,9 +77,10 @@ def _marks(evidence, name, values):
         epoch = numeric & np.array([is_epoch(number) for number in numbers.tolist()])
         rows["epoch time"] = rows.get("epoch time", False) | epoch
         rows["number large enough to be an identifier"] = numeric & (np.abs(numbers) >= IDENTIFIER) & ~epoch
-    if name not in ALLOWED and not rows:
-        has_value = np.array([value is not None for value in values.tolist()]) if values.dtype == object else numeric
-        rows[UNKNOWN] = has_value
+    for kind, has_kind in _impossible(evidence, name, values):
+        rows[kind] = has_kind
+    if name not in ALLOWED[evidence.read_result.format] and not any(marked.any() for marked in rows.values()):
+        rows[UNKNOWN] = np.ones(len(values), dtype=bool)
     for kind in kinds(name):
         rows[f"field name that looks like: {kind}"] = np.ones(len(values), dtype=bool)
     for kind, has_kind in rows.items():
@@ -75,8 +88,35 @@ def _marks(evidence, name, values):
             yield kind, int(has_kind.sum()), evidence.line(int(np.argmax(has_kind)))
 
 
+def _impossible(evidence: Evidence, name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """(kind, rows) of numbers that the field cannot have."""
+    listed = values.tolist() if values.dtype == object else []
+    if name in NUMBERED:
+        greatest = MAX_TURN if name == "turn" else len(values) - 1
+        if values.dtype.kind in "iu":
+            yield "number that the field cannot have", (values > greatest) | (values < -1)
+            return
+        if values.dtype != object:
+            yield "number that is not whole", np.ones(len(values), dtype=bool)
+            return
+        yield "number that is not whole", _mask(value is not None and type(value) is not int for value in listed)
+        yield "number that the field cannot have", _mask(type(v) is int and not -1 <= v <= greatest for v in listed)
+    elif name == "type" and values.dtype != object:
+        yield "value that is not a word", np.ones(len(values), dtype=bool)
+    elif name == "type":
+        yield "value that is not a word", _mask(value is not None and type(value) is not str for value in listed)
+    elif name in LENGTHS:
+        yield "number too large to be a length", values > MAX_LENGTH
+    elif name == "timestamp" and np.isfinite(values).all():
+        yield "time more than ten years after the first", values - values.min() > MAX_MS
+
+
 def _kind(name, text) -> str | None:
     """The kind of a forbidden text; None for a request type."""
     if name == "type" and text in TYPES:
         return None
     return next(iter(kinds(text)), "text")
+
+
+def _mask(marked) -> np.ndarray:
+    return np.fromiter(marked, dtype=bool)

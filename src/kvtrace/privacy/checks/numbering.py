@@ -20,5 +20,6 @@ def check(evidence: Evidence) -> Finding:
         inversions = f"; a small public dictionary inverts {sum(by.values()):,} of them" if by else ""
         return failed(figure, f"{len(raw):,} of {distinct:,} ids are raw digests{inversions}.", REMEDY)
     if not numbers.in_order:
-        return warned(figure, "ids are not numbered in the order of their first appearance.", REMEDY)
+        sentence = "ids are not numbered in the order of their first appearance: their order can hide text."
+        return failed(figure, sentence, REMEDY) if evidence.profile.coarsens else warned(figure, sentence, REMEDY)
     return passed(figure, f"{distinct:,} ids are numbered in the order of their first appearance.")

@@ -1,40 +1,38 @@
-"""sidecar: the files beside a trace name no key, machine, place or person."""
+"""sidecar: the files beside a trace state known names with known values, which are true, and nothing else."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from typing import Any
 
+from ...formats.opened import MetadataText
+from ...formats.rewriting import same_text
+from ..forms import Place, faults, fit
+from ..sidecar_forms import SIDECAR
 from .evidence import Evidence
 from .finding import Finding, failed, passed, warned
 from .marks import kinds, shown
+from .stated import wrong_numbers
 
-FORBIDDEN = re.compile(
-    r"(?i)(?:^|[_.-])(?:key|secret|(?:access|auth|api|bearer|refresh)[_-]?token|token(?![_-]hit)|password|passwd|passphrase|credential|credentials|apikey|auth|authorization|bearer|host|"
-    r"hostname|machine|node|user|username|users|login|account|owner|path|paths|file|files|filename|dir|directory|folder|"
-    r"home|cwd|email|mail|ip|address|url|uri|env|environ|argv|command|pid)(?:$|[_.-])"
-)
-DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-MODEL = re.compile(r"[\w.-]+/[\w.-]+\Z")
-PUBLIC = re.compile(  # addresses of licences, papers and public code in a card
-    r"https?://(?:www\.)?(?:creativecommons\.org|opensource\.org|spdx\.org|choosealicense\.com|doi\.org|arxiv\.org|"
-    r"github\.com|huggingface\.co|pypi\.org|apache\.org)(?:/[\w./#-]*)?"
-)
-REMEDY = "Remove it before publication; no reader of the trace needs it."
+OURS = ("the sidecar", "metadata kvtrace")
+REMEDY = "Publish the trace again with `kvtrace release`, which writes known names and values only."
 
 
 def check(evidence: Evidence) -> Finding:
-    """Check all names and values of the sidecar, of other metadata, and of the card; also look for unknown files."""
+    """Compare each piece of metadata with the forms of a sidecar, and its numbers with the rows."""
     faulty = [text for text in evidence.texts if text.fault]
     marks = [
-        {"in": text.where, "at": place, "kind": kind} for text in evidence.texts for place, kind in scan(text.values)
+        {"in": text.where if text.where in OURS else "metadata", "at": place, "kind": kind}
+        for text in evidence.texts
+        for place, kind in _marks(text)
     ]
-    marks += [{"in": "the card", "at": "", "kind": kind} for kind in kinds(_card_without_public_text(evidence))]
+    marks += [{"in": "the sidecar", "at": name, "kind": "wrong number"} for name in wrong_numbers(evidence)]
+    if _differ(evidence):
+        marks.append({"in": "metadata kvtrace", "at": "", "kind": "other values than the sidecar"})
     if unknown := evidence.source.unknown_files:
         kind = f"{unknown:,} files other than its parts, manifest and card"
         marks.append({"in": "the data set", "at": "", "kind": kind})
-    checked = [*(text.where for text in evidence.texts), *(["the card"] if evidence.card else [])]
-    figure = {"checked": checked, "marks": marks}
+    figure = {"checked": [text.where if text.where in OURS else "metadata" for text in evidence.texts], "marks": marks}
     if marks:
         listed = "; ".join(f"{mark['in']}{_at(mark['at'])}: {mark['kind']}" for mark in marks[:4])
         return failed(figure, listed + (f"; and {len(marks) - 4} more." if len(marks) > 4 else "."), REMEDY)
@@ -45,55 +43,48 @@ def check(evidence: Evidence) -> Finding:
         return warned(
             figure, "there is no sidecar: nothing documents how the trace was made.", "Publish a sidecar beside it."
         )
-    verb = "names" if len(checked) == 1 else "name"
-    return passed(figure, f"{' and '.join(checked)} {verb} no key, machine, place or person.")
+    return passed(figure, "the sidecar states known names with known values, and nothing else.")
 
 
-def _card_without_public_text(evidence: Evidence) -> str:
-    """The card's text without public addresses of licences, and without the digests that a sidecar may state."""
-    card = PUBLIC.sub("", evidence.card or "")
-    for text in evidence.texts:
-        for section in ("tokenizer", "chat_template"):
-            description = text.values.get(section) if isinstance(text.values, dict) else None
-            digest = description.get("sha256") if isinstance(description, dict) else None
-            if isinstance(digest, str) and DIGEST.match(digest):
-                card = card.replace(digest, "")
-    return card
+def _marks(text: MetadataText) -> Iterator[tuple[str, str]]:
+    """(place, kind) of all that is not known in a text."""
+    if text.where not in OURS:
+        yield "", "unknown metadata"
+        return
+    if text.fault:
+        return
+    unknown = list(faults(text.values, SIDECAR))
+    yield from ((_dotted(place), _kind(place, kind)) for place, kind in unknown)
+    # in another order, or with names twice, the text is another one
+    if not unknown and text.text is not None and not same_text(text.text, fit(text.values, SIDECAR)):
+        yield "", "not the text that kvtrace writes of its values"
 
 
-def scan(value: Any, place: tuple[str, ...] = ()):
-    """(place, kind) of each name and value that must not be published; a place shows harmless names only.
-
-    >>> list(scan({"tokenizer": {"name": "org/model"}, "log": {"host": "a", "note": "in /home/me"}}))
-    [('log.host', 'name of a key, machine, place or person'), ('log.note', 'path')]
-    """
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _of_name(name, (*place, str(name)))
-            yield from scan(inner, (*place, str(name)))
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from scan(inner, place)
-    elif isinstance(value, str) and not _is_harmless(value, place):
-        yield from ((_dotted(place), kind) for kind in kinds(value))
+def _kind(place: Place, kind: str) -> str:
+    """The kind of a fault; an unknown name that looks like an identifier is called so."""
+    marks = kinds(place[-1]) if place and kind == "unknown name" else []
+    return f"name that looks like: {marks[0]}" if marks else kind
 
 
-def _of_name(name, place):
-    if FORBIDDEN.search(str(name)):
-        yield _dotted(place), "name of a key, machine, place or person"
-    yield from ((_dotted(place), f"name that looks like: {kind}") for kind in kinds(str(name)))
+def _differ(evidence: Evidence) -> bool:
+    """Whether the metadata inside a Parquet file has other values than the sidecar beside it."""
+    values: dict[str, Any] = {text.where: text.values for text in evidence.texts if text.where in OURS}
+    if len(values) < len(OURS) or evidence.source.unknown_files or hasattr(evidence.source, "dataset"):
+        return False
+    return not same_values(values["the sidecar"], values["metadata kvtrace"])
 
 
-def _is_harmless(value, place) -> bool:
-    """Whether a value is the digest of a tokenizer or template, or the public name of a model."""
-    if place[-1:] == ("sha256",):
-        return bool(DIGEST.match(value))
-    return place[-2:] == ("tokenizer", "name") and bool(MODEL.match(value))
+def same_values(one: Any, other: Any) -> bool:
+    """Whether two sidecars have the same JSON text."""
+    import orjson
+
+    option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS
+    return orjson.dumps(one, option=option) == orjson.dumps(other, option=option)
 
 
-def _dotted(place) -> str:
+def _dotted(place: Place) -> str:
     return ".".join(shown(name) for name in place)
 
 
-def _at(place) -> str:
+def _at(place: str) -> str:
     return f", {place}" if place else ""

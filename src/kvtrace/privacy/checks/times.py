@@ -29,10 +29,11 @@ def check(evidence: Evidence) -> Finding:
         return failed(figure, "times count from 1970: they reveal the date and time of each request.", REMEDY)
     if finer:
         return failed(figure, f"{finer:,} times are finer than the profile's time step of {step:,} ms.", REMEDY)
+    reject = failed if evidence.profile.coarsens else warned
     if not figure["first_is_0"]:
-        return warned(figure, "the first time is not 0: times may count from an event outside the trace.", REMEDY)
+        return reject(figure, "the first time is not 0: times may count from an event outside the trace.", REMEDY)
     if figure["out_of_order"]:
-        return warned(
+        return reject(
             figure, "rows are not in order of time: their order may be that of the log.", "Sort the rows by time."
         )
     return passed(figure, f"times count from the first request, in steps of {_resolution_text(figure)}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..release_steps import STEPS_BEFORE_SAMPLING
 from .evidence import Evidence
 from .finding import Finding, passed, warned
 
@@ -31,9 +30,4 @@ def check(evidence: Evidence) -> Finding:
 
 def _counts_before_sampling(evidence) -> list[str]:
     """The parts of the sidecar that count requests or blocks before the sample was drawn."""
-    names = ["counts"] if isinstance(evidence.meta.get("counts"), dict) else []
-    costs = evidence.release.get("costs")
-    steps = [step for step in costs if isinstance(step, dict)] if isinstance(costs, list) else []
-    if any(step.get("step") in STEPS_BEFORE_SAMPLING and "blocks" in step for step in steps):
-        names.append("release.costs")
-    return names
+    return ["counts"] if isinstance(evidence.meta.get("counts"), dict) else []

@@ -9,7 +9,7 @@ cdef class Fleet:
     cdef Router router
     cdef const long long[::1] held  # request -> tokens that it holds while it is live
     cdef int[::1] instance  # request -> index of its engine, -1 = not routed yet
-    cdef Py_ssize_t row
+    cdef readonly Py_ssize_t row
 
     cdef _retire(self, Py_ssize_t row, Engine first)
     cdef _end(self, Py_ssize_t row)

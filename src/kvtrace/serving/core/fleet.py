@@ -19,11 +19,6 @@ class Fleet:
         self.row = 0
 
     @property
-    def done(self):
-        """Number of requests that were run so far."""
-        return self.row
-
-    @property
     def instances(self):
         """The index of each request's engine."""
         return np.asarray(self.instance)

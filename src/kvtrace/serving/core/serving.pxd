@@ -34,7 +34,7 @@ cdef class Serving:
     cdef long long[::1] cached
     cdef double[::1] ready
     cdef bint prefetches
-    cdef Py_ssize_t row
+    cdef readonly Py_ssize_t row
     cdef _update_router(self)
 
 

@@ -58,7 +58,7 @@ class Serving:
         return [cython.cast(Instance, one).busy for one in self.instances]
 
     def advance(self, rows):
-        """Let the next `rows` requests arrive; returns the number of requests that have arrived."""
+        """Let the next `rows` requests arrive."""
         one: Instance
         chosen: cython.int
         stop: cython.Py_ssize_t = min(self.row + rows, self.tokens.shape[0])
@@ -72,7 +72,6 @@ class Serving:
                 one = self.instances[chosen]
                 one.take(self.row)
             self.row += 1
-        return self.row
 
     def close(self):
         """Run all instances until no request is left, then self-check each cache."""

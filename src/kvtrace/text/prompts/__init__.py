@@ -1,7 +1,7 @@
 """Synthetic prompts whose tokens share prefixes exactly as a trace's ids do, and the ids of given texts.
 
 As in Lin's report, `texts_to_hashes` splits the tokens of each text into blocks and gives equal prefixes equal ids, and
-`hashes_to_texts` turns ids into texts, with fixed tokens for each id. `write` writes the prompts of a whole trace.
+`hashes_to_texts` turns ids into texts, with fixed tokens for each id. `write_prompts` writes those of a whole trace.
 
     blocks.py      the blocks of a trace: size, parent, rank among siblings
     words.py       words whose tokens do not depend on their neighbours
@@ -14,6 +14,6 @@ As in Lin's report, `texts_to_hashes` splits the tokens of each text into blocks
 
 from .builder import PromptBuilder
 from .round_trip import hashes_to_texts, texts_to_hashes
-from .writing import WriteSummary, write
+from .writing import WriteSummary, write_prompts
 
-__all__ = ["PromptBuilder", "WriteSummary", "hashes_to_texts", "texts_to_hashes", "write"]
+__all__ = ["PromptBuilder", "WriteSummary", "hashes_to_texts", "texts_to_hashes", "write_prompts"]

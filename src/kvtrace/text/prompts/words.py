@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import product
+from pathlib import Path
 from string import ascii_lowercase
 
 import numpy as np
 
-from ..._base.errors import UsageError
+from ..._base.errors import InputError, UsageError
+from ..._base.input_files import open_read
 from ..tokenizers import Tokenizer
 
 # Cicero, De finibus, as abridged by typesetters
@@ -163,3 +165,15 @@ def _encode(tokenizer, texts):
 def _short_words():
     """All combinations of one to three letters."""
     return ["".join(letters) for size in (1, 2, 3) for letters in product(ascii_lowercase, repeat=size)]
+
+
+def read_words(path: str | Path) -> list[str]:
+    """The words of a text file, separated by white space; InputError if it has none or is not UTF-8."""
+    with open_read(path) as stream:
+        try:
+            words = stream.read().decode("utf-8").split()
+        except UnicodeDecodeError:
+            raise InputError(f"{path}: not UTF-8 text.") from None
+    if not words:
+        raise InputError(f"{path}: the file has no words.")
+    return words

@@ -34,7 +34,7 @@ class WriteSummary:
     no_output: int  # rows with 0 output tokens, written as 1
 
 
-def write(
+def write_prompts(
     trace: Trace,
     path: str | Path,
     tokenizer: Tokenizer,

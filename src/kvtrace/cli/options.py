@@ -1,0 +1,46 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import click
+
+from .large import MEMORY
+
+BLOCK_SIZE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
+BLOCK_SIZE_OF_TRACE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
+CHAIN = click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
+CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
+FIRST_ID = click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
+KV_BYTES = click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
+MODEL_CONFIG = click.option("--model-config", metavar="FILE", help="config.json of the model, to compute bytes of KV cache.")
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
+QUIET_ERRORS = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+SAME_BYTES = click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The same seed gives the same bytes.")
+WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Exclude the first requests (1000), share (10%) or time (10m) from the counts.")
+
+
+def json_option(page):
+    """The option --json, whose keys a page of docs lists."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print one JSON object; its keys are in docs/{page}.")
+
+
+def with_options(*options):
+    """Add options to a command, in this order."""
+
+    def add(command):
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+STREAMED = with_options(MODEL_CONFIG, KV_BYTES, BLOCK_SIZE, CHAIN, MEMORY, QUIET)  # of analyze, curve and simulate
+
+
+def require_one(as_json, as_csv):
+    """UsageError if both formats are chosen."""
+    from .._base.errors import UsageError
+
+    if as_json and as_csv:
+        raise UsageError("--json and --csv cannot be combined. Use one of them.")

@@ -1,0 +1,97 @@
+"""Convert a trace file: to another format or for a client, whole or in part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._base.memory import Need
+from ..trace.conversion import convert, meta_of
+from . import format_table, memory_needs, reading, targets, writing
+from .dataset_conversion import convert_dataset, streams
+from .opening import dataset_at, require_memory
+
+NOT_AUDITED = "the release profile: a conversion is not audited. `kvtrace release` writes a file with a profile"
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A conversion: what was read, and what was written."""
+
+    requests: int
+    source_requests: int
+    block_size: int
+    fixes: str  # changes that made a Trace of the file
+    files: list[str]
+    losses: list[str]  # what the output does not have
+    usage: list[str]  # commands for the client
+
+
+def convert_file(
+    path: str | Path,
+    output: str | Path,
+    *,
+    to: str | None = None,
+    block_size: int | None = None,
+    first_id: int = 0,
+    extra: bool = False,
+    memory: int | None = None,
+    on_need: Callable[[Need], None] | None = None,
+    seed: int = 0,
+    **steps,
+) -> Converted:
+    """Convert a trace file, as `kvtrace convert` does; a data set is streamed if each step needs one row at a time.
+
+    Args:
+        path: The trace: a file, a data set, or `-` for stdin.
+        output: The file or data set to write, or `-` for stdout.
+        to: A format or a client of docs/formats/formats.md. Default: by the name of the output, else mooncake.
+        block_size: Tokens per block. Default: from the sidecar, else inferred.
+        first_id: The first block id in the output.
+        extra: Also write sessions and extra columns that are not part of the format.
+        memory: Bytes that a data set may need.
+        on_need: Receives the memory that a data set needs, before its first row is read.
+        seed, steps: As in `convert`.
+
+    Returns:
+        Counts, the written files, losses, and commands for the client.
+
+    Raises:
+        UsageError: An argument is not valid, or the output is not writable.
+        InputError: The file is not a valid trace.
+
+    >>> import tempfile, kvtrace
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     files = kvtrace.write(kvtrace.toy("0 1", "0 2", block_size=4), f"{folder}/day.jsonl")
+    ...     convert_file(f"{folder}/day.jsonl", f"{folder}/first.jsonl", limit=1).requests
+    1
+    """
+    client = None if to is None or to in format_table.NAMES else to
+    if client is None:
+        format = writing.check_output(output, to)
+    else:
+        targets.check_output(output, client)
+    dataset = dataset_at(path, block_size=block_size, memory=memory)
+    if dataset is not None and client is None and streams(format, **steps):
+        require_memory(memory_needs.converting(dataset), memory, on_need)
+        options = {name: steps[name] for name in ("limit", "ratio") if name in steps}
+        files, requests = convert_dataset(dataset, output, **options, format=format, first_id=first_id, extra=extra)
+        return Converted(requests, len(dataset), dataset.block_size, "", files, _lost(dataset), [])
+    if dataset is not None:
+        require_memory(memory_needs.whole(dataset, "this conversion"), memory, on_need)
+    whole = reading.read(path, block_size=block_size)
+    part = convert(whole, **steps, seed=seed)
+    meta = meta_of(part, whole, ratio=steps.get("ratio", 1.0))
+    if client is None:
+        files = writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta)
+        done = targets.Written(files, [], [])
+    else:
+        done = targets.write(part, output, client, first_id=first_id, meta=meta)
+    losses = _lost(whole) + done.losses
+    return Converted(len(part), len(whole), part.block_size, str(whole.fixes), done.files, losses, done.usage)
+
+
+def _lost(source) -> list[str]:
+    """What no conversion keeps of the sidecar."""
+    return [NOT_AUDITED] if "profile" in source.meta else []

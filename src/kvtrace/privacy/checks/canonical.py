@@ -1,0 +1,32 @@
+"""canonical: the trace is, byte for byte, what kvtrace writes of its rows. Anything else may hide in other bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...formats.rewriting import Difference, differences
+from ...trace.normalise import by_first_appearance
+from .evidence import Evidence
+from .finding import Finding, failed, passed
+
+REMEDY = "`kvtrace release` or `kvtrace convert` writes the trace anew, without the other bytes."
+OTHER_VERSION = "Audit it with that version of pyarrow, or write it anew with `kvtrace release`."
+
+
+def check(evidence: Evidence) -> Finding:
+    """Write the rows that were read again, and compare the bytes; look at the numbers of sessions, too."""
+    found = differences(evidence.source)
+    session = evidence.columns.session if evidence.read_result.format == "parquet" else None
+    renamed = session is not None and not np.array_equal(by_first_appearance(session), session)
+    figure = {"differs": [one.value for one in found], "sessions_in_order": not renamed}
+    if found:
+        sentence = f"{_listed(found)}: not what kvtrace writes of these requests, so text can be hidden there."
+        return failed(figure, sentence, OTHER_VERSION if found == [Difference.LIBRARY] else REMEDY)
+    if renamed:
+        sentence = "sessions do not count from 0 in the order of their first requests: their numbers can hide text."
+        return failed(figure, sentence, REMEDY)
+    return passed(figure, "the bytes are those that kvtrace writes of these requests.")
+
+
+def _listed(found: list[Difference]) -> str:
+    return " and ".join(difference.label for difference in found)

@@ -1,0 +1,75 @@
+"""The card beside a trace, compared with the one that kvtrace writes from the sidecar and the findings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..contributors import WARNINGS, WORDS
+from ..data_card import LICENCE, LICENCES, card
+from .evidence import Evidence
+from .finding import Audit, Finding, failed
+
+REMEDY = "Publish the trace again, and fill in the licence only; put other text into a README beside the release."
+COUNT = r"[\d,]{1,15}"
+WHO = "|".join(map(re.escape, WORDS.values()))
+WEAKNESSES = "|".join(re.escape(warning) for warning in WARNINGS.values() if warning)
+
+
+def with_card(result: Audit, evidence: Evidence, again: Callable[[], Audit]) -> Audit:
+    """The audit with a failed `sidecar` if the card differs.
+
+    A trace that fails another check has failed already, and its card states other findings. `again` gives the audit
+    against the declared profile, if the trace was graded against another one.
+    """
+    if evidence.card is None or not result.passed or _is_ours(evidence.card, evidence, again):
+        return result
+    index = [finding.name for finding in result.findings].index("sidecar")
+    old = result.findings[index]
+    mark = {"in": "the card", "at": "", "kind": "not the text that kvtrace writes"}
+    figure = {"checked": [*old.figure["checked"], "the card"], "marks": [*old.figure["marks"], mark]}
+    sentence = "the card is not the one that kvtrace writes from the sidecar and this audit."
+    found = replace(failed(figure, sentence, REMEDY), name="sidecar")
+    return replace(result, findings=[*result.findings[:index], found, *result.findings[index + 1 :]])
+
+
+def _is_ours(text: str, evidence: Evidence, again: Callable[[], Audit]) -> bool:
+    meta: Mapping[str, Any] = evidence.texts_of_sidecar
+    result = again()
+    stated = [_as_stated(finding, text, evidence) for finding in result.findings]
+    plain = re.sub(rf"(?m)^\* Licence: (?:{'|'.join(map(re.escape, LICENCES))})$", LICENCE, text, count=1)
+    try:
+        return card(replace(result, findings=stated), meta=meta) == plain
+    except (TypeError, ValueError):  # values that no card can show
+        return False
+
+
+def _as_stated(finding: Finding, text: str, evidence: Evidence) -> Finding:
+    """The finding as the card states it, if it depends on what only the publisher has: users, an earlier release."""
+    if finding.name not in ("k_sharing", "earlier_release"):
+        return finding
+    row = re.search(rf"(?m)^\| {finding.name} \| (PASS|WARN) \| ([^|\n]*) \|$", text)
+    sentences = _k_sharing(evidence) if finding.name == "k_sharing" else EARLIER
+    if row is None or not re.fullmatch(sentences, row[2]):
+        return finding
+    numbers = [int(number.replace(",", "")) for number in re.findall(COUNT, row[2]) if number.strip(",")]
+    greatest = max(len(evidence.columns), int(evidence.columns.offsets[-1]), evidence.profile.k)
+    return replace(finding, level=row[1], sentence=row[2]) if max(numbers, default=0) <= greatest else finding
+
+
+EARLIER = (
+    rf"no earlier release was given \(--against\), so none was compared\.|{COUNT} of {COUNT} rows match the earlier "
+    r"release, about as many as by chance\."
+)
+
+
+def _k_sharing(evidence: Evidence) -> str:
+    return (
+        rf"(?:no request has|{COUNT} of {COUNT} requests have) a block shared by fewer than {COUNT} (?:{WHO})"
+        rf"(?:, which stand in for the (?:(?:{WHO}) that the release counted \(not in this file\)"
+        r"|contributors that the release counted \(not documented\)))?(?:; (?:exact|standard|strict) splits none)?\."
+        rf"(?: This does not stop a guess: (?:{WEAKNESSES})\.)?"
+        rf"|{COUNT} blocks are shared by several users, but the release isolates tenants\."
+    )

@@ -1,0 +1,151 @@
+"""What a published sidecar may say: the names of each section, and the forms of their values.
+
+Nothing else is written or passes an audit. `trace/meta.py` types the sections and names their makers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from itertools import product
+from typing import Any
+
+from .._base.row_counts import Counts
+from .._base.row_counts import rounded as two_digits_of
+from ..formats.format_table import NAMES
+from ..formats.sidecar import FORMAT_VERSION
+from ..formats.targets import TARGETS
+from ..trace.columns import TAILS
+from ..trace.meta import PREFIXES_UNKNOWN
+from .contributors import WARNINGS
+from .forms import ListOf, Section, digest, faults, fit, flag, number, one_of, pattern, rounded, whole
+from .profiles import COUNTED, PROFILES
+
+MANY = 10**12  # requests, tokens, blocks
+SMALL = 10**8  # a first id, a time step: smaller than a telephone number
+SEED = 10**6
+TOKENS = 1 << 24  # in a block
+
+# names of readers, units and tokenizers that a sidecar may state; others are left out, and the digest remains
+READERS = ("litellm", "otel", "sglang", "tokens", "dynamo", "azure", "burstgpt", "conversations", "responses",
+           "anthropic", "block-hash", "openai")  # fmt: skip
+UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
+TIMES = (*UNITS, *(f"epoch {unit}" for unit in UNITS), *(f"{unit} from the start" for unit in UNITS),
+         "ISO 8601, UTC where no zone is given")  # fmt: skip
+ORIGINS = ("detected", "stated")
+TOKENIZERS = (
+    "deepseek-r1", "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-V3.1",
+    "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-72B-Instruct", "Qwen/Qwen3-8B", "Qwen/Qwen3-32B",
+    "Qwen/Qwen3-235B-A22B", "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-70B-Instruct",
+    "meta-llama/Llama-3.3-70B-Instruct", "mistralai/Mistral-7B-Instruct-v0.3", "openai/gpt-oss-20b",
+    "openai/gpt-oss-120b", "moonshotai/Kimi-K2-Instruct", "zai-org/GLM-4.5",
+)  # fmt: skip
+CHOICES = (
+    "asked for", "fastokens is not installed", "fastokens was used before this process was forked",
+    "it agrees with tokenizers on the start-up sample",
+    "fastokens does not accept this tokenizer, or disagrees on the start-up sample",
+)  # fmt: skip
+ROLE = "(?:system|user|assistant|tool)"
+WANTS = (
+    r"tool-call arguments as (?:objects|strings); "
+    rf"lists of content parts (?:by the template: {ROLE}(?:, {ROLE}){{0,3}}|joined to text); "
+    rf"null contents (?:kept: {ROLE}(?:, {ROLE}){{0,3}}|as empty text)"
+)
+STEP = r"\d{1,5}(?:\.\d{1,3})?(?:/s)?@\d{1,5}(?:\.\d{1,3})?(?:ms|s|m|min|h)"
+
+
+def _with_origin(*words: str) -> list[str]:
+    return [f"{word} ({origin})" for word, origin in product(words, ORIGINS)]
+
+
+_HITS = Section({
+    "requests": whole(MANY), "hit_blocks": whole(MANY), "blocks": whole(MANY), "hit_tokens": whole(MANY),
+    "tokens": whole(MANY), "request_hits": number(MANY), "requests_with_blocks": whole(MANY),
+    "block_hit_rate": number(1), "token_hit_rate": number(1), "request_hit_rate": number(1),
+})  # fmt: skip
+_SETTINGS = Section({
+    "tail": one_of(*TAILS), "k": whole(10**6), "k_counts": one_of(*COUNTED), "time_step_ms": whole(SMALL),
+    "round_input": whole(TOKENS, "exact", "block"), "round_output": whole(TOKENS, "exact", "pow2"),
+    "drop_sessions": flag,
+})  # fmt: skip
+
+
+def two_digits(value: Any) -> bool:
+    """A count as a sidecar states it: rounded up to two digits."""
+    return type(value) is int and 0 <= value <= MANY and value == two_digits_of(value)
+
+
+META = Section({
+    "log": Section({
+        "reader": one_of(*_with_origin(*READERS)),
+        "time": one_of("none found in the first rows", *_with_origin(*TIMES)),
+        "arrivals": Section({
+            "model": one_of("poisson"), "conversations_per_s": rounded(SMALL), "mean_think_ms": rounded(SMALL),
+            "seed": whole(SEED),
+        }),
+    }),
+    "tokenizer": Section({
+        "name": one_of(*TOKENIZERS), "sha256": digest,
+        "backend": pattern(r"(?:fastokens|tokenizers) \d{1,2}(?:\.\d{1,2}){1,2}"), "why": one_of(*CHOICES),
+    }, nullable=True),
+    "chat_template": Section({
+        "name": one_of("chat_template.jinja", "tokenizer_config.json"), "sha256": digest,
+        "generation_prompt": one_of(None), "wants": pattern(WANTS),
+    }, nullable=True),
+    "hash": one_of("SipHash-2-4-128, keyed, chained"),
+    "session_mode": one_of("cumulative"),
+    "prefixes": one_of(PREFIXES_UNKNOWN),
+    "profile": one_of(*PROFILES),
+    "release": Section({
+        "settings": _SETTINGS, "k_counted": one_of(None, *WARNINGS), "sampled": flag, "tenants_isolated": flag,
+    }),
+    "counts": Section({field.name: two_digits for field in fields(Counts) if field.name != "reasons"}),
+    "figures": Section({
+        "requests": whole(MANY), "tokens": whole(MANY), "output_tokens": whole(MANY), "blocks": whole(MANY),
+        "distinct_blocks": whole(MANY), "sessions": whole(MANY), "duration_ms": number(MANY), "hits": _HITS,
+        "hits_with_outputs": _HITS,
+    }),
+    "converted": Section({
+        "chained": flag, "folded_from": whole(TOKENS), "speedup_ratio": rounded(SMALL), "part": flag,
+    }),
+    "synthetic": Section({
+        "method": one_of("attach", "tree"), "requests": whole(MANY), "seed": whole(SEED),
+        "scale": one_of("rate", "duration"), "speedup_ratio": rounded(SMALL), "prefix_len_multiplier": rounded(SMALL),
+        "prompt_len_multiplier": rounded(SMALL), "osl_multiplier": rounded(SMALL),
+        "prefix_root_multiplier": whole(SMALL), "min_isl": whole(SMALL), "max_isl": whole(SMALL),
+        "min_osl": whole(SMALL), "max_osl": whole(SMALL), "max_rejections": whole(SMALL),
+        "step_rates": pattern(rf"{STEP}(?:, ?{STEP}){{0,9}}"),
+    }),
+    "client": one_of(*TARGETS),
+})  # fmt: skip
+
+OWN = Section({
+    "kvtrace": Section({
+        "version": pattern(r"\d{1,2}\.\d{1,2}(?:\.\d{1,2})?(?:(?:a|b|rc|\.dev|\.post)\d{1,2})?"),
+        "format_version": one_of(FORMAT_VERSION),
+    }),
+    "block_size": whole(TOKENS), "tail": one_of(*TAILS), "requests": whole(MANY), "blocks": whole(MANY),
+    "output_blocks": whole(MANY), "distinct_blocks": whole(MANY), "first_id": whole(SMALL), "format": one_of(*NAMES),
+})  # fmt: skip
+PARTS = ListOf(
+    Section({"file": pattern(r"part-\d{5,7}\.parquet"), "requests": whole(MANY), "blocks": whole(MANY)}), limit=10**6
+)
+SIDECAR = Section({**OWN.forms, **META.forms, "parts": PARTS})
+
+
+def count_private(meta: Mapping[str, Any]) -> int:
+    """The number of names and values that `public` leaves out.
+
+    >>> count_private({"note": "call me", "log": {"reader": "ours"}, "hash": "SipHash-2-4-128, keyed, chained"})
+    2
+    """
+    return sum(1 for _ in faults(meta, META))
+
+
+def public(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a trace that a published sidecar may have; all else is left out.
+
+    >>> public({"note": "call me", "tokenizer": {"name": "acme/secret", "sha256": "ab" * 32}})["tokenizer"].keys()
+    dict_keys(['sha256'])
+    """
+    return fit(meta, META)
