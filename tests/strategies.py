@@ -10,9 +10,9 @@ paths = st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=1
 
 
 @st.composite
-def traces(draw, outputs: bool | None = None):
+def traces(draw, outputs: bool | None = None, min_block_size: int = 1):
     """A trace of random prompts over a small alphabet, so that they share prefixes; chained by construction."""
-    block_size = draw(st.integers(1, 5))
+    block_size = draw(st.integers(min_block_size, 5))
     prompts = draw(paths)
     tails = [draw(st.integers(0, block_size - 1)) for _ in prompts]
     with_outputs = draw(st.booleans()) if outputs is None else outputs

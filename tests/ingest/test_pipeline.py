@@ -298,7 +298,7 @@ def test_the_default_profile_is_standard_and_counts_the_users_of_the_log(tmp_pat
     log = token_log(tmp_path / "log.jsonl", [[1, 2], [1, 2], [1, 2], [5, 6]], user=["a", "b", "a", "c"])
     rows = anonymize_rows(log, tokenizer=None, block_size=2)
     assert rows.trace().hash_ids.tolist() == [0, 1, 0, 2] and rows.trace().tail == "unique"
-    assert rows.meta["profile"] == "standard" and rows.meta["release"]["k_counted"] == "users"
+    assert rows.meta["profile"] == "standard" and rows.meta["release"]["k_counted"] == "client_users"
     assert [step.hits.hit_blocks for step in rows.released.steps] == [2, 2, 1]
     assert "costs" not in rows.meta["release"]  # the difference of two steps would tell who sent the same text
     assert not {"a", "b", "c"} & set(json.dumps(rows.meta)[1:-1].split('"'))

@@ -134,6 +134,39 @@ def _same_groups(one, other):
     )
 
 
+def accounts(count, seed, **kinds):
+    """Requests of three tenants, some accounts without a tenant, and some requests without either."""
+    draw = random.Random(seed)
+    for row in rows(count, seed, **kinds):
+        if draw.random() < 0.8:
+            row["account_id"] = f"a{draw.randrange(8)}"
+        if draw.random() < 0.6:
+            row["organization_id"] = f"o{draw.randrange(3)}"
+        yield row
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kinds", [{}, {"users": False}, {"sessions": False}], ids=str)
+@pytest.mark.parametrize("changed", [{}, {"k": 5}, {"tail": "dropped"}, {"k_counts": "users"}], ids=str)
+def test_accounts_and_their_users_are_counted_alike_in_tasks(log, tmp_path, seed, kinds, changed):
+    path = log(accounts(150, seed, **kinds))
+    expected = in_one(path, **changed)
+    assert expected[2].kind == "accounts" and expected[2].member is not None and expected[2].unknown >= 0
+    for partitions in (1, 2, 7, 64):
+        found = in_tasks(path, tmp_path, partitions=partitions, **changed)
+        assert found[:2] == expected[:2]
+        for name in ("contributor", "member"):
+            assert _same_groups(getattr(found[2], name), getattr(expected[2], name))
+        assert ((found[2].contributor == found[2].unknown) == (expected[2].contributor == expected[2].unknown)).all()
+
+
+@pytest.mark.parametrize("in_parts", [True, False])
+def test_users_must_be_known_to_be_counted(log, tmp_path, in_parts):
+    path = log(rows(20, seed=1, users=False))
+    with pytest.raises(UsageError, match="--k-counts users needs the users of the requests"):
+        in_tasks(path, tmp_path, k_counts="users") if in_parts else in_one(path, k_counts="users")
+
+
 def test_thousands_of_blocks_are_matched_too(log, tmp_path):
     path = log(rows(2500, seed=6))
     assert in_tasks(path, tmp_path, partitions=3)[:2] == in_one(path)[:2]

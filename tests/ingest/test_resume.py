@@ -79,7 +79,9 @@ def cases(tmp_path_factory):
     found = [
         kill_points.Case("mooncake", tokens, key, "out.jsonl", small),
         kill_points.Case("strict parquet", tokens, key, "out.parquet", [*small, "--profile", "strict"]),
-        kill_points.Case("sampled", tokens, key, "out.jsonl.zst", [*small, "--k", "1", "--sample-sessions", "0.6"]),
+        kill_points.Case(
+            "sampled", tokens, key, "out.jsonl.zst", [*small, "--profile", "exact", "--sample-sessions", "0.6"]
+        ),
         kill_points.Case(
             "rejects", texts, key, "out.jsonl.gz", [*small, *skip, "--profile", "exact", "--outputs"], ("bad.jsonl",)
         ),

@@ -1,6 +1,6 @@
 """A release in plain Python: each step builds new lists of named blocks, and counts its hits anew."""
 
-from tests.reference.sharing import count_contributors, infer
+from tests.reference.sharing import infer
 
 
 def release(trace, *, tail="kept", k=1, users=None, isolate=False):
@@ -50,26 +50,50 @@ def _with_tail(trace, row, prompt, output, tail):
 
 
 def _shared(trace, rows, kind, k, users):
-    """Split the blocks of 2 to k - 1 contributors, until none is left."""
+    """Split the blocks of fewer than k contributors, until none is left to split."""
     while True:
-        whole = [prompt + output for prompt, output in rows]
-        contributor, certain = _contributors(trace, rows, kind, users)
-        number = {block: n for n, block in enumerate(dict.fromkeys(block for row in whole for block in row))}
-        count = count_contributors([[number[block] for block in row] for row in whole], contributor, len(number))
-        few = {block for block, n in number.items() if 1 < count[n] < k}
-        rows = [
-            tuple([(block, contributor[row]) if block in few else block for block in part] for part in both)
+        contributor, member, certain = _contributors(trace, rows, kind, users)
+        of_block: dict = {}  # block -> contributor -> its members
+        for row, (prompt, output) in enumerate(rows):
+            for block in prompt + output:
+                of_block.setdefault(block, {}).setdefault(contributor[row], set()).add(member[row])
+        who = list(zip(contributor, member, strict=True))
+        new = [
+            tuple([_copy(block, of_block[block], *who[row], k) for block in part] for part in both)
             for row, both in enumerate(rows)
         ]
-        if certain or not few:
-            return rows
+        if certain or new == rows:
+            return new
+        rows = new
+
+
+def _copy(block, contributors, contributor, member, k):
+    """The block, or a copy for one contributor, or for one member of it."""
+    members = contributors[contributor]
+    if len(contributors) >= k:
+        return block
+    if len(members) > 1 and (len(members) < k or contributor == "unknown"):
+        return block, member
+    return (block, contributor) if len(contributors) > 1 else block
 
 
 def _contributors(trace, rows, kind, users):
-    """Users, else sessions, else inferred conversations; and whether they stay the same after a split."""
+    """Users, else sessions, else inferred conversations; their members; and whether they stay the same after a split.
+
+    `users` are numbers, -1 = unknown, or pairs of an account and its user.
+    """
     sessions = [-1] * len(trace) if trace.session is None else trace.session.tolist()
-    users = [-1] * len(trace) if users is None else list(users)
-    if max(users, default=-1) < 0 and max(sessions, default=-1) < 0:
-        return infer([prompt for prompt, _ in rows], kind != "dropped"), False
-    named = zip(users, sessions, range(len(trace)), strict=True)
-    return [("user", u) if u >= 0 else ("session", s) if s >= 0 else ("row", r) for u, s, r in named], True
+    pairs = [
+        user if isinstance(user, tuple) else (int(user), -1) for user in ([-1] * len(trace) if users is None else users)
+    ]
+    if max(account for account, _ in pairs) < 0:
+        if max(sessions) < 0:
+            found = infer([prompt for prompt, _ in rows], kind != "dropped")
+            return found, found, False
+        pairs, sessions = [(session, -1) for session in sessions], [-1] * len(trace)
+    contributor = ["unknown" if account < 0 else ("known", account) for account, _ in pairs]
+    member = [
+        ("known", *pair) if pair[0] >= 0 else ("session", session) if session >= 0 else ("row", row)
+        for row, (pair, session) in enumerate(zip(pairs, sessions, strict=True))
+    ]
+    return contributor, member, True

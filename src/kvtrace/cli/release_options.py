@@ -21,8 +21,10 @@ release_options = with_options(
 
 def chosen_profile(options: dict):
     """The profile with the settings in the options, which are removed from them."""
+    from .._base.errors import AuditError
     from .._base.units import milliseconds
     from ..privacy.profiles import profile
+    from ..privacy.weaker_settings import refusal, weaker_settings
 
     settings = {name: options.pop(name) for name in ("k", "k_counts", "tail", "round_input", "round_output")}
     for name in ("round_input", "round_output"):
@@ -30,4 +32,8 @@ def chosen_profile(options: dict):
     step, drop_sessions = options.pop("time_step"), options.pop("drop_sessions")
     settings["time_step_ms"] = None if step is None else 0 if step == "0" else round(milliseconds(step))
     settings["drop_sessions"] = drop_sessions or None
-    return profile(options.pop("profile"), **settings)
+    chosen = profile(options.pop("profile"), **settings)
+    if weaker := weaker_settings(chosen):
+        fault, remedy = refusal(chosen, weaker)
+        raise AuditError(f"{fault}. {remedy}")
+    return chosen

@@ -10,6 +10,7 @@ import numpy as np
 from .._base.offsets import offsets_of
 from .._base.units import NS_PER_MS
 from .._native.ids import DigestIndex
+from ..privacy.contributors import Users
 from ..privacy.row_blocks import RowBlocks
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns
@@ -28,7 +29,8 @@ class Collector:
     def __init__(self, recipe: Recipe, arrival_model: ArrivalModel | None = None):
         self.block_size, self.tail, self.outputs = recipe.block_size, recipe.tail, recipe.outputs
         self._arrival_model = arrival_model
-        self._index, self._sessions, self._users = DigestIndex(), DigestIndex(), DigestIndex()
+        self._index, self._sessions = DigestIndex(), DigestIndex()
+        self._accounts, self._users = DigestIndex(), DigestIndex()
         self._numbers = bytearray()  # of the blocks of all rows, in the order of the log, int32
         self._columns: dict[str, list[np.ndarray]] = {}  # name -> one array a batch
         self._types: list[str | None] = []
@@ -38,7 +40,7 @@ class Collector:
         self.add_rows(
             time=batch.time_ns, input_length=batch.input_length, output_length=batch.output_length,
             blocks=batch.prompts + batch.outputs, prompts=batch.prompts, digests=batch.all_digests(),
-            session=batch.session, user=batch.user, types=batch.type,
+            session=batch.session, account=batch.account, user=batch.user, types=batch.type,
         )  # fmt: skip
 
     def add_rows(
@@ -46,26 +48,27 @@ class Collector:
         *,
         digests: np.ndarray,
         session: np.ndarray | None,
+        account: np.ndarray | None,
         user: np.ndarray | None,
         types: list[str | None],
         **columns: np.ndarray,
     ) -> None:
-        """Add rows: the digests of their blocks, sessions and users, their types, and plain columns.
+        """Add rows: the digests of their blocks, sessions, accounts and users, their types, and plain columns.
 
         The plain columns are time, input_length, output_length, blocks (of prompt and output) and prompts (blocks).
         """
         self._numbers += self._index.add(digests).data
         count = len(types)
-        self._append(session=numbers_of_digests(self._sessions, session, count))
-        self._append(user=numbers_of_digests(self._users, user, count), **columns)
+        keys = {"session": (self._sessions, session), "account": (self._accounts, account), "user": (self._users, user)}
+        self._append(**{name: numbers_of_digests(*key, count) for name, key in keys.items()}, **columns)
         self._types.extend(types)
 
     def _append(self, **columns):
         for name, values in columns.items():
             self._columns.setdefault(name, []).append(values)
 
-    def finish(self, meta: Mapping[str, Any], *, keep_order: bool) -> tuple[TraceDraft, np.ndarray | None]:
-        """All rows, sorted by time (stably) or in the log's order; and the user of each row, -1 = unknown."""
+    def finish(self, meta: Mapping[str, Any], *, keep_order: bool) -> tuple[TraceDraft, Users | None]:
+        """All rows, sorted by time (stably) or in the log's order; and the user of each row."""
         column = {name: np.concatenate(self._columns.pop(name)) for name in list(self._columns)}
         if self._arrival_model is not None:
             column["time"] = self._arrival_model.times_ns(column["time"], column["session"])
@@ -78,11 +81,17 @@ class Collector:
         )  # fmt: skip
         if self._sessions.distinct:
             _link_sessions(rows, column["session"], by_time, order)
-        users = column["user"][order] if self._users.distinct else None
+        users = self._users_of(column["account"][order], column["user"][order])
         blocks = self._blocks(offsets_of(column["blocks"]), column["prompts"] if self.outputs else None)
         if not (order[1:] > order[:-1]).all():
             blocks = blocks.take(order)
         return TraceDraft(rows, blocks, block_size=self.block_size, tail=self.tail, meta=meta), users
+
+    def _users_of(self, account: np.ndarray, user: np.ndarray) -> Users | None:
+        """The accounts with their users, if the log has any; else its users."""
+        if self._accounts.distinct:
+            return Users(account, "accounts", member=user)
+        return Users(user, "client_users") if self._users.distinct else None
 
     def _blocks(self, offsets, prompts) -> RowBlocks:
         """The blocks of all rows; the collector keeps no second reference to them."""

@@ -36,7 +36,7 @@ class Recipe:
     outputs: bool  # also hash the blocks of outputs
     stop_at_error: bool
     isolate_tenants: bool = False  # tenants share no blocks, as in engines that salt their caches
-    by_tenant: bool = False  # k-sharing counts tenants, not users
+    by_tenant: bool = False  # k-sharing counts the tenants of --tenant-field, and no other accounts
 
 
 @dataclass(repr=False)
@@ -53,7 +53,8 @@ class Batch:
     output_offsets: np.ndarray | None = None
     output_known: np.ndarray | None = None  # request -> True if its output has blocks
     session: np.ndarray | None = None  # request -> digest of its session key, zeros = none
-    user: np.ndarray | None = None  # request -> digest of its user (or tenant), zeros = none
+    account: np.ndarray | None = None  # request -> digest of its tenant, account or API key, zeros = none
+    user: np.ndarray | None = None  # request -> digest of its user, within the account if it has one, zeros = none
     type: list[str | None] = field(default_factory=list)
     logged_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # -1 = unknown
     cut: int = 0  # requests that are incomplete in the log, taken with --allow-truncated
@@ -252,7 +253,9 @@ class Encoder:
         batch.type = [r.type for r in requests]
         if any(r.session is not None for r in requests):
             batch.session = self.hasher.sessions([r.session for r in requests])
-        users = [self._user(r) for r in requests]
+        accounts, users = [self._account(r) for r in requests], [self._user(r) for r in requests]
+        if any(account is not None for account in accounts):
+            batch.account = self.hasher.users(accounts)
         if any(user is not None for user in users):
             batch.user = self.hasher.users(users)
 
@@ -282,9 +285,17 @@ class Encoder:
         hashes = np.frombuffer(record.hashes, dtype=np.uint64)
         return hashes[: record.input_length // self.recipe.block_size] if self.recipe.tail == "dropped" else hashes
 
+    def _account(self, record: Record) -> str | None:
+        """The account that k-sharing counts, which a client cannot choose: the tenant, else the account or API key."""
+        if record.tenant is not None:
+            return f"tenant\0{record.tenant}"
+        return None if self.recipe.by_tenant or record.account is None else f"account\0{record.account}"
+
     def _user(self, record: Record) -> str | None:
-        """The contributor that k-sharing counts: the tenant with --tenant-field, else the user, else the tenant."""
-        return record.tenant if self.recipe.by_tenant or record.user is None else record.user
+        """The user within the account: the account of a tenant, else the name that the client sets."""
+        if record.tenant is not None and record.account is not None:
+            return f"{self._account(record)}\0account\0{record.account}"
+        return None if record.user is None else f"{self._account(record) or ''}\0user\0{record.user}"
 
     def _context(self, record: Record) -> str:
         tenant = record.tenant if self.recipe.isolate_tenants else None

@@ -54,6 +54,7 @@ class EncodedPartition:
     blocks: np.ndarray  # sampled row -> blocks from it to the next one
     first_time: int | None  # ns; None = no rows
     has_sessions: bool
+    has_accounts: bool
     has_users: bool
     has_types: bool
     bytes: int  # written
@@ -87,7 +88,7 @@ class PartitionEncoder:
         digests = np.concatenate([np.empty((0, 2), np.uint64), *(batch.all_digests() for batch in batches)])
         offsets = offsets_of(prompts if outputs is None else prompts + outputs)
         types = [kind for batch in batches for kind in batch.type]
-        links = {name: _key_digests(batches, name) for name in ("session", "user")}
+        links = {name: _key_digests(batches, name) for name in ("session", "account", "user")}
         code_of_type: dict[str | None, int] = {}
         codes = np.array([code_of_type.setdefault(kind, len(code_of_type)) for kind in types], dtype=np.int32)
         arrays = {"time" if name == "time_ns" else name: values for name, values in numbers.items()} | {"type": codes}
@@ -96,8 +97,8 @@ class PartitionEncoder:
         name = f"{ENCODED}/{partition.number}"
         return EncodedPartition(
             summaries, **_write_rows(self.store, name, list(code_of_type), arrays, offsets, digests, self.by_time),
-            has_sessions=links["session"] is not None, has_users=links["user"] is not None,
-            has_types=any(kind is not None for kind in types),
+            has_sessions=links["session"] is not None, has_accounts=links["account"] is not None,
+            has_users=links["user"] is not None, has_types=any(kind is not None for kind in types),
         )  # fmt: skip
 
 
@@ -218,17 +219,17 @@ def collect(store: Store, folder: str, partitions: int, collector: Collector) ->
     for number in range(partitions):
         with store.open(f"{folder}/{number}") as stored:
             types, rows = stored.about["types"], {name: stored[name] for name in stored}
-        session, user = rows.pop("session", None), rows.pop("user", None)
+        session, account, user = (rows.pop(name, None) for name in ("session", "account", "user"))
         kinds, blocks = [types[code] for code in rows.pop("type").tolist()], np.diff(rows.pop("offsets"))
         rows = {"blocks": blocks, "prompts": blocks} | rows
-        collector.add_rows(types=kinds, session=session, user=user, **rows)
+        collector.add_rows(types=kinds, session=session, account=account, user=user, **rows)
 
 
 def _without_digests(batch: Batch) -> Batch:
     """The batch with its counts and lengths only."""
     return replace(
-        batch, digests=np.empty((0, 2), np.uint64), offsets=np.zeros(1, np.int64), session=None, user=None, type=[],
-        output_digests=None, output_offsets=None,
+        batch, digests=np.empty((0, 2), np.uint64), offsets=np.zeros(1, np.int64), session=None, account=None,
+        user=None, type=[], output_digests=None, output_offsets=None,
     )  # fmt: skip
 
 
@@ -237,7 +238,7 @@ def _concatenated(arrays) -> np.ndarray:
 
 
 def _key_digests(batches, name) -> np.ndarray | None:
-    """Row -> digest of its session or user, zeros = none; None if no row has one."""
+    """Row -> digest of its session, account or user, zeros = none; None if no row has one."""
     columns = [getattr(batch, name) for batch in batches]
     if all(values is None or not values.any() for values in columns):
         return None

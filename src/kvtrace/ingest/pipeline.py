@@ -22,6 +22,7 @@ from .._base.files import name_of
 from .._base.row_counts import Counts
 from .._base.workers import cores, ordered_map
 from ..privacy.account import Account
+from ..privacy.contributors import Users
 from ..privacy.profiles import Profile
 from ..privacy.released_trace import ReleasedTrace
 from ..privacy.releases import release, release_draft
@@ -222,9 +223,7 @@ def no_requests_error(log_sources, counts: Counts) -> InputError:
     )
 
 
-def _released(
-    draft: TraceDraft, users: np.ndarray | None, job: Job, session_share: float, counts: Counts
-) -> AnonymizedRows:
+def _released(draft: TraceDraft, users: Users | None, job: Job, session_share: float, counts: Counts) -> AnonymizedRows:
     """The rows after the release profile. The counts of the whole log are left out if the release is a sample."""
     whole, done = len(draft), Account(job.profile)
     rng = np.random.default_rng(job.recipe.key.number("sample"))

@@ -14,7 +14,7 @@ from ..privacy.account import Account
 from ..privacy.numbering.bound import in_one_process
 from ..privacy.numbering.run import Numbered, Runner, number
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import BLOCKS, ENCODED, Plan, counted_kind, cuts
+from ..privacy.numbering.task_plan import BLOCKS, ENCODED, Plan, cuts, split_by
 from ..trace.meta import Meta, merge, shares_prefixes
 from ..trace.trace_figures import figures
 from .collector import Collector
@@ -210,9 +210,11 @@ def _plan(
     """The plan of the later stages, from the sizes and times of the encoded partitions."""
     blocks = sum(int(partition.blocks.sum()) for partition in encoded)
     tasks = partitions or max(1, -(-blocks // task_blocks))
-    users = any(partition.has_users for partition in encoded)
+    accounts, users = (
+        any(getattr(partition, f"has_{name}") for partition in encoded) for name in ("accounts", "users")
+    )
     sessions = any(partition.has_sessions for partition in encoded)
-    counts = counted_kind(job.profile, users, sessions)
+    counts = split_by(job.profile, "accounts" if accounts else "client_users" if users else None, sessions)
     return Plan(
         store=store, rows=folder, parts=len(encoded), shards=tasks, block_size=job.recipe.block_size,
         tail=job.profile.tail, profile=job.profile, counts=counts,

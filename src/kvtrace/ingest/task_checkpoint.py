@@ -28,7 +28,7 @@ from .logs.sources import LogPiece
 
 LENGTHS = struct.Struct("<Q")  # bytes of the JSON header, or of one packed batch
 ARRAYS = ("times", "blocks")
-VALUES = ("first_time", "has_sessions", "has_users", "has_types", "bytes")
+VALUES = ("first_time", "has_sessions", "has_accounts", "has_users", "has_types", "bytes")
 
 
 class TaskCheckpoint(Checkpoint):

@@ -48,10 +48,15 @@ class Account:
         """Add a step with the hits after it."""
         self.steps.append(StepHits(step, draft.hits()))
 
-    def note_contributors(self) -> None:
-        """Add a note if the counted contributors are a weak substitute for users."""
+    def note_contributors(self, unknown: int) -> None:
+        """Add notes if the contributors are a weak substitute for accounts, or those of some requests are unknown."""
         if self.contributors is not None and self.contributors.warning:
             self.notes.append(f"{self.contributors.warning}.")
+        if self.contributors is not None and unknown:
+            self.notes.append(
+                f"{unknown:,} request{' is' if unknown == 1 else 's are'} of no known contributor: all of them count "
+                "as one, and blocks that they share with too few others are split."
+            )
 
     def drop_costs(self) -> None:
         """Leave out steps and notes, for a log of lengths: its requests share no blocks, so hits mean nothing."""

@@ -1,58 +1,146 @@
-"""The contributors to blocks: the users of a trace, or their best substitute if the log has no users."""
+"""The contributors to blocks: the accounts or users of a trace, or their best substitute if the log has neither.
+
+A request whose contributor is not known may be anyone's. All of them together count as one contributor, since one
+anonymous sender could have sent them all; and none of them shares a split block with another, since their senders may
+all be different.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .._base.errors import UsageError
 from ..trace.columns import Columns
 
 WARNINGS = {
+    "accounts": None,
     "users": None,
+    "client_users": (
+        "k counts users that the client sets, because the log has no accounts, tenants or API keys: one account can "
+        "send several user names and count several times"
+    ),
     "sessions": "k counts sessions because the log has no users: a user with several sessions counts several times",
     "inferred": (
-        "k counts conversations inferred from the blocks because the log has neither users nor sessions: two users "
-        "whose requests look like one conversation count once, and blocks that only they share are not split"
+        "k counts conversations inferred from the blocks because the log has neither users nor sessions: a guess that "
+        "extends another sender's prompt counts as the same conversation, so its blocks are not split"
     ),
-    "requests": None,
+    "requests": "k counts requests: one account can send k requests and count k times",
 }
+WORDS = {  # kind -> its name in sentences
+    "accounts": "accounts", "users": "users", "client_users": "users that clients name",
+    "sessions": "sessions", "inferred": "inferred conversations", "requests": "requests",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Users:
+    """The user of each request, from a log or from a file beside a trace."""
+
+    user: np.ndarray  # request -> number of its user or account, -1 = unknown
+    kind: str = "users"  # accounts, users or client_users
+    member: np.ndarray | None = None  # request -> number of a user within its account, -1 = unknown
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    def __getitem__(self, rows) -> Users:
+        """The users of some requests."""
+        return replace(self, user=self.user[rows], member=None if self.member is None else self.member[rows])
+
+    @property
+    def are_known(self) -> bool:
+        """Whether any user is known."""
+        return bool((self.user >= 0).any())
 
 
 @dataclass(frozen=True, eq=False)
 class Contributors:
-    """The contributor of each request, numbered from 0, and their kind: users, sessions, inferred or requests."""
+    """The contributor of each request, numbered from 0, and their kind: one of WARNINGS."""
 
-    contributor: np.ndarray  # request -> contributor, int64
+    contributor: np.ndarray  # request -> contributor, int64; all unknown ones have the same number
     kind: str
+    member: np.ndarray | None = None  # request -> member of its contributor, numbered from 0; None = itself
+    unknown: int = -1  # number of the contributor that stands for all unknown ones; -1 = all are known
+
+    def __getitem__(self, rows) -> Contributors:
+        """The contributors of some requests."""
+        member = None if self.member is None else self.member[rows]
+        return replace(self, contributor=self.contributor[rows], member=member)
 
     @property
     def warning(self) -> str | None:
-        """How this kind is weaker than users, in words; None if it is not."""
+        """How this kind is weaker than accounts, in words; None if it is not."""
         return WARNINGS[self.kind]
+
+    @property
+    def unknown_requests(self) -> int:
+        """The number of requests whose contributor is not known."""
+        return int(np.count_nonzero(self.contributor == self.unknown))
+
+    @property
+    def units(self) -> np.ndarray:
+        """The smallest units that are known to belong together, for a sample: the members, else the contributors."""
+        return self.contributor if self.member is None else self.member
 
 
 def contributors(
-    rows: Columns, users: np.ndarray | None = None, counts: str = "auto", *, infer: Callable[[], np.ndarray]
+    rows: Columns, users: Users | np.ndarray | None = None, counts: str = "auto", *, infer: Callable[[], np.ndarray]
 ) -> Contributors:
     """The contributors that k counts: `users` (request -> user, -1 = unknown) if given, else sessions, else inferred.
 
-    A request without a user counts for its session, and one without a session for itself. `infer` gives the
-    conversation of each request, and is called if there are neither users nor sessions.
+    Requests without a user, or without a session if sessions are counted, are one contributor together; each session of
+    them, and each request without one, is a member of it. `infer` gives the conversation of each request, and is called
+    if there are neither users nor sessions. UsageError if `counts` is "users" and no user is known.
 
     >>> from kvtrace.trace.building import toy
-    >>> contributors(toy("0", "1"), np.array([5, -1]), infer=lambda: np.arange(2))
-    Contributors(contributor=array([5, 6]), kind='users')
+    >>> found = contributors(toy("0", "1", "2"), np.array([5, -1, -1]), infer=lambda: np.arange(3))
+    >>> found.kind, found.contributor, found.member
+    ('users', array([5, 6, 6]), array([5, 6, 7]))
+    """
+    known = Users(users) if isinstance(users, np.ndarray) else users
+    sessions = np.full(len(rows), -1) if rows.session is None else rows.session
+    kind = counted_kind(counts, known.kind if known and known.are_known else None, bool((sessions >= 0).any()))
+    if kind == "requests":
+        return Contributors(np.arange(len(rows)), kind)
+    if kind == "inferred":
+        return Contributors(infer(), kind)
+    if kind == "sessions":
+        return _with_unknown(sessions, kind, _numbered(sessions))
+    assert known is not None
+    if known.member is None:
+        return _with_unknown(known.user, kind, _numbered(known.user, sessions))
+    members = np.where(known.user >= 0, known.member, -1)
+    return _with_unknown(known.user, kind, _numbered(members, known.user, sessions))
+
+
+def counted_kind(counts: str, users: str | None, sessions: bool) -> str:
+    """The kind of contributors that k counts; `users` is the kind of the known users, None if no user is known.
+
+    >>> counted_kind("auto", "accounts", True), counted_kind("auto", None, True), counted_kind("auto", None, False)
+    ('accounts', 'sessions', 'inferred')
     """
     if counts == "requests":
-        return Contributors(np.arange(len(rows)), "requests")
-    sessions = np.full(len(rows), -1) if rows.session is None else rows.session
-    if counts in ("auto", "users") and users is not None and (users >= 0).any():
-        return Contributors(_numbered(users, sessions), "users")
-    if (sessions >= 0).any():
-        return Contributors(_numbered(sessions), "sessions")
-    return Contributors(infer(), "inferred")
+        return counts
+    if counts == "users" and users is None:
+        raise UsageError(
+            "--k-counts users needs the users of the requests, but none is known. Name their field (--map "
+            "account=PATH, --tenant-field PATH; for a trace --users FILE), or leave out --k-counts."
+        )
+    if counts in ("auto", "users") and users is not None:
+        return users
+    return "sessions" if sessions else "inferred"
+
+
+def _with_unknown(values: np.ndarray, kind: str, members: np.ndarray) -> Contributors:
+    """Contributors with one number for all requests whose value is -1."""
+    if (values >= 0).all():
+        same = len(np.unique(members)) == len(np.unique(values))
+        return Contributors(values.astype(np.int64), kind, None if same else members)
+    unknown = int(values.max(initial=-1)) + 1
+    return Contributors(np.where(values < 0, unknown, values).astype(np.int64), kind, members, unknown)
 
 
 def _numbered(*choices):

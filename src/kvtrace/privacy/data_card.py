@@ -17,7 +17,7 @@ from ..formats.sidecar import sidecar_path
 from ..formats.writing import card_path as card_path  # re-exported
 from ..trace.trace import Trace
 from ..trace.trace_figures import figures as figures_of
-from .unprotected import unprotected
+from .unprotected import counted_kind_of, protects_senders, unprotected
 
 if TYPE_CHECKING:
     from .checks.finding import Audit
@@ -58,7 +58,7 @@ def card(audit: Audit, trace: Trace | Mapping[str, Any] | None = None, meta: Map
         (f"Release profile: {audit.profile.name}", _profile(audit, meta)),
         ("Figures", _figures_table(figures)),
         ("Audit", _audit(audit)),
-        ("What is protected, and what is not", _protection(audit)),
+        ("What is protected, and what is not", _protection(audit, counted_kind_of(meta.get("release")))),
         ("How to read it", READ_FOLDER if meta.get("format") == "dataset" else READ),
     ]
     title = "# TODO: title\n\n"
@@ -170,20 +170,20 @@ def _audit(audit):
     return "\n".join([*lines, *(f"| {f.name} | {f.level} | {_plain(f.sentence)} |" for f in audit.findings)])
 
 
-def _protection(audit):
+def _protection(audit, counted):
     if audit.publishable:
-        lines = ["Protected:", "", *(f"* {one}" for one in _protected(audit.profile)), ""]
+        lines = ["Protected:", "", *(f"* {one}" for one in _protected(audit.profile, counted)), ""]
     else:
         lines = ["Nothing is protected: the audit failed, or the trace declares no profile that coarsens it.", ""]
-    return "\n".join([*lines, "Not protected:", "", *(f"* {one}" for one in unprotected(audit.profile))])
+    return "\n".join([*lines, "Not protected:", "", *(f"* {one}" for one in unprotected(audit.profile, counted))])
 
 
-def _protected(profile):
-    """What a trace of this profile does not reveal, if its audit passed."""
+def _protected(profile, counted):
+    """What a trace of this profile does not reveal, if its audit passed and k counted contributors of this kind."""
     yield "text of prompts and outputs, users, keys, and names in the log: a release writes none of them"
     yield "content of blocks: ids count by first appearance and do not depend on the content"
-    if profile.k > 1:
-        yield f"other senders of a text: blocks shared by fewer than {profile.k} contributors are split, one copy each"
+    if protects_senders(profile, counted):
+        yield f"other senders of a text: blocks shared by fewer than {profile.k} {counted} are split, one copy each"
     if profile.tail != "kept":
         yield "last few tokens of a prompt: no tail block is shared"
     if profile.time_step_ms > 1:

@@ -14,6 +14,8 @@ from .trace_draft import TraceDraft
 def share_by_k(draft: TraceDraft, k: int, find: Callable[[], Contributors]) -> Contributors:
     """Split each block of 2 to k - 1 contributors, one for each of them; returns the contributors, which `find` gives.
 
+    The blocks of one contributor are split among its members by the same rule (see contributors.py).
+
     Splitting changes the conversations that can be inferred from the blocks. Inferring and splitting therefore repeat
     until no block has 2 to k - 1 inferred contributors.
 
@@ -24,6 +26,6 @@ def share_by_k(draft: TraceDraft, k: int, find: Callable[[], Contributors]) -> C
     ('users', array([0, 1, 0, 2, 0]))
     """
     while True:
-        contributors = find()
-        if not draft.blocks.split(contributors.contributor, k) or contributors.kind != "inferred":
-            return contributors
+        who = find()
+        if not draft.blocks.split(who.contributor, k, who.member, unknown=who.unknown) or who.kind != "inferred":
+            return who

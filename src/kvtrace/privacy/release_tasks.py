@@ -27,7 +27,7 @@ from .allowed_fields import EXTRA
 from .numbering.bound import in_one_process
 from .numbering.run import Numbered, Runner, number
 from .numbering.store import Store
-from .numbering.task_plan import BLOCKS, ENCODED, Plan, counted_kind, cuts, sample_times
+from .numbering.task_plan import BLOCKS, ENCODED, Plan, cuts, sample_times, split_by
 from .profiles import Profile
 from .release_steps import ReleaseStep
 from .releases import drawn, left_out, release
@@ -126,7 +126,7 @@ def _needs_all_blocks(
     session_share: float,
 ) -> bool:
     """Whether the release needs the blocks of all rows in one process, because tasks cannot apply a step of it."""
-    counts = counted_kind(profile, _any_known(users, rows), _any_known(whole.session, rows))
+    counts = split_by(profile, _kind_of(users, rows), _any_known(whole.session, rows))
     return (
         not whole.is_chained
         or bool(dataset.output_blocks)
@@ -139,6 +139,11 @@ def _needs_all_blocks(
 def _any_known(numbers: np.ndarray | None, rows: np.ndarray | None = None) -> bool:
     """Whether any request (of some rows) has a number."""
     return numbers is not None and bool((numbers[slice(None) if rows is None else rows] >= 0).any())
+
+
+def _kind_of(users: np.ndarray | None, rows: np.ndarray | None) -> str | None:
+    """The kind of the known users (of some rows), None if no user is known."""
+    return "users" if _any_known(users, rows) else None
 
 
 def _in_memory(dataset: Dataset, profile: Profile, **options: Any) -> Numbered:
@@ -225,10 +230,10 @@ class _Encoder:
 def _plan(dataset, profile, encode, partitions, task_blocks, tail, whole) -> Plan:
     count = encode.run()
     tasks = partitions or max(1, -(-sum(int(blocks.sum()) for blocks in encode.blocks) // task_blocks))
-    users, sessions = (_any_known(numbers, encode.rows) for numbers in (encode.users, whole.session))
+    users, sessions = _kind_of(encode.users, encode.rows), _any_known(whole.session, encode.rows)
     return Plan(
         store=encode.store, parts=count, shards=tasks, block_size=dataset.block_size, tail=tail, profile=profile,
-        counts=counted_kind(profile, users, sessions), cuts=cuts(encode.times, encode.blocks, tasks),
+        counts=split_by(profile, users, sessions), cuts=cuts(encode.times, encode.blocks, tasks),
         first_time=None, has_types="type" in encode.names,
         carried=tuple(name for name in CARRIED if name in encode.names),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from ..trace.columns import Columns
 from ..trace.meta import merge, without_stale
 from ..trace.trace import Trace
 from .account import Account
-from .contributors import Contributors, contributors
+from .contributors import Contributors, Users, contributors
 from .k_sharing import share_by_k
 from .profiles import Profile
 from .release_steps import TAIL_STEPS, ReleaseStep
@@ -34,7 +34,7 @@ def release(
     trace: Trace,
     profile: Profile,
     *,
-    users: np.ndarray | None = None,
+    users: Users | np.ndarray | None = None,
     session_share: float = 1.0,
     isolate: bool = False,
     rng: np.random.Generator | None = None,
@@ -79,7 +79,7 @@ def release_draft(
     draft: TraceDraft,
     done: Account,
     *,
-    users: np.ndarray | None = None,
+    users: Users | np.ndarray | None = None,
     session_share: float = 1.0,
     isolate: bool = False,
     rng: np.random.Generator | None = None,
@@ -113,7 +113,7 @@ def release_draft(
         done.contributors = share_by_k(draft, profile.k, lambda: find(profile.k_counts))
         done.record(ReleaseStep.K_SHARING, draft)
     _coarsen(draft, done)
-    done.note_contributors()
+    done.note_contributors(0 if done.contributors is None else done.contributors.unknown_requests)
 
 
 def _coarsen(draft: TraceDraft, done: Account) -> None:
@@ -135,7 +135,7 @@ def left_out(columns: Sequence[str]) -> list[str]:
 
 def drawn(
     rows: Columns,
-    users: np.ndarray | None,
+    users: Users | np.ndarray | None,
     share: float,
     rng: np.random.Generator | None,
     infer: Callable[[], np.ndarray],
@@ -148,7 +148,7 @@ def drawn(
         raise UsageError(f"--sample-sessions must be above 0 and at most 1, not {share:g}.")
     if rows.session is not None and (rows.session >= 0).any():
         users = None  # whole sessions, even if users are known
-    unit = contributors(rows, users, infer=infer).contributor
+    unit = contributors(rows, users, infer=infer).units
     rng = rng or np.random.default_rng()
     taken = (rng.random(int(unit.max(initial=-1)) + 1) < share)[unit]
     if not taken.any():

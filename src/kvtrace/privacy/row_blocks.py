@@ -71,17 +71,30 @@ class RowBlocks:
             self.drop(np.flatnonzero(~self._in_prompts()))
             self.has_outputs = False
 
-    def split(self, contributor: np.ndarray, k: int) -> bool:
-        """Split each block of 2 to k - 1 contributors into one block for each; False if there is none."""
+    def split(self, contributor: np.ndarray, k: int, member: np.ndarray | None = None, *, unknown: int = -1) -> bool:
+        """Split each block of 2 to k - 1 contributors into one block for each; False if there is none.
+
+        Blocks of one contributor are then split among its members by the same rule, and those of the contributor that
+        stands for all `unknown` ones always.
+        """
         count = self.contributors(contributor)
-        few = (count > 1) & (count < k)
-        return bool(few.any()) and len(self.split_where(contributor, count, few)) > 0
+        is_split = bool(len(self.split_where(contributor, count, (count > 1) & (count < k))))
+        if member is None:
+            return is_split
+        is_alone = np.ones(self.distinct, dtype=bool)  # whether a block has one contributor; copies have
+        is_alone[: len(count)] = count < k
+        members = self.contributors(member)
+        is_unknown = contributor[self.first_rows()] == unknown
+        few = is_alone & (members > 1) & ((members < k) | is_unknown)
+        return bool(len(self.split_where(member, members, few))) or is_split
 
     def split_where(self, contributor: np.ndarray, count: np.ndarray, is_split: np.ndarray) -> np.ndarray:
         """Split these blocks into one for each contributor; `count` is `contributors`'s result.
 
         The first contributor keeps the block's number. Returns the former number of each new block.
         """
+        if not is_split.any():
+            return np.empty(0, dtype=np.int32)
         former = sharing.split(self.number, self.offsets, contributor, count, is_split)
         self.distinct += len(former)
         return former

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
-from ..trace.columns import TAILS
-from .profiles import PROFILES, Profile
+from collections.abc import Mapping
+from typing import Any
+
+from .contributors import WORDS
+from .profiles import Profile
+
+STRONG = ("accounts", "users")  # kinds of contributors that one sender cannot multiply
+SEVERAL = {  # kind -> how one sender counts as k contributors
+    "client_users": "k counts users that the client names, and one account can send {k} names",
+    "sessions": "k counts sessions, and one account can open {k}",
+    "inferred": "k counts inferred conversations, and a guess that extends a prompt counts as the same conversation",
+    "requests": "k counts requests, and one account can send {k}",
+}
 
 
-def unprotected(profile: Profile) -> list[str]:
-    """What others can still learn from a trace of this profile.
+def counted_kind_of(release: Any) -> str | None:
+    """The kind of contributors that the section `release` of a sidecar names; None if it names no known one."""
+    kind = release.get("k_counted") if isinstance(release, Mapping) else None
+    return kind if isinstance(kind, str) and kind in WORDS else None
 
+
+def protects_senders(profile: Profile, counted: str | None) -> bool:
+    """Whether a guessed prompt does not reveal its other senders; `counted` is the kind of contributors that k counted.
+
+    >>> from .profiles import PROFILES
+    >>> protects_senders(PROFILES["strict"], "users"), protects_senders(PROFILES["strict"], "inferred")
+    (True, False)
+    """
+    return profile.k > 1 and counted in STRONG
+
+
+def unprotected(profile: Profile, counted: str | None = None) -> list[str]:
+    """What others can still learn from a trace of this profile; `counted` is the kind of contributors that k counted.
+
+    >>> from .profiles import PROFILES
     >>> unprotected(PROFILES["strict"])[3]
     'when requests arrived, to 60 s, and so the rhythm of the service'
     """
@@ -19,7 +47,7 @@ def unprotected(profile: Profile) -> list[str]:
     sharers = f"at least {profile.k} contributors" if profile.k > 1 else "at least two requests"
     listed = [f"which requests share a prefix, and its length, if {sharers} share it"]
     if profile.k > 1:
-        listed.append(f"the same for a guessed prompt, if one party sends it from {profile.k - 1} or more accounts")
+        listed.append(_of_guesses(profile, counted))
     if profile.tail == "kept":
         listed.append("whether the last few tokens are equal, which can be guessed")
     listed.append(f"exact {' and '.join(exact)} lengths" if exact else "rounded lengths")
@@ -28,22 +56,15 @@ def unprotected(profile: Profile) -> list[str]:
         listed.append("which requests are turns of one conversation, if sessions are written")
     else:
         listed.append("conversations, as far as shared blocks reveal them")
+    if profile.k > 1 and counted == "accounts":
+        listed.append("which requests of one account share a prefix, if it does not name its users")
     return [
         *listed,
         "that a request was made, for an observer who knows its lengths, its minute and the sharing of its prefix",
     ]
 
 
-def weaker_settings(profile: Profile) -> list[str]:
-    """The settings that reveal more than the defaults of the profile's name."""
-    usual = PROFILES[profile.name]
-    weaker = {
-        "tail": TAILS.index(profile.tail) < TAILS.index(usual.tail),
-        "k": profile.k < usual.k,
-        "k_counts": profile.k > 1 and profile.k_counts == "requests",
-        "time_step_ms": profile.time_step_ms < usual.time_step_ms,
-        "round_input": profile.round_input == "exact" != usual.round_input,
-        "round_output": profile.round_output == "exact" != usual.round_output,
-        "drop_sessions": usual.drop_sessions and not profile.drop_sessions,
-    }
-    return [name for name, is_weaker in weaker.items() if is_weaker]
+def _of_guesses(profile: Profile, counted: str | None) -> str:
+    if counted in SEVERAL:
+        return f"whether another sender sent a guessed prompt: {SEVERAL[counted].format(k=profile.k)}"
+    return f"the same for a guessed prompt, if one party sends it from {profile.k - 1} or more accounts"

@@ -6,6 +6,7 @@ from typing import Any
 
 from .._base.tables import TextTable
 from ..privacy.account import Account
+from ..privacy.contributors import WORDS
 from ..privacy.publishing import Published
 
 
@@ -26,8 +27,10 @@ def costs(account: Account) -> TextTable:
 
 
 def notes(account: Account) -> list[str]:
-    """Lines on weaknesses of the release, and on rows that were left out."""
-    return [f"note        {note}" for note in account.notes]
+    """Lines on the contributors that k counted, on weaknesses of the release, and on rows that were left out."""
+    kind = None if account.contributors is None else account.contributors.kind
+    counted = [] if kind is None else [f"k counts    {WORDS[kind]}"]
+    return counted + [f"note        {note}" for note in account.notes]
 
 
 def closing(account: Account, figures: dict[str, Any], block_size: int, written: Published) -> list[str]:

@@ -13,8 +13,8 @@ from typing import Any
 from ..._base.errors import UsageError
 
 TARGETS = (
-    "timestamp", "input", "output", "session", "user", "tenant", "type", "model", "adapter", "tools", "output_length",
-    "prompt_tokens", "id",
+    "timestamp", "input", "output", "session", "user", "account", "tenant", "type", "model", "adapter", "tools",
+    "output_length", "prompt_tokens", "id",
 )  # fmt: skip
 
 MISSING = object()  # marks a mapped field that is not in the row; the row's own field of that name is not used either

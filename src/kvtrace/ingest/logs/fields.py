@@ -19,7 +19,12 @@ Places = list[tuple[str, dict]]
 
 SESSION = ("session", "session_id", "conversation_id")
 USER = ("user", "user_id", "safety_identifier")
-TENANT = ("tenant", "tenant_id")
+# of the row alone: what a request carries, its client can choose
+ACCOUNT = ("account", "account_id", "api_key_id", "api_key_hash", "api_key")
+TENANT = (
+    "tenant", "tenant_id", "organization_id", "organization", "org_id", "workspace_id", "project_id", "project",
+    "team_id",
+)  # fmt: skip
 ID = ("id", "request_id", "custom_id")
 
 TEXT_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "reasoning"))
@@ -68,7 +73,8 @@ def described(places: Places, time: Any = None) -> Record:
         output_length=count(*find(row, "output_length")),
         session=key_of(*find(places, *SESSION)),
         user=key_of(*find(places, *USER)),
-        tenant=key_of(*find(places, *TENANT)),
+        account=plain_key(places[0][1], *ACCOUNT),
+        tenant=plain_key(places[0][1], *TENANT),
         type=_type(*find(row, "type")),
         model=key_of(*find(places, "model")),
         adapter=key_of(*find(places, "adapter")),
@@ -230,6 +236,21 @@ def key_of(value, path):
     if type(value) is int:
         return str(value)
     raise wrong(value, path, "a string or a whole number")
+
+
+def plain_key(place: dict, *names: str) -> str | None:
+    """The first of these fields that is a string or a whole number, as a key; None if a map replaces one in vain.
+
+    >>> plain_key({"project": {"title": "x"}, "team_id": 7}, "project", "team_id")
+    '7'
+    """
+    for name in names:
+        value = place.get(name)
+        if value is MISSING:
+            return None
+        if type(value) in (str, int) and value != "":
+            return str(value)
+    return None
 
 
 def _tools(places):

@@ -21,7 +21,8 @@ COMPLETIONS = ("text_completion", "atext_completion")  # the prompt is a text wi
 REDACTED = "redacted-by-litellm"  # replaces every text with turn_off_message_logging
 
 SESSION = ("litellm_session_id", "trace_id")
-USER = ("end_user", "user_api_key_end_user_id", "user_api_key_user_id", "user_api_key_hash", "user_api_key", "api_key")
+ACCOUNT = ("user_api_key_user_id", "user_api_key_hash", "user_api_key", "api_key")
+USER = ("end_user", "user_api_key_end_user_id", *ACCOUNT)
 TENANT = ("user_api_key_org_id", "organization_id", "user_api_key_team_id", "team_id")
 
 
@@ -39,7 +40,7 @@ def read(row: dict) -> Record:
         requests += pairs.inside(row, name)
     record = fields.common(requests, *_time(row))
     places = [*requests[:1], *pairs.inside(row, "metadata")]
-    fields.fill(record, row, places, session=SESSION, user=USER, tenant=TENANT)
+    fields.fill(record, row, places, session=SESSION, user=USER, account=ACCOUNT, tenant=TENANT)
     _put_prompt(record, row, requests)
     _put_answer(record, row)
     return record

@@ -23,8 +23,9 @@ class Record:
     output_ids: array[int] | None = None  # uint32
     output_length: int | None = None  # as logged, tokens; wins over counting output_text
     session: str | None = None  # conversation key; secret: only its keyed digest leaves a worker
-    user: str | None = None  # user key; secret likewise
-    tenant: str | None = None  # key of the user's organisation; secret likewise
+    user: str | None = None  # user key, which the client may choose; secret likewise
+    account: str | None = None  # key of the account or API key that the service checked; secret likewise
+    tenant: str | None = None  # key of the account's organisation; secret likewise
     type: str | None = None  # request type: text, image, file, search, ...
     model: str | None = None  # part of the chain's root: caches of two models share nothing
     adapter: str | None = None

@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..contributors import WARNINGS, WORDS
 from ..data_card import LICENCE, LICENCES, card
 from .evidence import Evidence
 from .finding import Audit, Finding, failed
-from .k_sharing import WORDS
 
 REMEDY = "Publish the trace again, and fill in the licence only; put other text into a README beside the release."
 COUNT = r"[\d,]{1,15}"
-WHO = "|".join(WORDS.values())
+WHO = "|".join(map(re.escape, WORDS.values()))
+WEAKNESSES = "|".join(re.escape(warning) for warning in WARNINGS.values() if warning)
 
 
 def with_card(result: Audit, evidence: Evidence, again: Callable[[], Audit]) -> Audit:
@@ -69,5 +70,6 @@ def _k_sharing(evidence: Evidence) -> str:
         rf"(?:no request has|{COUNT} of {COUNT} requests have) a block shared by fewer than {COUNT} (?:{WHO})"
         rf"(?:, which stand in for the (?:(?:{WHO}) that the release counted \(not in this file\)"
         r"|contributors that the release counted \(not documented\)))?(?:; (?:exact|standard|strict) splits none)?\."
+        rf"(?: This does not stop a guess: (?:{WEAKNESSES})\.)?"
         rf"|{COUNT} blocks are shared by several users, but the release isolates tenants\."
     )

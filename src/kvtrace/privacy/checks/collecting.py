@@ -180,4 +180,4 @@ def _add_contributors(evidence: Evidence, users, known: Contributors | None) -> 
     if numbers is not None:
         evidence.users = numbers[requests.rows]
     elif known is not None:
-        evidence.contributors = Contributors(known.contributor[requests.rows], known.kind)
+        evidence.contributors = known[requests.rows]

@@ -12,14 +12,16 @@ from typing import cast
 import numpy as np
 
 from ...trace.columns import Columns
-from ..contributors import Contributors, contributors
+from ..contributors import WARNINGS, WORDS, Contributors, contributors
+from ..unprotected import counted_kind_of
 from .blocks import RequestBlocks
 from .bound import USUAL_K
 from .contributor_counts import count_up_to
 from .evidence import Evidence
 from .finding import Finding, failed, not_checked, passed, warned
 
-WORDS = {"users": "users", "sessions": "sessions", "inferred": "inferred conversations", "requests": "requests"}
+PEOPLE = ("accounts", "users", "client_users")
+STRONGER = "Name the field of the account (--map account=PATH, --tenant-field PATH; --users FILE), or accept it."
 
 
 def check(evidence: Evidence) -> Finding:
@@ -29,12 +31,12 @@ def check(evidence: Evidence) -> Finding:
     profile_k, (who, certain) = evidence.profile.k, counted(evidence)
     k = profile_k if profile_k > 1 else USUAL_K
     count = count_up_to(k, evidence.feed, who.contributor, evidence.sums.uses.anywhere)
-    is_exposed = exposed(evidence, (count > 1) & (count < k))
+    is_exposed = exposed(evidence, ((count > 1) & (count < k)) | _split_members(evidence, who, k, count))
     figure = {
         "k": k, "counted": who.kind, "certain": certain, "exposed_requests": int(is_exposed.sum()),
         "share": float(is_exposed.mean()),
     }  # fmt: skip
-    if evidence.release.get("tenants_isolated") is True and who.kind == "users":
+    if evidence.release.get("tenants_isolated") is True and who.kind in PEOPLE:
         figure["blocks_of_several_tenants"] = several = int(np.count_nonzero(count > 1))
         if several:
             sentence = f"{several:,} blocks are shared by several users, but the release isolates tenants."
@@ -51,6 +53,8 @@ def check(evidence: Evidence) -> Finding:
     pass_users = "Pass --users FILE, one user a line for each row, to count the same contributors as the release."
     if not is_exposed.any():
         sentence = f"no request has a block shared by fewer than {k} {WORDS[who.kind]}{stand_in}."
+        if weakness := WARNINGS[who.kind if certain else counted_kind_of(evidence.release) or who.kind]:
+            return warned(figure, f"{sentence} This does not stop a guess: {weakness}.", STRONGER)
         return passed(figure, sentence) if certain else warned(figure, sentence, pass_users)
     if certain:
         return failed(
@@ -59,6 +63,23 @@ def check(evidence: Evidence) -> Finding:
             f"Split these blocks: `kvtrace release --k {k}`.",
         )
     return warned(figure, f"{sentence}{stand_in}.", pass_users)
+
+
+def _split_members(evidence: Evidence, who: Contributors, k: int, count: np.ndarray) -> np.ndarray:
+    """Blocks of one contributor that its members should not share: of 2 to k - 1, or of any unknown ones."""
+    if who.member is None:
+        return np.zeros(len(count), dtype=bool)
+    members = count_up_to(k, evidence.feed, who.member, evidence.sums.uses.anywhere)
+    is_unknown = np.zeros(len(count), dtype=bool)
+
+    def take(blocks: RequestBlocks):
+        for numbers, offsets in blocks.segments():
+            rows_are_unknown = who.contributor[blocks.requests] == who.unknown
+            is_unknown[numbers[np.repeat(rows_are_unknown, np.diff(offsets))]] = True
+
+    if who.unknown >= 0:
+        evidence.feed(take)
+    return (count == 1) & (members > 1) & ((members < k) | is_unknown)
 
 
 def exposed(evidence: Evidence, few: np.ndarray) -> np.ndarray:

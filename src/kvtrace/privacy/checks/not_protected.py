@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from ..unprotected import unprotected, weaker_settings
+from ..unprotected import counted_kind_of, unprotected
+from ..weaker_settings import refusal, weaker_settings
 from .evidence import Evidence
-from .finding import Finding, passed, warned
+from .finding import Finding, failed, passed, warned
 
 
 def check(evidence: Evidence) -> Finding:
-    """List what stays visible under the profile; warn if the trace declares none, or weaker settings than its name."""
-    own, listed = evidence.declared, unprotected(evidence.profile)
-    weaker = [] if own is None else weaker_settings(own)
+    """List what stays visible under the profile; fail if the settings promise less than the profile's name.
+
+    Warn if the trace declares no profile, or is exact.
+    """
+    own, size = evidence.declared, evidence.block_size
+    listed = unprotected(evidence.profile, None if own is None else counted_kind_of(evidence.release))
+    weaker = [] if own is None else weaker_settings(own, block_size=size)
     figure = {"not_protected": listed, "weaker_settings": weaker}
     sentence = f"others can still learn: {'; '.join(listed)}."
     remedy = "Release it with `kvtrace release --profile standard`."
@@ -19,9 +24,6 @@ def check(evidence: Evidence) -> Finding:
     if own.name == "exact" or not own.coarsens:
         return warned(figure, f"the trace is exact, for internal use only; {sentence}", remedy)
     if weaker:
-        return warned(
-            figure,
-            f"the trace declares {own.name} but has weaker settings ({', '.join(weaker)}); {sentence}",
-            "Mention it in the data card.",
-        )
+        fault, remedy = refusal(own, weaker, size)
+        return failed(figure, f"{fault}. {sentence[0].upper()}{sentence[1:]}", remedy)
     return passed(figure, sentence)

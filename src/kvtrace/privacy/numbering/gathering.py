@@ -14,9 +14,10 @@ from ..._base.offsets import offsets_of
 from ..._native import ids as numbering
 from ..row_blocks import RowBlocks
 from .store import StoredArrays
-from .task_plan import ALONE, MANY, Plan, digests_of_rows, firsts_of, shard_of
+from .task_plan import ALONE, MANY, UNKNOWN, Plan, digests_of_rows, firsts_of, shard_of
 
 ROWS = ("time", "input_length", "output_length")
+KEYS = ("session", "account", "user")  # columns of digests, zeros = unknown
 
 
 def gather(plan: Plan, number: int) -> dict[str, int]:
@@ -30,28 +31,32 @@ def gather(plan: Plan, number: int) -> dict[str, int]:
         digest, is_tail = np.append(digest, tails), np.append(is_tail, np.ones(len(tails), dtype=bool))
     many = is_tail  # block -> whether it is never split
     if plan.counts != "none":
-        contributor, rows["row_contributor"] = _contributors(plan, rows, number)
-        count = blocks.contributors(contributor)
-        many = is_tail | (count >= plan.profile.k)
-        copies = blocks.split_where(contributor, count, ~many)
+        rows["row_contributor"], rows["row_member"] = _contributors(plan, rows, number)
+        many = is_tail | (blocks.contributors(_numbers(rows["row_contributor"])) >= plan.profile.k)
+        member = _numbers(rows["row_member"])
+        copies = blocks.split_where(member, blocks.contributors(member), ~many)
         digest, is_tail, many = (np.append(values, values[copies]) for values in (digest, is_tail, many))
     entries = blocks.by_first_appearance()
     arrays = {"digest": digests[digest[entries]], "is_tail": is_tail[entries]}
     if plan.has_outputs:
         arrays["first_prompt"] = blocks.first_prompts()
     if plan.counts != "none":
-        contributor = rows["row_contributor"][blocks.first_rows()]
-        arrays["contributor"] = np.where(many[entries][:, None], MANY, contributor)
+        first_row, is_many = blocks.first_rows(), many[entries][:, None]
+        for name in ("contributor", "member"):
+            arrays[name] = np.where(is_many, MANY, rows[f"row_{name}"][first_row])
     shard = shard_of(arrays["digest"], plan.shards)
     by_shard = np.argsort(shard, kind="stable")
     sessions = _sessions(plan, rows)
     written = plan.store.write(
         f"gathered/{number}", {"types": types},
-        **{name: values for name, values in rows.items() if name not in ("session", "user")},
+        **{name: values for name, values in rows.items() if name not in KEYS},
         entry=blocks.number, by_shard=by_shard, shards=_starts(shard[by_shard], plan.shards),
         **{name: values[by_shard] for name, values in arrays.items()}, **sessions,
     )  # fmt: skip
-    return {"rows": len(rows["blocks"]), "bytes": written}
+    unknown = 0
+    if plan.counts != "none":
+        unknown = int((rows["row_contributor"] == UNKNOWN).all(axis=1).sum())
+    return {"rows": len(rows["blocks"]), "unknown": unknown, "bytes": written}
 
 
 def entries_of(plan: Plan, gathered: StoredArrays) -> RowBlocks:
@@ -89,7 +94,7 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
                 rows["prompts"] = encoded["prompts", start:stop]
             for name in plan.carried:
                 rows[f"carried {name}"] = encoded[f"carried {name}", start:stop]
-            for name in ("session", "user"):
+            for name in KEYS:
                 none = np.zeros((stop - start, 2), dtype=np.uint64)
                 rows[name] = encoded[name, start:stop] if name in encoded else none
             if plan.has_types:
@@ -110,7 +115,7 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
 def _no_rows(plan):
     names = (*ROWS, "blocks", *(["prompts"] if plan.has_outputs else []))
     numbers = {name: np.empty(0, dtype=np.int64) for name in names}
-    words = {name: np.empty((0, 2), dtype=np.uint64) for name in ("session", "user")}
+    words = {name: np.empty((0, 2), dtype=np.uint64) for name in KEYS}
     carried = {f"carried {name}": np.empty(0, dtype=np.int64) for name in plan.carried}
     return numbers | words | carried | ({"type": np.empty(0, dtype=np.int32)} if plan.has_types else {})
 
@@ -119,14 +124,25 @@ def _no_rows(plan):
 
 
 def _contributors(plan: Plan, rows, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """The contributor of each row, numbered within the range, and its 128-bit identity across ranges."""
+    """The contributor of each row and the member of it, as `privacy.contributors` gives them: 128 bits each."""
     count = len(rows["blocks"])
-    tokens = np.stack([np.arange(count, dtype=np.uint64), np.full(count, ALONE, dtype=np.uint64)], axis=1)
-    tokens[:, 0] |= np.uint64(number << 40)
-    for name in {"users": ("session", "user"), "sessions": ("session",)}.get(plan.counts, ()):
-        known = rows[name].any(axis=1)
-        tokens[known] = rows[name][known]
-    return numbering.DigestIndex().add(tokens).astype(np.int64), tokens
+    member = np.stack([np.arange(count, dtype=np.uint64), np.full(count, ALONE, dtype=np.uint64)], axis=1)
+    member[:, 0] |= np.uint64(number << 40)
+    if plan.counts == "requests":
+        return member, member
+    column, members = {"accounts": ("account", ("account", "user")), "sessions": ("session", ("session",))}.get(
+        plan.counts, ("user", ("user",))
+    )
+    known = rows[column].any(axis=1)
+    for name, where in (("session", ~known), *((name, known) for name in members)):
+        where = where & rows[name].any(axis=1)
+        member[where] = rows[name][where]
+    return np.where(known[:, None], rows[column], UNKNOWN), member
+
+
+def _numbers(tokens: np.ndarray) -> np.ndarray:
+    """A number for each distinct pair of words, from 0."""
+    return numbering.DigestIndex().add(tokens).astype(np.int64)
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------

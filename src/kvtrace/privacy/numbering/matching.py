@@ -6,7 +6,7 @@ import numpy as np
 
 from ..._base.offsets import offsets_of
 from ..._native import ids as numbering
-from .task_plan import MANY, Plan, firsts_of, numbers_of
+from .task_plan import MANY, UNKNOWN, Plan, firsts_of, numbers_of
 
 TAIL = 2**62  # in place of a contributor: unique tail blocks
 
@@ -16,7 +16,7 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
 
     `owner` is the first entry of the same block (itself if it is new); `is_first` marks a new digest.
     """
-    digests, tails, contributors, sessions, bounds, session_bounds = [], [], [], [], [0], [0]
+    digests, tails, contributors, members, sessions, bounds, session_bounds = [], [], [], [], [], [0], [0]
     in_prompts: list[np.ndarray] = []
     for number in range(plan.ranges):
         with plan.store.open(f"gathered/{number}") as rows:
@@ -28,6 +28,7 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
                 in_prompts.append(rows["first_prompt", start:stop])
             if plan.counts != "none":
                 contributors.append(rows["contributor", start:stop])
+                members.append(rows["member", start:stop])
             if plan.has_sessions:
                 start, stop = rows["session_shards", shard : shard + 2].tolist()
                 in_range = {name: rows[f"session_{name}", start:stop] for name in ("digest", "last", "rows")}
@@ -39,7 +40,8 @@ def match(plan: Plan, shard: int) -> dict[str, int]:
     firsts, is_tail = firsts_of(digest), np.concatenate(tails)
     name = np.zeros(len(digest), dtype=np.int64)  # distinguishes blocks with the same digest
     if contributors:
-        name = _split_numbers(digest, is_tail, len(firsts), np.concatenate(contributors), plan.profile.k)
+        who = np.concatenate(contributors), np.concatenate(members)
+        name = _split_numbers(digest, is_tail, *who, plan.profile.k)
     name[is_tail] = TAIL
     block = numbers_of(digest, name)
     owner = firsts_of(block)[block]
@@ -80,15 +82,27 @@ def _first_in_prompts(group: np.ndarray, first_prompt: np.ndarray) -> np.ndarray
     return is_first
 
 
-def _split_numbers(digest, is_tail, distinct, contributor, k) -> np.ndarray:
-    """A number for the contributor of each entry whose digest has 2 to k - 1 contributors, else 0."""
+def _split_numbers(digest, is_tail, contributor, member, k) -> np.ndarray:
+    """For each entry the number of the contributor, or of its member, that shares the block with no other; else 0.
+
+    The rule is that of `RowBlocks.split`.
+    """
     many = (contributor == MANY).all(axis=1)
-    number = numbering.DigestIndex().add(contributor).astype(np.int64)
-    counted = firsts_of(numbers_of(digest, number))
-    contributors = np.bincount(digest[counted[~is_tail[counted]]], minlength=distinct)
+    who, whose = (numbering.DigestIndex().add(tokens).astype(np.int64) for tokens in (contributor, member))
+    contributors = _distinct(digest, who, ~is_tail)
     contributors[digest[many & ~is_tail]] = k  # or more
-    few = (contributors > 1) & (contributors < k)
-    return np.where(few[digest], number + 1, 0)
+    few = contributors[digest] < k
+    block = numbers_of(digest, who)  # one of each contributor
+    members = _distinct(block, whose, ~is_tail)[block]
+    is_unknown = (contributor == UNKNOWN).all(axis=1)
+    apart = (members > 1) & ((members < k) | is_unknown)
+    return np.where(few, np.where(apart, len(digest) + whose, who) + 1, 0)
+
+
+def _distinct(group: np.ndarray, number: np.ndarray, is_counted: np.ndarray) -> np.ndarray:
+    """Group -> its distinct numbers among the counted entries; groups count from 0."""
+    firsts = firsts_of(numbers_of(group, number))
+    return np.bincount(group[firsts[is_counted[firsts]]], minlength=int(group.max(initial=-1)) + 1)
 
 
 def _linked(sessions, bounds) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ from .gathering import gather
 from .matching import match
 from .ranking import rank
 from .resolving import resolve
-from .task_plan import Plan, sums_before
+from .task_plan import UNKNOWN, Plan, sums_before
 
 
 class Runner(Protocol):
@@ -93,6 +93,7 @@ def number(
     finished = run(finish, plan.ranges)
     account = Account(plan.profile, isolated=isolated)
     _record_steps(account, plan, before, first_step, changes_tails)
+    account.note_contributors(sum(one["unknown"] for one in gathered))
     figures = _figures(plan, finished, sum(blocks), meta)
     stages = {"gather": gathered, "match": matched, "rank": ranked, "resolve": resolved, "finish": finished}
     written = {name: sum(one["bytes"] for one in results) for name, results in stages.items()}
@@ -114,11 +115,15 @@ def _contributors(plan: Plan) -> Contributors | None:
     """The contributor of each request, numbered over all ranges."""
     if plan.counts == "none":
         return None
-    index, numbers = DigestIndex(), []
+    index, members = DigestIndex(), DigestIndex()
+    index.add(UNKNOWN[None])  # its number is 0
+    numbers: list[np.ndarray] = []
+    of_members: list[np.ndarray] = []
     for number in range(plan.ranges):
         with plan.store.open(f"gathered/{number}") as rows:
             numbers.append(index.add(rows["row_contributor"]).astype(np.int64))
-    return Contributors(np.concatenate(numbers), plan.counts)
+            of_members.append(members.add(rows["row_member"]).astype(np.int64))
+    return Contributors(np.concatenate(numbers), plan.counts, np.concatenate(of_members), unknown=0)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------
@@ -132,7 +137,6 @@ def _record_steps(done: Account, plan: Plan, before: Sequence[StepHits], first_s
     if plan.counts != "none":
         steps[ReleaseStep.K_SHARING] = ReleaseStep.K_SHARING
         done.contributors = Contributors(np.empty(0, np.int64), plan.counts)
-        done.note_contributors()
     done.steps = [*before, *(StepHits(step, _hits(plan, counted)) for counted, step in steps.items())]
 
 

@@ -11,13 +11,15 @@ from ..._base.mixing import split_mix
 from ..._base.offsets import offsets_of
 from ..._native import ragged
 from ..._native.ids import DigestIndex
+from ..contributors import counted_kind
 from ..profiles import Profile
 from .store import Store
 
 BLOCKS = 1 << 20  # approximate block references in memory for one task
 ENCODED = "encoded"  # folder of the rows of each part
 SAMPLES = 256  # rows of a part whose times `sample_times` returns
-ALONE = 2**64 - 1  # marks a contributor that is a single request
+ALONE = 2**64 - 1  # marks a member that is a single request
+UNKNOWN = np.array([1, 2**64 - 3], dtype=np.uint64)  # in place of a contributor: all requests without a known one
 MANY = np.array([0, 2**64 - 2], dtype=np.uint64)  # in place of a contributor: k or more contributors
 
 
@@ -31,7 +33,7 @@ class Plan:
     block_size: int
     tail: str  # of the released trace
     profile: Profile
-    counts: str  # kind of contributors: users, sessions, requests; none if nothing is split
+    counts: str  # kind of contributors, see contributors.py; none if nothing is split
     cuts: Sequence[float]  # times that divide the ranges
     first_time: int | None = 0  # of the log, in ns; None if times are a trace's, in ms
     has_sessions: bool = False
@@ -53,19 +55,13 @@ class Plan:
         return replace(self, **values)
 
 
-def counted_kind(profile: Profile, users: bool, sessions: bool) -> str:
-    """The kind of contributors that `privacy.contributors` chooses; "none" if nothing is split.
+def split_by(profile: Profile, users: str | None, sessions: bool) -> str:
+    """The kind of contributors among which blocks are split, as `counted_kind` gives it; "none" if nothing is split.
 
-    >>> counted_kind(Profile("standard", k=3), False, True), counted_kind(Profile("standard", k=3), False, False)
-    ('sessions', 'inferred')
+    >>> split_by(Profile("standard", k=3), "users", True), split_by(Profile("exact"), "users", True)
+    ('users', 'none')
     """
-    if profile.k == 1:
-        return "none"
-    if profile.k_counts == "requests":
-        return "requests"
-    if users and profile.k_counts in ("auto", "users"):
-        return "users"
-    return "sessions" if sessions else "inferred"
+    return "none" if profile.k == 1 else counted_kind(profile.k_counts, users, sessions)
 
 
 def sample_times(time: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
