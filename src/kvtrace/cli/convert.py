@@ -66,7 +66,8 @@ def convert_command(trace, output, to, block_size, start, stop, sample_sessions,
     if is_client:
         done = clients.write(part, output, to, first_id=first_id, meta=meta)
     else:
-        done = clients.Written(writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta), [], [])
+        written = writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta)
+        done = clients.Written(written, _changed_times(part) if target == "bailian" else [], [])
     done.losses[:0] = _lost(whole)
     if not quiet:
         _print_summary(str(whole.fixes), len(part), len(whole), part.block_size, done)
@@ -77,6 +78,17 @@ def _lost(trace):
     if "profile" not in trace.meta:
         return []
     return ["the release profile: a conversion is not audited. `kvtrace release` writes a file with a profile"]
+
+
+def _changed_times(trace):
+    """What the seconds of Qwen-Bailian do not keep of times."""
+    from ..formats.bailian import changed_times
+    from ..formats.targets.losses import Losses
+
+    losses = Losses()
+    kept = "than seconds can keep; a reader rounds"
+    losses.add(changed_times(trace.timestamp), f"time has more decimals {kept} it.", f"times have more decimals {kept} them.")
+    return losses.sentences
 
 
 def _print_summary(fixes, requests, of, block_size, done):

@@ -16,6 +16,7 @@ import orjson
 
 from ..._base.errors import RowError
 from ...formats.read_result import ReadResult
+from ...formats.sidecar import is_deep
 
 KNOWN = ("timestamp", "input_length", "output_length")
 CACHED = 1 << 20  # maximum block references of a file that stay in memory
@@ -75,6 +76,8 @@ def parse_text(where: str, text: bytes, must_be_json: bool = True) -> MetadataTe
         return MetadataText(where, text.decode(errors="replace"))
     if not isinstance(values, dict) and must_be_json:
         return MetadataText(where, text.decode(errors="replace"), "is not a JSON object")
+    if is_deep(values):
+        return MetadataText(where, None, "is nested too deeply")
     return MetadataText(where, values)
 
 
