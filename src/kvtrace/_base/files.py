@@ -8,6 +8,7 @@ from pathlib import Path
 
 SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
 BUFFER = 1 << 20  # bytes
+MAX_LINE = 1 << 28  # bytes of one line of a log or a trace
 
 
 def is_std(path: str | Path) -> bool:

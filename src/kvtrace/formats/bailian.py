@@ -78,6 +78,15 @@ def milliseconds(timestamp_s: np.ndarray) -> np.ndarray:
     return timestamp
 
 
+def changed_times(timestamp_ms: np.ndarray) -> int:
+    """The number of times that seconds as 64-bit floats do not give back: some with more than five decimals.
+
+    >>> changed_times(np.array([61114.0, 61114.12345, 1000.0000000000001]))
+    1
+    """
+    return int((milliseconds(timestamp_ms / 1000) != timestamp_ms).sum())
+
+
 def link(chat: np.ndarray, parent_chat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The row of each request's parent (-1 = none), the rows with a missing parent, and the rows with a repeated name.
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from .._base.memory import Need
 from .._base.output_lock import only_writer
 from ..trace.conversion import convert, meta_of
+from ..trace.trace import Trace
 from . import format_table, memory_needs, reading, targets, writing
+from .bailian import changed_times
 from .dataset_conversion import convert_dataset, streams
 from .opening import dataset_at, require_memory
 from .sidecar import sidecar_path
+from .targets.losses import Losses
 
 NOT_AUDITED = "the release profile: a conversion is not audited. `kvtrace release` writes a file with a profile"
 
@@ -95,7 +98,7 @@ def _converted(
     meta = meta_of(part, whole, ratio=steps.get("ratio", 1.0))
     if client is None:
         files = writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta)
-        done = targets.Written(files, [], [])
+        done = targets.Written(files, _changed_times(part) if target == "bailian" else [], [])
     else:
         done = targets.write(part, output, client, first_id=first_id, meta=meta)
     losses = _lost(whole) + done.losses
@@ -105,3 +108,12 @@ def _converted(
 def _lost(source) -> list[str]:
     """What no conversion keeps of the sidecar."""
     return [NOT_AUDITED] if "profile" in source.meta else []
+
+
+def _changed_times(trace: Trace) -> list[str]:
+    """What the seconds of Qwen-Bailian do not keep of times."""
+    losses, kept = Losses(), "than seconds can keep; a reader rounds"
+    losses.add(
+        changed_times(trace.timestamp), f"time has more decimals {kept} it.", f"times have more decimals {kept} them."
+    )
+    return losses.sentences

@@ -27,6 +27,7 @@ SCHEMA, KIND = 1, "kvtrace attach model"
 COLUMNS = ("hits", "new", "age", "kind", "tail", "continues", "type")
 BINNED = ("hits", "new", "age", "tail", "output")
 MAX_BLOCK_SIZE = 1 << 31
+MAX_BYTES = 1 << 28  # of a file; models have up to a few MB
 TAILS = ("kept", "unique", "dropped")
 
 
@@ -125,7 +126,9 @@ class Model:
     def load(cls, path: str | Path) -> Model:
         """Load a saved model; InputError if the file is not a saved model."""
         with open_read(path) as stream:
-            text = stream.read()
+            text = stream.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise InputError(f"{name_of(path)}: not a model of kvtrace (longer than {MAX_BYTES:,} bytes).")
         try:
             return cls.from_dict(json.loads(text))
         except KeyError as error:
