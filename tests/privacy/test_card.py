@@ -276,3 +276,12 @@ def test_a_conversion_declares_nothing_and_says_so(tmp_path, capsys):
         assert run(["convert", str(tmp_path / "t.jsonl"), "-o", str(tmp_path / output)]) == 0
         assert "lost        the release profile: a conversion is not audited" in capsys.readouterr().err
         assert not {"profile", "release"} & kvtrace.read(tmp_path / output).meta.keys()
+
+
+def test_no_value_of_a_sidecar_is_html_or_a_link_in_the_card(released):
+    path, meta = released
+    hostile = "<img src=x onerror=a()> [here](http://example.org) `x` | y"
+    meta = meta | {"hash": hostile, "format": hostile, "log": {"reader": hostile, "time": hostile}}
+    text = re.sub("`[^`\n]*`", "", card(audit(path), meta=meta).replace("\\`", "'"))  # code shows HTML as it is
+    assert "<img" not in text and "[here](" not in text.replace("\\[here\\](", "")
+    assert "&lt;img src=x onerror=a()&gt; \\[here\\](http://example.org) 'x' / y" in text

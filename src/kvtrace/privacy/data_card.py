@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,7 +142,7 @@ def _making(figures, meta):
         ("hash", meta.get("hash")), ("tokens per block", figures.get("block_size") or meta.get("block_size")),
         ("last, partial block", meta.get("tail") or figures.get("tail")),
     ]  # fmt: skip
-    return "\n".join(f"* {name}: {_plain(value)}" for name, value in made if value not in (None, "", {}))
+    return "\n".join(f"* {name}: {_quoted(value)}" for name, value in made if value not in (None, "", {}))
 
 
 def _profile(audit, meta):
@@ -149,7 +150,7 @@ def _profile(audit, meta):
     lines = ["| setting | value |", "|---|---|"]
     lines += [f"| `{name}` | {_code(value)} |" for name, value in audit.profile.settings().items()]
     counted = release.get("k_counted")
-    lines += [f"| k counted | {_plain(counted)} |"] if counted else []
+    lines += [f"| k counted | {_quoted(counted)} |"] if counted else []
     lines += [f"| sampled | {'yes' if release.get('sampled') is True else 'no'} |"]
     if not audit.declared:
         lines = ["The trace declares no profile; the audit graded it against these settings.", "", *lines]
@@ -212,9 +213,22 @@ def _number(figures, name) -> str:
 
 
 def _code(value) -> str:
-    return f"`{_plain(value)}`"
+    return "`{}`".format(_one_line(value).replace("`", "'"))
 
 
 def _plain(value) -> str:
-    """Text that fits one cell of a table."""
+    """A sentence of ours that fits one cell of a table; it may have code, and names from the trace, but no HTML."""
+    return _one_line(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _quoted(value) -> str:
+    """A value of the sidecar: no HTML, and no link, image or code of Markdown.
+
+    >>> _quoted("<b>[a](http://b)")
+    '&lt;b&gt;\\\\[a\\\\](http://b)'
+    """
+    return re.sub(r"([\\`*\[\]])", r"\\\1", _plain(value))
+
+
+def _one_line(value) -> str:
     return " ".join(str(value).split()).replace("|", "/")
