@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import orjson
@@ -342,3 +343,20 @@ def test_datagen_fails_as_kvtrace_does(small, tmp_path, capsys, monkeypatch):
     (tmp_path / "small.jsonl.meta.json").unlink()
     assert run_datagen("analyze", "--input-file", small) == 3 and "Try --block-size 16" in capsys.readouterr().err
     assert run_datagen("synthesise") == 2 and "Try datagen --help" in capsys.readouterr().err
+
+
+# -- odd times -------------------------------------------------------------------------------------------------------
+
+
+def test_dispersion_counts_empty_windows_without_holding_them():
+    times = np.array([0.0, 500.0, 2500.0, 10_000_000.0])
+    plain = np.bincount((times // 1000).astype(int))[:10_000]
+    assert dispersion(times, 1000) == pytest.approx(plain.var() / plain.mean())
+
+
+def test_one_odd_time_costs_no_memory():
+    times = np.append(np.arange(60) * 10.0, 2.0**53)  # 9e12 windows of a second
+    tracemalloc.start()
+    assert dispersion(times, 1000) == pytest.approx(60)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from kvtrace._base import checkpoint as checkpoints
+from kvtrace._base import file_locks
 from kvtrace._base.checkpoint import CONTINUES, STARTS, CheckpointFile, CheckpointKind
 from kvtrace._base.errors import KvtraceError, UsageError
 
@@ -81,6 +81,7 @@ def test_what_is_not_a_checkpoint_is_refused_and_kept(path):
         with pytest.raises(UsageError, match=r"out\.lines is foreign"), Lines(path, resume=True):
             pass
         assert path.read_bytes() == data
+        path.chmod(0o600)
     path.write_bytes(b'{"lines": 1, \n')
     with pytest.raises(UsageError, match="the checkpoint is damaged"), Lines(path, resume=True):
         pass
@@ -97,8 +98,20 @@ def test_a_pipe_and_a_link_are_refused(path):
     assert not path.with_name("elsewhere").exists()
 
 
+def test_a_checkpoint_of_another_user_or_open_to_others_is_refused(path, monkeypatch):
+    stopped(path, b"a\n")
+    for mode in (0o640, 0o602):
+        path.chmod(mode)
+        with pytest.raises(UsageError, match=r"out\.lines is foreign"), Lines(path, resume=True):
+            pass
+    path.chmod(0o600)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(UsageError, match=r"out\.lines is foreign"), Lines(path, resume=True):
+        pass
+
+
 def test_only_the_owner_can_read_a_new_checkpoint_and_one_run_at_a_time_has_it(path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(file_locks, "LOCK_TIMEOUT_S", 0.05)
     before = os.umask(0)
     try:
         with Lines(path):

@@ -190,12 +190,12 @@ def test_what_ends_early_leaves_nothing_and_the_old_file_stays(tmp_path, name, e
 def test_files_that_belong_together_appear_together_the_first_one_first(tmp_path, monkeypatch):
     order = []
     replace = os.replace
-    monkeypatch.setattr(os, "replace", lambda a, b: (order.append(Path(b).name), replace(a, b)))
-    with write_together(tmp_path / "t.meta", tmp_path / "t") as (meta, trace):
+    monkeypatch.setattr(os, "replace", lambda a, b, **places: (order.append(Path(b).name), replace(a, b, **places)))
+    with write_together(tmp_path / "t", [tmp_path / "t.meta"]) as (trace, meta):
         trace.write(b"trace")
         meta.write(b"meta")
     assert order == ["t.meta", "t"]
-    with pytest.raises(ZeroDivisionError), write_together(tmp_path / "u.meta", tmp_path / "u") as (meta, _):
+    with pytest.raises(ZeroDivisionError), write_together(tmp_path / "u", [tmp_path / "u.meta"]) as (_, meta):
         meta.write(b"meta")
         1 / 0  # noqa: B018
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t", "t.meta"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import random
 import tempfile
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_a_sweep_is_its_simulations(made, factors, engines, modes, schedules, po
         names = [f"{folder}/{number}.jsonl" for number in range(len(made))]
         for name, trace in zip(names, made, strict=True):
             kvtrace.write(trace, name)
-        read = [(name, kvtrace.read(name)) for name in names]
+        read = [(os.path.basename(name), kvtrace.read(name)) for name in names]
         wanted = slow.rows(
             read, factors=factors, engines=engines, modes=modes, schedules=schedules, policies=policies,
             capacities=capacities, engine_options={"pool": pool},
@@ -259,8 +260,32 @@ def test_another_version_s_journal_is_refused(folder, monkeypatch):
         sweep(GRID, "table.csv", resume=True)
 
 
-def test_a_file_that_is_no_journal_is_left_alone(folder):
+def test_a_row_of_the_journal_that_was_changed_is_run_again(folder, monkeypatch):
+    wanted = sweep(GRID).rows
+    stopped(monkeypatch, GRID)
+    checkpoint = Path("table.csv.cells.jsonl")
+    header, first, *others = checkpoint.read_text().splitlines(keepends=True)
+    assert '"hit_blocks": ' in first
+    checkpoint.write_text("".join([header, first.replace('"hit_blocks": ', '"hit_blocks": 9'), *others]))
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    assert sweep(GRID, "table.csv", resume=True).rows == wanted
+
+
+@pytest.mark.parametrize("values", [{"traces": 5}, {"settings": 5}, {"traces": [[1]]}, {"digest": None}])
+def test_a_header_of_the_journal_that_was_changed_is_one_sentence(folder, monkeypatch, values):
+    stopped(monkeypatch, GRID)
+    checkpoint = Path("table.csv.cells.jsonl")
+    header, *others = checkpoint.read_text().splitlines(keepends=True)
+    checkpoint.write_text("".join([json.dumps(json.loads(header) | values) + "\n", *others]))
+    with pytest.raises(UsageError, match=r"is damaged\. Delete "):
+        sweep(GRID, "table.csv", resume=True)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_a_file_that_is_no_journal_is_left_alone(folder, mode):
     Path("table.csv.cells.jsonl").write_text("mine\n")
+    Path("table.csv.cells.jsonl").chmod(mode)
     for resume in (False, True):
         with pytest.raises(UsageError, match="not a checkpoint of kvtrace"):
             sweep(GRID, "table.csv", resume=resume)
@@ -269,6 +294,7 @@ def test_a_file_that_is_no_journal_is_left_alone(folder):
 
 def test_a_header_that_was_cut_off_begins_anew(folder):
     Path("table.csv.cells.jsonl").write_text('{"kvtrace_sweep": 1, "vers')
+    Path("table.csv.cells.jsonl").chmod(0o600)
     assert sweep(GRID, "table.csv").rows and Path("table.csv").exists()
 
 
@@ -282,7 +308,7 @@ def test_what_a_killed_run_left_under_a_temporary_name_goes(folder, monkeypatch)
 
 
 def test_two_runs_do_not_write_one_table(folder, monkeypatch):
-    monkeypatch.setattr("kvtrace._base.checkpoint.LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("kvtrace._base.file_locks.LOCK_TIMEOUT_S", 0.05)
     with SweepCheckpoint("table.csv", {}, {}), pytest.raises(UsageError, match="another run writes"):
         sweep(GRID, "table.csv", resume=True)
 

@@ -184,7 +184,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing(folder, monkeypatch):
 
 
 def test_a_full_disk_is_told_with_the_name_of_the_folder(folder, monkeypatch):
-    def full(*_):
+    def full(*_names, **_folders):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("kvtrace._base.output_files.os.replace", full)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace import Columns, InputError, Trace, UsageError
 from kvtrace._base.errors import KvtraceError, RowError
+from kvtrace.cli import run
 from kvtrace.formats import bailian, block_size, format_table, scalars, sidecar
 from kvtrace.formats.read_result import ReadResult
 from kvtrace.formats.reading import read_columns
@@ -516,6 +517,40 @@ def test_a_sidecar_says_what_rows_cannot(folder):
     assert found.block_size == 7 and found.meta == {"tokenizer": "r1"} and not found.fixes.renumbered
     kvtrace.write(found, "u.jsonl")
     assert json.loads(Path("u.jsonl.meta.json").read_text())["tokenizer"] == "r1"
+
+
+def test_times_that_seconds_cannot_keep_are_counted(folder, capsys):
+    unaudited.write(toy("0", "1"), "t.jsonl")
+    put(rows((0, 1, [0]), (1000.0000000000001, 1, [1])))
+    assert run(["convert", "t.jsonl", "--to", "bailian", "-o", "out.jsonl"]) == 0
+    assert "time has more decimals than seconds can keep; a reader rounds it." in capsys.readouterr().err
+    put(rows((0, 1, [0]), (1000.12345, 1, [1])))
+    assert run(["convert", "t.jsonl", "--to", "bailian", "-o", "exact.jsonl"]) == 0
+    assert "seconds can keep" not in capsys.readouterr().err
+    assert kvtrace.read("exact.jsonl").timestamp.tolist() == [0, 1000.12345]
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"block_size": "CanaryQz7xKw"}, "block_size is not a whole number of at least 0."),
+        ({"tail": ["CanaryQz7xKw"]}, "tail must be one of kept, unique, dropped."),
+        ({"profile": ["CanaryQz7xKw"]}, "profile is not a text."),
+        ({"profile": "exact", "release": "CanaryQz7xKw"}, "release is not an object."),
+        ({"profile": "exact", "release": {"settings": ["CanaryQz7xKw"]}}, "release.settings is not an object."),
+        ({"log": json.loads("[" * 300 + "]" * 300)}, "the file is nested more than 50 levels deep."),
+    ],
+)
+@pytest.mark.parametrize("command", ["analyze", "curve", "release -o out.jsonl", "convert -o out.jsonl", "audit"])
+def test_a_sidecar_that_cannot_be_read_names_its_key(folder, capsys, values, fault, command):
+    unaudited.write(toy("0 1", "0 2"), "t.jsonl")
+    Path(sidecar_path("t.jsonl")).write_text(json.dumps({"block_size": 1} | values))
+    status, text = run([command.split()[0], "t.jsonl", *command.split()[1:]]), "".join(capsys.readouterr())
+    assert "CanaryQz7xKw" not in text and "internal error" not in text
+    if command == "audit":
+        assert status == 4 and "sidecar" in text
+    else:
+        assert status == 3 and text.startswith(f"kvtrace: t.jsonl.meta.json: {fault}") and text.count("\n") == 1
 
 
 def test_the_sidecar_of_another_file_is_refused_unless_the_block_size_is_given(folder):

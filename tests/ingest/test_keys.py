@@ -2,11 +2,12 @@
 
 import os
 import pickle
+import random
 
 import pytest
 
 from kvtrace import UsageError
-from kvtrace.ingest.keys import Key, load_key
+from kvtrace.ingest.keys import Key, is_weak, load_key
 
 
 def test_a_key_prints_as_nothing():
@@ -50,3 +51,54 @@ def test_a_key_file_that_cannot_be_is_one_clear_line(tmp_path):
         load_key(tmp_path)
     with pytest.raises(UsageError, match="16 bytes"):
         Key(b"short")
+
+
+def test_a_key_file_that_is_a_link_is_refused(tmp_path):
+    load_key(tmp_path / "key")
+    (tmp_path / "link").symlink_to("key")
+    (tmp_path / "dangling").symlink_to("gone")
+    for name in ("link", "dangling"):
+        with pytest.raises(UsageError, match=r"cannot be read .* It is a link: name the file itself\.$"):
+            load_key(tmp_path / name)
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_key_file_of_another_user_is_refused(tmp_path, monkeypatch):
+    load_key(tmp_path / "key")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(UsageError, match="belongs to another user, who knows the key"):
+        load_key(tmp_path / "key")
+
+
+def test_a_key_file_that_is_a_pipe_does_not_stop_a_run(tmp_path):
+    os.mkfifo(tmp_path / "key", 0o600)
+    with pytest.raises(UsageError, match="not a regular file"):
+        load_key(tmp_path / "key")
+
+
+WEAK = {
+    "zeros": "00" * 16,
+    "one byte": "a7" * 16,
+    "two bytes": "a70f" * 8,
+    "counting digits": "0123456789abcdef" * 2,
+    "counting bytes": bytes(range(16)).hex(),
+    "steps": bytes(range(7, 7 + 16 * 11, 11)).hex(),
+    "decimal digits": "90125647381092746510384756291038",
+    "a password": b"correct horse ba".hex(),
+    "a short password": b"letmein".ljust(16, b"\0").hex(),
+}
+
+
+@pytest.mark.parametrize("kind", WEAK)
+def test_a_key_that_can_be_guessed_is_refused_and_not_shown(tmp_path, kind):
+    path = tmp_path / "key"
+    path.write_text(WEAK[kind] + "\n")
+    path.chmod(0o600)
+    with pytest.raises(UsageError, match="can be guessed: it is not random. Name a file that does not exist") as error:
+        load_key(path)
+    assert WEAK[kind] not in str(error.value)
+
+
+def test_random_keys_are_not_refused():
+    draw = random.Random(3)
+    assert not any(is_weak(draw.randbytes(16)) for _ in range(20_000))

@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvtrace._base.errors import InputError, UsageError
+from kvtrace._base.input_files import open_read
 from kvtrace.ingest.logs import sources
 from kvtrace.ingest.logs.sources import LogPiece
 
@@ -191,6 +193,44 @@ def test_frames_with_a_long_window_are_read(logs):
     packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()  # size unknown: the window is stated
     logs("a.zst", packer.compress(ROWS) + packer.flush())
     assert text("a.zst") == ROWS
+
+
+def test_a_frame_that_asks_for_more_memory_is_refused(logs):
+    parameters = zstandard.ZstdCompressionParameters(window_log=30, enable_ldm=True, strategy=1)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    logs("a.zst", packer.compress(ROWS) + packer.flush())
+    with pytest.raises(
+        InputError, match="a.zst: the zstd data needs too much memory. Compress it again, without --long"
+    ):
+        text("a.zst")
+
+
+@pytest.mark.parametrize("pack", [".gz", ".zst"])
+def test_a_bomb_is_decompressed_in_small_steps(logs, pack):
+    logs("a.jsonl" + pack, PACK[pack](b"\n" * (200 << 20)))
+    tracemalloc.start()
+    with open_read("a.jsonl" + pack) as stream:
+        assert sum(map(len, iter(lambda: stream.read(1 << 20), b""))) == 200 << 20
+    assert tracemalloc.get_traced_memory()[1] < 180 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("pack", PACK)
+def test_a_line_without_end_is_refused_before_it_is_in_memory(logs, pack, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_LINE", 10_000)
+    logs("a.jsonl" + pack, PACK[pack](ROWS + b"x" * 9_000 + b"\n" + b"y" * 30_000))
+    with pytest.raises(
+        InputError, match="a.jsonl.*: the line at byte .* is longer than 10,000 bytes. Is it JSON Lines"
+    ):
+        text("a.jsonl" + pack, size=1000)
+    logs("b.jsonl" + pack, PACK[pack](ROWS + b"x" * 9_000 + b"\n" + ROWS))
+    assert text("b.jsonl" + pack, size=1000).endswith(ROWS)
+
+
+def test_many_small_members_are_read_in_linear_time(logs):
+    for pack in (".gz", ".zst"):
+        logs("a.jsonl" + pack, PACK[pack](ROWS) * 20_000)
+        assert text("a.jsonl" + pack) == ROWS * 20_000
 
 
 @pytest.mark.parametrize("pack", [".gz", ".zst"])

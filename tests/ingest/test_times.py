@@ -122,6 +122,28 @@ def test_dates_that_no_calendar_has_are_refused(value):
         stated("iso").parse(value)
 
 
+@pytest.mark.parametrize(
+    ("leap", "same"),
+    [
+        ("2016-12-31T23:59:60Z", "2017-01-01T00:00:00Z"),
+        ("2016-12-31T18:59:60.25-05:00", "2017-01-01T00:00:00.25Z"),
+        ("20150630T235960", "2015-07-01"),
+    ],
+)
+def test_a_leap_second_is_the_second_after_it(leap, same):
+    assert Unit("iso").parse(leap) == Unit("iso").parse(same)
+
+
+@pytest.mark.parametrize(
+    "day",
+    ["2016-12-30T23:59:60Z", "2016-12-31T12:34:60Z", "2016-12-31T23:59:60+01:00", "2016-12-31T23:59:61Z",
+     "9999-12-31T23:59:60Z", "0001-01-01T00:00:60+00:01"],
+)  # fmt: skip
+def test_a_second_60_elsewhere_is_refused(day):
+    with pytest.raises(RowError, match="not ISO 8601"):
+        Unit("iso").parse(day)
+
+
 @pytest.mark.parametrize(("name", "value"), [("s", -1), ("s", -0.5), ("ms", "-1"), ("iso", "1969-12-31T23:59:59Z")])
 def test_a_negative_time_is_refused(name, value):
     with pytest.raises(RowError, match="negative or before 1970"):

@@ -142,7 +142,7 @@ def test_round_ticks_lie_inside():
 def test_names_cannot_end_the_script_or_become_plotly_tags():
     html = page.page(shared_prefix(), shared_prefix(), names=("</script><b>", "%{x}"))
     assert "</script><b>" not in html
-    assert figures(html)["compare-1"]["data"][0]["name"] == "</script><b>"
+    assert figures(html)["compare-1"]["data"][0]["name"] == "&lt;/script&gt;&lt;b&gt;"
     hover = interactive.figure(Panel("", series=[Series("%{x}<b>", np.array([1]), np.array([1]))]))["data"][0]
     assert "% {x}&lt;b&gt;" in hover["hovertemplate"]
 

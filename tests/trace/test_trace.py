@@ -39,6 +39,13 @@ def refused(*args, tail="kept", **named):
 # -- the invariants ----------------------------------------------------------------------------------------------
 
 
+def test_a_time_beyond_whole_milliseconds_is_named():
+    assert made([[0], [1]], times=[0, 2.0**53]).timestamp[-1] == 2**53
+    message = "row 1: the timestamp is more than 2^53 ms (285,000 years) after the first."
+    assert refused([[0], [1]], times=[0, 2.0**54]) == message
+    assert refused([[0], [1]], times=[0, np.inf]).startswith("row 1: the timestamp is not finite.")
+
+
 def test_offsets_rise_to_the_number_of_references():
     bad = columns([[0, 1]])
     bad.offsets = np.array([0, 3])

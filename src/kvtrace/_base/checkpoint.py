@@ -12,18 +12,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
+from hmac import compare_digest
 from typing import Any, BinaryIO, ClassVar, Self, TypeVar
 
-from .errors import KvtraceError, UsageError
-from .output_files import append_whole, named_errors, remove_stale, unwritable
+from .errors import UsageError
+from .file_locks import locked_file
+from .output_errors import named_errors
+from .output_files import append_whole
 
 CONTINUES = "finished work is saved: continue with --resume."
 STARTS = "no work was finished: --resume starts from the beginning."
-LOCK_TIMEOUT_S = 2.0  # workers of a killed run may hold the lock for a moment
 SYNC_ENTRIES = 16  # entries between two fsyncs: a power cut loses at most so many
 
 Entry = TypeVar("Entry")
@@ -37,7 +38,7 @@ class CheckpointKind:
     exists: str  # the run does not resume, but there is work to continue
     foreign: str  # the file is not such a checkpoint
     busy: str  # another run has locked the file
-    exposed: str | None = None  # other users can read or write the file; None = they may
+    exposed: str | None = None  # the file is another user's, or others can read or write it; None = as `foreign`
     unlockable: str | None = None  # the file system has no locks ({fault}); None = run without a lock
 
 
@@ -49,7 +50,6 @@ class CheckpointFile:
 
     Args:
         resume: continue the checkpoint of an earlier run. Without it, an existing checkpoint is a UsageError.
-        outputs: the files that the run writes. Their temporary files, if a killed run left some, are removed.
 
     >>> import tempfile
     >>> class Lines(CheckpointFile):
@@ -69,8 +69,8 @@ class CheckpointFile:
 
     kind: ClassVar[CheckpointKind]
 
-    def __init__(self, path: str | os.PathLike, *, resume: bool = False, outputs=()):
-        self.path, self._resume, self._outputs = os.fspath(path), resume, outputs
+    def __init__(self, path: str | os.PathLike, *, resume: bool = False):
+        self.path, self._resume = os.fspath(path), resume
         self.earlier: dict[str, Any] | None = None  # the header of an earlier run
         self._handle = -1
         self._is_ours = False  # the file belongs to this run, or the earlier run had the same settings
@@ -78,7 +78,10 @@ class CheckpointFile:
         self._count = 0  # entries read or appended
 
     def __enter__(self) -> Self:
-        self._handle = _locked(self.path, self.kind)
+        kind = self.kind
+        self._handle = locked_file(
+            self.path, busy=kind.busy, foreign=kind.foreign, exposed=kind.exposed, unlockable=kind.unlockable
+        )
         try:
             self.earlier, self._start = _header(self._handle, self.path, self.kind)
             self._is_ours, self._end = self.earlier is None, self._start
@@ -88,8 +91,6 @@ class CheckpointFile:
         except BaseException:
             os.close(self._handle)
             raise
-        for output in self._outputs if self._resume else ():
-            remove_stale(output)
         return self
 
     def _entered(self) -> None:
@@ -163,6 +164,25 @@ def differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
+def sealed(values: dict[str, Any], key: bytes = b"") -> dict[str, Any]:
+    """The values with their digest, so that changes are noticed; with a key, nobody else can make it.
+
+    >>> is_sealed(sealed({"cell": 3})), is_sealed(sealed({"cell": 3}) | {"cell": 4}), is_sealed({"digest": 5})
+    (True, False, False)
+    """
+    return values | {"digest": _digest(values, key)}
+
+
+def is_sealed(values: dict[str, Any], key: bytes = b"") -> bool:
+    """Whether the values have the digest that `sealed` gave them."""
+    others = {name: value for name, value in values.items() if name != "digest"}
+    return isinstance(values.get("digest"), str) and compare_digest(values["digest"], _digest(others, key))
+
+
+def _digest(values: dict[str, Any], key: bytes) -> str:
+    return blake2b(json.dumps(values).encode(), key=key, digest_size=16).hexdigest()
+
+
 def parsed(line: bytes) -> dict[str, Any]:
     """The JSON object of a line; {} if the line is not one.
 
@@ -173,63 +193,6 @@ def parsed(line: bytes) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
         value = json.loads(line)
     return value if isinstance(value, dict) else {}
-
-
-def _locked(path: str, kind: CheckpointKind) -> int:
-    """Open the file, create it if it is missing, and lock it for this run."""
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        handle = _opened(path, kind)
-        try:
-            is_free = _lock(handle, path, kind)
-            if is_free and _has_name(handle, path):
-                return handle  # else the run that held the lock has finished and deleted the file
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
-        if not is_free and time.monotonic() > deadline:
-            raise UsageError(kind.busy.format(path=path))
-        time.sleep(0.02)
-
-
-def _opened(path: str, kind: CheckpointKind) -> int:
-    flags = os.O_RDWR | os.O_CREAT
-    for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK"):
-        flags |= getattr(os, name, 0)  # not every system has them
-    try:
-        handle = os.open(path, flags, 0o600)
-    except OSError as error:
-        raise unwritable(path, error) from None
-    about = os.fstat(handle)
-    is_exposed = kind.exposed is not None and about.st_size > 0 and about.st_mode & 0o077
-    if is_exposed or not stat.S_ISREG(about.st_mode):
-        os.close(handle)
-        raise UsageError((kind.exposed or kind.foreign).format(path=path))
-    return handle
-
-
-def _lock(handle: int, path: str, kind: CheckpointKind) -> bool:
-    """Lock the file; False if another run has locked it."""
-    try:
-        import fcntl  # missing on some systems
-
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError) as error:
-        if kind.unlockable is not None:
-            fault = getattr(error, "strerror", None) or "no file locks"
-            raise KvtraceError(kind.unlockable.format(path=path, fault=fault)) from None
-    return True
-
-
-def _has_name(handle: int, path: str) -> bool:
-    """Whether the path still leads to the open file."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except OSError:
-        return False
 
 
 def _header(handle: int, path: str, kind: CheckpointKind) -> tuple[dict[str, Any] | None, int]:

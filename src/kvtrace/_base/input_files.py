@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -13,9 +14,13 @@ from typing import Any, BinaryIO
 from .digests import SeenBytes
 from .errors import InputError
 from .files import BUFFER, SUFFIXES, is_std, name_of
+from .folder_handle import PLAIN
 
 MAGIC = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-CHUNK = 1 << 16  # compressed bytes to decompress at a time
+CHUNK = 1 << 16  # compressed bytes to read at a time
+ZSTD_STEP = 1 << 11  # of them to decompress at a time: 4 bytes can hold 128 KiB of equal bytes, so 2 KiB hold 64 MiB
+MAX_STEP = 1 << 24  # plain bytes that zlib gives at a time
+MAX_WINDOW = 1 << 28  # bytes of memory that a zstd frame may ask for: zstd --long=28
 
 
 def open_read(path: str | Path, *, seen: SeenBytes | None = None) -> io.BufferedReader:
@@ -45,6 +50,19 @@ def open_read(path: str | Path, *, seen: SeenBytes | None = None) -> io.Buffered
         raise
 
 
+def read_unfollowed(path: str | Path) -> bytes:
+    """The bytes of a file that stands beside another, such as its sidecar; OSError if it is a link, a pipe or a device.
+
+    Whoever can write to the folder could otherwise have another of the reader's files read, and published.
+    """
+    handle = os.open(path, os.O_RDONLY | PLAIN)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file")
+    with open(handle, "rb") as file:
+        return file.read()
+
+
 def size_of(stream: io.BufferedReader) -> int | None:
     """The number of bytes in a stream of open_read; None if it is known only after reading."""
     return getattr(_raw(stream), "size", None)
@@ -71,6 +89,8 @@ def unreadable(path: str | Path, error: OSError) -> InputError:
         return InputError(f"{path}: no such file.")
     if isinstance(error, IsADirectoryError):
         return InputError(f"{path}: this is a folder, not a file.")
+    if error.errno == errno.ELOOP:
+        return InputError(f"{path}: this is a link, which is not followed. Replace it by a copy of its file.")
     return InputError(f"{path}: cannot be read ({error.strerror or type(error).__name__}).")
 
 
@@ -163,7 +183,7 @@ class _Decompressed(io.RawIOBase):
         self._packed, self._name, self.form = packed, name, form
         self._new, self._errors = _unpacker(form)
         self._part = self._new()  # of the current member or frame
-        self._rest, self._ready = b"", b""  # compressed and plain bytes
+        self._rest, self._ready = memoryview(b""), memoryview(b"")  # compressed and plain bytes
 
     @property
     def bytes_read(self):
@@ -175,11 +195,12 @@ class _Decompressed(io.RawIOBase):
     def readinto(self, buffer):
         while not self._ready:
             if not self._rest:
-                self._rest = self._packed.read(CHUNK)
-            if not self._rest:
+                self._rest = memoryview(self._packed.read(CHUNK))
+            is_end = not self._rest
+            self._unpack()
+            if is_end and not self._ready:
                 self._verify_end()
                 return 0
-            self._unpack()
         size = min(len(buffer), len(self._ready))
         buffer[:size], self._ready = self._ready[:size], self._ready[size:]
         if self._see:
@@ -188,19 +209,26 @@ class _Decompressed(io.RawIOBase):
 
     def _unpack(self):
         if self._part is None:
-            self._rest = self._rest.lstrip(b"\0")  # gzip files may be padded
+            if self._rest[:1] == b"\0":  # gzip files may be padded
+                self._rest = memoryview(bytes(self._rest).lstrip(b"\0"))
             if not self._rest:
                 return
             self._part = self._new()
-        packed, self._rest, is_damaged = self._rest, b"", False
+        packed, fault, unread = self._rest[: CHUNK if self.form == "gzip" else ZSTD_STEP], None, b""
         try:
-            self._ready = memoryview(self._part.decompress(packed))
-        except self._errors:
-            is_damaged = True
-        if is_damaged:  # raised outside the handler: the library's error may quote data and must not be its context
-            raise InputError(f"{self._name}: the {self.form} data is damaged.")
+            if self.form == "gzip":
+                self._ready = memoryview(self._part.decompress(packed, MAX_STEP))
+                unread = self._part.unconsumed_tail
+            else:
+                self._ready = memoryview(self._part.decompress(packed))
+        except self._errors as error:
+            fault = "needs too much memory" if "too much memory" in str(error) else "is damaged"
+        if fault:  # raised outside the handler: the library's error may quote data and must not be its context
+            hint = " Compress it again, without --long or with --long=28 at most." if "memory" in fault else ""
+            raise InputError(f"{self._name}: the {self.form} data {fault}.{hint}")
         if self._part.eof:
-            self._rest, self._part = self._part.unused_data, None
+            unread, self._part = self._part.unused_data, None
+        self._rest = self._rest[len(packed) - len(unread) :]
 
     def _verify_end(self):
         if self._part is not None:
@@ -217,4 +245,4 @@ def _unpacker(form) -> tuple[Any, Any]:
         return lambda: zlib.decompressobj(wbits=31), zlib.error
     import zstandard
 
-    return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj, zstandard.ZstdError
+    return zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).decompressobj, zstandard.ZstdError

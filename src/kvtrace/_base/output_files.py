@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import gzip
 import io
 import os
-import re
-import secrets
 import sys
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import KvtraceError, StoppedError
+from .errors import KvtraceError, UsageError
+from .file_locks import current_user
 from .files import BUFFER, SUFFIXES, is_regular, is_std
+from .folder_handle import FolderHandle
+from .output_errors import named_errors, unwritable
+from .signals import uninterrupted
+from .temporary_files import create_part
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space: on the disk, for this user, in this file
+Paths = Sequence[str | Path]
+
+
+class Role(Enum):
+    """What a file is to its run, which decides what happens to a link of its name."""
+
+    RESULT = "named by the user: a link of the user's own is followed, a pipe or device is written directly"
+    ASIDE = "named by the user, such as a list of rejects: replaces a link"
+    BESIDE = "named after a result, such as its sidecar: replaces a link, a pipe or a device"
 
 
 @contextmanager
-def write_atomically(path: str | Path) -> Iterator[BinaryIO]:
+def write_atomically(path: str | Path, role: Role = Role.RESULT) -> Iterator[BinaryIO]:
     """A stream that becomes the file if the block succeeds, and disappears if it fails.
 
     The suffixes .gz and .zst compress it; `-` is stdout. Errors are KvtraceErrors.
@@ -37,53 +48,83 @@ def write_atomically(path: str | Path) -> Iterator[BinaryIO]:
     ...         print(stream.read())
     b'read again'
     """
-    with write_together(path) as (stream,):
-        yield stream
+    with outputs_together(path, role=role) as (output,):
+        yield output.stream
 
 
 @contextmanager
-def write_together(*paths: str | Path) -> Iterator[list[BinaryIO]]:
-    """Streams of files that belong together: if the block succeeds, all get their names, in order."""
-    with outputs_together(*paths) as outputs:
+def write_together(path: str | Path, beside: Paths = ()) -> Iterator[list[BinaryIO]]:
+    """Streams of a file and of those beside it: if the block succeeds, all get their names."""
+    with outputs_together(path, beside) as outputs:
         yield [output.stream for output in outputs]
 
 
 @contextmanager
-def outputs_together(*paths: str | Path) -> Iterator[list[Output]]:
-    """As `write_together`, but as Outputs, so that one can be read again before it gets its name."""
+def outputs_together(path: str | Path, beside: Paths = (), *, role: Role = Role.RESULT) -> Iterator[list[Output]]:
+    """As `write_together`, but as Outputs, so that one can be read again before it gets its name.
+
+    Files beside it, such as its sidecar, get their names first.
+    """
     outputs: list[Output] = []
     try:
-        for path in paths:
-            outputs.append(Output(path))
+        outputs.append(Output(path, role))
+        for name in beside:
+            outputs.append(Output(name, Role.BESIDE))
         yield outputs
         for output in outputs:
             output.finish()
-        for output in outputs:
-            output.appear()
+        _appear([*outputs[1:], outputs[0]])
     except BaseException:
         for output in outputs:
             output.discard()
         raise
 
 
-def unwritable(path: str | Path, error: OSError, rest: str = "") -> KvtraceError:
-    """The error for a file that cannot be written; a StoppedError if the disk is full, because that can be fixed.
-
-    >>> raise unwritable("day.jsonl", OSError(errno.ENOSPC, "No space left on device"))
-    Traceback (most recent call last):
-    kvtrace._base.errors.StoppedError: day.jsonl: cannot be written (No space left on device).
-    """
-    kind = StoppedError if error.errno in FULL else KvtraceError
-    return kind(f"{path}: cannot be written ({error.strerror or type(error).__name__}).{rest}")
-
-
 @contextmanager
-def named_errors(path: str | Path) -> Iterator[None]:
-    """Turn errors of a file that is written into errors with its name."""
+def appear_together() -> Iterator[None]:
+    """All files that are written in the block get their names when it ends, or none does."""
+    outputs: list[Output] = []
+    token = _WAITING.set(outputs)
     try:
         yield
-    except OSError as error:
-        raise unwritable(path, error) from None
+        _WAITING.set(None)
+        _appear(outputs)
+    except BaseException:
+        for output in outputs:
+            output.discard()
+        raise
+    finally:
+        _WAITING.reset(token)
+
+
+_WAITING: ContextVar[list[Output] | None] = ContextVar("finished files without their names", default=None)
+_RESULTS: list[str] = []
+
+
+def count_results() -> int:
+    """How many results have their names."""
+    return len(_RESULTS)
+
+
+def forget_results() -> None:
+    """Count from 0: a new command begins."""
+    _RESULTS.clear()
+
+
+def note_result(name: str) -> None:
+    """Count a result that has its name."""
+    _RESULTS.append(name)
+
+
+def _appear(outputs: list[Output]) -> None:
+    """Give finished files their names, unless they wait for others; a signal comes before or after all of them."""
+    waiting = _WAITING.get()
+    if waiting is not None:
+        waiting.extend(outputs)
+        return
+    with uninterrupted():
+        for output in outputs:
+            output.appear()
 
 
 def append_whole(handle: int, data: bytes, end: int, path: str | Path) -> int:
@@ -100,39 +141,11 @@ def append_whole(handle: int, data: bytes, end: int, path: str | Path) -> int:
     return end + len(data)
 
 
-def remove_stale(path: str | Path) -> None:
-    """Delete temporary files that killed runs left; no other run may be writing this file now."""
-    if not is_regular(path):
-        return
-    folder, base = os.path.split(os.path.realpath(path))
-    before, _, after = _part_of(base, "NUMBER").rpartition("NUMBER")
-    temporary = re.compile(re.escape(before) + "[0-9a-f]{12}" + re.escape(after))
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            if temporary.fullmatch(name):
-                os.unlink(os.path.join(folder, name))
-
-
-def temporary_name(path: str) -> str:
-    """A unique name in the folder of a path, for a file that is renamed to the path when it is complete."""
-    folder, base = os.path.split(path)
-    return os.path.join(folder, _part_of(base, secrets.token_hex(6)))
-
-
-def keep_names(folder: str) -> None:
-    """Flush the names in a folder to the disk."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some file systems do not support fsync of a folder
-            os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
 class Output:
     """A file under a temporary name until it is complete; stdout, pipes and devices are written directly."""
 
-    def __init__(self, path):
+    def __init__(self, path, role: Role = Role.RESULT):
+        self._role = role
         self.name = "stdout" if is_std(path) else str(path)
         self._owned = not is_std(path)  # stdout must stay open
         self._part, self._is_std, self._finished = None, is_std(path), False
@@ -147,19 +160,23 @@ class Output:
             if sys.stdout is None:
                 raise KvtraceError("stdout is closed.")
             self._file = sys.stdout.buffer
-        elif not is_regular(path):
+        elif self._role is not Role.BESIDE and not is_regular(path):
             self._file = open(path, "wb")  # noqa: SIM115 (it lives as long as this object)
         else:
-            self._final = os.path.realpath(path)  # follows links
-            folder, base = os.path.split(self._final)
-            self._part = os.path.join(folder, _part_of(base, secrets.token_hex(6)))
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-            self._file = os.fdopen(os.open(self._part, flags, 0o666), "wb")
+            self._place, self._base = os.path.split(_followed(path) if self._role is Role.RESULT else _unfollowed(path))
+            self._folder = FolderHandle(self._place)
+            try:
+                self._part, handle = create_part(self._folder, self._base, 0o666)
+            except BaseException:
+                self._folder.close()
+                raise
+            self._lock = os.dup(handle)  # the file stays locked until it has its name
+            self._file = os.fdopen(handle, "wb")
 
     def finish(self) -> str | None:
         """Flush all bytes to the disk; returns the temporary name, None if there is none."""
         if self._finished:
-            return self._part
+            return self._part_path
         self._finished = True
         with self._named_errors():
             self.stream.flush()
@@ -170,16 +187,23 @@ class Output:
                 os.fsync(self._file.fileno())
             if self._owned:
                 self._file.close()
-        return self._part
+        return self._part_path
+
+    @property
+    def _part_path(self):
+        return self._part and os.path.join(self._place, self._part)
 
     def appear(self):
         """Give the file its name, and flush the folder."""
         if not self._part:
             return
         with self._named_errors():
-            os.replace(self._part, self._final)
+            self._folder.replace(self._part, self._base)
+            if self._role is Role.RESULT:
+                note_result(self.name)
             self._part = None
-            keep_names(os.path.dirname(self._final))
+            self._folder.sync()
+        self._release()
 
     def discard(self):
         """Delete the temporary file."""
@@ -190,7 +214,14 @@ class Output:
                     stream.close()
         if self._part:
             with contextlib.suppress(OSError):
-                os.unlink(self._part)
+                self._folder.unlink(self._part)
+            self._part = None
+            self._release()
+
+    def _release(self):
+        """Give up the lock and the folder."""
+        os.close(self._lock)
+        self._folder.close()
 
     @contextmanager
     def _named_errors(self):
@@ -217,10 +248,17 @@ def packed_stream(file: Any, form: str | None) -> Any:
 # -- helpers -----------------------------------------------------------------------------------------------------
 
 
-def _part_of(base: str, number: str) -> str:
-    """The temporary name of a file: unique, and not too long."""
-    short = base if len(base) <= 100 else f"{base[:90]}~{zlib.crc32(os.fsencode(base)):08x}"
-    return f".{short}.{number}.part"
+def _followed(path) -> str:
+    """The file that a path leads to; UsageError for a link that another user made."""
+    if os.path.islink(path) and os.lstat(path).st_uid not in (0, current_user()):
+        raise UsageError(f"{path}: this is a link of another user. Name the file itself.")
+    return os.path.realpath(path)
+
+
+def _unfollowed(path) -> str:
+    """A path whose last name is not followed if it is a link."""
+    folder, base = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(folder), base)
 
 
 class _Sink(io.RawIOBase):

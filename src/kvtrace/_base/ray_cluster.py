@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
+from .core_dumps import forbid_core_dumps
 from .errors import StoppedError, UsageError
 from .workers import guarded
 
@@ -71,7 +72,7 @@ def ordered(function: Callable, tasks: Iterable, *, in_flight: int, retries: int
     """
     import ray
 
-    call = ray.remote(num_cpus=1, max_retries=retries)(guarded)
+    call = ray.remote(num_cpus=1, max_retries=retries)(_in_task)
     waiting: deque = deque()
     # call Ray in another thread: in the main thread, exceptions from signal handlers would be lost in its compiled code
     with ThreadPoolExecutor(1) as aside:
@@ -87,6 +88,12 @@ def ordered(function: Callable, tasks: Iterable, *, in_flight: int, retries: int
             for reference in waiting:
                 with suppress(Exception):
                     aside.submit(ray.cancel, reference, force=True).result()
+
+
+def _in_task(function, item):
+    """The result of a task, in a process of Ray, which may have read the text of a log."""
+    forbid_core_dumps()
+    return guarded(function, item)
 
 
 def _ray() -> ModuleType:

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .errors import RowError
-from .output_files import write_atomically
+from .output_files import Role, write_atomically
 
 
 class RejectsFile:
     """Collects rejects in a temporary file, which gets its name when the run ends, also after a failure."""
 
     def __init__(self, path: str | Path | None):
-        self._output: AbstractContextManager[BinaryIO] | None = None if path is None else write_atomically(path)
+        self._output: AbstractContextManager[BinaryIO] | None = (
+            None if path is None else write_atomically(path, Role.ASIDE)
+        )
         self._stream: BinaryIO | None = None
 
     def __enter__(self) -> RejectsFile:

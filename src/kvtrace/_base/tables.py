@@ -5,9 +5,8 @@ A rich console prints them (`__rich__`); a notebook shows them as preformatted H
 
 from __future__ import annotations
 
-import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,20 +78,6 @@ def html(tables: Iterable[TextTable]) -> str:
         console.print(table, "")
     lines = console.export_html(inline_styles=True, code_format="{code}").splitlines()
     return "<pre>" + "\n".join(line.rstrip() for line in lines) + "</pre>"
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]], names: Iterable[str] = ()) -> str:
-    """Rows as CSV: a header of `names` and the other keys of the rows, and one line for each row.
-
-    >>> csv_text([{"a": 1}, {"b": 2.5}], ["b"])
-    'b,a\\n,1\\n2.5,\\n'
-    """
-    text = io.StringIO()
-    columns = dict.fromkeys([*names, *(name for row in rows for name in row)])
-    writer = csv.DictWriter(text, fieldnames=list(columns), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def printable(name: str) -> str:

@@ -6,6 +6,7 @@ import re
 
 from .errors import UsageError
 
+NS_PER_MS = 1_000_000
 MS = {"ms": 1.0, "s": 1000.0, "m": 60_000.0, "h": 3_600_000.0, "d": 86_400_000.0}  # unit -> milliseconds
 BYTES = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip

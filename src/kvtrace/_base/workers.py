@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
+from .core_dumps import forbid_core_dumps, prctl
 from .errors import KvtraceError, StoppedError
+
+PR_SET_PDEATHSIG = 1
 
 
 def cores() -> int:
@@ -159,6 +162,7 @@ def _start(function, parent):
     for stop in (number for number in signal.Signals if number.name in ("SIGINT", "SIGHUP")):
         signal.signal(stop, signal.SIG_IGN)  # the parent handles these
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the handler inherited from the parent
+    forbid_core_dumps()
     _die_with(parent)
     _function = function
 
@@ -171,8 +175,6 @@ def _die_with(parent):
     """Make Linux kill this process when its parent ends."""
     if sys.platform != "linux":
         return
-    import ctypes
-
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent has already ended
         os._exit(1)

@@ -63,5 +63,9 @@ def dispersion(timestamp: np.ndarray, window_ms: float) -> float | None:
     windows = int(timestamp[-1] // window_ms) if len(timestamp) else 0  # whole windows only
     if windows < 2:
         return None
-    counts = np.bincount((timestamp // window_ms).astype(np.int64))[:windows]
-    return float(counts.var() / counts.mean()) if counts.any() else None
+    # only windows that have requests: a single late time can make billions of empty ones
+    number, counts = np.unique(timestamp // window_ms, return_counts=True)
+    counts = counts[number < windows]
+    mean = float(counts.sum()) / windows
+    spread = float(((counts - mean) ** 2).sum()) + (windows - len(counts)) * mean**2
+    return spread / windows / mean if mean else None

@@ -22,7 +22,8 @@ def simulate_settings(
 ) -> list[Simulation]:
     """Simulate each setting; the results are in the order of the settings.
 
-    Compiled policies run in parallel, Python policies one after another. The first error stops the other simulations.
+    Compiled policies run in parallel, Python policies one after another in the calling thread, which Ctrl-C interrupts.
+    The first error stops the other simulations.
 
     Args:
         trace: The trace.
@@ -37,8 +38,13 @@ def simulate_settings(
     settings = list(settings)
     demand = {options: block_demand(trace, *options) for options in {setting.demand_options for setting in settings}}
     with stoppable_threads(threads or os.cpu_count(), on_progress) as (pool, served):
-        runs = [pool.submit(run, setting, trace, demand[setting.demand_options], served) for setting in settings]
-        return [done.result() for done in runs]
+
+        def one(setting: Setting) -> Simulation:
+            return run(setting, trace, demand[setting.demand_options], served)
+
+        compiled = {setting: pool.submit(one, setting) for setting in settings if not setting.in_python}
+        in_python = {setting: one(setting) for setting in settings if setting.in_python}
+        return [in_python[key] if key.in_python else compiled[key].result() for key in settings]
 
 
 def settings_of(

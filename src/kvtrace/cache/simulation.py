@@ -47,6 +47,11 @@ class Setting:
         return POLICIES.get(self.policy.partition(":")[0])
 
     @property
+    def in_python(self) -> bool:
+        """Whether its policy is a class of the user's. It runs in the main thread, which Ctrl-C interrupts."""
+        return self.row is None
+
+    @property
     def demand_options(self) -> tuple[str, bool]:
         """The arguments of `block_demand`: the mode, and whether a prompt's last token is always computed."""
         return self.mode, not self.bound and engines.find(self.engine).recompute_last
@@ -106,7 +111,7 @@ class Simulation:
         """
         if not window_ms > 0:
             raise UsageError("A window must be longer than 0 ms. Try --over-time 60s.")
-        number = (self.trace.timestamp // window_ms).astype(np.int64)
+        number = self.trace.timestamp // window_ms  # of the window, as a float: short windows exceed int64
         starts = np.flatnonzero(np.diff(number, prepend=-1))
         stops = [*starts[1:], len(number)]
         return [

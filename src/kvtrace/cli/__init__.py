@@ -14,6 +14,8 @@ import warnings
 import click
 
 from .. import __version__
+from .._base.core_dumps import forbid_core_dumps
+from .._base.signals import STOPPING, forget_handlers
 from .analyze import analyze_command
 from .anonymize import anonymize_command
 from .audit import audit_command
@@ -36,11 +38,19 @@ def main(command: click.Command | None = None, name: str = "kvtrace") -> None:
     """Run the command of a console script. Each failure prints one line on stderr; docs/cli/cli.md lists exit statuses."""
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # warnings of libraries, which a user cannot act on
-    for signal_name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, signal_name, None)  # not every system has both
-        if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
+    forbid_core_dumps()
+    for number in STOPPING:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, _raise_signal)
-    sys.exit(run(sys.argv[1:], command, name))
+    status = 1
+    try:
+        status = run(sys.argv[1:], command, name)
+        forget_handlers()  # Python's exit takes a moment, in which an exception would be a traceback
+    except KeyboardInterrupt:  # after the command had ended
+        status = 130
+    except _SignalReceived as interrupt:
+        status = 128 + interrupt.args[0]
+    sys.exit(status)
 
 
 class _SignalReceived(BaseException):
@@ -48,13 +58,16 @@ class _SignalReceived(BaseException):
 
 
 def _raise_signal(number, _frame):
-    raise _SignalReceived(number)
+    forget_handlers()  # a second signal ends the process at once
+    raise KeyboardInterrupt if number == signal.SIGINT else _SignalReceived(number)
 
 
 def run(arguments: list[str], command: click.Command | None = None, name: str = "kvtrace") -> int:
     """Run a command line and return its exit status. The default command is `kvtrace`."""
+    from .._base import output_files
     from .._base.errors import KvtraceError
 
+    output_files.forget_results()
     try:
         status = (command or commands).main(arguments or ["--help"], prog_name=name, standalone_mode=False) or 0
         if sys.stdout is not None:
@@ -80,7 +93,7 @@ def run(arguments: list[str], command: click.Command | None = None, name: str = 
         _forget_stdout()
         return _fail_system(error)
     except MemoryError as error:
-        return _fail(_with_notes("out of memory; no output file was written.", error), 5)
+        return _fail(_with_notes(f"out of memory; {_results()}", error), 5)
     except Exception as error:  # a bug: the message could contain content of the log, the source line cannot
         return _fail_internal(error)
 
@@ -88,7 +101,14 @@ def run(arguments: list[str], command: click.Command | None = None, name: str = 
 def _fail_interrupted(by: str, interrupt: BaseException, status: int) -> int:
     """Report an interrupted run: status 5 if it can be resumed, else the status that shells expect."""
     notes = _notes(interrupt)
-    return _fail(f"stopped by {by}; {' '.join(notes) or 'no output file was written.'}", 5 if notes else status)
+    return _fail(f"stopped by {by}; {' '.join(notes) or _results()}", 5 if notes else status)
+
+
+def _results() -> str:
+    """What a run that failed has left: outputs appear whole or not at all, but it may fail after that."""
+    from .._base.output_files import count_results
+
+    return "the output is complete." if count_results() else "no output file was written."
 
 
 def _with_notes(message: str, error: BaseException) -> str:
@@ -120,10 +140,10 @@ def _forget_stdout() -> None:
 
 
 def _fail_system(error: OSError) -> int:
-    from .._base.output_files import FULL
+    from .._base.output_errors import FULL
     from .._base.workers import place_of
 
-    message = f"{error.strerror or 'system error'} ({place_of(error)}); no output file was written."
+    message = f"{error.strerror or 'system error'} ({place_of(error)}); {_results()}"
     return _fail(_with_notes(message, error), 5 if error.errno in FULL else 1)
 
 
@@ -135,7 +155,7 @@ def _fail_internal(error: Exception) -> int:
 
         click.echo("".join(traceback.format_tb(error.__traceback__)), err=True, nl=False)
     message = (
-        f"internal error: {place_of(error)}; no output file was written. Please report it (KVTRACE_DEBUG=1 prints the "
+        f"internal error: {place_of(error)}; {_results()} Please report it (KVTRACE_DEBUG=1 prints the "
         "source lines, without content)."
     )
     return _fail(_with_notes(message, error), 1)

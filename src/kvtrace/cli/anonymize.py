@@ -155,13 +155,16 @@ def anonymize_command(
     an audit checks it before it gets its name. TRACE.meta.json (how it was made, for programs) and TRACE.card.md (a
     data card, for people) are written beside it.
     """
-    from ..text import preload
+    from ..text import panics, preload
 
+    panics.hidden = True
     if any(map(os.path.exists, inputs)):  # else an error follows, which should not wait for the tokenizer
         preload.begin(options["tokenizer"])
     from .._base.errors import UsageError
+    from .._base.output_lock import only_writer
     from .._base.rejects import RejectsFile
     from ..formats import writing
+    from ..formats.sidecar import sidecar_path
     from ..ingest.keys import load_key
     from ..ingest.logs.fieldmap import parse_map
     from ..report import summary
@@ -174,7 +177,7 @@ def anonymize_command(
         writing.check_output(rejects)
     if runner is None and (ray_address, partitions, memory, work_dir) != (None,) * 4:
         raise UsageError("--ray-address, --partitions, --memory and --work-dir require --runner.")
-    checkpoint = _checkpoint(inputs, output, rejects, key_file, resume, in_tasks=runner is not None)
+    checkpoint = _checkpoint(inputs, output, key_file, resume, in_tasks=runner is not None)
     _require_distinct_files(inputs, output, rejects, key_file, checkpoint and checkpoint.path)
     options["profile"] = chosen_profile(options)
     screen = console()
@@ -183,7 +186,13 @@ def anonymize_command(
         if not quiet:
             screen.print("\n".join(summary.opening(meta)), highlight=False, markup=False)
 
-    with checkpoint or contextlib.nullcontext(), RejectsFile(rejects) as bad_rows, Bar(screen, quiet) as bar:
+    beside = [sidecar_path(output), writing.card_path(output), *([] if rejects is None else [rejects])]
+    with (
+        only_writer(output, beside),
+        checkpoint or contextlib.nullcontext(),
+        RejectsFile(rejects) as bad_rows,
+        Bar(screen, quiet) as bar,
+    ):
         common = {name: value for name, value in options.items() if value is not None} | {
             "field_map": parse_map(maps),
             "use_template": not no_chat_template,
@@ -225,7 +234,7 @@ def _in_tasks(
 ):
     """Anonymise in tasks over files. Returns figures, counts, release and written files."""
     from .._base.memory import keep_little, parse_memory
-    from .._base.output_files import temporary_name
+    from .._base.temporary_files import temporary_name
     from ..ingest.pipeline_tasks import anonymize_dataset
     from ..privacy.numbering.bound import blocks_within, require_folder, running
     from ..privacy.numbering.local_runner import LocalRunner
@@ -258,23 +267,15 @@ def _print_summary(screen, trace_figures, counts, account, written):
         screen.print(line, highlight=False, markup=False)
 
 
-def _checkpoint(inputs, output, rejects, key_file, resume, *, in_tasks):
+def _checkpoint(inputs, output, key_file, resume, *, in_tasks):
     """The checkpoint of the run; None if the run cannot be resumed. UsageError if it cannot but --resume is given."""
     from .._base.errors import UsageError
-    from ..formats import writing
-    from ..formats.sidecar import sidecar_path
     from ..ingest.checkpoint import Checkpoint, path_beside, why_not_resumable
     from ..ingest.task_checkpoint import TaskCheckpoint
 
     reason = why_not_resumable(inputs, output, key_file)
     if reason is None:
-        files = (
-            output,
-            sidecar_path(output),
-            writing.card_path(output),
-            *([] if rejects is None else [rejects]),
-        )
-        return (TaskCheckpoint if in_tasks else Checkpoint)(path_beside(output), resume=resume, outputs=files)
+        return (TaskCheckpoint if in_tasks else Checkpoint)(path_beside(output), resume=resume)
     if resume:
         raise UsageError(reason)
     return None

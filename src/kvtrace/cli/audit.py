@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from .large import MEMORY
@@ -25,7 +23,7 @@ from .output import print_json, print_tables
 def audit_command(trace, against, users, profile, block_size, format_name, card_file, memory, as_json, quiet):
     """Audit a trace file or data set: each check gives PASS, WARN or FAIL; exit status 4 if one fails."""
     from .._base.errors import UsageError
-    from .._base.files import name_of
+    from .._base.files import base_names
     from ..privacy.checks import audit as run_checks
     from ..privacy.checks import audit_memory
     from ..privacy.data_card import write_card
@@ -48,6 +46,6 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
         print_json(result.to_dict())
     else:
         if not quiet:
-            print_tables([table(result, os.path.basename(name_of(trace).rstrip("/")))])
+            print_tables([table(result, base_names(trace)[0])])
         click.echo(result.verdict)
     return result.status

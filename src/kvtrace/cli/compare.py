@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .options import CHAIN, json_option, require_one
-from .output import print_json, print_tables, short_names
+from .output import print_json, print_tables
 
 
 @click.command("compare")
@@ -23,6 +23,7 @@ from .output import print_json, print_tables, short_names
 def compare_command(a, b, as_json, as_csv, block_size, chain):
     """Score the fidelity of TRACE2 to TRACE: both values of each figure, and a score from 0 to 1."""
     from .._base.errors import UsageError
+    from .._base.files import base_names
     from ..analysis.comparison import compare
     from ..formats import reading
     from ..report.comparison import as_csv as comparison_csv
@@ -32,7 +33,8 @@ def compare_command(a, b, as_json, as_csv, block_size, chain):
         raise UsageError("both traces are stdin. Use a file for one of them.")
     traces = [reading.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
     first, second = (trace.chained() if chain else trace for trace in traces)
-    result = compare(first, second, names=short_names([a, b]))
+    name, other = base_names(a, b)
+    result = compare(first, second, names=(name, other))
     if as_json:
         print_json(result.to_dict())
     elif as_csv:

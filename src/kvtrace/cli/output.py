@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
 import click
-
-from .._base.files import name_of
 
 
 def console():
@@ -17,12 +13,6 @@ def console():
     if not console.is_terminal:
         console.width = 160  # a pipe has no width to wrap at
     return console
-
-
-def short_names(paths) -> tuple[str, ...]:
-    """The names of traces in tables: those of their files, or the paths of two files with one name."""
-    names = tuple(os.path.basename(name_of(path)) for path in paths)
-    return names if len(set(names)) == len(names) else tuple(map(name_of, paths))
 
 
 def print_lines(lines) -> None:

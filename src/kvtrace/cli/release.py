@@ -28,20 +28,23 @@ def release_command(trace, output, to, block_size, sample_sessions, users, isola
     Users are counted, never written. The cost of each step in hits is printed and stored in the sidecar.
     """
     from .._base.errors import UsageError
+    from .._base.output_lock import only_writer
     from ..formats import dataset as datasets
     from ..formats import writing
+    from ..formats.sidecar import sidecar_path
     from ..report import release_costs
 
     profile = chosen_profile(options)
     writing.check_output(output, to)
     common = {"users": users, "share": sample_sessions, "isolate": isolate_tenants, "seed": seed}
     write_options = {"format": to, "first_id": first_id, "against": against}
-    if datasets.is_dataset(trace):
-        account, figures, size, written = _release_dataset(trace, output, profile, block_size, workers, memory, quiet, write_options, **common)
-    else:
-        if workers is not None or memory is not None:
-            raise UsageError(f"--workers and --memory need a data set, but {trace} is a single file.")
-        account, figures, size, written = _release_file(trace, output, profile, block_size, write_options, **common)
+    with only_writer(output, (sidecar_path(output), writing.card_path(output))):
+        if datasets.is_dataset(trace):
+            account, figures, size, written = _release_dataset(trace, output, profile, block_size, workers, memory, quiet, write_options, **common)
+        else:
+            if workers is not None or memory is not None:
+                raise UsageError(f"--workers and --memory need a data set, but {trace} is a single file.")
+            account, figures, size, written = _release_file(trace, output, profile, block_size, write_options, **common)
     if not quiet:
         screen = console()
         screen.print(release_costs.costs(account))
@@ -55,7 +58,7 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
 
     import numpy as np
 
-    from .._base.output_files import temporary_name
+    from .._base.temporary_files import temporary_name
     from ..privacy.numbering.bound import blocks_within, require_folder, running
     from ..privacy.numbering.local_runner import LocalRunner
     from ..privacy.publishing import publish

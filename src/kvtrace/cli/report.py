@@ -7,7 +7,7 @@ import os
 import click
 
 from .options import BLOCK_SIZE, CHAIN, KV_BYTES, MODEL_CONFIG, QUIET_ERRORS
-from .output import print_lines, short_names
+from .output import print_lines
 
 
 @click.command("report")
@@ -26,6 +26,8 @@ from .output import print_lines, short_names
 @QUIET_ERRORS
 def report_command(trace, other, output, png, title, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, ttft, quiet):
     """Write an HTML page of plots and tables, which needs no network. With TRACE2, compare the two traces."""
+    from .._base.files import base_names
+    from .._base.tables import printable
     from .._base.units import milliseconds
     from ..formats import reading, writing
     from ..report import html_page, interactive
@@ -42,7 +44,7 @@ def report_command(trace, other, output, png, title, model_config, kv_bytes_per_
     traces = [loaded.chained() if chain else loaded for loaded in traces]
     result = plan(traces[0], roofline, PlanTarget(ttft_s=milliseconds(ttft) / 1000)) if roofline else None
     written = html_page.write_report(
-        output, *traces, names=short_names(paths), title=title, kv_bytes_per_token=kv_bytes, plan=result, png=png,
+        output, *traces, names=[printable(name) for name in base_names(*paths)], title=title, kv_bytes_per_token=kv_bytes, plan=result, png=png,
     )
     if not quiet:
         print_lines([("wrote", name) for name in written])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import click
 
 from .options import BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, SAME_BYTES
@@ -35,6 +37,10 @@ from .output import print_lines
 def synthesize_command(trace, n, output, method, scale, seed, save_model, extra, workers, block_size, chain, quiet, **knobs):
     """Synthesize a trace of any size from TRACE, or from a saved model. TRACE - is stdin."""
     from .._base.errors import UsageError
+    from .._base.output_files import appear_together
+    from .._base.output_lock import only_writer
+    from ..formats import writing
+    from ..formats.sidecar import sidecar_path
     from ..synthesis.knobs import Knobs
     from ..synthesis.models import model_of
     from ..synthesis.sampling import write_sample
@@ -44,10 +50,16 @@ def synthesize_command(trace, n, output, method, scale, seed, save_model, extra,
     if save_model is not None and method != "attach":
         raise UsageError("--save-model needs --method attach.")
     settings = Knobs(**knobs)
-    model = model_of(trace, method=method, block_size=block_size, chain=chain)
-    written = [model.save(save_model)] if save_model else []
     if output is not None:
-        n = model.rows if n is None else n
-        written += write_sample(model, n, output, seed=seed, scale=scale, knobs=settings, workers=workers, extra=extra)
+        writing.check_output(output)
+    model = model_of(trace, method=method, block_size=block_size, chain=chain)
+    written = []
+    lock = nullcontext() if output is None else only_writer(output, (sidecar_path(output),))
+    with lock, appear_together():  # a run that is stopped leaves both files or none
+        if save_model is not None:
+            written.append(model.save(save_model))
+        if output is not None:
+            n = model.rows if n is None else n
+            written += write_sample(model, n, output, seed=seed, scale=scale, knobs=settings, workers=workers, extra=extra)
     if not quiet:
         print_lines([("wrote", " and ".join(map(str, written)))])

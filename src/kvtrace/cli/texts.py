@@ -26,10 +26,11 @@ def texts_command(trace, output, tokenizer, to, separator, words, model, block_s
     """
     from ..formats import reading
     from ..report.progress import Steps
-    from ..text import tokenizers
+    from ..text import panics, tokenizers
     from ..text.prompts import write_prompts
     from ..text.prompts.words import read_words
 
+    panics.hidden = True
     loaded = tokenizers.load(tokenizer)
     vocabulary = None if words is None else read_words(words)
     source = reading.read(trace, block_size=block_size)

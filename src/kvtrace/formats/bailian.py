@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..trace.columns import Columns
+from ..trace.turns import previous_turn
 from .jsonl_read import OnError, Rows
 from .jsonl_write import Field, lists, require_writable, scalars, seconds, whole, write_rows
 from .read_result import ReadResult
@@ -77,6 +78,15 @@ def milliseconds(timestamp_s: np.ndarray) -> np.ndarray:
     return timestamp
 
 
+def changed_times(timestamp_ms: np.ndarray) -> int:
+    """The number of times that seconds as 64-bit floats do not give back: some with more than five decimals.
+
+    >>> changed_times(np.array([61114.0, 61114.12345, 1000.0000000000001]))
+    1
+    """
+    return int((milliseconds(timestamp_ms / 1000) != timestamp_ms).sum())
+
+
 def link(chat: np.ndarray, parent_chat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The row of each request's parent (-1 = none), the rows with a missing parent, and the rows with a repeated name.
 
@@ -137,12 +147,7 @@ def parents(columns: Columns) -> np.ndarray:
     """The parent column, else the previous row of the same session."""
     if columns.parent is not None or columns.session is None:
         return np.full(len(columns), -1) if columns.parent is None else columns.parent
-    order = np.argsort(columns.session, kind="stable")
-    session = columns.session[order]
-    follows = (session[1:] == session[:-1]) & (session[1:] >= 0)
-    parent = np.full(len(columns), -1, dtype=np.int64)
-    parent[order[1:][follows]] = order[:-1][follows]
-    return parent
+    return previous_turn(columns.session)
 
 
 def _numbers(values, name, result: ReadResult, on_error) -> np.ndarray:

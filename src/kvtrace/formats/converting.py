@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._base.memory import Need
+from .._base.output_lock import only_writer
 from ..trace.conversion import convert, meta_of
+from ..trace.trace import Trace
 from . import format_table, memory_needs, reading, targets, writing
+from .bailian import changed_times
 from .dataset_conversion import convert_dataset, streams
 from .opening import dataset_at, require_memory
+from .sidecar import sidecar_path
+from .targets.losses import Losses
 
 NOT_AUDITED = "the release profile: a conversion is not audited. `kvtrace release` writes a file with a profile"
 
@@ -68,15 +73,23 @@ def convert_file(
     1
     """
     client = None if to is None or to in format_table.NAMES else to
-    if client is None:
-        format = writing.check_output(output, to)
-    else:
-        targets.check_output(output, client)
+    target = writing.check_output(output, to) if client is None else targets.check_output(output, client)
+    with only_writer(output, (sidecar_path(output),)):
+        return _converted(
+            path, output, target, client, to=to, block_size=block_size, first_id=first_id, extra=extra, memory=memory,
+            on_need=on_need, seed=seed, **steps,
+        )  # fmt: skip
+
+
+def _converted(
+    path, output, target, client, *, to, block_size, first_id, extra, memory, on_need, seed, **steps
+) -> Converted:
+    """Convert a file to an output that only this run writes."""
     dataset = dataset_at(path, block_size=block_size, memory=memory)
-    if dataset is not None and client is None and streams(format, **steps):
+    if dataset is not None and client is None and streams(target, **steps):
         require_memory(memory_needs.converting(dataset), memory, on_need)
         options = {name: steps[name] for name in ("limit", "ratio") if name in steps}
-        files, requests = convert_dataset(dataset, output, **options, format=format, first_id=first_id, extra=extra)
+        files, requests = convert_dataset(dataset, output, **options, format=target, first_id=first_id, extra=extra)
         return Converted(requests, len(dataset), dataset.block_size, "", files, _lost(dataset), [])
     if dataset is not None:
         require_memory(memory_needs.whole(dataset, "this conversion"), memory, on_need)
@@ -85,7 +98,7 @@ def convert_file(
     meta = meta_of(part, whole, ratio=steps.get("ratio", 1.0))
     if client is None:
         files = writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta)
-        done = targets.Written(files, [], [])
+        done = targets.Written(files, _changed_times(part) if target == "bailian" else [], [])
     else:
         done = targets.write(part, output, client, first_id=first_id, meta=meta)
     losses = _lost(whole) + done.losses
@@ -95,3 +108,12 @@ def convert_file(
 def _lost(source) -> list[str]:
     """What no conversion keeps of the sidecar."""
     return [NOT_AUDITED] if "profile" in source.meta else []
+
+
+def _changed_times(trace: Trace) -> list[str]:
+    """What the seconds of Qwen-Bailian do not keep of times."""
+    losses, kept = Losses(), "than seconds can keep; a reader rounds"
+    losses.add(
+        changed_times(trace.timestamp), f"time has more decimals {kept} it.", f"times have more decimals {kept} them."
+    )
+    return losses.sentences

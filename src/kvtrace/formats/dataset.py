@@ -9,16 +9,22 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from .._base.errors import InputError, KvtraceError, UsageError
+from .._base.file_locks import try_lock
 from .._base.files import is_std
-from .._base.output_files import keep_names, temporary_name, unwritable, write_atomically
+from .._base.folder_handle import FolderHandle
+from .._base.input_files import read_unfollowed
+from .._base.output_errors import unwritable
+from .._base.output_files import note_result, write_atomically
+from .._base.temporary_files import set_aside, temporary_name
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns, rows_of
 from ..trace.trace import Trace
@@ -74,8 +80,13 @@ class DatasetWriter:
         self._folder = temporary_name(self._final)
         try:
             os.mkdir(self._folder)
+            self._mode = stat.S_IMODE(os.stat(self._folder).st_mode)  # of the finished folder
+            os.chmod(self._folder, 0o700)
+            self._lock = os.open(self._folder, os.O_RDONLY)
         except OSError as error:
             raise unwritable(self.name, error, " No file was written.") from None
+        with suppress(OSError):  # no locks: other runs leave the folder
+            try_lock(self._lock)
         return self
 
     def __exit__(self, kind, error, trace) -> None:
@@ -84,6 +95,7 @@ class DatasetWriter:
                 self._finish()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)  # already renamed on success
+            os.close(self._lock)
 
     def add(self, columns: Columns) -> None:
         """Add the next rows, any number of them; ids and parents are those of the whole trace."""
@@ -115,12 +127,16 @@ class DatasetWriter:
             with self._file(CARD) as stream:
                 stream.write(card.encode())
         check_place(self.name)  # again: another program may have written there
-        old = temporary_name(self._final)
+        place, base = os.path.split(self._final)
+        old = os.path.join(place, set_aside(base))
         try:
+            os.chmod(self._folder, self._mode)
             if os.path.isdir(self._final):
                 os.rename(self._final, old)
             os.rename(self._folder, self._final)
-            keep_names(os.path.dirname(self._final))
+            note_result(self.name)
+            with FolderHandle(place) as folder:
+                folder.sync()
         except BaseException as error:
             if os.path.isdir(old) and not os.path.isdir(self._final):
                 os.rename(old, self._final)
@@ -233,7 +249,7 @@ def open_dataset(path: str | Path) -> Dataset:
     """
     name = os.path.join(path, MANIFEST)
     try:
-        text = Path(name).read_bytes()
+        text = read_unfollowed(name)
     except OSError as error:
         raise InputError(f"{name}: cannot be read ({error.strerror}). {REMEDY}") from None
     sidecar = load(text, name, remedy=REMEDY)

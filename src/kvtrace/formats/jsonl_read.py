@@ -16,13 +16,13 @@ import numpy as np
 import orjson
 
 from .._base.errors import InputError, RowError
+from .._base.files import MAX_LINE
 from .._base.input_files import size_of
 from .._base.offsets import offsets_of
 from .._native.rows import PAD, Scanner
 from . import scalars
 
 PIECE = 1 << 21  # bytes: a piece and its columns stay in the processor's cache
-MAX_LINE = 1 << 28  # bytes
 NEEDED = ("timestamp", "input_length", "output_length", "hash_ids")
 KNOWN = (*NEEDED, "output_hash_ids")
 BOM = b"\xef\xbb\xbf"

@@ -21,6 +21,7 @@ from .._base.errors import RowError
 from .._base.files import name_of
 from ..trace.columns import Columns, replace_columns
 from .read_result import ReadResult
+from .sidecar import is_deep
 
 CACHED = 1 << 20  # maximum block references of a file that stay in memory
 KNOWN = ("timestamp", "input_length", "output_length")
@@ -112,6 +113,8 @@ def parse_text(where: str, text: bytes, must_be_json: bool = True) -> MetadataTe
         return MetadataText(where, text.decode(errors="replace"), text=text)
     if not isinstance(values, dict) and must_be_json:
         return MetadataText(where, text.decode(errors="replace"), "is not a JSON object", text)
+    if is_deep(values):
+        return MetadataText(where, None, "is nested too deeply", text)
     return MetadataText(where, values, text=text)
 
 

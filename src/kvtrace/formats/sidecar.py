@@ -17,12 +17,15 @@ import orjson
 from .. import __version__
 from .._base.errors import InputError, UsageError
 from .._base.files import is_regular
+from .._base.input_files import read_unfollowed, unreadable
 from ..trace.columns import TAILS, Columns
 from ..trace.trace import Trace
 
 FORMAT_VERSION = 1
 UNREAD = object()
 OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
+MAX_DEPTH = 50  # levels of nesting
+CLAIMS = (("profile", str, "a text"), ("release", dict, "an object"), ("release", "settings", dict, "an object"))
 OWN = ("kvtrace", "block_size", "tail", "requests", "blocks", "output_blocks", "distinct_blocks", "first_id", "format")
 
 
@@ -120,11 +123,11 @@ def read_sidecar(path: str | Path) -> Sidecar | None:
         return None
     beside = sidecar_path(path)
     try:
-        text = Path(beside).read_bytes()
+        text = read_unfollowed(beside)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InputError(f"{beside}: cannot be read ({error.strerror}).") from None
+        raise unreadable(beside, error) from None
     return load(text, beside)
 
 
@@ -137,8 +140,11 @@ def load(text: bytes, path: str, *, remedy: str = "Delete it, and pass --block-s
         raise InputError(f"{path}: the file is not JSON. {remedy}")
     if not isinstance(values, dict):
         raise InputError(f"{path}: the file is not a JSON object. {remedy}")
+    if is_deep(values):
+        raise InputError(f"{path}: the file is nested more than {MAX_DEPTH} levels deep. {remedy}")
     if values.get("tail") not in (None, *TAILS):
         raise InputError(f"{path}: tail must be one of {', '.join(TAILS)}.")
+    _verify_claims(values, path)
     numbers = {key: _number(values, key, path) for key in ("block_size", "requests", "blocks", "first_id")}
     if numbers["block_size"] == 0:
         raise InputError(f"{path}: block_size must be at least 1, not 0.")
@@ -146,6 +152,31 @@ def load(text: bytes, path: str, *, remedy: str = "Delete it, and pass --block-s
         path, numbers["block_size"], values.get("tail"), numbers["requests"], numbers["blocks"],
         numbers["first_id"] or 0, {key: value for key, value in values.items() if key not in OWN},
     )  # fmt: skip
+
+
+def is_deep(value: Any) -> bool:
+    """Whether JSON is nested more than MAX_DEPTH levels: what walks over it may recurse.
+
+    >>> is_deep([[]] * 9), is_deep(orjson.loads("[" * 99 + "]" * 99))
+    (False, True)
+    """
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inside = [
+            inner.values() if isinstance(inner, dict) else inner for inner in level if isinstance(inner, dict | list)
+        ]
+        level = [inner for values in inside for inner in values]
+    return any(isinstance(inner, dict | list) for inner in level)
+
+
+def _verify_claims(values, path) -> None:
+    """InputError if the release profile and its settings have the wrong types; privacy/profiles.py reads them."""
+    for *above, key, kind, words in CLAIMS:
+        section = values
+        for name in above:
+            section = section.get(name) or {}
+        if section.get(key) is not None and not isinstance(section[key], kind):
+            raise InputError(f"{path}: {'.'.join([*above, key])} is not {words}.")
 
 
 def _number(values, key, path) -> int | None:

@@ -162,11 +162,11 @@ def _write_beside(path, write_rows, description, inspect: Inspect | None) -> lis
             _write_inspected(path, write_rows, lambda copy: inspect(copy, description=description()))
         return [name_of_output(path)]
     beside = [sidecar_path(path)] + ([card_path(path)] if inspect else [])
-    with outputs_together(*beside, path) as outputs:
-        write_rows(outputs[-1].stream)
-        outputs[0].stream.write(dump(description()))
+    with outputs_together(path, beside) as (rows, sidecar, *cards):
+        write_rows(rows.stream)
+        sidecar.stream.write(dump(description()))
         if inspect:
-            outputs[1].stream.write(inspect(outputs[-1].finish(), description=description()).encode())
+            cards[0].stream.write(inspect(rows.finish(), description=description()).encode())
     return [name_of_output(path), *beside]
 
 

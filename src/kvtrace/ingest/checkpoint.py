@@ -1,11 +1,12 @@
 """The checkpoint of `kvtrace anonymize`: the finished batches of a run, in a file beside its output.
 
     header   versions, a check value of the key, the settings that batches depend on, the inputs
-    frames   one a batch, in input order: length and CRC-32 of the batch, then the batch (batch_codec.py)
+    frames   one a batch, in input order: length and keyed digest of the batch, then the batch (batch_codec.py)
 
 Batches are a pure function of inputs, settings and key. A resumed run therefore writes the same bytes as an undisturbed
 one. The file holds keyed digests, lengths and times, but neither text nor the key, and only its owner can read it. A
-frame that a kill left incomplete fails its CRC and is cut off. `_base/checkpoint.py` has what all checkpoints share.
+frame that a kill left incomplete, or that a run with this key did not write at this place, fails its digest; it and all
+after it are cut off. `_base/checkpoint.py` has what all checkpoints share.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import struct
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from hashlib import blake2b
+from hmac import compare_digest
 from typing import Any, BinaryIO
 
 from .. import __version__
-from .._base.checkpoint import CheckpointFile, CheckpointKind, differing
+from .._base.checkpoint import CheckpointFile, CheckpointKind, differing, is_sealed, sealed
 from .._base.errors import InputError, UsageError
 from .._base.files import is_regular
 from .._base.input_files import unreadable
@@ -28,8 +30,9 @@ from .encoding import Batch, Encoder
 from .keys import Key
 from .logs import sources
 
-FORMAT = 2
-FRAME_HEADER = struct.Struct("<QI")  # bytes of a batch, and their CRC-32
+FORMAT = 3
+DIGEST_BYTES = 16
+FRAME_HEADER = struct.Struct(f"<Q{DIGEST_BYTES}s")  # bytes of a batch, and their digest under the key
 
 
 CHECKPOINT: CheckpointKind = CheckpointKind(  # messages name the file as {path}
@@ -37,8 +40,8 @@ CHECKPOINT: CheckpointKind = CheckpointKind(  # messages name the file as {path}
     exists="{path}: the checkpoint of an unfinished run exists. Continue it with --resume, or delete it to start over.",
     foreign="{path}: not a checkpoint, but the run needs this file name. Choose another output.",
     busy="{path}: another run is writing this output. Wait for it, or choose another output.",
-    exposed="{path}: not a checkpoint: it is not a regular file, or other users can read or write it. Choose "
-    "another output.",
+    exposed="{path}: not a checkpoint: it belongs to another user, or others can read or write it. Choose another "
+    "output.",
     unlockable="{path}: cannot be locked ({fault}). Write to another file system.",
 )
 
@@ -61,8 +64,11 @@ class Checkpoint(CheckpointFile):
 
     def begin(
         self, encoder: Encoder, inputs: list[sources.LogSource], settings: Mapping[str, Any] | None = None, **more: Any
-    ) -> None:
+    ) -> dict[str, Any]:
         """Record what the batches depend on: the encoder's settings and others, its key, and the inputs.
+
+        Returns:
+            The header; values of `more` are those of the earlier run.
 
         Raises:
             UsageError: the checkpoint was made with other options; the message names them.
@@ -81,8 +87,12 @@ class Checkpoint(CheckpointFile):
             **more,
         }
         if self.earlier is not None:
-            _require_same(self.path, self.earlier, header, inputs)
+            header |= {name: self.earlier.get(name) for name in more}
+            _require_same(self.path, self.earlier, header, inputs, key)
+        header = sealed(header, key.subkey("resume header"))
+        self._frame_key, self._header = key.subkey("resume frames"), header["digest"].encode()
         self.start(header)
+        return header
 
     def batches(self) -> Iterator[Batch]:
         """The saved batches, in input order. An incomplete last one is cut off."""
@@ -94,11 +104,27 @@ class Checkpoint(CheckpointFile):
 
     def payloads(self) -> Iterator[bytes]:
         """The saved frames, in order. An incomplete last one is cut off."""
-        return self.entries(_payload)
+        return self.entries(self._payload)
 
     def append_payload(self, data: bytes) -> None:
         """Save the bytes of the next frame."""
-        self.append_entry(FRAME_HEADER.pack(len(data), zlib.crc32(data)) + data)
+        self.append_entry(FRAME_HEADER.pack(len(data), self._digest(data)) + data)
+
+    def _digest(self, data: bytes) -> bytes:
+        """The digest of the next frame, which depends on the key, the header and the frame's place."""
+        place = self._count.to_bytes(blake2b.SALT_SIZE, "little")
+        digest = blake2b(self._header, key=self._frame_key, digest_size=DIGEST_BYTES, salt=place)
+        digest.update(data)
+        return digest.digest()
+
+    def _payload(self, file: BinaryIO, remaining: int) -> bytes | None:
+        """The bytes of the next batch; None at the end of the file and if the frame is incomplete or not ours."""
+        header = file.read(FRAME_HEADER.size)
+        if len(header) < FRAME_HEADER.size:
+            return None
+        size, digest = FRAME_HEADER.unpack(header)
+        data = file.read(size) if 0 < size <= remaining else b""
+        return data if len(data) == size and compare_digest(self._digest(data), digest) else None
 
 
 def path_beside(output: str | os.PathLike) -> str:
@@ -149,13 +175,15 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def _require_same(path: str, earlier: dict, header: dict, inputs: list[sources.LogSource]) -> None:
+def _require_same(path: str, earlier: dict, header: dict, inputs: list[sources.LogSource], key: Key) -> None:
     """UsageError or InputError if the batches of the earlier run are not those that this run would make."""
     start_over = f"Or delete {path} to start over."
     if any(earlier.get(name) != header[name] for name in ("kvtrace_checkpoint", "version", "columns")):
         raise UsageError(f"{path}: made by another version of kvtrace. Use that version. {start_over}")
     if earlier.get("key") != header["key"]:
         raise UsageError(f"{path}: made with another key. Use the same --key-file. {start_over}")
+    if not is_sealed(earlier, key.subkey("resume header")):  # from here on, its values have our types
+        raise UsageError(f"{path}: the checkpoint is damaged. Delete it to start over.")
     if changed := differing(earlier.get("settings", {}), header["settings"]):
         raise UsageError(f"{path}: made with another {', '.join(changed)}. Use the same options. {start_over}")
     before, now = earlier.get("inputs", []), header["inputs"]
@@ -173,13 +201,3 @@ def _identity(source: sources.LogSource, key: Key) -> list:
     except OSError as error:
         raise unreadable(source.path, error) from None
     return [key.subkey(f"resume input {source.path}").hex(), about.st_size, about.st_mtime_ns]
-
-
-def _payload(file: BinaryIO, remaining: int) -> bytes | None:
-    """The bytes of the next batch; None at the end of the file and if the frame is incomplete or damaged."""
-    header = file.read(FRAME_HEADER.size)
-    if len(header) < FRAME_HEADER.size:
-        return None
-    size, check = FRAME_HEADER.unpack(header)
-    data = file.read(size) if 0 < size <= remaining else b""  # a power cut leaves zeros, and the CRC of b"" is 0
-    return data if data and len(data) == size and zlib.crc32(data) == check else None

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 
 from .._base.offsets import offsets_of
+from .._base.units import NS_PER_MS
 from .._native.ids import DigestIndex
 from ..privacy.contributors import Users
 from ..privacy.row_blocks import RowBlocks
 from ..privacy.trace_draft import TraceDraft
 from ..trace.columns import Columns
+from ..trace.normalise import by_first_appearance
+from ..trace.turns import previous_turn, turn_numbers
 from .encoding import Batch, Recipe
 from .logs.arrival_model import ArrivalModel
-
-NS_PER_MS = 1_000_000
 
 
 class Collector:
@@ -116,17 +117,10 @@ def _link_sessions(columns: Columns, session, by_time, order) -> None:
     """Number the sessions by time. Set each request's turn (from 1) and its parent, the turn before it."""
     output_row = np.empty_like(order)  # input row -> output row
     output_row[order] = np.arange(len(order))
-    number_of_session: dict[int, int] = {}
-    last_row: dict[int, int] = {}  # session -> output row of its latest turn
-    last_turn: dict[int, int] = {}
-    columns.session, columns.parent = np.full(len(order), -1), np.full(len(order), -1)
-    turns = np.ones(len(order), dtype=np.int64)
-    for input_row in by_time.tolist():
-        key, row = int(session[input_row]), output_row[input_row]
-        if key < 0:
-            continue
-        columns.session[row] = number_of_session.setdefault(key, len(number_of_session))
-        columns.parent[row] = last_row.get(key, -1)
-        turns[row] = last_turn[key] = last_turn.get(key, 0) + 1
-        last_row[key] = row
-    columns.extra["turn"] = turns
+    rows, in_time = output_row[by_time], by_first_appearance(session[by_time])
+    before = previous_turn(in_time)
+    columns.session, columns.parent = np.empty_like(rows), np.empty_like(rows)
+    turn = np.empty_like(rows)
+    columns.session[rows], turn[rows] = in_time, turn_numbers(in_time)
+    columns.parent[rows] = np.where(before < 0, -1, rows[before])
+    columns.extra["turn"] = turn

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import EmptyPrompt, LeftOut, RowError
-from .._base.offsets import offsets_of
-from ..privacy.row_blocks import joined
+from .._base.offsets import joined, offsets_of
 from .hashing import BlockHasher, context
 from .keys import Key
 from .logs.record import Record
@@ -115,11 +114,11 @@ class Encoder:
         self.hasher = BlockHasher(recipe.key, block_size=recipe.block_size, tail=recipe.tail)
         self.tokenizer = self.template = None
         if recipe.tokenizer is not None:
-            self.tokenizer = tokenizers.load(recipe.tokenizer)
-            if recipe.use_template:
+            if recipe.use_template:  # first: it may be tried in a child, and a fork waits for a tokenizer that loads
                 self.template = templates.load(
                     recipe.tokenizer, chat_template=recipe.chat_template, generation_prompt=recipe.generation_prompt
                 )
+            self.tokenizer = tokenizers.load(recipe.tokenizer)
         self._root = {
             "tokenizer": self.tokenizer and self.tokenizer.sha256,
             "template": self.template and self.template.sha256,

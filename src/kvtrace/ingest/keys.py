@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from .._base.errors import UsageError
-from .._base.output_files import unwritable
+from .._base.file_locks import current_user
+from .._base.folder_handle import PLAIN
+from .._base.output_errors import unwritable
 from .._native.siphash import siphash128
+
+KEY_BYTES = 16
+DIGITS = 2 * KEY_BYTES
+MAX_FILE_BYTES = 1 << 12  # a log given by mistake is not read to its end
+MAX_REPETITIVE = 8  # different bytes of a secret that is not random; 16 random bytes have 9 or more
 
 
 class Key:
@@ -20,13 +29,13 @@ class Key:
 
     def __init__(self, secret: bytes):
         self._secret = bytes(secret)
-        if len(self._secret) != 16:
-            raise UsageError(f"a key must have 16 bytes, not {len(self._secret)}.")
+        if len(self._secret) != KEY_BYTES:
+            raise UsageError(f"a key must have {KEY_BYTES} bytes, not {len(self._secret)}.")
 
     @classmethod
     def random(cls) -> Key:
         """A new random key, in memory only."""
-        return cls(secrets.token_bytes(16))
+        return cls(secrets.token_bytes(KEY_BYTES))
 
     def subkey(self, purpose: str) -> bytes:
         """The key for one purpose. Digests under different subkeys are unrelated."""
@@ -52,7 +61,8 @@ def load_key(path: str | Path, *, make: bool = True) -> Key:
         make: Make a missing file, with a new random key.
 
     Raises:
-        UsageError: The file cannot be read, others may read it, or it is missing and `make` is False.
+        UsageError: The file cannot be read, is a link, or belongs to another user; others may read it; its key is not
+            random; or it is missing and `make` is False.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -62,29 +72,64 @@ def load_key(path: str | Path, *, make: bool = True) -> Key:
     """
     path = Path(path)
     try:
-        mode = path.stat().st_mode
+        text = _read(path)
     except FileNotFoundError:
         if make:
             return _make(path)
         raise UsageError(f"{path}: the key file does not exist on this host. Copy it there, with mode 0600.") from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}).") from None
-    if not stat.S_ISREG(mode):
-        raise UsageError(f"{path}: not a regular file. A key file holds 32 hexadecimal digits.")
-    if mode & 0o077:
-        raise UsageError(f"{path}: other users may read or write this key file. Run `chmod 600 {path}`.")
-    try:
-        with suppress(ValueError, UsageError):
-            return Key(bytes.fromhex(path.read_text("ascii").strip()))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror}).") from None
+        hint = " It is a link: name the file itself." if error.errno == errno.ELOOP else ""
+        raise UsageError(f"{path}: cannot be read ({error.strerror}).{hint}") from None
+    secret = b""
+    with suppress(ValueError):
+        secret = bytes.fromhex(text.decode("ascii").strip())
     # raised outside the handlers, so that no chained error holds the file's text
-    if not path.stat().st_size:
+    if not text:
         raise UsageError(
             f"{path}: the key file is empty (a run was killed while creating it). Delete it and run again; a new key "
             "will be created."
         )
-    raise UsageError(f"{path}: not a key file. A key file holds 32 hexadecimal digits and nothing else.")
+    if len(secret) != KEY_BYTES:
+        raise UsageError(f"{path}: not a key file. A key file holds {DIGITS} hexadecimal digits and nothing else.")
+    if is_weak(secret):
+        raise UsageError(
+            f"{path}: this key can be guessed: it is not random. Name a file that does not exist, and a random key "
+            "will be created."
+        )
+    return Key(secret)
+
+
+def is_weak(secret: bytes) -> bool:
+    """Whether a secret looks made up: few different bytes, decimal digits, a sequence, or text.
+
+    Less than one of a million random secrets does.
+
+    >>> [is_weak(bytes.fromhex(text)) for text in ("0123456789abcdef" * 2, "3243f6a8885a308d313198a2e0370734")]
+    [True, False]
+    """
+    steps = {(after - before) % 256 for before, after in pairwise(secret)}
+    return (
+        len(set(secret)) <= MAX_REPETITIVE
+        or len(steps) <= 2
+        or secret.hex().isdecimal()
+        or all(32 <= byte < 127 for byte in secret)
+    )
+
+
+def _read(path: Path) -> bytes:
+    """The first bytes of a key file; UsageError if it is not a file of this user's alone."""
+    handle = os.open(path, os.O_RDONLY | PLAIN)
+    try:
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
+            raise UsageError(f"{path}: not a regular file. A key file holds {DIGITS} hexadecimal digits.")
+        if about.st_uid != current_user():
+            raise UsageError(f"{path}: this key file belongs to another user, who knows the key. Use one of your own.")
+        if about.st_mode & 0o077:
+            raise UsageError(f"{path}: other users may read or write this key file. Run `chmod 600 {path}`.")
+        return os.read(handle, MAX_FILE_BYTES)
+    finally:
+        os.close(handle)
 
 
 def _make(path: Path) -> Key:
@@ -92,9 +137,11 @@ def _make(path: Path) -> Key:
 
     It is written under its final name, so that no temporary copy can be left behind.
     """
-    secret = secrets.token_bytes(16)
+    secret = secrets.token_bytes(KEY_BYTES)
+    while is_weak(secret):
+        secret = secrets.token_bytes(KEY_BYTES)
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, 0o600)
     except OSError as error:
         raise UsageError(f"{path}: cannot be created ({error.strerror}).") from None
     try:

@@ -52,10 +52,8 @@ class TaskCheckpoint(Checkpoint):
 
     def begin_tasks(self, encoder: Encoder, inputs: list[sources.LogSource], *, partitions: int, by_time: bool) -> int:
         """Record what the partitions depend on; returns their number, which is that of the earlier run."""
-        count = (self.earlier or {}).get("partitions", partitions)
         order = {"--keep-order, --sample-sessions": by_time}
-        self.begin(encoder, inputs, settings=order, partitions=count)
-        return count
+        return self.begin(encoder, inputs, settings=order, partitions=partitions)["partitions"]
 
     def saved(self, store: Store) -> list[EncodedPartition]:
         """The encoded partitions of the earlier run, in order; none if the work folder has lost rows of them."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from .._base.output_files import write_atomically
+from .._base.input_files import read_unfollowed
+from .._base.output_files import Role, write_atomically
 from ..formats import reading
 from ..formats.dataset import MANIFEST, is_dataset
 from ..formats.sidecar import sidecar_path
@@ -78,9 +79,8 @@ def write_card(audit: Audit, path: str | Path, card_path: str | Path, **read_opt
     meta: dict[str, Any] = {} if trace is None else trace.meta
     sidecar = os.path.join(path, MANIFEST) if is_folder else sidecar_path(path)
     if os.path.exists(sidecar):  # it also has the version of kvtrace that wrote it
-        with open(sidecar, "rb") as file:
-            meta = orjson.loads(file.read())
-    with write_atomically(card_path) as stream:
+        meta = orjson.loads(read_unfollowed(sidecar))
+    with write_atomically(card_path, Role.ASIDE) as stream:
         stream.write(card(audit, trace, meta).encode())
 
 

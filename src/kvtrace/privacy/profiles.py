@@ -130,6 +130,8 @@ def _verify(chosen: Profile) -> None:
         raise UsageError(f"{chosen.tail!r} is not a valid tail. Choose one of {', '.join(TAILS)}.")
     if chosen.k_counts not in COUNTED:
         raise UsageError(f"{chosen.k_counts!r} is not valid for k_counts. Choose one of {', '.join(COUNTED)}.")
+    if type(chosen.drop_sessions) is not bool:
+        raise UsageError("drop_sessions is not valid. Choose true or false.")
     _verify_number("k must be", chosen.k, 1)
     _verify_number("time_step_ms must be", chosen.time_step_ms, 0)
     for name, value, word in (("input", chosen.round_input, "block"), ("output", chosen.round_output, "pow2")):

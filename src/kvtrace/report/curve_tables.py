@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._base.tables import TextTable, csv_text
+from .._base.csv_text import csv_text
+from .._base.tables import TextTable
 
 GIB = 1 << 30
 RATES = {"block_hit_rate": "block", "token_hit_rate": "token", "request_hit_rate": "request"}

@@ -42,7 +42,7 @@ def figure(panel: Panel) -> dict[str, Any]:
 
 def _trace(series: Series, panel: Panel) -> dict[str, Any]:
     trace: dict[str, Any] = {
-        "name": series.name,
+        "name": _escaped(series.name),
         "x": _numbers(series.x),
         "y": _numbers(series.y),
         "meta": series.colour,
@@ -82,7 +82,7 @@ def _axis(axis: Axis, values: list[np.ndarray]) -> dict[str, Any]:
         if axis.limits:
             options |= {"rangemode": "tozero"} if axis.limits[1] == 0 else {"range": list(map(_rounded, axis.limits))}
     if ticks:
-        labels = [label.replace("\n", "<br>") for label in ticks.values()]
+        labels = [_escaped(label).replace("\n", "<br>") for label in ticks.values()]
         options |= {"tickmode": "array", "tickvals": list(map(_rounded, ticks)), "ticktext": labels}
     return options
 

@@ -67,15 +67,16 @@ def _draw_panel(figure, axes, panel: Panel):
     axes.set_title(panel.title)
     for series in panel.series:
         colour = PALETTE[series.colour % len(PALETTE)]
+        name = series.name.replace("$", r"\$")  # matplotlib would read the name of a file as a formula
         if series.style == "bars":
             width = np.diff(series.x).min(initial=1.0) * 0.9 if len(series.x) > 1 else 0.9
-            axes.bar(series.x, series.y, width, color=colour, label=series.name)
+            axes.bar(series.x, series.y, width, color=colour, label=name)
         elif series.style == "step":
-            axes.step(series.x, series.y, where="post", color=colour, label=series.name)
+            axes.step(series.x, series.y, where="post", color=colour, label=name)
         else:
             line = ":" if series.style == "dash" else "-"
             mark = "." if series.style == "dots" or len(series.x) == 1 else ""
-            axes.plot(series.x, series.y, line, marker=mark, color=colour, label=series.name)
+            axes.plot(series.x, series.y, line, marker=mark, color=colour, label=name)
     if panel.density is not None:
         axes.grid(False)
         share = np.ma.masked_equal(panel.density.share, 0)

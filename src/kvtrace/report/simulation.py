@@ -7,7 +7,8 @@ import io
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
-from .._base.tables import TextTable, csv_text
+from .._base.csv_text import cell, csv_text
+from .._base.tables import TextTable
 from ..cache.engines import DEFAULTS
 from ..cache.simulation import SCHEMA, Simulation
 from ..trace.trace import Trace
@@ -93,7 +94,7 @@ def write_per_request(simulations: list[Simulation], stream: BinaryIO) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, lineterminator="\n")
     names = names if len(simulations) > 1 else ["hit_blocks"]
-    writer.writerow(["request", "timestamp", "input_length", "output_length", "blocks", *names])
+    writer.writerow(["request", "timestamp", "input_length", "output_length", "blocks", *map(cell, names)])
     writer.writerows(zip(range(len(trace)), *(column.tolist() for column in columns), strict=True))
     text.detach()
 

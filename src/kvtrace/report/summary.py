@@ -21,10 +21,15 @@ def opening(meta: dict[str, Any]) -> list[str]:
     """Lines on the detected and chosen settings."""
     lines = [f"log         {meta['log']['reader']}; times: {meta['log']['time']}"]
     if tokenizer := meta["tokenizer"]:
-        lines.append(f"tokenizer   {tokenizer['name']}, by {tokenizer['backend']} ({tokenizer['why']})")
+        lines.append(f"tokenizer   {_name(tokenizer)}, by {tokenizer['backend']} ({tokenizer['why']})")
     if template := meta["chat_template"]:
-        lines.append(f"template    {template['name']}; {template['wants']}")
+        lines.append(f"template    {_name(template)}; {template['wants']}")
     return lines
+
+
+def _name(described: dict[str, str]) -> str:
+    """The public name of a tokenizer or template, else the start of its digest."""
+    return described.get("name") or f"a file of SHA-256 {described['sha256'][:12]}..."
 
 
 def closing(figures: dict[str, Any], counts: Counts) -> Table:

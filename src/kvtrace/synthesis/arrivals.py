@@ -14,10 +14,11 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.offsets import offsets_of
-from .bins import Bins
+from .bins import Bins, InvalidModelError, integers
 
 WINDOW = 100  # requests whose arrivals are drawn together
 MAX_WINDOWS, MAX_EVENTS = 20_000, 100_000  # of a pace
+MAX_WINDOW_ROWS = 1 << 24  # a window is drawn in memory
 MIN_WINDOW_EVENTS = 4  # kept in each window that has as many
 DIGITS = 3  # significant digits of a duration
 
@@ -63,20 +64,21 @@ class Pace:
 
     @classmethod
     def from_dict(cls, values: dict) -> Pace:
-        """The pace of `to_dict`; ValueError if its lists are inconsistent."""
+        """The pace of `to_dict`; InvalidModelError if its lists are inconsistent."""
         rows, duration, starts, gap, batch = (
-            np.array(values[name], dtype=np.int64) for name in ("rows", "duration", "starts", "gap", "batch")
+            integers(values[name]) for name in ("rows", "duration", "starts", "gap", "batch")
         )
         pace = cls(rows, duration, starts, gap, batch, Bins.from_dict(values["bins"]))
         windows, events = len(pace.rows), len(pace.gap)
         is_consistent = (
             windows and len(pace.duration) == windows and len(pace.starts) == windows + 1 and len(pace.batch) == events
             and pace.starts[0] == 0 and pace.starts[-1] == events and (np.diff(pace.starts) > 0).all()
-            and (pace.rows > 0).all() and (pace.duration >= 0).all() and (pace.batch > 0).all()
+            and pace.rows.min() > 0 and pace.rows.max() <= MAX_WINDOW_ROWS and pace.duration.min() >= 0
+            and pace.batch.min() > 0 and pace.batch.max() <= MAX_WINDOW_ROWS
             and pace.gap.min() >= 0 and pace.gap.max() < len(pace.bins)
         )  # fmt: skip
         if not is_consistent:
-            raise ValueError("inconsistent arrivals")
+            raise InvalidModelError("inconsistent arrivals")
         return pace
 
 

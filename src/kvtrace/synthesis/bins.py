@@ -16,6 +16,10 @@ FEW = 8  # the mean of fewer rows would reveal single values
 COMMON = 200  # a value of one row in COMMON belongs to the workload (a default, a limit)
 
 
+class InvalidModelError(ValueError):
+    """The values of a model file are not those of a model. Its message has words of ours only."""
+
+
 @dataclass(frozen=True, eq=False)
 class Bins:
     """Bins of integers in rising order, each with its distribution."""
@@ -65,12 +69,12 @@ class Bins:
 
     @classmethod
     def from_dict(cls, values: dict) -> Bins:
-        """The bins of `to_dict`; ValueError if they are not in rising order."""
-        bins = cls(_integers(values["low"]), _integers(values["high"]), np.asarray(values["power"], dtype=np.float64))
+        """The bins of `to_dict`; InvalidModelError if they are not in rising order."""
+        bins = cls(integers(values["low"]), integers(values["high"]), np.asarray(values["power"], dtype=np.float64))
         in_order = (bins.low >= 0).all() and (bins.high >= bins.low).all() and (bins.low[1:] > bins.high[:-1]).all()
         positive = np.isfinite(bins.power).all() and (bins.power > 0).all()
-        if not (len(bins.low) == len(bins.high) == len(bins.power) and in_order and positive):
-            raise ValueError("bins not in rising order")
+        if not (bins.low.shape == bins.high.shape == bins.power.shape and in_order and positive):
+            raise InvalidModelError("bins not in rising order")
         return bins
 
 
@@ -93,8 +97,9 @@ def _powers(low, high, values):
     return np.where((rows < FEW) | (low == high), 1.0, np.round(1 / share - 1, 3).clip(0.001))
 
 
-def _integers(values):
+def integers(values: list, dimensions: int = 1) -> np.ndarray:
+    """A list of a model file as int64; InvalidModelError if it holds anything but 64-bit integers."""
     array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind != "i"):
-        raise ValueError("not a list of integers")
+    if array.ndim != dimensions or (array.size and array.dtype.kind != "i"):
+        raise InvalidModelError("not a list of integers")
     return array.astype(np.int64)

@@ -20,12 +20,14 @@ from .._base.files import name_of
 from .._base.input_files import open_read
 from .._base.output_files import write_atomically
 from .._native.attach import KINDS
-from .arrivals import Pace
-from .bins import Bins
+from .arrivals import MAX_WINDOW_ROWS, Pace
+from .bins import Bins, InvalidModelError, integers
 
 SCHEMA, KIND = 1, "kvtrace attach model"
 COLUMNS = ("hits", "new", "age", "kind", "tail", "continues", "type")
 BINNED = ("hits", "new", "age", "tail", "output")
+MAX_BLOCK_SIZE = 1 << 31
+MAX_BYTES = 1 << 28  # of a file; models have up to a few MB
 TAILS = ("kept", "unique", "dropped")
 
 
@@ -77,17 +79,17 @@ class Model:
     def from_dict(cls, values: Mapping) -> Model:
         """The model of `to_dict`; ValueError, KeyError or TypeError if the values are not a model."""
         if values["what"] != KIND:
-            raise ValueError("not the JSON of a model")
+            raise InvalidModelError("not the JSON of a model")
         if values["schema"] != SCHEMA:
-            raise ValueError(f"schema {values['schema']!r}; this version reads {SCHEMA}")
+            raise InvalidModelError(f"its schema is not {SCHEMA}, which this version reads")
         model = cls(
             rows=int(values["rows"]), block_size=int(values["block_size"]), tail=values["tail"],
             duration_ms=float(values["duration_ms"]),
-            records={name: np.array(values["records"][name], dtype=np.int64) for name in COLUMNS},
-            starts=np.array(values["starts"], dtype=np.int64),
-            window_rows=np.array(values["window_rows"], dtype=np.int64),
+            records={name: integers(values["records"][name]) for name in COLUMNS},
+            starts=integers(values["starts"]),
+            window_rows=integers(values["window_rows"]),
             bins={name: Bins.from_dict(values["bins"][name]) for name in BINNED},
-            edges=np.array(values["edges"], dtype=np.int64),
+            edges=integers(values["edges"], 2),
             outputs=[dict(zip(codes, counts, strict=True)) for codes, counts in values["outputs"]],
             pace=Pace.from_dict(values["pace"]), types=list(values["types"]),
         )  # fmt: skip
@@ -124,13 +126,17 @@ class Model:
     def load(cls, path: str | Path) -> Model:
         """Load a saved model; InputError if the file is not a saved model."""
         with open_read(path) as stream:
-            text = stream.read()
+            text = stream.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise InputError(f"{name_of(path)}: not a model of kvtrace (longer than {MAX_BYTES:,} bytes).")
         try:
             return cls.from_dict(json.loads(text))
         except KeyError as error:
-            reason = f"{error} is missing"
-        except (ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-            reason = str(error) if type(error) is ValueError and len(str(error)) < 60 else "inconsistent values"
+            reason = f"{error} is missing"  # a key of ours
+        except InvalidModelError as error:
+            reason = str(error)
+        except (ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
+            reason = "inconsistent values"  # the message of a library may quote values
         raise InputError(
             f"{name_of(path)}: not a model of kvtrace ({reason}). Write it again with fit(trace).save(...)."
         )
@@ -140,10 +146,12 @@ class Model:
         hits, new, kind = (self.records[name] for name in ("hits", "new", "kind"))
         groups = self.edges.shape[-1] + 1
         is_consistent = (
-            min(self.rows, self.block_size) > 0 and self.tail in TAILS and 0 <= self.duration_ms < float("inf")
+            0 < self.block_size < MAX_BLOCK_SIZE and self.rows == self.window_rows.sum()
+            and self.tail in TAILS and 0 <= self.duration_ms < float("inf")
             and count and all(len(self.records[name]) == count for name in COLUMNS)
             and len(self.starts) == len(self.window_rows) + 1 and self.starts[0] == 0 and self.starts[-1] == count
-            and (np.diff(self.starts) > 0).all() and (self.window_rows > 0).all()
+            and (np.diff(self.starts) > 0).all()
+            and self.window_rows.min() > 0 and self.window_rows.max() <= MAX_WINDOW_ROWS
             and all(_within(self.records[name], len(self.bins[name])) for name in ("hits", "new", "age", "tail"))
             and _within(kind, KINDS) and _within(self.records["continues"], 2) and _within(self.records["type"], kinds)
             and (self.bins["hits"].low[hits] + self.bins["new"].low[new] > 0).all()
@@ -153,7 +161,7 @@ class Model:
             and all(isinstance(value, (str, int)) for value in self.types)
         )  # fmt: skip
         if not is_consistent:
-            raise ValueError("inconsistent values")
+            raise InvalidModelError("inconsistent values")
 
 
 def _within(values, count):

@@ -17,8 +17,8 @@ def begin(name: str) -> None:
     from .._base.errors import KvtraceError
     from . import tokenizer_files
 
-    if name not in tokenizer_files.BUILTIN and not os.path.exists(name):
-        return  # it must be downloaded first, which gains nothing
+    if name not in tokenizer_files.BUILTIN:
+        return  # a file of the user's is first tried in a child (tokenizer_trial.py); others must be downloaded first
     with suppress(KvtraceError):
         path = str(tokenizer_files.find(name).tokenizer)
         # not a daemon thread: the interpreter can crash if it exits while one runs foreign code

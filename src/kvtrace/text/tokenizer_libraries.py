@@ -25,15 +25,19 @@ import numpy as np
 
 from .._base.errors import InputError
 from .._base.offsets import offsets_of
-from . import preload
+from . import panics, preload
 from .tokenizer_files import TokenizerFiles
 
 
 def raise_unless_failure(error):
     """Raise the error again unless it is a failure of the library: an Exception or a Rust panic."""
-    panic = type(error).__name__ == "PanicException"
-    if isinstance(error, MemoryError | InputError) or not (panic or isinstance(error, Exception)):
+    if isinstance(error, MemoryError | InputError) or not (is_panic(error) or isinstance(error, Exception)):
         raise error
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether an error is a panic of Rust code, which is a BaseException."""
+    return type(error).__name__ == "PanicException"
 
 
 class Library:
@@ -59,7 +63,8 @@ class Library:
             thread.join()
             self._thread = None
         if self._loaded is None:
-            self._loaded = self._load()
+            with panics.hide():
+                self._loaded = self._load()
         return self
 
     def usable(self) -> bool:
@@ -113,7 +118,9 @@ class ReferenceLibrary(Library):
     module = "tokenizers"
 
     def encode(self, texts):
-        rows = self.ready()._loaded.encode_batch_fast(texts, add_special_tokens=False)
+        loaded = self.ready()._loaded
+        with panics.hide():
+            rows = loaded.encode_batch_fast(texts, add_special_tokens=False)
         return _flat([row.ids for row in rows])
 
     def encode_singly(self, texts):
@@ -155,7 +162,8 @@ class FastokensLibrary(Library):
     def encode(self, texts):
         loaded = self.ready()._loaded
         FastokensLibrary.used_by = FastokensLibrary.used_by or os.getpid()
-        ids, offsets = loaded.encode_batch_flat(texts)
+        with panics.hide():
+            ids, offsets = loaded.encode_batch_flat(texts)
         return np.frombuffer(ids, "<u4"), np.frombuffer(offsets, "<i8")
 
     def _open(self, path):

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
+from . import trial
+
 SAMPLE_VERSION = 1  # increase it when `sample` changes: cached verdicts become invalid
-TIMEOUT_S = 60  # for fastokens to encode the sample
 
 
 def sample(control_tokens: Iterable[str]) -> list[str]:
@@ -36,20 +35,21 @@ def agree(reference: Callable, candidate: Callable, texts: list[str], *, in_chil
     Both take a list of texts and return (ids, offsets). The candidate runs in a forked child if `in_child`.
     """
     expected = [array.tolist() for array in reference(texts)]
-    return (_is_true_in_child if in_child else _is_true)(lambda: _same_ids(candidate, texts, expected))
+    same = lambda: _same_ids(candidate, texts, expected)  # noqa: E731
+    return trial.in_child(lambda: int(not same())) == 0 if in_child else _is_true(same)
 
 
-def recall(key: Iterable[str]) -> bool | None:
+def recall(key: Iterable[str], kind: str = "agreement") -> bool | None:
     """The cached verdict of a key, or None."""
     try:
-        return {b"true": True, b"false": False}.get(_cache_path(key).read_bytes())
+        return {b"true": True, b"false": False}.get(_cache_path(key, kind).read_bytes())
     except OSError:
         return None
 
 
-def remember(key: Iterable[str], verdict: bool) -> None:
+def remember(key: Iterable[str], verdict: bool, kind: str = "agreement") -> None:
     """Cache a verdict for later runs, if the cache folder is writable."""
-    path = _cache_path(key)
+    path = _cache_path(key, kind)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.{os.getpid()}")
@@ -59,10 +59,10 @@ def remember(key: Iterable[str], verdict: bool) -> None:
         pass
 
 
-def _cache_path(key):
+def _cache_path(key, kind):
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     digest = hashlib.sha256(repr((SAMPLE_VERSION, *key)).encode()).hexdigest()
-    return Path(caches) / "kvtrace" / f"agreement-{digest[:32]}"
+    return Path(caches) / "kvtrace" / f"{kind}-{digest[:32]}"
 
 
 def _same_ids(candidate, texts, expected):
@@ -81,21 +81,6 @@ def _is_true(question):
         return question()
     except Exception:
         return False
-
-
-def _is_true_in_child(question):
-    with warnings.catch_warnings():
-        # Python 3.12 warns of forks beside threads; this child runs compiled code only, and exits without cleanup
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            signal.alarm(TIMEOUT_S)  # by default, it ends the process
-            status = 0 if _is_true(question) else 1
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 SHORT = [

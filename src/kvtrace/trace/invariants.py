@@ -14,6 +14,7 @@ import numpy as np
 from .._base.errors import InputError
 from .columns import Columns
 
+MAX_TIME = 2.0**53  # ms: a float64 holds each whole millisecond up to it, an int64 its microseconds
 HINTS = {"block counts": " Try another block size.", "times": " Use Trace.from_columns."}  # rule -> the Python remedy
 
 
@@ -46,6 +47,8 @@ def broken_rules(columns: Columns, block_size: int | None, tail: str) -> Iterato
     yield BrokenRule("times", np.flatnonzero(~np.isfinite(time)), "the timestamp is not finite.")
     yield BrokenRule("times", np.flatnonzero(time[:1] != 0), "the first timestamp is not 0.")
     yield BrokenRule("times", 1 + np.flatnonzero(time[1:] < time[:-1]), "the timestamp is less than in the row before.")
+    late = np.flatnonzero((time > MAX_TIME) & (time < np.inf))
+    yield BrokenRule("late times", late, "the timestamp is more than 2^53 ms (285,000 years) after the first.")
 
 
 def broken_parents(columns: Columns) -> Iterator[BrokenRule]:

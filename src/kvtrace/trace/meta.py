@@ -47,7 +47,7 @@ class Meta(TypedDict, total=False):
 
     log: LogSection
     tokenizer: dict[str, str] | None
-    chat_template: dict[str, str | None] | None
+    chat_template: dict[str, str] | None
     hash: str
     session_mode: str
     prefixes: str  # only if the log has lengths but no prompts: shared prefixes are unknown

@@ -25,4 +25,5 @@ cdef class Pool(Engine):
     cdef int _unpin(self, int block) except -1 nogil
     cdef bint _fits(self, Py_ssize_t row, Py_ssize_t start, Py_ssize_t gap, Py_ssize_t stop) noexcept nogil
     cdef int _victim(self) except -1 nogil
+    cdef int _expired(self) except? -1 nogil
     cdef _described(self, int block)

@@ -58,10 +58,10 @@ class Pool(Engine):
     def before(self, row):
         block: cython.int
         if self.policy.expires:
-            block = self.policy.expired()
+            block = self._expired()
             while block >= 0:
                 self._evict(block)
-                block = self.policy.expired()
+                block = self._expired()
         return 0
 
     def _advance(self, stop):
@@ -220,6 +220,17 @@ class Pool(Engine):
                 raise UsageError(
                     f"the policy's victim is {self._described(block)}. "
                     "Return a block that was released and not used since."
+                )
+        return block
+
+    def _expired(self):
+        """The policy's expired block, or NONE; checked because the policy may be a user's."""
+        block: cython.int = self.policy.expired()
+        if block >= 0 and (block >= self.pins.shape[0] or self.pins[block] != 0):
+            with cython.gil:
+                raise UsageError(
+                    f"the policy's expired block is {self._described(block)}. "
+                    "Return a block that was released and not used since, or None."
                 )
         return block
 

@@ -1,4 +1,5 @@
-"""Runs a user's policy written in Python: each verb calls the object's method. Exceptions propagate.
+"""Runs a user's policy written in Python: each verb calls the object's method. Exceptions propagate, except
+sys.exit().
 
 The run holds the interpreter lock throughout, so a verb costs as much as a Python call.
 """
@@ -9,6 +10,19 @@ from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 from kvtrace._base.errors import UsageError
 
 
+def without_exit(function):
+    """The function of a user, which may raise but not end the program: sys.exit() becomes a UsageError."""
+
+    def call(*arguments):
+        try:
+            return function(*arguments)
+        except SystemExit:
+            pass
+        raise UsageError("the policy called sys.exit(). To stop a run, raise an exception such as ValueError.")
+
+    return call
+
+
 class PythonPolicy(Policy):
     """Calls the object's methods of the same names; `expired` and `miss` only if the object has them."""
 
@@ -16,12 +30,12 @@ class PythonPolicy(Policy):
         Policy.__init__(self, context)
         self.needs_lock = True
         self.user_policy = user_policy
-        self._insert, self._use, self._release = user_policy.insert, user_policy.use, user_policy.release
-        self._victim, self._remove = user_policy.victim, user_policy.remove
-        self._expired = getattr(user_policy, "expired", None)
-        self.expires = self._expired is not None
-        self._miss = getattr(user_policy, "miss", None)
-        self.misses = self._miss is not None
+        self._insert, self._use = without_exit(user_policy.insert), without_exit(user_policy.use)
+        self._release, self._remove = without_exit(user_policy.release), without_exit(user_policy.remove)
+        self._victim = without_exit(user_policy.victim)
+        self.expires, self.misses = hasattr(user_policy, "expired"), hasattr(user_policy, "miss")
+        self._expired = without_exit(user_policy.expired) if self.expires else None
+        self._miss = without_exit(user_policy.miss) if self.misses else None
 
     def insert(self, block):
         with cython.gil:

@@ -113,10 +113,10 @@ def _shipped(name, colon, text, context):
 
 
 def _users(module, name, context):
-    from ..core.python_policy import PythonPolicy
+    from ..core.python_policy import PythonPolicy, without_exit
 
     try:
-        cls = getattr(import_module(module), name, None)
+        cls = getattr(without_exit(import_module)(module), name, None)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):  # the module exists, and one of its own imports is missing
             raise
@@ -128,4 +128,4 @@ def _users(module, name, context):
     missing = [verb for verb in VERBS if not callable(getattr(cls, verb, None))]
     if missing:
         raise UsageError(f"Policy {module}:{name} lacks {', '.join(missing)}. A policy needs {', '.join(VERBS)}.")
-    return PythonPolicy(context, cls(context))
+    return PythonPolicy(context, without_exit(cls)(context))

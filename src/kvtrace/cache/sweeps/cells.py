@@ -54,7 +54,7 @@ def _settings(cell, trace) -> Row:
     setting, source, per_token = cell.setting, cell.workload.source, cell.kv_bytes_per_token
     tokens = setting.capacity * trace.block_size
     return dict.fromkeys(COLUMNS) | {
-        "trace": source.name, "block_size": trace.block_size, "engine": setting.engine, "mode": setting.mode,
+        "trace": source.label, "block_size": trace.block_size, "engine": setting.engine, "mode": setting.mode,
         "schedule": str(setting.schedule), "policy": setting.policy, "capacity": setting.capacity, "seed": source.seed,
         "capacity_tokens": tokens, "capacity_bytes": None if per_token is None else tokens * per_token,
     }  # fmt: skip

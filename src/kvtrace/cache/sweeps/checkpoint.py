@@ -1,7 +1,7 @@
 """The checkpoint of a sweep: the rows of its finished cells, in a file beside the table, from which a sweep can resume.
 
     header   versions, the grid by its options, and the traces by name and SHA-256
-    lines    one per finished cell: its number in the plan, and its row
+    lines    one per finished cell: its number in the plan, its row, and a digest of both
 
 A row is a pure function of trace and setting, so a resumed sweep writes the same table as an uninterrupted one.
 `_base/checkpoint.py` has what all checkpoints share.
@@ -13,11 +13,12 @@ import json
 from typing import Any, BinaryIO
 
 from ... import __version__
-from ..._base.checkpoint import CheckpointFile, CheckpointKind, differing, parsed
+from ..._base.checkpoint import CheckpointFile, CheckpointKind, differing, is_sealed, parsed, sealed
 from ..._base.errors import InputError, UsageError
+from ..._base.temporary_files import remove_stale
 from .cells import COLUMNS, Row
 
-FORMAT = 2  # version of the lines
+FORMAT = 3  # version of the lines
 
 
 class SweepCheckpoint(CheckpointFile):
@@ -41,16 +42,20 @@ class SweepCheckpoint(CheckpointFile):
         "start again.",
         foreign="{path} exists and is not a checkpoint of kvtrace. Choose another -o.",
         busy="{path} is locked: another run writes this table. Wait for it, or choose another -o.",
+        exposed="{path} is not a checkpoint of kvtrace: it belongs to another user, or others can read or write it. "
+        "Choose another -o.",
     )
 
     def __init__(self, output: str, settings: dict[str, Any], traces: dict[str, str], *, resume: bool = False):
-        super().__init__(path_beside(output), resume=resume, outputs=(output,))
-        self._header = {
+        super().__init__(path_beside(output), resume=resume)
+        self._output = output
+        self._header = sealed({
             "kvtrace_sweep": FORMAT, "version": __version__, "settings": settings, "traces": list(traces.items()),
-        }  # fmt: skip
+        })  # fmt: skip
         self.rows: dict[int, Row] = {}  # number of the cell -> its row
 
     def _entered(self) -> None:
+        remove_stale(self._output)
         if self.earlier is not None:
             _require_same(self.path, self.earlier, json.loads(json.dumps(self._header)))
         self.start(self._header)
@@ -58,7 +63,7 @@ class SweepCheckpoint(CheckpointFile):
 
     def append(self, number: int, row: Row) -> None:
         """Store the row of a cell. StoppedError if the disk is full; earlier rows are kept."""
-        self.append_entry(json.dumps({"cell": number, "row": row}).encode() + b"\n")
+        self.append_entry(json.dumps(sealed({"cell": number, "row": row})).encode() + b"\n")
         self.rows[number] = row
 
     def discard(self) -> None:
@@ -81,6 +86,8 @@ def _require_same(path: str, earlier: dict, header: dict) -> None:
     anew = f"Delete {path} to start again."
     if any(earlier.get(name) != header[name] for name in ("kvtrace_sweep", "version")):
         raise UsageError(f"{path} was written by another version of kvtrace. {anew}")
+    if not is_sealed(earlier):  # from here on, its values have our types
+        raise UsageError(f"{path} is damaged. {anew}")
     if changed := differing(earlier.get("settings", {}), header["settings"]):
         raise UsageError(f"{path} was written with another {', '.join(changed)}. {anew}")
     traces = dict(earlier.get("traces", []))
@@ -96,6 +103,6 @@ def _cell(file: BinaryIO, _remaining: int) -> tuple[int, Row] | None:
     line = file.readline()
     values = parsed(line) if line.endswith(b"\n") else {}
     number, row = values.get("cell"), values.get("row")
-    if isinstance(number, int) and isinstance(row, dict) and tuple(row) == COLUMNS:
+    if is_sealed(values) and isinstance(number, int) and isinstance(row, dict) and tuple(row) == COLUMNS:
         return number, row
     return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from itertools import product
 
 from ..._base.errors import KvtraceError, UsageError
+from ..._base.files import base_names
 from ..._base.lists import leading_rows
 from ...analysis.capacities import log_spaced, parse_capacities
 from ...trace.building import toy
@@ -79,9 +80,10 @@ def plan(grid: Grid, on_workload: Callable[[Workload, Trace], None] | None = Non
 
 def _workloads(grid) -> Iterator[tuple[tuple[int, int, int], Workload]]:
     """(places of trace, block size and seed) and workload; the workloads of a source are neighbours."""
+    names = list(dict.fromkeys(grid.traces))
     given = [
-        sources_of(name, grid.seeds, grid.requests, grid.trace_block_size, grid.chain)
-        for name in dict.fromkeys(grid.traces)
+        sources_of(name, label, grid.seeds, grid.requests, grid.trace_block_size, grid.chain)
+        for name, label in zip(names, base_names(*names), strict=True)
     ]
     if not any(source.seed is not None for sources in given for source in sources):
         for option, is_set in (("--seed", grid.seeds != (0,)), ("--requests", grid.requests is not None)):

@@ -27,13 +27,19 @@ RETRIES = 3  # of a Ray task that lost its worker
 
 
 def local(work: Work, threads: int, on_progress: Callable[[int], None] | None = None) -> Done:
-    """(number, row) of each finished cell, run in threads; at most one trace per thread and two more are in memory."""
+    """(number, row) of each finished cell, run in threads; at most one trace per thread and two more are in memory.
+
+    A policy in Python runs in the calling thread, which Ctrl-C interrupts.
+    """
     running: set[Future] = set()
     with stoppable_threads(threads, on_progress) as (pool, served):
         for number, cell, trace, demand in _prepared(work):
             while len(running) > threads:  # one cell is queued, so that no thread idles
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (one.result() for one in ended)
+            if cell.setting.in_python:
+                yield _numbered(number, cell, trace, demand, served)
+                continue
             running.add(pool.submit(_numbered, number, cell, trace, demand, served))
         while running:
             ended, running = wait(running, return_when=FIRST_COMPLETED)

@@ -33,6 +33,7 @@ class Source:
     requests: int | None = None  # of a sample; None = the number that the model was fitted on
     block_size: int | None = None  # of a trace whose sidecar lacks it
     chain: bool = False
+    label: str = ""  # in the table: the name without folders
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def forget() -> None:
 
 
 def sources_of(
-    name: str, seeds: tuple[int, ...], requests: int | None, block_size: int | None, chain: bool
+    name: str, label: str, seeds: tuple[int, ...], requests: int | None, block_size: int | None, chain: bool
 ) -> list[Source]:
     """The sources of a file: one for a trace, one per seed for a model."""
     if not (is_regular(name) or os.path.isdir(name)):
@@ -91,8 +92,8 @@ def sources_of(
     path = os.path.abspath(name)
     sha256 = digest(name)
     if Model.is_model(name):
-        return [Source(name, path, sha256, seed, requests) for seed in seeds]
-    return [Source(name, path, sha256, block_size=block_size, chain=chain)]
+        return [Source(name, path, sha256, seed, requests, label=label) for seed in seeds]
+    return [Source(name, path, sha256, block_size=block_size, chain=chain, label=label)]
 
 
 def digest(path: str) -> str:
@@ -120,7 +121,7 @@ def _files(path) -> Iterator[tuple[str, str]]:
                 yield os.path.relpath(part, path), part
         return
     yield "trace", path
-    if os.path.exists(beside := sidecar_path(path)):
+    if os.path.exists(beside := sidecar_path(path)) and not os.path.islink(beside):  # `read` refuses a link
         yield "sidecar", beside
 
 

@@ -53,10 +53,10 @@ def write(trace: Trace, path: str | Path, to: str, *, first_id: int = 0, meta: M
     target = check_output(path, to)
     adapted, losses = target.adapt(trace)
     beside = [sidecar_path(path)] if target.SIDECAR and is_regular(path) else []
-    with write_together(*beside, path) as streams:
-        target.write(streams[-1], adapted, first_id=first_id, name=str(path))
-        if beside:
-            streams[0].write(dump(_description(adapted, to, first_id, meta)))
+    with write_together(path, beside) as (rows, *sidecars):
+        target.write(rows, adapted, first_id=first_id, name=str(path))
+        for sidecar in sidecars:
+            sidecar.write(dump(_description(adapted, to, first_id, meta)))
     return Written(
         [writing.name_of_output(path), *beside], losses, target.usage(adapted, "FILE" if is_std(path) else path)
     )

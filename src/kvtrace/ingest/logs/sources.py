@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from ..._base.errors import InputError, UsageError
-from ..._base.files import SUFFIXES, name_of
+from ..._base.files import MAX_LINE, SUFFIXES, name_of
 from ..._base.input_files import bytes_read, form_of, open_read, size_of, unreadable
 
 STDIN = "-"
@@ -187,7 +187,10 @@ def _byte_ranges(source, size):
             stop = end
             if start + size < end:
                 stream.seek(start + size - 1)
-                stop = start + size - 1 + len(stream.readline())
+                rest = len(stream.readline(MAX_LINE + 1))  # of the line that the piece would cut
+                stop = start + size - 1 + rest
+                if rest > MAX_LINE:
+                    raise too_long(source.path, start + size - 1)
             yield LogPiece(source.path, index, start, stop - start, stop)
             start, index = stop, index + 1
 
@@ -205,12 +208,21 @@ def _read_pieces(source, size):
             last = text.rfind(b"\n")
             newline = len(buffer) + last + 1 if last >= 0 else newline
             buffer += text
+            if len(buffer) - newline > MAX_LINE:
+                raise too_long(source.path, start + newline)
             if newline and len(buffer) >= size:
                 yield LogPiece(source.path, index, start, newline, bytes_read(stream), bytes(buffer[:newline]))
                 del buffer[:newline]
                 start, index, newline = start + newline, index + 1, 0
         if buffer:
             yield LogPiece(source.path, index, start, len(buffer), bytes_read(stream), bytes(buffer))
+
+
+def too_long(path: str, offset: int) -> InputError:
+    """The error for a line that is longer than MAX_LINE, and that begins at or before a byte."""
+    return InputError(
+        f"{name_of(path)}: the line at byte {offset:,} is longer than {MAX_LINE:,} bytes. Is it JSON Lines?"
+    )
 
 
 def _text_start(head, path):

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..._base.errors import RowError, UsageError
@@ -142,7 +142,19 @@ def _from_iso(value):
 
 def _moment(day, minutes, seconds, zone):
     zone = "Z" if zone in (None, "z", "UTC") else zone
+    if (seconds or "").endswith("60"):
+        before = _moment(day, minutes, seconds[:-2] + "59", zone)
+        return _after_leap_second(before) if before else None
     try:
         return datetime.fromisoformat(f"{day}T{minutes or '00:00'}{seconds or ''}{zone}")
     except ValueError:  # a 13th month
         return None
+
+
+def _after_leap_second(before):
+    """The time of a leap second as POSIX counts it: that of the next second, which begins a month in UTC."""
+    try:
+        after = before.astimezone(UTC) + timedelta(seconds=1)
+    except OverflowError:  # the years 1 and 9999
+        return None
+    return after if (after.day, after.hour, after.minute, after.second) == (1, 0, 0, 0) else None

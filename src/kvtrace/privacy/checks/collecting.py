@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import orjson
 
 from ..._base.errors import InputError, UsageError
 from ..._base.files import is_regular, name_of
+from ..._base.input_files import read_unfollowed, unreadable
 from ..._base.memory import give_back
 from ...formats import format_table, reading, writing
 from ...formats.block_size import settle
@@ -96,10 +97,12 @@ def _describes(sidecar, columns) -> bool:
 
 def _text(path) -> bytes | None:
     try:
-        return Path(path).read_bytes()
+        return read_unfollowed(path)
     except FileNotFoundError:
         return None
-    except OSError:
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # whoever publishes the link publishes what it leads to
+            raise unreadable(path, error) from None
         return b""  # it exists and cannot be read: no sidecar, and no card of ours
 
 

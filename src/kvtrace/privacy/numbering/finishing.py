@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.units import NS_PER_MS
 from ...trace.columns import Columns, replace_columns
+from ...trace.turns import previous_turn, turn_numbers
 from ..steps import coarsened
 from .gathering import entries_of
 from .task_plan import Plan
 
-NS_PER_MS = 1_000_000
 COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets")
 OPTIONAL = ("session", "parent", "output_ids", "output_offsets")
 
@@ -70,22 +71,15 @@ def _timestamp(plan: Plan, time) -> np.ndarray:
 
 def _link(columns: Columns, plan: Plan, number: int, local, sessions) -> None:
     """Set each row's session, the row of its previous turn, and its turn, from 1."""
-    count = len(columns)
-    columns.session, columns.parent = np.full(count, -1), np.full(count, -1)
-    turn = np.ones(count, dtype=np.int64)
     known = np.flatnonzero(local >= 0)
     session = local[known]
+    columns.session = np.full(len(columns), -1)
     columns.session[known] = sessions["session"][session]
-    by_session = np.argsort(session, kind="stable")
-    rows, session = known[by_session], session[by_session]
-    begins = np.ones(len(rows), dtype=bool)
-    begins[1:] = session[1:] != session[:-1]
-    before = np.empty(len(rows), dtype=np.int64)
-    before[1:] = rows[:-1] + plan.rows_before[number]
-    before[begins] = sessions["session_previous"][session[begins]]
-    columns.parent[rows] = before
-    place = np.arange(len(rows))
-    turn[rows] = place - np.maximum.accumulate(np.where(begins, place, 0)) + 1 + sessions["session_turns"][session]
+    before, turn = previous_turn(local), turn_numbers(local)
+    columns.parent = np.where(before < 0, -1, before + plan.rows_before[number])
+    begins = known[before[known] < 0]  # the turn before these is in an earlier range, if there is one
+    columns.parent[begins] = sessions["session_previous"][local[begins]]
+    turn[known] += sessions["session_turns"][session]
     columns.extra["turn"] = turn
 
 

@@ -9,7 +9,7 @@ import shutil
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any, BinaryIO
@@ -17,7 +17,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..._base.errors import KvtraceError, UsageError
-from ..._base.output_files import unwritable
+from ..._base.file_locks import is_own
+from ..._base.folder_handle import FolderHandle
+from ..._base.output_errors import unwritable
 
 HEAD = struct.Struct("<I")  # size of the JSON that describes the arrays
 
@@ -41,33 +43,39 @@ class Store:
     def at(cls, place: str | os.PathLike, *, resume: bool = False) -> Store:
         """A store in a folder, by its absolute path, or at a URL.
 
-        A run deletes its store in the end, so a folder that is not empty is a UsageError, unless a run is resumed. That
-        of an earlier run must belong to this user alone.
+        A run deletes its store in the end, so a folder that is not empty is a UsageError, unless a run is resumed. A
+        folder that exists must belong to this user, and no other may write to it.
         """
         text = os.fspath(place)
         store = cls(text if "://" in text else os.path.abspath(text))
-        if resume:
-            store._require_own(text)
-        elif store._has_content():
+        store._require_own(text)
+        if not resume and store._has_content():
             raise UsageError(
                 f"{text}: the work folder is not empty, and a run deletes it in the end. Delete it or name a new one."
             )
         return store
 
     def _require_own(self, text: str) -> None:
-        """UsageError if another user owns the folder or can write to it, or it is a link."""
+        """Close the folder to other users; UsageError if it is a link, or another user owns it or can write to it."""
         if not self.is_local or not os.path.lexists(self.url):
             return
         about = os.lstat(self.url)
-        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+        if stat.S_ISLNK(about.st_mode) or not is_own(about, others=0o022):
             raise UsageError(
-                f"{text}: the work folder belongs to another user, or others can write to it. Name a new one."
+                f"{text}: the work folder is a link, belongs to another user, or others can write to it. Name a new "
+                "one."
             )
+        if stat.S_ISDIR(about.st_mode):
+            os.chmod(self.url, 0o700)
 
     def has(self, name: str) -> bool:
         """Whether a file was written."""
         if self.is_local:
-            return os.path.isfile(os.path.join(self.url, name))
+            try:
+                with self._folder(name) as (folder, base):
+                    return stat.S_ISREG(folder.about(base).st_mode)
+            except OSError:
+                return False
         files, path = self._remote()
         return files.exists(f"{path}/{name}")
 
@@ -122,24 +130,27 @@ class Store:
             with files.open(f"{path}/{name}", "wb") as file:  # object stores publish a file on close
                 yield file
             return
-        path = os.path.join(self.url, name)
-        part = f"{path}.{secrets.token_hex(6)}.part"
         try:
-            for folder in (self.url, os.path.dirname(path)):  # the mode applies to the last folder of a path only
-                os.makedirs(folder, mode=0o700, exist_ok=True)
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                yield file
-            os.replace(part, path)
+            with self._folder(name, make=True) as (folder, base):
+                part = f"{base}.{secrets.token_hex(6)}.part"
+                try:
+                    with os.fdopen(folder.create(part, 0o600), "wb") as file:
+                        yield file
+                    folder.replace(part, base)
+                except OSError:
+                    with suppress(OSError):
+                        folder.unlink(part)
+                    raise
         except OSError as error:
-            with suppress(OSError):
-                os.unlink(part)
             raise unwritable(self.url, error) from None
 
     @contextmanager
     def _file(self, name: str) -> Iterator[BinaryIO]:
         try:
             if self.is_local:
-                with open(os.path.join(self.url, name), "rb", buffering=0) as file:
+                with self._folder(name) as (folder, base):
+                    handle = folder.open(base, os.O_RDONLY)
+                with open(handle, "rb", buffering=0) as file:
                     yield file  # type: ignore[misc]
             else:
                 files, path = self._remote()
@@ -147,6 +158,18 @@ class Store:
                     yield file
         except FileNotFoundError:
             raise KvtraceError(f"{self.url}: {name} was deleted during the run.") from None
+
+    @contextmanager
+    def _folder(self, name: str, make: bool = False) -> Iterator[tuple[FolderHandle, str]]:
+        """The folder of a file, opened without following links, and the file's name in it."""
+        inner, _, base = name.rpartition("/")
+        if make:
+            os.makedirs(self.url, mode=0o700, exist_ok=True)  # the mode applies to the last folder of a path only
+        with FolderHandle(self.url) as root:
+            if make and inner:
+                root.make_folder(inner)
+            with root.folder(inner) if inner else nullcontext(root) as folder:
+                yield folder, base
 
     def _remote(self):
         try:

@@ -7,6 +7,7 @@ DeepSeek-V2), MLPs (dense, or experts as in Mixtral, Qwen-MoE and DeepSeek), emb
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def model_shape(
     all_mixed = moe.get("moe_layers") == layers
     model_type = str(fields.values.get("model_type", ""))
     return ModelShape(
-        name=fields.name,
+        name=os.path.basename(fields.name),
         layers=layers,
         hidden=hidden,
         vocabulary=fields.whole("vocab_size"),

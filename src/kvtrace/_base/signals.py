@@ -1,0 +1,48 @@
+"""Signals that end a run, and steps that they must not divide."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Signals that arrive in the block are handled when it ends. The block must be short.
+
+    >>> import os
+    >>> done = []
+    >>> try:
+    ...     with uninterrupted():
+    ...         signal.raise_signal(signal.SIGINT)
+    ...         done.append("the step")
+    ... except KeyboardInterrupt:
+    ...     print(done)
+    ['the step']
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python handles signals in the main thread
+        return
+    arrived: list[int] = []
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    ours = [number for number, handler in before.items() if handler not in (None, signal.SIG_IGN)]
+    for number in ours:
+        signal.signal(number, lambda number, _frame: arrived.append(number))
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
+        for number in arrived[:1]:
+            signal.raise_signal(number)
+
+
+def forget_handlers() -> None:
+    """From here on, a signal ends the process at once, as the system does it: nothing is left to clean up."""
+    for number in STOPPING:
+        if signal.getsignal(number) not in (None, signal.SIG_IGN):
+            signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,58 @@
+"""Try what a file of the user's may do in a forked child, which may crash, hang, or take all memory instead of us."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+SECONDS = 20
+MEMORY = 4 << 30  # bytes beyond what the process has mapped already
+FAILED = 100  # the exit status of a task that raised
+
+
+def in_child(task: Callable[[], int], *, seconds: int = SECONDS, memory: int = MEMORY) -> int:
+    """The exit status of a child that runs the task: its result, FAILED if it raised, -N if signal N ended it.
+
+    The child prints nothing: a library that crashes may quote the text that it was given.
+
+    >>> in_child(lambda: 7), in_child(lambda: 1 // 0), in_child(lambda: os.kill(os.getpid(), 9))
+    (7, 100, -9)
+    """
+    with warnings.catch_warnings():
+        # Python 3.12 warns of forks beside threads; the child runs one task and exits without cleanup
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        status = FAILED
+        try:
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            _limit(seconds, memory)
+            status = task()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def why(status: int, seconds: int = SECONDS) -> str | None:
+    """What a negative exit status of `in_child` means, in words; None for other ones."""
+    if status >= 0:
+        return None
+    if -status == signal.SIGALRM:
+        return f"takes more than {seconds} s"
+    return f"crashes ({signal.Signals(-status).name})"
+
+
+def _limit(seconds, memory):
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
+    signal.alarm(seconds)
+    with suppress(OSError, ValueError):  # systems without /proc have no limit
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + memory, resource.RLIM_INFINITY))
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,0 +1,92 @@
+"""How a command ends when a signal comes at its end: no traceback, no false statement, all of its outputs or none."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kvtrace
+from kvtrace._base.output_files import appear_together, write_atomically
+from kvtrace._base.signals import uninterrupted
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals")
+WAIT = "import sys, time, atexit\ndef wait():\n    print('here', flush=True)\n    time.sleep(30)\n"
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+def started(code, *arguments):
+    """A process that runs `main` after some code, up to the line that the code prints."""
+    code = f"{WAIT}{code}\nfrom kvtrace.cli import main\nmain()"
+    paths = {"PYTHONPATH": str(Path(kvtrace.__file__).parent.parent)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | paths,
+    )  # fmt: skip
+    while process.stdout.readline() not in ("here\n", ""):
+        pass
+    return process
+
+
+@pytest.fixture
+def trace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kvtrace.write(kvtrace.toy("0 1", "0 2", "0 1 3", block_size=16), "day.jsonl")
+    os.unlink("day.jsonl.meta.json")
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_while_python_exits_ends_it_without_a_word(number):
+    process = started("atexit.register(wait)", "--version")
+    process.send_signal(number)
+    assert process.communicate(timeout=20)[1] == "" and process.returncode == -number
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_after_the_output_is_written_does_not_deny_it(trace, number):
+    code = "import kvtrace.cli.convert as convert\nconvert.print_lines = lambda *_: wait()"
+    process = started(code, "convert", "day.jsonl", "-o", "out.jsonl", "--block-size", "16")
+    process.send_signal(number)
+    name = "the keyboard" if number == signal.SIGINT else number.name
+    said = process.communicate(timeout=20)[1].removeprefix("\n")
+    assert said == f"kvtrace: stopped by {name}; the output is complete.\n"
+    assert process.returncode == 128 + number and {"out.jsonl", "out.jsonl.meta.json"} <= {*os.listdir()}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_synthesize_leaves_model_and_sample_or_neither(trace, number):
+    code = "import kvtrace.synthesis.sampling as s\ns.write_sample = lambda *a, **k: wait()"
+    options = ["-o", "more.jsonl", "--save-model", "model.json", "--block-size", "16"]
+    process = started(code, "synthesize", "day.jsonl", *options)
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    assert not {"model.json", "more.jsonl"} & {*os.listdir()}
+    from kvtrace.cli import run
+
+    assert run(["synthesize", "day.jsonl", *options, "-q"]) == 0
+    assert {"model.json", "more.jsonl", "more.jsonl.meta.json"} <= {*os.listdir()}
+
+
+def test_a_failure_between_files_leaves_none(trace):
+    with pytest.raises(ZeroDivisionError), appear_together():
+        with write_atomically("first") as stream:
+            stream.write(b"1")
+        assert not os.path.exists("first")
+        raise ZeroDivisionError
+    assert os.listdir() == ["day.jsonl"]
+    with appear_together():
+        for name in ("first", "second"):
+            with write_atomically(name) as stream:
+                stream.write(b"1")
+    assert {*os.listdir()} == {"day.jsonl", "first", "second"}
+
+
+def test_a_signal_waits_for_the_end_of_a_step():
+    done = []
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        done.append(1)
+    assert done == [1] and signal.getsignal(signal.SIGINT) is signal.default_int_handler

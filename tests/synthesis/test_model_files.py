@@ -1,0 +1,49 @@
+"""Model files that are damaged or hostile: one line that shows none of their values, in little time and memory."""
+
+import copy
+import json
+
+import pytest
+
+import kvtrace
+from kvtrace.cli import run
+from kvtrace.synthesis.fitting import fit
+from kvtrace.trace.building import toy
+
+WORD = "CanaryQz7xKw"
+ODD = [WORD, [WORD], {WORD: WORD}, None, 1e300, float("nan"), 2**62, 2**63, 10**400, -1, [], True, f"12{WORD}"]
+MODEL = fit(toy("0 1", "0 2", "3", "0 1 4", gap_ms=500)).to_dict()
+
+
+def places(value, place=()):
+    """The keys of each value inside a value: the first of each list."""
+    if place and place != ("what",):
+        yield place
+    if isinstance(value, dict):
+        for key in value:
+            yield from places(value[key], (*place, key))
+    elif isinstance(value, list) and value:
+        yield from places(value[0], (*place, 0))
+
+
+@pytest.mark.parametrize("place", list(places(MODEL)), ids=lambda place: ".".join(map(str, place)))
+def test_no_odd_value_is_shown_or_drawn_from(place, tmp_path, capsys):
+    for odd in ODD:
+        values = copy.deepcopy(MODEL)
+        inner = values
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = odd
+        (tmp_path / "model.json").write_text(json.dumps(values))
+        status = run(["synthesize", str(tmp_path / "model.json"), "-o", str(tmp_path / "out.jsonl"), "-q"])
+        text = capsys.readouterr().err
+        assert status in (0, 2, 3) and WORD not in text and text.count("\n") <= 1, (odd, text)
+        for written in tmp_path.glob("out.jsonl*"):
+            written.unlink()
+
+
+def test_another_schema_is_named_by_ours(tmp_path):
+    (tmp_path / "model.json").write_text(json.dumps(MODEL | {"schema": WORD}))
+    with pytest.raises(kvtrace.InputError, match="its schema is not 1, which this version reads") as error:
+        kvtrace.Model.load(tmp_path / "model.json")
+    assert WORD not in str(error.value)
