@@ -3,11 +3,11 @@
 python -m benchmarks.inferred_conversations [--shared FOLDER]
 
 k-sharing counts inferred conversations if a log has neither users nor sessions. The probe sends a guessed document and
-looks in the release for other rows with its blocks. The guess extends the victim's prompt; or it comes first,
-and the victim's prompt extends it; it extends the victim's prompt and its answer, since many servers answer the same
-prompt in the same words; or two guesses count as two conversations, which the victim's makes three. 20 trials each; in
-half of them, the victim sent something else. 10 of 20 is chance.
-The cost is that of k-sharing at k = 3, in hits of a cache that never evicts. docs/privacy/privacy.md has the figures.
+looks in the release for other rows with its blocks. In four ways (PROBES): the guess extends the victim's prompt; the
+guess comes first, and the victim's prompt extends it; the guess extends the prompt and its answer, since many servers
+answer the same prompt in the same words; or two guesses count as two conversations, which the victim's makes three.
+20 trials each; in half of them, the victim sent something else: 10 of 20 is chance. The cost is that of k-sharing at
+k = 3, in hits of a cache that never evicts. docs/privacy/privacy.md has the figures.
 """
 
 from __future__ import annotations

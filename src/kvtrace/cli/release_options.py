@@ -9,7 +9,7 @@ from .options import with_options
 release_options = with_options(
     click.option("--profile", default="standard", metavar="NAME", help="Release profile: exact (coarsens nothing, for internal use), standard or strict."),
     click.option("--k", type=click.IntRange(1), metavar="N", help="Split blocks shared by fewer than N contributors, one copy each; 1 never splits.  [default: the profile's]"),
-    click.option("--k-counts", metavar="KIND", help="Contributors that --k counts: users, sessions, requests, or auto (the best known kind).  [default: the profile's]"),
+    click.option("--k-counts", metavar="KIND", help="Contributors that --k counts: users (accounts first), sessions, requests, or auto (the best known kind).  [default: the profile's]"),
     click.option("--tail", metavar="RULE", help="The last, partial block of a prompt: kept, unique or dropped.  [default: the profile's]"),
     click.option("--time-step", metavar="TIME", help="Round times down to multiples of TIME, such as 1s or 60s; 0 keeps milliseconds.  [default: the profile's]"),
     click.option("--round-input", metavar="TOKENS", help="Round input lengths up to a multiple of TOKENS, or of a `block`; or `exact`.  [default: the profile's]"),

@@ -81,7 +81,7 @@ def unpacked_partition(data: bytes) -> EncodedPartition:
     """The partition that `packed_partition` serialised.
 
     >>> none = np.empty(0, np.int64)
-    >>> partition = EncodedPartition([], none, none, None, False, False, False, 7)
+    >>> partition = EncodedPartition([], none, none, None, False, False, False, False, 7)
     >>> unpacked_partition(packed_partition(partition)).bytes
     7
     """

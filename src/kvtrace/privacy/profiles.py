@@ -77,7 +77,7 @@ def profile(
     Args:
         name: "exact", "standard" or "strict", or a Profile.
         k: Blocks with fewer contributors than k are split, one copy each; 1 never splits.
-        k_counts: What k counts: "users", "sessions", "requests" or "auto".
+        k_counts: What k counts: "users" (accounts first), "sessions", "requests" or "auto" (the best known kind).
         tail: The last, partial block of a prompt: "kept", "unique" or "dropped".
         time_step_ms: Times are rounded down to such steps; 0 keeps milliseconds.
         round_input: Input lengths are rounded up to so many tokens, or to "block"; "exact" keeps them.
