@@ -147,22 +147,6 @@ def indexing_digests(draw):
     assert (found, index.distinct) == slow_ids.renumber(seen)
 
 
-def numbering_rows(draw):
-    prompts, _, outputs = _forest(draw)
-    order = draw.sample(range(len(prompts)), len(prompts))
-    # provisional numbers are dense: every number below the largest occurs
-    dense, number = [], {}
-    for lists in (prompts, outputs or []):
-        dense.append([[number.setdefault(block, len(number)) for block in blocks] for blocks in lists])
-    prompts, outputs = dense[0], None if outputs is None else dense[1]
-    joined, offsets = _join(prompts, np.int32)
-    more = (None, None) if outputs is None else _join(outputs, np.int32)
-    found, found_outputs = ids.number_rows(joined, offsets, np.array(order, dtype=np.int64), *more)
-    slow, slow_outputs = slow_ids.number_rows(prompts, order, outputs)
-    assert found.tolist() == [block for blocks in slow for block in blocks]
-    assert outputs is None or found_outputs.tolist() == [block for blocks in slow_outputs for block in blocks]
-
-
 # -- forests and ragged rows -----------------------------------------------------------------------------------------
 
 
@@ -293,7 +277,7 @@ def _cut(values, offsets):
 KERNELS = {
     function.__name__.replace("_", " "): function
     for function in (
-        scanning, printing, hashing, chaining_digests, numbering, indexing_digests, numbering_rows, taking, verifying,
+        scanning, printing, hashing, chaining_digests, numbering, indexing_digests, taking, verifying,
         walking, counting_holders, splitting, inferring,
     )
 }  # fmt: skip

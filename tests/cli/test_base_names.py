@@ -79,7 +79,7 @@ def test_a_sidecar_names_no_file_and_no_prompt_of_the_user(secret, capsys):
     template.write_text("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")
     options = ["--tokenizer", secret / f"{SECRET}-tokenizer", "--block-size", "4", "--chat-template", template]
     digests = []
-    for prompt in (SECRET, "another"):
+    for prompt in (SECRET, "zanzibar"):
         shown(capsys, "anonymize", secret / "log.jsonl", "-o", "out.jsonl", *options, "--generation-prompt", prompt)
         sidecar = json.loads(Path("out.jsonl.meta.json").read_text())
         assert sidecar["tokenizer"].keys() == {"sha256", "backend", "why"}

@@ -243,7 +243,7 @@ def test_a_closed_stdout_is_one_line(folder):
 
 def test_a_reader_that_has_had_enough_ends_the_run_without_a_word(folder):
     (folder / "log.jsonl").write_text("".join(ROW % t for t in range(3000)))
-    command = f"{shlex.quote(sys.executable)} -m kvtrace anonymize log.jsonl -o - -q --tokenizer tiny --block-size 1"
+    command = f"{shlex.quote(sys.executable)} -m kvtrace anonymize log.jsonl -o - -q --tokenizer tiny --block-size 16"
     ended = subprocess.run(["sh", "-c", f"{command} | true"], capture_output=True, text=True)
     assert ended.stderr == ""
 

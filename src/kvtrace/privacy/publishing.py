@@ -102,9 +102,9 @@ def publish_columns(
     **options,
 ) -> Published:
     """As `publish`, for columns and the values of their sidecar; the other options are those of `writing.write`."""
-    meta, left_out = public(meta), count_private(meta)
+    stated, left_out = public(meta), count_private(meta)
     inspect, audits = _inspector(path, contributors, against)
-    files = writing.write(columns, path, meta=meta, inspect=inspect, **options)
+    files = writing.write(columns, path, meta=stated, inspect=inspect, **options)
     return Published(files, audits[0], meta.get("figures", {}), left_out)
 
 
