@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from fuzz import kernels, seeds
+from fuzz import files, kernels, seeds
 from fuzz.mutate import mutate
 from kvtrace._base.errors import RowError
 from kvtrace._native import sharing
@@ -75,3 +75,25 @@ def test_an_error_that_is_none_of_ours_is_seen(readers, monkeypatch):
     with pytest.raises(KeyError):
         for seed in readers.seeds():
             readers.one(seed)
+
+
+def test_commands_pass_a_few_damaged_files(tmp_path):
+    pytest.importorskip("pyarrow")
+    files.prepare(tmp_path)
+    assert [fault for number in range(4) if (fault := files.case(tmp_path, 5, number))] == []
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "fault"),
+    [
+        (0, "", None),
+        (3, "kvtrace: bad.\n", None),
+        (3, f"kvtrace: {CANARY}.\n", "shows content"),
+        (3, "kvtrace: one.\nkvtrace: two.\n", "more than one line"),
+        (1, "kvtrace: internal error: ...\n", "status 1"),
+        (-6, "", "crashes (SIGABRT)"),
+        (-14, "", "takes more than 20 s"),
+    ],
+)
+def test_what_a_command_must_not_do_is_seen(status, text, fault):
+    assert files._fault(status, text, "analyze -q") == fault

@@ -16,6 +16,7 @@ Behaviour of fastokens 0.3.5 with threads and forks, and what we do about it:
 from __future__ import annotations
 
 import os
+import re
 import threading
 import weakref
 from contextlib import suppress
@@ -92,7 +93,9 @@ class Library:
             return loaded
         except BaseException as error:
             raise_unless_failure(error)
-            reason = str(error).partition("\n")[0][:200]
+            reason = re.sub(r' ("[^"]*"|`\w[^`]*`)', "", str(error).partition("\n")[0])[
+                :200
+            ]  # without the file's texts
         raise InputError(f"{self._files.tokenizer}: {self.module} cannot read this tokenizer: {reason.rstrip('.')}.")
 
     def _open(self, path: str) -> Any:

@@ -27,7 +27,7 @@ class Gpu:
         if not isinstance(self.name, str) or not self.name:
             raise UsageError("A GPU's name must be a text.")
         for field in ("flops", "bandwidth", "memory"):
-            number(f"a GPU's {field}", getattr(self, field), 1, 1e30)
+            number(f"a GPU's {field}", getattr(self, field), 1, 1e18)
         number("a GPU's price_per_hour", self.price_per_hour, 0, 1e9)
 
 
