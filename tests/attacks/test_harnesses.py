@@ -23,7 +23,7 @@ def test_a_kernel_that_differs_from_its_twin_is_seen(monkeypatch):
     monkeypatch.setattr(
         sharing, "count_contributors", lambda blocks, offsets, contributor, distinct: np.zeros(distinct, np.int32)
     )
-    with pytest.raises(AssertionError) as seen:
+    with pytest.raises((AssertionError, IndexError)) as seen:  # the split has other counts than the kernel now
         for number in range(150):
             kernels.run(7, number)
     assert re.search(r"--seed 7 --case \d+", "".join(seen.value.__notes__))
