@@ -108,7 +108,7 @@ def stages(log: str) -> dict[str, float]:
     files = sources.find(log)
     reader = logs.open_reader("auto", sources.sample(files))
     recipe = Recipe(reader, TOKENIZER, None, True, None, Key.random(), 512, "kept", False, True)
-    encoder, collector = Encoder(recipe), Collector(recipe, 0, None)
+    encoder, collector = Encoder(recipe), Collector(recipe)
     encoder.tokenizer.wait()
     watch = Watch()
     for piece in sources.pieces(files):
@@ -133,7 +133,6 @@ def stages(log: str) -> dict[str, float]:
         encoder._measure(records, prompts, outputs, batch)
         encoder._hash(records, prompts, outputs, batch)
         watch.stop("hash")
-        collector.expect(piece)
         collector.add(batch)
         watch.stop("number")
     collector.finish({}, keep_order=False)

@@ -26,8 +26,8 @@ class Gpu:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise UsageError("A GPU's name must be a text.")
-        for field in ("flops", "bandwidth", "memory"):
-            number(f"a GPU's {field}", getattr(self, field), 1, 1e18)
+        for field, greatest in (("flops", 1e30), ("bandwidth", 1e30), ("memory", 1e18)):
+            number(f"a GPU's {field}", getattr(self, field), 1, greatest)
         number("a GPU's price_per_hour", self.price_per_hour, 0, 1e9)
 
 
