@@ -159,8 +159,9 @@ def broken(draw, row, timed=True):
     at = draw.randrange(len(line))
     if way == 4:
         return line[:at]
-    if way == 5:
-        return line[:at] + bytes([draw.randrange(256)]).replace(b"\n", b"\0") + line[at + 1 :]
+    if way == 5 and not any(48 <= byte < 58 for byte in line[at : at + 2]):  # a time of another century ends the run
+        byte = bytes([draw.randrange(256)])
+        return line[:at] + (b"\0" if byte == b"\n" or byte.isdigit() else byte) + line[at + 1 :]
     if way == 6:
         return (
             line[:at]
