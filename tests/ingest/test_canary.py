@@ -153,15 +153,15 @@ def broken(draw, row, timed=True):
         container[CANARY] = container.pop(key)
     elif way == 3 and timed:
         row["timestamp"] = draw.choice(
-            [CANARY, f"2031-99-{CANARY}", [CANARY], 1e300]  # the audit fails a trace of more than ten years
+            [CANARY, NUMBER * 10**9, -NUMBER, f"2031-99-{CANARY}", f"{NUMBER}", [CANARY], 1e300]
         )
     line = json.dumps(row, ensure_ascii=draw.random() < 0.5).encode()
     at = draw.randrange(len(line))
     if way == 4:
         return line[:at]
-    if way == 5 and not any(48 <= byte < 58 for byte in line[at : at + 2]):  # a time of another century ends the run
+    if way == 5:
         byte = bytes([draw.randrange(256)])
-        return line[:at] + (b"\0" if byte == b"\n" or byte.isdigit() else byte) + line[at + 1 :]
+        return line[:at] + (b"\0" if byte == b"\n" else byte) + line[at + 1 :]
     if way == 6:
         return (
             line[:at]
@@ -282,10 +282,6 @@ def test_the_canary_is_in_nothing_that_a_run_leaves(name, make, template, to, tm
     shown = capfd.readouterr()
     require_none(shown.out + shown.err, where="what was said")
     require_none("".join(str(warning.message) for warning in warned), where="a warning")
-    if status == 4 and "time more than ten years after the first" in shown.err:  # a damaged time: nothing is published
-        assert [path.name for path in (tmp_path / "out").iterdir()] == ["rejects"]
-        require_none(rejects.read_bytes().decode("latin-1"), where="rejects")
-        return
     assert status == 0, shown.err
     left = {path.name: path.read_bytes().decode("latin-1") for path in (tmp_path / "out").iterdir()}
     assert {"trace", "trace.meta.json", "trace.card.md", "rejects"} <= set(left)

@@ -465,6 +465,24 @@ def test_seconds_of_created_stay_seconds_when_they_are_small():
     assert open_reader("auto", rows).describe()["time"] == "milliseconds from the start (detected)"
 
 
+@pytest.mark.parametrize("damaged", [1_900_000_000, 1_900_000, 9_900_000_000_000])
+def test_a_time_of_another_decade_is_a_bad_row(damaged):
+    epochs = [b'{"timestamp": %d, "input": "a", "output": 1}' % (1_900_000_000_000 + at) for at in (0, 5, 9)]
+    reader = open_reader("auto", epochs)
+    assert reader.time_ns(reader.read(epochs[0])) == 1_900_000_000_000 * 10**6
+    with pytest.raises(RowError):
+        reader.time_ns(Record(time=damaged))
+    with pytest.raises(RowError, match="more than five years from the times of the first rows"):
+        reader.time_ns(Record(time=1_700_000_000_000))
+
+
+def test_the_first_time_may_be_the_damaged_one():
+    lines = [b'{"timestamp": "%s", "input": "a", "output": 1}' % time for time in (b"1031-01-01", b"2031-01-02")] * 3
+    lines += [b'{"timestamp": "2031-01-03", "input": "a", "output": 1}']
+    reader = open_reader("auto", lines)
+    assert reader.time_ns(reader.read(lines[1])) > 0
+
+
 def test_a_time_without_a_unit_is_refused():
     with pytest.raises(RowError, match=r"the first rows had no times. Set --time-unit"):
         open_reader("block-hash", []).time_ns(Record(time=5))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -122,6 +122,7 @@ class LogReader:
     block_size: int | None = None  # tokens per block, if the log holds an engine's hashes instead of prompts
     name_detected: bool = False
     unit_detected: bool = False
+    about_ns: int | None = field(default=None, repr=False)  # median time of the first rows; None = they hold no times
 
     def read(self, line: bytes) -> Record:
         """The only Record of a line. RowError, with JSON path and without content, if it is bad."""
@@ -169,7 +170,10 @@ class LogReader:
             raise RowError("the request has no time.", hint="To make up arrival times, use --arrivals rate=1/s.")
         if self.unit is None:
             raise RowError("the unit of time is unknown: the first rows had no times.", hint="Set --time-unit.")
-        return self.unit.parse(record.time)
+        time_ns = self.unit.parse(record.time)
+        if self.about_ns is not None and abs(time_ns - self.about_ns) > times.MAX_DISTANCE_NS:
+            raise RowError("the time is more than five years from the times of the first rows.")
+        return time_ns
 
     def describe(self) -> dict[str, str]:
         """The reader and the unit of time, each with `(detected)` or `(stated)`."""
@@ -177,7 +181,7 @@ class LogReader:
         return {"reader": _with_origin(self.name, self.name_detected), "time": unit}
 
     def informed_by(self, rows: list[dict]) -> LogReader:
-        """This reader with the unit of time and the block size that these rows show."""
+        """This reader with the unit of time, the block size and the years that these rows show."""
         reader = READERS[self.name]
         records: list[Record] = []
         small: Counter[str | None] = Counter()
@@ -190,7 +194,8 @@ class LogReader:
         default = max(small, key=small.__getitem__, default=None)
         unit = self.unit or times.detect([record.time for record in records], default)
         sizes = (record.block_size for record in records if record.block_size is not None)
-        return replace(self, unit=unit, block_size=next(sizes, None))
+        about_ns = unit and times.median_ns(unit, [record.time for record in records])
+        return replace(self, unit=unit, block_size=next(sizes, None), about_ns=about_ns)
 
     def _row(self, line: bytes) -> dict[str, Any] | None:
         if self.columns is not None:

@@ -23,6 +23,7 @@ WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nano
 FIRST_EPOCH_NS = 10**18  # September 2001; a smaller time counts from the log's start
 NO_TIME = -1  # the time of a request without a time
 END_NS = 2**63  # year 2262, the end of 64-bit nanoseconds
+MAX_DISTANCE_NS = 5 * 366 * 86_400 * 10**9  # five years; the audit accepts no trace of more than ten
 SPANS = {"epoch": (FIRST_EPOCH_NS, END_NS), "start": (0, FIRST_EPOCH_NS), "any": (0, END_NS)}
 
 
@@ -88,6 +89,23 @@ def detect(values: Iterable[Any], default: str | None = None) -> Unit | None:
     if kind in ("whole", "fractional"):
         return Unit(default or ("ms" if kind == "whole" else "s"), "start")
     return Unit(kind, "any" if kind == "iso" else "epoch")
+
+
+def median_ns(unit: Unit, values: Iterable[Any]) -> int | None:
+    """The median of the values that are times of this unit, in nanoseconds; None if none of them is.
+
+    >>> median_ns(Unit("ms"), [3, 5, None, "damaged", 10**15])
+    5000000
+    """
+    found = sorted(ns for value in values if (ns := _parsed(unit, value)) is not None)
+    return found[(len(found) - 1) // 2] if found else None
+
+
+def _parsed(unit, value):
+    try:
+        return None if value is None else unit.parse(value)
+    except RowError:
+        return None
 
 
 # a sign, digits, a fraction, an exponent; bounded, so that no string becomes a giant number
