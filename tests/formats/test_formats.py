@@ -471,6 +471,23 @@ def test_parquet_written_by_others_is_read(folder):
     assert kvtrace.read("t.parquet", block_size=4).hash_ids.tolist() == [0]
 
 
+def test_a_small_parquet_file_does_not_fill_the_memory(folder, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    monkeypatch.setattr("kvtrace.formats.parquet.MANY_VALUES", 1 << 20)
+    for ids, read in itertools.product(
+        [np.zeros(1 << 24, np.int64), np.random.default_rng(1).permutation(1 << 20)], [kvtrace.read, kvtrace.check]
+    ):
+        row = {"timestamp": [0], "input_length": [len(ids)], "output_length": [1], "hash_ids": [ids]}
+        pq.write_table(pa.table(row), "t.parquet", compression="zstd")
+        if len(ids) > 1 << 20:
+            with pytest.raises(InputError, match="16,777,219 values. Such a file is not a trace"):
+                read("t.parquet", block_size=1)
+        else:
+            read("t.parquet", block_size=1)
+
+
 def test_parquet_that_is_no_trace_is_one_line(folder):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq

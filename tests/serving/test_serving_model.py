@@ -77,6 +77,7 @@ def test_a_file_describes_a_gpu_with_the_same_keys(tmp_path):
             "bandwidth must be a number",
         ),
         ('{"name": "x", "flops": 1, "bandwidth": 1, "memory": true, "price_per_hour": 1}', "memory must be a number"),
+        ('{"name": "x", "flops": 1, "bandwidth": 1, "memory": 7.7e30, "price_per_hour": 1}', "memory must be a number"),
         ('{"name": "x", "flops": 1, "bandwidth": 1, "memory": null, "price_per_hour": 1}', "memory must be a number"),
         (
             '{"name": "x", "flops": 1, "bandwidth": 1, "memory": 1, "price_per_hour": -77}',

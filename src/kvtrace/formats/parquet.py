@@ -6,6 +6,7 @@ Ids are delta-encoded, because most ids in a prompt are consecutive. The schema'
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,8 @@ from .read_result import ReadResult
 MAGIC = b"PAR1"
 KEY = b"kvtrace"  # of the schema's metadata
 REFERENCES = 1 << 22  # approximate block references in a row group
+MANY_VALUES = 1 << 27  # a gigabyte of ids
+MAX_EXPANSION = 2000  # bytes in memory per byte of the file; conversations expand about 30 times
 NEEDED = ("timestamp", "input_length", "output_length", "hash_ids")
 OTHERS = ("session", "parent", "output_hash_ids", "extra")
 
@@ -36,7 +39,9 @@ def read(stream, path: str | Path, *, extra: str = "keep") -> ReadResult:
     try:
         # Parquet is read from its end: a compressed file or a pipe must be read whole
         file = io.BytesIO(stream.read()) if size_of(stream) is None else str(path)
-        table = pa.parquet.ParquetFile(file).read()
+        opened = pa.parquet.ParquetFile(file)
+        _require_bounded(opened.metadata, len(file.getbuffer()) if isinstance(file, io.BytesIO) else size_of(stream), name)
+        table = opened.read()
         description = (table.schema.metadata or {}).get(KEY)
         columns = _columns(table, name, extra)
     except (pa.ArrowException, OSError) as error:
@@ -52,6 +57,7 @@ def batches(path: str, rows: int, *, extra: str = "keep") -> Iterator[Columns]:
     fault, known = None, (*NEEDED, *OTHERS) if extra == "keep" else (*NEEDED, *OTHERS[:-1])
     try:
         with pa.parquet.ParquetFile(path) as file:
+            _require_bounded(file.metadata, os.stat(path).st_size, path)
             present = [name for name in known if name in file.schema_arrow.names]
             for batch in file.iter_batches(batch_size=rows, columns=present, use_threads=False):
                 yield _columns(pa.Table.from_batches([batch]), path, extra)
@@ -90,6 +96,14 @@ def names(path: str) -> list[str]:
 def forget() -> None:
     """Release the memory that pyarrow caches."""
     _pyarrow().default_memory_pool().release_unused()
+
+
+def _require_bounded(metadata, size: int, name: str) -> None:
+    """InputError if a small file would fill the memory: a run of equal ids takes no bytes, however long it is."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    values = sum(group.column(number).num_values for group in groups for number in range(group.num_columns))
+    if values > MANY_VALUES and 8 * values > MAX_EXPANSION * size:
+        raise InputError(f"{name}: {size:,} bytes that hold {values:,} values. Such a file is not a trace.")
 
 
 def _sidecar(description, name):
