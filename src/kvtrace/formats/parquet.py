@@ -40,7 +40,8 @@ def read(stream, path: str | Path, *, extra: str = "keep") -> ReadResult:
         # Parquet is read from its end: a compressed file or a pipe must be read whole
         file = io.BytesIO(stream.read()) if size_of(stream) is None else str(path)
         opened = pa.parquet.ParquetFile(file)
-        _require_bounded(opened.metadata, len(file.getbuffer()) if isinstance(file, io.BytesIO) else size_of(stream), name)
+        size = file.getbuffer().nbytes if isinstance(file, io.BytesIO) else os.stat(file).st_size
+        _require_bounded(opened.metadata, size, name)
         table = opened.read()
         description = (table.schema.metadata or {}).get(KEY)
         columns = _columns(table, name, extra)
