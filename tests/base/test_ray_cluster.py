@@ -69,6 +69,9 @@ with connected() as ray:
     with connected():
         pass
     assert ray.is_initialized()
+    late = ordered(Adds(1), range(9), in_flight=3, retries=0)
+    assert next(late) == 1
+late.close()
 assert not ray.is_initialized()
 print("all true")
 """

@@ -53,6 +53,9 @@ def mypy(folder):
     command = ["-m", "mypy", "--config-file", str(config), "--no-error-summary", "--cache-dir"]
     cache = docs.ROOT / ".mypy_cache" / "users"
     done = run([sys.executable, *command, str(cache), str(folder)], MYPYPATH=os.pathsep.join(PATHS))
+    if "INTERNAL ERROR" in done.stderr:  # a cache that a killed run left
+        shutil.rmtree(cache, ignore_errors=True)
+        done = run([sys.executable, *command, str(cache), str(folder)], MYPYPATH=os.pathsep.join(PATHS))
     assert done.returncode in (0, 1), done.stdout + done.stderr
     found = re.findall(r"^(.*?):(\d+): error: (.*)$", done.stdout, re.M)
     return [(Path(path).name, int(line), message) for path, line, message in found]

@@ -85,7 +85,8 @@ def ordered(function: Callable, tasks: Iterable, *, in_flight: int, retries: int
             while waiting:
                 yield _result(ray, waiting.popleft()).value()
         finally:
-            for reference in waiting:
+            # a generator that is closed late may outlive the connection: `cancel` would start a new cluster
+            for reference in waiting if ray.is_initialized() else ():
                 with suppress(Exception):
                     aside.submit(ray.cancel, reference, force=True).result()
 
