@@ -60,12 +60,13 @@ def _engines():
 @WARM_UP
 @click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")
 @click.option("--per-request", metavar="FILE", help="Also write the hit blocks of each request as CSV.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print evictions, and a table of the load of each instance.")
 @click.option("--no-gap", is_flag=True, help="Skip the comparison with the offline optimum, which needs one more simulation per capacity.")
 @json_option("cache/simulate.md")
 @CSV
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Simulations at a time.  [default: one per core]")
 @STREAMED
-def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
+def simulate_command(trace, as_json, as_csv, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
     """Simulate a prefix cache: any engine, eviction order and capacity. TRACE - is stdin."""
     from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
@@ -95,7 +96,7 @@ def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes
     elif as_csv:
         click.echo(simulation_report.as_csv(values["results"]), nl=False)
     else:
-        print_tables(simulation_report.tables(values))
+        print_tables(simulation_report.tables(values, verbose=verbose))
 
 
 def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, **engine_options):
