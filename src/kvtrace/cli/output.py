@@ -30,12 +30,16 @@ def print_json(values) -> None:
 
 
 def print_tables(tables) -> None:
-    """Print tables on stdout, separated by empty lines: in colour on a terminal, plain and not wrapped in a pipe."""
+    """Print tables on stdout, separated by empty lines: in colour on a terminal, plain and complete in a pipe."""
     from rich.console import Console
 
+    from .._base.tables import TextTable
+
+    tables = list(tables)
     console = Console(soft_wrap=True)
     if not console.is_terminal:
-        console.width = 240  # a pipe has no width to wrap at
+        widths = [table.width() for table in tables if isinstance(table, TextTable)]
+        console.width = max([240, *widths])  # a pipe has no width to wrap at, and gets every column
     with console.capture() as captured:
         for number, table in enumerate(tables):
             console.print(*([""] if number else []), table, sep="\n")

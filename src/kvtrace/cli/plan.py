@@ -5,11 +5,15 @@ from __future__ import annotations
 import click
 
 from ..serving.routers import PLANNED, check_router
+from .help import Command
 from .options import BLOCK_SIZE, QUIET, json_option
 from .output import console, print_json, print_tables
 
 
-@click.command("plan")
+@click.command("plan", cls=Command, groups={"--tiers": "Instances and time", "--write-through": "Instances and time", "--router": "Instances and time"}, examples=(
+    "kvtrace plan trace.jsonl --model-config config.json --gpu h100 --ttft 2s",
+    "kvtrace plan trace.jsonl --model-config config.json --quantile 95% --tiers dram=512GiB@25GB/s",
+))
 @click.argument("trace", metavar="TRACE")
 @click.option("--model-config", required=True, metavar="FILE", help="config.json of the model, as in its Hugging Face repository.")
 @click.option("--gpu", "gpu_name", default="h100", metavar="G", help="h100, h200, a100, or a JSON file; its keys are in docs/serving/serving-model.md.")
@@ -27,7 +31,7 @@ from .output import console, print_json, print_tables
 @json_option("serving/plan.md")
 @QUIET
 def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, step_tokens, max_requests, block_size, as_json, quiet):
-    """Plan capacity: hits by memory, the instances that meet a latency target, costs and savings.
+    """Plan capacity: memory, instances for a target, costs.
 
     Each table lists its assumptions, and the result if an assumption is 20 % lower or higher. TRACE - is stdin.
     """

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import click
 
+from .help import Command
 from .output import console
 from .release_options import chosen_profile, release_options
 
 
-@click.command("release")
+@click.command("release", cls=Command, groups={"--sample-sessions": "Privacy", "--seed": "Privacy"}, examples=(
+    "kvtrace release trace.jsonl -o public.jsonl",
+    "kvtrace release trace.jsonl -o public.jsonl --profile strict --sample-sessions 50%",
+))
 @click.argument("trace", metavar="TRACE")
 @click.option("-o", "--output", required=True, metavar="FILE", help="File to write; - is stdout. .gz, .zst, .parquet by name.")
 @click.option("--format", "to", metavar="NAME", help="mooncake, bailian or parquet.  [default: by the file's name, else mooncake]")
@@ -23,9 +27,10 @@ from .release_options import chosen_profile, release_options
 @click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def release_command(trace, output, to, block_size, sample_sessions, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
-    """Coarsen a trace for publication, audit it, and write it with its data card; TRACE - is stdin.
+    """Coarsen a trace for publication, audit it, and write it.
 
-    Users are counted, never written. The cost of each step in hits is printed and stored in the sidecar.
+    A data card and a sidecar are written beside FILE. The cost of each step in hits is printed and stored in the
+    sidecar. Users are counted and never written. TRACE - is stdin.
     """
     from .._base.errors import UsageError
     from .._base.output_lock import only_writer

@@ -6,11 +6,16 @@ import os
 
 import click
 
+from .help import Command
 from .options import BLOCK_SIZE, CHAIN, KV_BYTES, MODEL_CONFIG, QUIET_ERRORS
 from .output import print_lines
 
 
-@click.command("report")
+@click.command("report", cls=Command, groups={"--ttft": "Instances and time", "--gpu": "Instances and time"}, examples=(
+    "kvtrace report trace.jsonl -o report.html",
+    "kvtrace report trace.jsonl synthetic.jsonl -o compared.html --title 'Before and after'",
+    "kvtrace report trace.jsonl -o plan.html --model-config config.json --gpu h100",
+))
 @click.argument("trace", metavar="TRACE")
 @click.argument("other", metavar="[TRACE2]", required=False)
 @click.option("-o", "--output", required=True, metavar="FILE", help="HTML file to write; - is stdout.")
@@ -25,7 +30,10 @@ from .output import print_lines
 @CHAIN
 @QUIET_ERRORS
 def report_command(trace, other, output, png, title, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, ttft, quiet):
-    """Write an HTML page of plots and tables, which needs no network. With TRACE2, compare the two traces."""
+    """Write an HTML page of plots and tables.
+
+    The page needs no network. With TRACE2 it compares the two traces.
+    """
     from .._base.files import base_names
     from .._base.tables import printable
     from .._base.units import milliseconds

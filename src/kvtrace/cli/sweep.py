@@ -6,11 +6,15 @@ import sys
 
 import click
 
+from .help import Command
 from .options import CHAIN, KV_BYTES, MODEL_CONFIG, QUIET, WARM_UP, json_option
 from .output import console, print_json, print_tables
 
 
-@click.command("sweep")
+@click.command("sweep", cls=Command, groups={"--block-size": "Cache", "--seed": "Input", "--requests": "Input"}, examples=(
+    "kvtrace sweep trace.jsonl -o table.csv --policy lru,sieve --capacity auto",
+    "kvtrace sweep trace.jsonl --policy lru,arc --capacity 10%,25%,50% --block-size 1x,2x",
+))
 @click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", help="Table to write: .csv, .json, .jsonl or .parquet by suffix, also .gz and .zst; - is CSV on stdout.")
 @click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders and bounds, as in simulate.")
@@ -29,7 +33,7 @@ from .output import console, print_json, print_tables
 @click.option("--resume", is_flag=True, help="Continue a stopped sweep from FILE.cells.jsonl.")
 @click.option("--runner", default="local", type=click.Choice(["local", "ray"]), help="local: threads. ray: tasks on a cluster whose machines can read the TRACE files.")
 @click.option("--ray-address", metavar="A", help="A Ray cluster: auto, or host:port.  [default: a new local cluster]")
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Cells at a time; with Ray, tasks of up to eight cells.  [default: one per core; with Ray, two]")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time; with Ray, of tasks, which run up to eight simulations each.  [default: one for each core; with Ray, two]")
 @json_option("cache/sweep.md")
 @MODEL_CONFIG
 @KV_BYTES
@@ -37,7 +41,11 @@ from .output import console, print_json, print_tables
 @CHAIN
 @QUIET
 def sweep_command(traces, output, resume, runner, ray_address, workers, as_json, quiet, **options):
-    """Simulate each policy at each capacity, engine, block size and seed on each TRACE, and write one tidy table."""
+    """Run many simulations and write one table of results.
+
+    Each policy is simulated at each capacity, engine, block size and seed on each TRACE. Without -o the table is
+    printed.
+    """
     from .._base.errors import UsageError
     from ..cache.sweeps import sweep
     from ..report import sweep_tables

@@ -6,11 +6,16 @@ from contextlib import nullcontext
 
 import click
 
+from .help import Command
 from .options import BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, SAME_BYTES
 from .output import print_lines
 
 
-@click.command("synthesize")
+@click.command("synthesize", cls=Command, groups={"--seed": "Size and load", "--speedup-ratio": "Size and load", "--workers": "Large inputs"}, examples=(
+    "kvtrace synthesize trace.jsonl -n 1,000 -o synthetic.jsonl",
+    "kvtrace synthesize trace.jsonl -o bursts.jsonl --step-rates '5@10m,20@2 min'",
+    "kvtrace synthesize trace.jsonl --save-model model.json",
+))
 @click.argument("trace", metavar="TRACE")
 @click.option("-n", "--requests", "n", type=int, metavar="N", help="Number of requests.  [default: as many as TRACE has]")
 @click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. Suffixes: .gz, .zst, .parquet.")
@@ -35,7 +40,10 @@ from .output import print_lines
 @CHAIN
 @QUIET_ERRORS
 def synthesize_command(trace, n, output, method, scale, seed, save_model, extra, workers, block_size, chain, quiet, **knobs):
-    """Synthesize a trace of any size from TRACE, or from a saved model. TRACE - is stdin."""
+    """Synthesize a trace of any size that behaves like another.
+
+    TRACE is a trace, or a model that --save-model wrote; - is stdin.
+    """
     from .._base.errors import UsageError
     from .._base.output_files import appear_together
     from .._base.output_lock import only_writer

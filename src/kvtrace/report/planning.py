@@ -132,7 +132,10 @@ def _prices(part: PricesPlan) -> TextTable:
 
 
 def _table(title, names, assumes) -> TextTable:
-    table = TextTable(title, caption=f"assumes: {'; '.join(assumes)}" if assumes else "")
+    table = TextTable(title, has_header=any(names), caption=f"assumes: {'; '.join(assumes)}" if assumes else "")
     for number, name in enumerate(names):
-        table.add_column(name, right=number > 0 and bool(name))
+        is_key = number == 0 or name in ("", "instances", "USD")  # never left out on a narrow terminal
+        is_note = number > 0 and not name
+        table.add_column(name, right=number > 0 and bool(name), dim=is_note, rank=0 if is_key else 1)
+    table.remedy = "use --json or a wider terminal"
     return table

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from .._base.errors import UsageError
-from .._base.memory import parse_memory
+from .._base.units import size_bytes
 from ..analysis.block_sizes import by_block_size
 from ..analysis.curves import hit_curve
 from ..analysis.exact_curve import HitCurve
@@ -223,7 +223,7 @@ def parse_tier(text: str) -> LowerTier:
     match = re.fullmatch(r"(\w{1,20})=([^@]+)@([^@]+)", text)
     if not match or match[1] == "hbm":
         raise UsageError(f"{text!r} is not a tier. Try dram=512GiB@25GB: a name (not hbm), size, bytes per second.")
-    return LowerTier(match[1], parse_memory(match[2]), parse_memory(match[3]))
+    return LowerTier(match[1], size_bytes(match[2]), size_bytes(match[3].removesuffix("/s")))
 
 
 def lower_tiers(roofline: Roofline, target: PlanTarget, block_size: int, blocks: int) -> list[Tier]:
