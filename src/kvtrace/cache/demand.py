@@ -14,6 +14,7 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from ..trace.trace import Trace
+from .optimum import Optimum
 
 MODES = ("block", "token", "grow")
 MAX_BLOCKS = (1 << 31) - 1  # block numbers are int32 in the compiled core
@@ -44,6 +45,11 @@ class BlockDemand:
     def max_blocks(self) -> np.ndarray:
         """int64: request -> the largest number of blocks that it holds at once."""
         return self.full.astype(np.int64) + (self.grown + self.grown_tail if self.grows else self.tail)
+
+    @cached_property
+    def optimum(self) -> Optimum:
+        """The runs of blocks between two uses, for the offline optimum."""
+        return Optimum.of(self.trace)
 
     @cached_property
     def parent(self) -> np.ndarray:

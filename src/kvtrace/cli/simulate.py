@@ -12,7 +12,7 @@ from ..serving.routers import ROUTERS
 from .help import Command
 from .large import load
 from .options import CSV, STREAMED, WARM_UP, json_option, require_one
-from .output import console, print_json, print_tables
+from .output import console, print_json, print_lines, print_tables
 
 
 class RowsOption(click.Option):
@@ -52,7 +52,7 @@ def _engines():
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set. auto: ten from the longest request to the working set.")
 @click.option("--engine", "engine_names", default="reference", metavar="E,...", cls=RowsOption, rows=_engines, help="Engine whose cache is simulated: {rows}.")
 @click.option("--mode", default="block", metavar="M", help="block: each id is a full block. token: true lengths. grow: outputs are cached too.")
-@click.option("--schedule", default="serial", metavar="S", help="Requests that are active together: serial is one at a time, concurrency:N is N at a time, open-loop:MS starts them at their times and takes MS ms per output token.")
+@click.option("--schedule", metavar="S", help="Requests that are active together: serial is one at a time, concurrency:N is N at a time, open-loop:MS starts them at their times and takes MS ms per output token.  [default: serial; with --instances open-loop:30]")
 @click.option("--capacity-counts", default="total", metavar="WHAT", help="Blocks that count: total is active and idle blocks, idle is idle blocks only. (reference)")
 @click.option("--pool", default="flat", metavar="WHICH", help="Blocks that can be evicted: flat is any idle block, leaf-first is idle blocks without a resident child. (reference)")
 @click.option("--free-order", default="prepend", metavar="HOW", help="Position of freed unhashed blocks in the free queue: prepend, or append as before May 2026. (vllm)")
@@ -106,6 +106,8 @@ def simulate_command(trace, as_json, as_csv, verbose, per_request, model_config,
         click.echo(simulation_report.as_csv(values["results"]), nl=False)
     else:
         print_tables(simulation_report.tables(values, verbose=verbose))
+    if not quiet:
+        print_lines(("warning", one) for one in dict.fromkeys(map(simulation_report.warning, done.runs)) if one)
 
 
 def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, **engine_options):
@@ -117,7 +119,7 @@ def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, t
     from ..formats.memory_needs import simulating
 
     count = 10 if capacity == "auto" else len(names(capacity))
-    common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options)}
+    common = {"mode": mode, "schedule": parse_schedule(schedule or "serial"), "engine_options": non_default(engine_options)}
     settings = settings_of(range(1, count + 1), names(policies), names(engine_names), **common)
     bounds = [] if no_gap or tiers else [optimum_of(one) for one in settings]
     beyond = "--tiers" if tiers else "--instances" if instances else "--gpu" if roofline else "--over-time" if over_time else None

@@ -20,7 +20,7 @@ from .output import print_lines
 @click.option("-n", "--requests", "n", type=int, metavar="N", help="Number of requests.  [default: as many as TRACE has]")
 @click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. Suffixes: .gz, .zst, .parquet.")
 @click.option("--method", default="attach", type=click.Choice(["attach", "tree"]), help="attach: keeps reuse over time. tree: the algorithm of datagen, with corrections.")
-@click.option("--scale", default="rate", type=click.Choice(["rate", "duration"]), help="The quantity that grows with N.")
+@click.option("--scale", default="duration", type=click.Choice(["duration", "rate"]), help="The quantity that grows with N. duration: a longer trace with the load of TRACE. rate: more requests per second.")
 @SAME_BYTES
 @click.option("--speedup-ratio", default=1.0, metavar="X", help="Divide times by X.")
 @click.option("--prefix-len-multiplier", default=1.0, metavar="X", help="Multiply the length of shared prefixes.")

@@ -11,6 +11,7 @@ from .._base.csv_text import cell, csv_text
 from .._base.tables import Column, TextTable
 from ..cache.engines import DEFAULTS
 from ..cache.simulation import SCHEMA, Simulation
+from ..serving.instances import FleetSimulation
 from ..trace.trace import Trace
 from .curve_tables import GIB, RATES
 
@@ -53,6 +54,11 @@ def result(
     if window_ms is not None:
         values["over_time"] = simulation.over_time(window_ms)
     return values
+
+
+def warning(simulation: Simulation) -> str | None:
+    """One line on a run whose instances had very uneven loads, or None."""
+    return simulation.warning if isinstance(simulation, FleetSimulation) else None
 
 
 def tables(values: dict[str, Any], *, verbose: bool = False) -> list[TextTable]:

@@ -335,7 +335,8 @@ def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best
     from .instances import simulate_instances
 
     setting = Setting(blocks, mode="token")
-    one_pass = simulate_instances(trace, best.instances, best.router, setting=setting).hits.block_hit_rate
+    serial = simulate_instances(trace, best.instances, best.router, setting=setting, schedule="serial")
+    one_pass = serial.hits.block_hit_rate
     without_tiers = replace(target, tiers=())
     events = served(trace, roofline, without_tiers, blocks, best.instances, best.router).hits.block_hit_rate
     return LoopPlan(
