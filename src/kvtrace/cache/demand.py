@@ -73,6 +73,12 @@ class BlockDemand:
         return np.where(self.full > 0, self.ids[place], -1)
 
 
+def check_mode(mode: str) -> None:
+    """Raise UsageError if there is no mode of that name."""
+    if mode not in MODES:
+        raise UsageError(f"{mode!r} is not a mode. Try {', '.join(MODES)}.")
+
+
 def block_demand(trace: Trace, mode: str = "block", recompute_last: bool = False) -> BlockDemand:
     """The block demand of a trace's requests in a mode.
 
@@ -89,8 +95,7 @@ def block_demand(trace: Trace, mode: str = "block", recompute_last: bool = False
     >>> block_demand(toy("0 1 2", "0 3"), recompute_last=True).limit
     array([2, 1], dtype=int32)
     """
-    if mode not in MODES:
-        raise UsageError(f"{mode!r} is not a mode. Try {', '.join(MODES)}.")
+    check_mode(mode)
     trace.require_chained()
     if trace.distinct > MAX_BLOCKS:
         raise InputError(

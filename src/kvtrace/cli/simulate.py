@@ -11,20 +11,8 @@ import click
 from ..serving.routers import ROUTERS
 from .help import Command
 from .large import load
-from .options import CSV, STREAMED, WARM_UP, json_option, require_one
+from .options import CSV, STREAMED, WARM_UP, RowsOption, gpu_names, json_option, require_one
 from .output import console, print_json, print_lines, print_tables
-
-
-class RowsOption(click.Option):
-    """An option whose help names the rows of a table in place of `{rows}`; the table is imported only to print it."""
-
-    def __init__(self, *arguments, rows, **options):
-        super().__init__(*arguments, **options)
-        self.rows = rows
-
-    def get_help_record(self, ctx):
-        self.help = self.help.replace("{rows}", self.rows())
-        return super().get_help_record(ctx)
 
 
 def _policies():
@@ -61,7 +49,7 @@ def _engines():
 @click.option("--inclusive", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: exclusive]")
 @click.option("--instances", type=click.IntRange(1), metavar="N", help="Number of instances behind a router, each with its own cache.")
 @click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
-@click.option("--gpu", "gpu_name", metavar="G", help="With --model-config: simulate serving in time on h100, h200, a100, or a JSON file; prints TTFT and TPOT.")
+@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=gpu_names, help="With --model: simulate serving in time on {rows}, or a JSON file; prints TTFT and TPOT.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
 @WARM_UP
 @click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TypedDict
 
 import numpy as np
@@ -191,5 +192,6 @@ def _keys(trace: Trace) -> np.ndarray:
     return np.array([_hashed(value) for value in distinct.tolist()], dtype=np.int64)[number]
 
 
+@lru_cache(1 << 16)  # a plan routes the same trace a hundred times
 def _hashed(value: int) -> int:
     return int.from_bytes(hashlib.sha256(str(value).encode()).digest()[-4:], "big")
