@@ -59,6 +59,18 @@ def decimal(text: str) -> float:
         raise UsageError(f"{text!r} is not a number. Examples: 2, 0.5.") from None
 
 
+def in_milliseconds(text: str) -> float:
+    """A duration in milliseconds, where a number without a unit is milliseconds, too.
+
+    >>> in_milliseconds("30"), in_milliseconds("30 ms"), in_milliseconds("0.03s")
+    (30.0, 30.0, 30.0)
+    """
+    try:
+        return decimal(text)
+    except UsageError:
+        return milliseconds(text)
+
+
 def share(text: str) -> float:
     """A share of a whole, from 0 to 1; UsageError if it is not valid.
 

@@ -47,15 +47,3 @@ def as_amount(kind: click.ParamType) -> click.ParamType:
     if isinstance(kind, click.types.IntParamType):
         return Amount(units.count, *limits)
     return Amount(units.decimal, *limits) if isinstance(kind, click.types.FloatParamType) else kind
-
-
-def milliseconds(text: str) -> float:
-    """A time in milliseconds; a number without a unit is milliseconds, too.
-
-    >>> milliseconds("30"), milliseconds("30 ms"), milliseconds("0.03s")
-    (30.0, 30.0, 30.0)
-    """
-    try:
-        return units.decimal(text)
-    except UsageError:
-        return units.milliseconds(text)

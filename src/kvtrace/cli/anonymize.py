@@ -8,7 +8,7 @@ import os
 import click
 
 from .help import Command
-from .output import console
+from .output import console, print_line
 from .release_options import chosen_profile, release_options
 
 
@@ -134,6 +134,7 @@ from .release_options import chosen_profile, release_options
     metavar="FOLDER",
     help="With --runner: folder or URL for intermediate files; removed at the end.  [default: beside TRACE]",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Also print which library tokenizes, and how the chat template is applied.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def anonymize_command(
     inputs,
@@ -146,6 +147,7 @@ def anonymize_command(
     on_error,
     max_errors,
     rejects,
+    verbose,
     quiet,
     runner,
     ray_address,
@@ -189,7 +191,8 @@ def anonymize_command(
 
     def start(meta):
         if not quiet:
-            screen.print("\n".join(summary.opening(meta)), highlight=False, markup=False)
+            for line in summary.opening(meta, verbose=verbose):
+                print_line(screen, line)
 
     beside = [sidecar_path(output), writing.card_path(output), *([] if rejects is None else [rejects])]
     with (
@@ -269,7 +272,7 @@ def _print_summary(screen, trace_figures, counts, account, written):
     if account and len(account.steps) > 1:
         screen.print(release_costs.costs(account))
     for line in (*(release_costs.notes(account) if account else ()), *release_costs.audited(written)):
-        screen.print(line, highlight=False, markup=False)
+        print_line(screen, line)
 
 
 def _checkpoint(inputs, output, key_file, resume, *, in_tasks):

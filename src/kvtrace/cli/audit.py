@@ -19,7 +19,7 @@ from .output import print_json, print_tables
 @click.option("--users", metavar="FILE", help="File with one user a line for each row, to count contributors; never written.")
 @click.option("--profile", metavar="NAME", help="Grade against exact, standard or strict.  [default: as declared, else standard]")
 @BLOCK_SIZE
-@click.option("--format", "format_name", metavar="NAME", help="mooncake, bailian, parquet or dataset.  [default: by the content]")
+@click.option("--format", "format_name", metavar="NAME", help="Trace format: mooncake, bailian, parquet or dataset.  [default: from the content]")
 @click.option("--card", "card_file", metavar="FILE", help="Also write a data card: Markdown to publish beside the trace.")
 @MEMORY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/privacy/audit.md lists its keys.")

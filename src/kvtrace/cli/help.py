@@ -6,6 +6,7 @@ An option has one row in `GROUPS`, and perhaps one in `TYPES`; a command that us
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import click
 
 from .._base import units
 from . import completion as names
-from .amounts import Amount, as_amount, milliseconds
+from .amounts import Amount, as_amount
 
 FILES = {"TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
 GROUPS = {  # group -> its options; a command shows them in this order
@@ -65,8 +66,16 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--sample": Amount(units.share),
     "--sample-sessions": Amount(units.share),
     "--quantile": Amount(units.share, 0.01, 0.999),
-    "--ms-per-token": Amount(milliseconds, 0),
+    "--ms-per-token": Amount(units.in_milliseconds, 0),
 }
+
+
+HYPHEN = "\ue000"  # stands for a hyphen at which no line breaks, while click breaks lines
+
+
+def _unbroken(text: str) -> str:
+    """A text whose options, such as --model-config, stay on one line."""
+    return re.sub(r"(?<=\w)-(?=\w)", HYPHEN, text)
 
 
 class Command(click.Command):
@@ -102,11 +111,24 @@ class Command(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None and isinstance(param, click.Option):
-                grouped.setdefault(self.group_of(param), []).append(record)
+                name, text = record
+                grouped.setdefault(self.group_of(param), []).append((_unbroken(name), _unbroken(text)))
         for group in (*GROUPS, OTHERS):
             if group in grouped:
                 with formatter.section(group):
                     formatter.write_dl(grouped[group])
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the description."""
+        text, self.help = self.help, self.help and _unbroken(self.help)
+        try:
+            super().format_help_text(ctx, formatter)
+        finally:
+            self.help = text
+
+    def get_help(self, ctx: click.Context) -> str:
+        """The text of --help."""
+        return super().get_help(ctx).replace(HYPHEN, "-")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, one a line, so that each can be copied."""

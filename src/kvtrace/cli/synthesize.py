@@ -18,7 +18,7 @@ from .output import print_lines
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("-n", "--requests", "n", type=int, metavar="N", help="Number of requests.  [default: as many as TRACE has]")
-@click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. Suffixes: .gz, .zst, .parquet.")
+@click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. The name may end in .gz, .zst or .parquet.")
 @click.option("--method", default="attach", type=click.Choice(["attach", "tree"]), help="attach: keeps reuse over time. tree: the algorithm of datagen, with corrections.")
 @click.option("--scale", default="duration", type=click.Choice(["duration", "rate"]), help="The quantity that grows with N. duration: a longer trace with the load of TRACE. rate: more requests per second.")
 @SAME_BYTES
@@ -34,8 +34,8 @@ from .output import print_lines
 @click.option("--max-rejections", default=10_000, metavar="N", help="With tree: stop after N redrawn prompts in a row.")
 @click.option("--step-rates", metavar="RATE@TIME,...", help="Arrival rates in requests per second. Example: 5@10m,20@2m.")
 @click.option("--extra", is_flag=True, help="Also write sessions and extra columns if the format does not define them.")
-@click.option("--save-model", metavar="FILE", help="Also write the fitted model as JSON, to share in place of a trace.")
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Streams at a time.  [default: one per core]")
+@click.option("--save-model", metavar="FILE", help="Also write the fitted model as JSON; you can share it in place of a trace.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of streams that are drawn at a time.  [default: one for each core]")
 @BLOCK_SIZE_OF_TRACE
 @CHAIN
 @QUIET_ERRORS
