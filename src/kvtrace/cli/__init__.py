@@ -23,6 +23,7 @@ from .check import check_command
 from .compare import compare_command
 from .convert import convert_command
 from .curve import curve_command
+from .files import keep_inputs
 from .plan import plan_command
 from .release import release_command
 from .report import report_command
@@ -185,4 +186,4 @@ COMMANDS = (
 )
 
 for command in COMMANDS:
-    commands.add_command(command)
+    commands.add_command(keep_inputs(command))
