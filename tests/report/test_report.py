@@ -180,7 +180,7 @@ def test_the_command_never_writes_over_its_trace(trace_file, capsys):
     before = trace_file.read_bytes()
     assert run(["report", str(trace_file), "-o", str(trace_file)]) == 2
     assert trace_file.read_bytes() == before
-    assert "would be overwritten" in capsys.readouterr().err
+    assert "would overwrite it" in capsys.readouterr().err
 
 
 def test_ids_without_prefixes_are_refused_unless_chained(tmp_path, capsys):

@@ -24,6 +24,7 @@ from .compare import compare_command
 from .completion import completion_command
 from .convert import convert_command
 from .curve import curve_command
+from .files import keep_inputs
 from .help import Group
 from .plan import plan_command
 from .release import release_command
@@ -177,4 +178,4 @@ SECTIONS = {  # in the order of the work
     "Synthesize": (synthesize_command, texts_command),
     "Shell": (completion_command,),
 }
-commands.add_sections(SECTIONS)
+commands.add_sections({section: tuple(map(keep_inputs, members)) for section, members in SECTIONS.items()})

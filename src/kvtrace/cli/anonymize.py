@@ -181,11 +181,10 @@ def anonymize_command(
         raise UsageError("--rejects and --max-errors require --on-error skip.")
     writing.check_output(output, to)
     if rejects is not None:
-        writing.check_output(rejects)
+        writing.require_place(rejects)
     if runner is None and (ray_address, partitions, memory, work_dir) != (None,) * 4:
         raise UsageError("--ray-address, --partitions, --memory and --work-dir require --runner.")
     checkpoint = _checkpoint(inputs, output, key_file, resume, in_tasks=runner is not None)
-    _require_distinct_files(inputs, output, rejects, key_file, checkpoint and checkpoint.path)
     options["profile"] = chosen_profile(options)
     screen = console()
 
@@ -287,18 +286,3 @@ def _checkpoint(inputs, output, key_file, resume, *, in_tasks):
     if resume:
         raise UsageError(reason)
     return None
-
-
-def _require_distinct_files(inputs, *outputs):
-    """UsageError if an output is also an input or another output: it would be overwritten."""
-    from .._base.errors import UsageError
-    from .._base.files import is_regular
-    from ..ingest.logs import sources
-
-    taken = {os.path.realpath(source.path) for source in sources.find(inputs)}
-    for path in outputs:
-        if path is not None and (path == "-" or is_regular(path)):
-            real_path = "stdout" if path == "-" else os.path.realpath(path)
-            if real_path in taken:
-                raise UsageError(f"{path}: is given twice and would be overwritten. Choose another file.")
-            taken.add(real_path)

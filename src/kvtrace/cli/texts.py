@@ -34,8 +34,10 @@ def texts_command(trace, output, tokenizer, to, separator, words, model, block_s
     from ..text import panics, tokenizers
     from ..text.prompts import write_prompts
     from ..text.prompts.words import read_words
+    from ..text.prompts.writing import check_output
 
     panics.hidden = True
+    check_output(output)
     loaded = tokenizers.load(tokenizer)
     vocabulary = None if words is None else read_words(words)
     source = reading.read(trace, block_size=block_size)

@@ -19,6 +19,7 @@ from .._base.errors import InputError
 from .._base.files import name_of
 from .._base.input_files import open_read
 from .._base.output_files import write_atomically
+from .._base.output_names import Content, require_name
 from .._native.attach import KINDS
 from .arrivals import MAX_WINDOW_ROWS, Pace
 from .bins import Bins, InvalidModelError, integers
@@ -103,6 +104,7 @@ class Model:
         """Write the model as JSON, compressed if the name ends in .gz or .zst, and return the name of the file.
 
         Raises:
+            UsageError: The name states another content than JSON.
             KvtraceError: The file cannot be written.
 
         >>> import tempfile
@@ -113,6 +115,7 @@ class Model:
         ...     Model.load(f"{folder}/model.json.gz").rows
         2
         """
+        require_name(path, Content.JSON, "a model", option="--save-model")
         with write_atomically(path) as stream:
             stream.write(json.dumps(self.to_dict(), separators=(",", ":")).encode() + b"\n")
         return name_of(path)
