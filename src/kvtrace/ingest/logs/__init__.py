@@ -28,8 +28,12 @@ from . import (
     burstgpt,
     conversations,
     dynamo,
+    helicone,
+    langfuse,
+    langsmith,
     litellm,
     openai,
+    portkey,
     responses,
     sglang,
     spellings,
@@ -46,6 +50,10 @@ from .unknown_form import unknown_form
 
 READERS = {  # detection tries them in this order
     "litellm": litellm,
+    "langfuse": langfuse,
+    "langsmith": langsmith,
+    "helicone": helicone,
+    "portkey": portkey,
     "otel": otel,
     "sglang": sglang,
     "tokens": tokens,
@@ -195,6 +203,8 @@ class LogReader:
     def with_spellings(self, rows: list[dict]) -> LogReader:
         """This reader with fields that these rows have under another name (spellings.py)."""
         reader, mapped = READERS[self.name], {target for target, _ in self.fields.paths}
+        if not getattr(reader, "SPELLINGS", True):
+            return self
         read = [_tried(reader, row) for row in rows]
         chosen: dict[str, str] = {}
         if "timestamp" not in mapped and rows and _lacks_times(read):

@@ -16,7 +16,7 @@ from .json_values import as_text as as_text
 from .json_values import json_bytes, wrong
 from .prompts import is_cut_json, opened_prompt, require_prompt
 from .record import Record
-from .spellings import MISSING_TIME
+from .spellings import MISSING_TIME as MISSING_TIME
 
 Places = list[tuple[str, dict]]
 
@@ -83,6 +83,13 @@ def described(places: Places, time: Any = None) -> Record:
         prompt_tokens=count(*find(row, "prompt_tokens")),
         id=key_of(*find(places, *ID)),
     )
+
+
+def time_in(places: Places, *names: str) -> tuple[Any, str]:
+    """The time and its JSON path: `timestamp`, where a field map writes, else the first of these names."""
+    if places[0][1].get("timestamp") is not None:
+        return find(places, "timestamp")
+    return find(places, *names)
 
 
 def fill(record: Record, row: dict, places: Places, **names: tuple[str, ...]) -> None:
