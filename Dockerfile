@@ -4,12 +4,15 @@
 #       anonymize day.jsonl -o trace.jsonl
 ARG PYTHON=3.13
 FROM python:${PYTHON}-slim-bookworm AS build
+# Debian deletes old versions of packages, so a version that is named here would soon be missing.
+# hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY src src
+# hadolint ignore=DL3013
 RUN python -m venv --without-pip /opt/kvtrace \
     && pip --python /opt/kvtrace/bin/python install --no-cache-dir ".[parquet,report]"
 

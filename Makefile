@@ -14,7 +14,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 .PHONY: help demo build test check lint types wheel wheels sdist oldest image release-ready debug fuzz-short fuzz docs vectors bench experiments check-pythons clean
 
 help:  ## list the commands
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
 
 demo: $(VENV)/built  ## set up, then turn a raw log of our own into a trace and check it
 	@sh examples/demo.sh $(VENV)/bin/kvtrace
