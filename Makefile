@@ -94,6 +94,8 @@ clean:  ## remove what was built
 
 # kernels are compiled while pip fetches the packages that kvtrace needs
 $(VENV)/installed: pyproject.toml
+	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	 { echo "kvtrace needs Python 3.11 or newer, and this is $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): packages from the index, and the kernels compiled (about 50 s on 2 processors) ..."
 	@$(PY) tools/requirements.py build >$(VENV)/build.txt && $(PIP) install -qq --requirement $(VENV)/build.txt
