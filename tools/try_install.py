@@ -2,8 +2,8 @@
 
     python tools/try_install.py [FOLDER OF THE REPOSITORY]
 
-It needs no network, compiler or shell. The checks: each command ends well, kvtrace comes from an installation and not
-from a source folder, and no other text than its own is on stderr. Without plotly it makes no report page.
+It needs no network, compiler or shell. Each command must end with status 0, and kvtrace must come from an installation,
+not from a source folder. Without plotly it makes no report page.
 """
 
 import importlib.util
