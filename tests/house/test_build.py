@@ -151,6 +151,15 @@ def test_a_missing_compiler_is_one_line_before_anything_is_compiled(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+def test_a_missing_cython_is_one_line(tmp_path):
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    program = "import sys; sys.modules['Cython'] = None; sys.argv = ['setup.py', '-q', 'build_ext']; "
+    command = [sys.executable, "-c", program + "exec(open('setup.py').read())"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stderr.startswith("kvtrace: Cython is not installed. ") and done.stderr.count("\n") == 1
+
+
 def test_an_uncompiled_tree_is_one_line_on_the_command_line(tmp_path):
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.so", "*.pyd", "__pycache__"))
     command = [sys.executable, "-m", "kvtrace", "check", "trace.jsonl"]
