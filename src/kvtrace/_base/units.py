@@ -105,7 +105,7 @@ def count(text: str) -> int:
     >>> count("20,208"), count("20_208"), count("20208")
     (20208, 20208, 20208)
     """
-    match = re.fullmatch(rf"\s*([+-]?)({NUMBER})\s*", text)
-    if not match or "." in text:
+    match = re.fullmatch(r"\s*([+-]?)(\d{1,3}(?:[,_]\d{3})+|\d{1,100})\s*", text)
+    if not match:
         raise UsageError(f"{text!r} is not a whole number. Examples: 8, 1000, 1,000.")
     return int(f"{match[1]}{match[2].replace(',', '').replace('_', '')}")

@@ -37,7 +37,7 @@ def compare_command(a, b, as_json, as_csv, block_size, chain):
 
     require_one(as_json, as_csv)
     if a == b == "-":
-        raise UsageError("both traces are stdin. Use a file for one of them.")
+        raise UsageError("Both traces are stdin. Use a file for one of them.")
     traces = [reading.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
     first, second = (trace.chained() if chain else trace for trace in traces)
     name, other = base_names(a, b)
