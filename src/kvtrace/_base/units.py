@@ -77,8 +77,11 @@ def share(text: str) -> float:
     >>> share("25%"), share("0.25"), share("2.5 %")
     (0.25, 0.25, 0.025)
     """
-    match = re.fullmatch(rf"\s*({NUMBER}|\.\d{{1,18}})\s*(%?)\s*", text)
-    value = number(match[1]) / (100 if match[2] else 1) if match else -1.0
+    plain = text.strip()
+    try:
+        value = decimal(plain.removesuffix("%")) / (100 if plain.endswith("%") else 1)
+    except UsageError:
+        value = -1.0
     if not 0 <= value <= 1:
         raise UsageError(f"{text!r} is not a share from 0 to 1. Examples: 25%, 0.25.")
     return value

@@ -7,7 +7,7 @@ import click
 from .help import Command
 from .large import MEMORY
 from .options import BLOCK_SIZE
-from .output import print_json, print_tables
+from .output import print_json, print_notes, print_tables
 
 
 @click.command("audit", cls=Command, groups={"--format": "Input"}, examples=(
@@ -55,5 +55,5 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
     else:
         if not quiet:
             print_tables([table(result, base_names(trace)[0])])
-        click.echo(result.verdict)
+        print_notes([result.verdict])
     return result.status

@@ -6,7 +6,7 @@ import click
 
 from .help import Command
 from .options import CHAIN, json_option, require_one
-from .output import print_json, print_tables
+from .output import print_json, print_notes, print_tables
 
 
 @click.command("compare", cls=Command, examples=(
@@ -48,5 +48,4 @@ def compare_command(a, b, as_json, as_csv, block_size, chain):
         click.echo(comparison_csv(result), nl=False)
     else:
         print_tables(result.tables())
-        for line in result.notes:
-            click.echo(line)
+        print_notes(result.notes)
