@@ -49,7 +49,7 @@ SAME = [
     ("anonymize log.jsonl -o w/out.jsonl --runner local --work-dir w", "--work-dir w contains -o w/out.jsonl."),
     ("simulate day.jsonl --capacity 3 --per-request day.jsonl", "--per-request day.jsonl is the same file as TRACE"),
     ("simulate day.jsonl --capacity 3 --per-request day.jsonl.meta.json", "same file as the sidecar of TRACE (day.j"),
-    ("simulate day.jsonl --per-request config.json --model-config config.json", "the same file as --model-config con"),
+    ("simulate day.jsonl --per-request config.json --model-config config.json", "the same file as --model con"),
     ("audit day.jsonl --card day.jsonl", "--card day.jsonl is the same file as TRACE day.jsonl"),
     ("audit day.jsonl --card users.txt --users users.txt", "--card users.txt is the same file as --users users.txt"),
     (
@@ -209,7 +209,7 @@ def test_the_functions_refuse_as_the_commands_do(folder, how):
 # What the value of a text option is, by its metavar: a file, or something else.
 FILES = {"FILE", "DIR", "FOLDER", "TRACE", "TRACE2", "PREVIOUS", "LOG"}
 OTHERS = {
-    "A", "ADDRESS", "B,...", "C,...", "E,...", "FIELD=PATH", "FORM", "G", "HOW", "KIND", "LIST", "M", "M,...",
+    "A", "ADDRESS", "B,...", "C", "C,...", "E,...", "FIELD=PATH", "FORM", "G", "HOW", "KIND", "LIST", "M", "M,...",
     "MODEL", "N", "N,...", "NAME", "NAME=C,...", "NAME=SIZE@RATE,...", "P,...", "PATH", "Q,...", "R,...",
     "RATE@TIME,...", "RULE", "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS", "UNIT", "WHAT", "WHICH",
     "WINDOW",
