@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .options import BLOCK_SIZE
+from .output import console
 
 
 @click.command("check")
@@ -15,8 +16,11 @@ from .options import BLOCK_SIZE
 def check_command(trace, block_size, max_per_rule, quiet):
     """Check the invariants of any trace file: one line for each violation; exit status 3 if there is any."""
     from ..formats.violations import check as violations_of
+    from ..report.progress import CHECK, Work
 
-    violations = violations_of(trace, block_size=block_size, max_per_rule=max_per_rule)
+    with Work(console(), "check", CHECK, quiet) as work:
+        work.step("read")
+        violations = violations_of(trace, block_size=block_size, max_per_rule=max_per_rule)
     for violation in violations:
         click.echo(str(violation))
     if not violations and not quiet:

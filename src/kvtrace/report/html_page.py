@@ -5,7 +5,7 @@ jinja2 fills page.html.jinja. The page contains the script of plotly once, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,13 @@ def page(
 
 
 def write_report(
-    path: str | Path, trace: Trace, other: Trace | None = None, *, png: str | Path | None = None, **options: Any
+    path: str | Path,
+    trace: Trace,
+    other: Trace | None = None,
+    *,
+    png: str | Path | None = None,
+    on_step: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> list[str]:
     """Write the HTML report of a trace, or of two traces and their differences, as `kvtrace report` does.
 
@@ -76,6 +82,7 @@ def write_report(
         path: The HTML file; `-` is stdout.
         trace, other: As in `page`.
         png: A folder, for the plots as PNG files.
+        on_step: Receives the name of each plot before it is computed.
         options: As in `page`.
 
     Returns:
@@ -91,29 +98,34 @@ def write_report(
     ...     [os.path.basename(name) for name in write_report(f"{folder}/two.html", toy("0 1", "0 2"))]
     ['two.html']
     """
-    html, plots = _page(trace, other, **options)
+    html, plots = _page(trace, other, on_step=on_step, **options)
     figures = paper.write_figures(plots, png) if png else []
     with write_atomically(path) as stream:
         stream.write(html.encode())
     return [*([] if is_std(path) else [str(path)]), *map(str, figures)]
 
 
-def _page(trace, other, *, names=("trace", "other"), title=None, kv_bytes_per_token=None, plan=None):
+def _page(trace, other, *, names=("trace", "other"), title=None, kv_bytes_per_token=None, plan=None, on_step=None):
     """The page and its plots."""
     traces = [trace] if other is None else [trace, other]
     studies = [Study(one, printable(name), kv_bytes_per_token) for one, name in zip(traces, names, strict=False)]
-    plots = draw(*studies)
+    plots = draw(*studies, on_step=on_step)
     return render(studies, plots, title, plan), plots
 
 
-def draw(study: Study, other: Study | None = None) -> dict[str, Plot]:
+def draw(study: Study, other: Study | None = None, *, on_step: Callable[[str], None] | None = None) -> dict[str, Plot]:
     """All plots by name: those of the first trace and, for two traces, their comparison."""
+    on_step = on_step or (lambda name: None)
     plots = {}
     if other is not None:
+        on_step("compare")
         plots["compare"] = comparison.plot(study, other)
         if (behaviour := comparison.behaviour(study, other)) is not None:
             plots["compare-behaviour"] = behaviour
-    return plots | {name: plot(study) for name, plot in PLOTS.items()}
+    for name, plot in PLOTS.items():
+        on_step(name)
+        plots[name] = plot(study)
+    return plots
 
 
 def render(studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: Plan | None = None) -> str:
