@@ -63,7 +63,7 @@ def test_a_bar_is_one_line_of_the_terminal(show, width):
     console = terminal(width)
     show(console)
     assert frames(console) and all(len(line) <= width for line in frames(console))
-    assert "\n" not in console.file.getvalue().rstrip("\n")
+    assert console.file.getvalue().count("\n") == 1  # at the end, before the line is erased
 
 
 @EACH
