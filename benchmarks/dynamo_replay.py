@@ -21,7 +21,6 @@ import numpy as np
 
 import kvtrace
 from kvtrace.cache.demand import block_demand
-from kvtrace.cache.schedules import parse_schedule
 from kvtrace.cache.simulation import Setting, build, simulate
 from kvtrace.serving.instances import simulate_instances
 from tests.reference.dynamo_router import Rules, decisions, routed
@@ -144,8 +143,8 @@ def four_workers(trace: kvtrace.Trace, path: str, runs: int) -> None:
             print(f"   turns: {bool((seen.worker == np.arange(len(trace)) % WORKERS).all())}")
     for router in ("round-robin", "kv-aware"):
         for schedule in SCHEDULES:
-            setting = Setting(CAPACITY, engine="vllm", mode="grow", schedule=parse_schedule(schedule))
-            done = simulate_instances(trace, WORKERS, router, setting=setting)
+            setting = Setting(CAPACITY, engine="vllm", mode="grow")
+            done = simulate_instances(trace, WORKERS, router, setting=setting, schedule=schedule)
             ratio = done.hit_blocks.sum() * trace.block_size / trace.input_length.sum()
             print(
                 f"{f'{router} {schedule}':24}{ratio:7.4f}{done.hit_blocks.sum():12,}   imbalance {done.imbalance:.3f}"

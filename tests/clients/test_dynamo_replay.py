@@ -139,7 +139,8 @@ def test_four_workers_serve_the_conversation_trace_as_ours_at_its_times(conversa
     ours, early = at_their_times(trace, busy, 5_000)
     assert (busy.hit_blocks(512).tolist(), early) == (ours.tolist(), 0)
     # where each worker has one request at a time the times do not matter
-    alone = simulate_instances(trace, 4, "round-robin", setting=Setting(5_000, engine="vllm", mode="grow"))
+    one = Setting(5_000, engine="vllm", mode="grow")
+    alone = simulate_instances(trace, 4, "round-robin", setting=one, schedule="serial")
     assert idle.hit_blocks(512).tolist() == alone.hit_blocks.tolist() and alone.hit_blocks.sum() == 35_265
 
 

@@ -24,7 +24,9 @@ from kvtrace.privacy.checks import (
     CHECKS,
     anonymity,
     audit_memory,
+    block_feed,
     block_sums,
+    collecting,
     contributor_counts,
     dictionary,
     earlier_release,
@@ -585,6 +587,7 @@ def test_holders_that_the_caller_knows_are_counted(tmp_path):
 def stream(patch):
     """Nothing is kept, pieces are small, and what can be done in several passes is."""
     patch.setattr(opened, "CACHED", 0)
+    patch.setattr(collecting, "KeptNumbers", lambda *_: block_feed.KeptNumbers(0))
     patch.setattr(open_parquet, "REFERENCES", 8)
     patch.setattr(open_parquet, "ROWS", 3)
     patch.setattr(evidence, "REFERENCES", 5)

@@ -8,6 +8,9 @@ import os
 import stat
 import sys
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -94,6 +97,31 @@ def unreadable(path: str | Path, error: OSError) -> InputError:
     return InputError(f"{path}: cannot be read ({error.strerror or type(error).__name__}).")
 
 
+OnRead = Callable[[int, int | None], None]  # receives bytes that were read, and the size of their file if it is known
+_on_read: ContextVar[OnRead | None] = ContextVar("_on_read", default=None)
+
+
+@contextmanager
+def reads_reported(on_read: OnRead | None) -> Iterator[None]:
+    """Report the bytes of input files that are opened meanwhile, as they are read, possibly from other threads.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> seen = []
+    >>> with tempfile.TemporaryDirectory() as folder, reads_reported(lambda size, total: seen.append((size, total))):
+    ...     _ = Path(folder, "a").write_bytes(b"12345")
+    ...     with open_read(Path(folder, "a")) as stream:
+    ...         _ = stream.read()
+    >>> sum(size for size, _ in seen), seen[0][1]
+    (5, 5)
+    """
+    token = _on_read.set(on_read)
+    try:
+        yield
+    finally:
+        _on_read.reset(token)
+
+
 # -- helpers -----------------------------------------------------------------------------------------------------
 
 
@@ -138,7 +166,7 @@ class _FileBytes(io.RawIOBase):
         self._source, self._name, self._head, self._owned = source, name, head, owned
         about = os.fstat(source.fileno()) if owned else None
         self.size = about.st_size if about and stat.S_ISREG(about.st_mode) else None
-        self.bytes_read = 0
+        self.bytes_read, self._on_read = 0, _on_read.get()
         if self.size is not None:
             self._head = b""
             source.seek(0)
@@ -156,6 +184,8 @@ class _FileBytes(io.RawIOBase):
             except OSError as error:
                 raise unreadable(self._name, error) from None
         self.bytes_read += size
+        if self._on_read:
+            self._on_read(size, self.size)
         if self._see:
             self._see(memoryview(buffer)[:size])
         return size

@@ -7,7 +7,7 @@ import click
 from .help import Command
 from .large import load
 from .options import STREAMED, json_option
-from .output import print_json, print_tables
+from .output import console, print_json, print_tables
 
 
 @click.command("analyze", cls=Command, groups={"--fold": "Output"}, examples=(
@@ -32,18 +32,24 @@ def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, mod
     from ..analysis.block_sizes import block_size_table, by_block_size
     from ..analysis.summary import analyze, basics
     from ..formats.memory_needs import analyzing
+    from ..report.progress import ANALYZE, Work
     from ..serving.hardware.kv_bytes import chosen
 
     extra_quantiles, fold_factors = parse_quantiles(quantiles), parse_factors(factors)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
-    loaded = load(
-        trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole="--fold" if factors else None, extra=() if basic else ("type",),
-    )
-    if basic:
-        statistics = basics(loaded, extra_quantiles)
-    else:
-        statistics = analyze(loaded, quantiles=extra_quantiles, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
-    sizes = by_block_size(loaded, fold_factors)
+    with Work(console(), "analyze", ANALYZE, quiet) as work:
+        work.step("read")
+        loaded = load(
+            trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole="--fold" if factors else None,
+            extra=() if basic else ("type",),
+        )
+        work.requests = len(loaded)
+        work.step("count")
+        if basic:
+            statistics = basics(loaded, extra_quantiles)
+        else:
+            statistics = analyze(loaded, quantiles=extra_quantiles, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
+        sizes = by_block_size(loaded, fold_factors)
     if as_json:
         print_json(statistics.to_dict() | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
     else:

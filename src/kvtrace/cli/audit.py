@@ -7,7 +7,7 @@ import click
 from .help import Command
 from .large import MEMORY
 from .options import BLOCK_SIZE
-from .output import print_json, print_notes, print_tables
+from .output import console, print_json, print_notes, print_tables
 
 
 @click.command("audit", cls=Command, groups={"--format": "Input"}, examples=(
@@ -36,6 +36,7 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
     from ..privacy.checks import audit_memory
     from ..privacy.data_card import write_card
     from ..report.audit_table import table
+    from ..report.progress import AUDIT, Work
     from .large import opened, require_memory
 
     if as_json and quiet:
@@ -47,7 +48,9 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
     if dataset is not None:
         need = audit_memory(dataset, profile=profile, users=users is not None, against=against)
         require_memory(need, max_bytes, quiet)
-    result = run_checks(trace, against=against, users=users, profile=profile, memory=max_bytes, **options)
+    with Work(console(), "audit", AUDIT, quiet or as_json) as work:
+        work.step("read")
+        result = run_checks(trace, against=against, users=users, profile=profile, memory=max_bytes, on_step=work.step, **options)
     if card_file is not None:
         write_card(result, trace, card_file, **options)
     if as_json:

@@ -6,6 +6,7 @@ import click
 
 from .help import Command
 from .options import BLOCK_SIZE
+from .output import console
 
 
 @click.command("check", cls=Command, examples=(
@@ -22,8 +23,11 @@ def check_command(trace, block_size, max_per_rule, quiet):
     One line for each violation; the exit status is 3 if there is any. TRACE may have any trace format; - is stdin.
     """
     from ..formats.violations import check as violations_of
+    from ..report.progress import CHECK, Work
 
-    violations = violations_of(trace, block_size=block_size, max_per_rule=max_per_rule)
+    with Work(console(), "check", CHECK, quiet) as work:
+        work.step("read")
+        violations = violations_of(trace, block_size=block_size, max_per_rule=max_per_rule)
     for violation in violations:
         click.echo(str(violation))
     if not violations and not quiet:

@@ -6,7 +6,7 @@ import click
 
 from .help import Command
 from .options import CHAIN, json_option, require_one
-from .output import print_json, print_notes, print_tables
+from .output import console, print_json, print_notes, print_tables
 
 
 @click.command("compare", cls=Command, examples=(
@@ -34,14 +34,19 @@ def compare_command(a, b, as_json, as_csv, block_size, chain):
     from ..analysis.comparison import compare
     from ..formats import reading
     from ..report.comparison import as_csv as comparison_csv
+    from ..report.progress import COMPARE, Work
 
     require_one(as_json, as_csv)
     if a == b == "-":
         raise UsageError("Both traces are stdin. Use a file for one of them.")
-    traces = [reading.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
-    first, second = (trace.chained() if chain else trace for trace in traces)
     name, other = base_names(a, b)
-    result = compare(first, second, names=(name, other))
+    with Work(console(), "compare", COMPARE, files=2) as work:
+        work.step("read")
+        traces = [reading.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
+        work.requests = sum(map(len, traces))
+        work.step("compare")
+        first, second = (trace.chained() if chain else trace for trace in traces)
+        result = compare(first, second, names=(name, other))
     if as_json:
         print_json(result.to_dict())
     elif as_csv:

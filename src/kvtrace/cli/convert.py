@@ -8,7 +8,7 @@ from .completion import Name, targets
 from .help import Command
 from .large import MEMORY, print_need, size_of
 from .options import BLOCK_SIZE_OF_TRACE, FIRST_ID, QUIET_ERRORS
-from .output import print_lines
+from .output import console, print_lines
 
 
 @click.command("convert", cls=Command, types={"--to": Name(targets)}, examples=(
@@ -41,12 +41,15 @@ def convert_command(trace, output, start, stop, sample_sessions, sample, fold, s
     """
     from .._base.units import milliseconds
     from ..formats.converting import convert_file
+    from ..report.progress import CONVERT, Work
 
-    done = convert_file(
-        trace, output, memory=size_of(memory), on_need=None if quiet else print_need,
-        start_ms=milliseconds(start) if start else 0.0, stop_ms=milliseconds(stop) if stop else float("inf"),
-        session_share=sample_sessions, row_share=sample, factor=fold, ratio=speedup_ratio, **options,
-    )
+    with Work(console(), "convert", CONVERT, quiet) as work:
+        work.step("read")
+        done = convert_file(
+            trace, output, memory=size_of(memory), on_need=None if quiet else print_need,
+            start_ms=milliseconds(start) if start else 0.0, stop_ms=milliseconds(stop) if stop else float("inf"),
+            session_share=sample_sessions, row_share=sample, factor=fold, ratio=speedup_ratio, **options,
+        )
     if not quiet:
         lines = [("normalised", done.fixes)] if done.fixes else []
         lines.append(("converted", f"{done.requests:,} of {done.source_requests:,} requests, blocks of {done.block_size:,} tokens"))

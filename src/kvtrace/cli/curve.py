@@ -7,7 +7,7 @@ import click
 from .help import Command
 from .large import load
 from .options import CSV, STREAMED, json_option, require_one
-from .output import print_json, print_notes, print_tables
+from .output import console, print_json, print_notes, print_tables
 
 
 @click.command("curve", cls=Command, groups={"--sample": "Cache", "--seed": "Cache"}, examples=(
@@ -33,14 +33,19 @@ def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, model_
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import curving, sampled
     from ..report import curve_tables
+    from ..report.progress import CURVE, Work
     from ..serving.hardware.kv_bytes import chosen
 
     require_one(as_json, as_csv)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
-    loaded = load(trace, memory, quiet, lambda dataset: curving(dataset, sample), block_size=block_size, chain=chain, extra=())
-    limited = sample and memory and isinstance(loaded, LazyTrace)
-    max_references = sampled(loaded.dataset, sample) if limited else None
-    curve = hit_curve(loaded, sample=sample, seed=seed, max_references=max_references)
+    with Work(console(), "curve", CURVE, quiet) as work:
+        work.step("read")
+        loaded = load(trace, memory, quiet, lambda dataset: curving(dataset, sample), block_size=block_size, chain=chain, extra=())
+        work.requests = len(loaded)
+        work.step("curve")
+        limited = sample and memory and isinstance(loaded, LazyTrace)
+        max_references = sampled(loaded.dataset, sample) if limited else None
+        curve = hit_curve(loaded, sample=sample, seed=seed, max_references=max_references)
     units = {"block_size": curve.block_size, "working_set": curve.working_set, "kv_bytes_per_token": kv_bytes}
     capacities = curve.capacities(points) if capacity == "auto" else parse_capacities(capacity, **units)
     values = curve.to_dict(sorted(set(capacities)), kv_bytes_per_token=kv_bytes)

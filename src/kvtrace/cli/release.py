@@ -49,7 +49,7 @@ def release_command(trace, output, to, block_size, sample_sessions, users, isola
         else:
             if workers is not None or memory is not None:
                 raise UsageError(f"--workers and --memory need a data set, but {trace} is a single file.")
-            account, figures, size, written = _release_file(trace, output, profile, block_size, write_options, **common)
+            account, figures, size, written = _release_file(trace, output, profile, block_size, quiet, write_options, **common)
     if not quiet:
         screen = console()
         screen.print(release_costs.costs(account))
@@ -84,16 +84,22 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
         return released.account, released.figures, released.block_size, written
 
 
-def _release_file(trace, output, profile, block_size, write_options, *, users, share, isolate, seed):
+def _release_file(trace, output, profile, block_size, quiet, write_options, *, users, share, isolate, seed):
     """Release a trace file in memory; returns the account, the figures, the block size and the written files."""
     import numpy as np
 
     from ..privacy.publishing import publish
     from ..privacy.releases import release as released_trace
     from ..privacy.users import read_with_users
+    from ..report.progress import RELEASE, Work
 
-    whole, user_numbers = read_with_users(trace, users, block_size=block_size)
-    rng = np.random.default_rng(seed)
-    released = released_trace(whole, profile, users=user_numbers, session_share=share, isolate=isolate, rng=rng)
-    written = publish(released.trace, output, **write_options)
+    with Work(console(), "release", RELEASE, quiet) as work:
+        work.step("read")
+        whole, user_numbers = read_with_users(trace, users, block_size=block_size)
+        work.requests = len(whole)
+        work.step("coarsen")
+        rng = np.random.default_rng(seed)
+        released = released_trace(whole, profile, users=user_numbers, session_share=share, isolate=isolate, rng=rng)
+        work.step("write")
+        written = publish(released.trace, output, on_step=work.step, **write_options)
     return released, written.figures, whole.block_size, written

@@ -6,7 +6,7 @@ import click
 
 from .help import Command
 from .options import BLOCK_SIZE, CHAIN, KV_BYTES, MODEL_CONFIG, QUIET_ERRORS, RowsOption, gpu_names
-from .output import print_lines
+from .output import console, print_lines
 
 
 @click.command("report", cls=Command, groups={"--ttft": "Instances and time", "--gpu": "Instances and time"}, examples=(
@@ -40,6 +40,7 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
     from .._base.units import milliseconds
     from ..formats import reading
     from ..report import html_page, interactive
+    from ..report.progress import COMPARED, REPORT, Work
     from ..serving.hardware import roofline_of
     from ..serving.hardware.kv_bytes import chosen
     from ..serving.planning import PlanTarget, plan
@@ -48,14 +49,19 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
     html_page.check_output(output)
     paths = [path for path in (trace, other) if path is not None]
     roofline, kv_bytes = roofline_of(model_config, gpu_name, gpus), chosen(model_config, kv_bytes_per_token)
-    traces = [reading.read(path, block_size=block_size) for path in paths]
-    traces = [loaded.chained() if chain else loaded for loaded in traces]
-    chosen_capacity = _capacity_of(capacity, traces[0], kv_bytes)
-    result = plan(traces[0], roofline, PlanTarget(ttft_s=milliseconds(ttft) / 1000)) if roofline else None
-    written = html_page.write_report(
-        output, *traces, names=[printable(name) for name in base_names(*paths)], title=title, kv_bytes_per_token=kv_bytes, plan=result, png=png,
-        policies=policy_names(policies) if policies else (), capacity=chosen_capacity,
-    )
+    with Work(console(), "report", COMPARED if other else REPORT, quiet, files=len(paths)) as work:
+        work.step("read")
+        traces = [reading.read(path, block_size=block_size) for path in paths]
+        traces = [loaded.chained() if chain else loaded for loaded in traces]
+        work.requests = sum(map(len, traces))
+        chosen_capacity = _capacity_of(capacity, traces[0], kv_bytes)
+        if roofline:
+            work.step("plan")
+        result = plan(traces[0], roofline, PlanTarget(ttft_s=milliseconds(ttft) / 1000)) if roofline else None
+        written = html_page.write_report(
+            output, *traces, names=[printable(name) for name in base_names(*paths)], title=title, kv_bytes_per_token=kv_bytes, plan=result,
+            png=png, policies=policy_names(policies) if policies else (), capacity=chosen_capacity, on_step=work.step,
+        )
     if not quiet:
         print_lines([("wrote", name) for name in written])
 

@@ -8,7 +8,7 @@ import click
 
 from .help import Command
 from .options import BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, SAME_BYTES
-from .output import print_lines
+from .output import console, print_lines
 
 
 @click.command("synthesize", cls=Command, groups={"--seed": "Size and load", "--speedup-ratio": "Size and load", "--workers": "Large inputs"}, examples=(
@@ -49,6 +49,7 @@ def synthesize_command(trace, n, output, method, scale, seed, save_model, extra,
     from .._base.output_lock import only_writer
     from ..formats import writing
     from ..formats.sidecar import sidecar_path
+    from ..report.progress import FIT, RequestProgress, Work
     from ..synthesis.knobs import Knobs
     from ..synthesis.models import model_of
     from ..synthesis.sampling import write_sample
@@ -60,7 +61,9 @@ def synthesize_command(trace, n, output, method, scale, seed, save_model, extra,
     settings = Knobs(**knobs)
     if output is not None:
         writing.check_output(output)
-    model = model_of(trace, method=method, block_size=block_size, chain=chain)
+    with Work(console(), "fit", FIT, quiet) as work:
+        work.step("read")
+        model = model_of(trace, method=method, block_size=block_size, chain=chain)
     written = []
     lock = nullcontext() if output is None else only_writer(output, (sidecar_path(output),))
     with lock, appear_together():  # a run that is stopped leaves both files or none
@@ -68,6 +71,10 @@ def synthesize_command(trace, n, output, method, scale, seed, save_model, extra,
             written.append(model.save(save_model))
         if output is not None:
             n = model.rows if n is None else n
-            written += write_sample(model, n, output, seed=seed, scale=scale, knobs=settings, workers=workers, extra=extra)
+            with RequestProgress(console(), quiet, "synthesizing") as bar:
+                bar.expect(n)
+                written += write_sample(
+                    model, n, output, seed=seed, scale=scale, knobs=settings, workers=workers, extra=extra, on_progress=bar.update,
+                )
     if not quiet:
         print_lines([("wrote", " and ".join(map(str, written)))])

@@ -44,6 +44,7 @@ def publish(
     contributors: Contributors | None = None,
     against: str | Path | None = None,
     memory: int | None = None,
+    on_step: Callable[[str], None] | None = None,
 ) -> Published:
     """Audit a released trace, and write it with its sidecar and data card if it passes.
 
@@ -59,6 +60,7 @@ def publish(
         contributors: Those that k-sharing counted; the default is the account of the trace's release, if it has one.
         against: An earlier release of the same log, which this one must not link to.
         memory: Limit of the audit of a data set, in bytes.
+        on_step: Receives "audit" when the rows are written, then the name of each check before it.
 
     Returns:
         The names of the written files, the audit and the figures.
@@ -81,7 +83,13 @@ def publish(
             "the trace declares no release profile. Release it first: "
             "kvtrace.release(trace, kvtrace.profile('standard')).trace."
         )
-    to_write: dict[str, Any] = {"format": format, "first_id": first_id, "extra": extra, "against": against}
+    to_write: dict[str, Any] = {
+        "format": format,
+        "first_id": first_id,
+        "extra": extra,
+        "against": against,
+        "on_step": on_step,
+    }
     if isinstance(trace, Numbered):
         return publish_chunks(
             trace.columns(), path, meta=merge(trace.meta, {"figures": trace.figures}), block_size=trace.block_size,
@@ -100,11 +108,12 @@ def publish_columns(
     meta: Mapping,
     contributors: Contributors | None = None,
     against: str | Path | None = None,
+    on_step: Callable[[str], None] | None = None,
     **options,
 ) -> Published:
     """As `publish`, for columns and the values of their sidecar; the other options are those of `writing.write`."""
     stated, left_out = public(meta), count_private(meta)
-    inspect, audits = _inspector(path, contributors, against)
+    inspect, audits = _inspector(path, contributors, against, on_step=on_step)
     files = writing.write(columns, path, meta=stated, inspect=inspect, **options)
     return Published(files, audits[0], meta.get("figures", {}), left_out)
 
@@ -120,6 +129,7 @@ def publish_chunks(
     contributors: Contributors | None = None,
     against=None,
     memory: int | None = None,
+    on_step: Callable[[str], None] | None = None,
     **options,
 ) -> Published:
     """As `publish`, for a trace in chunks; the files are the same.
@@ -138,14 +148,15 @@ def publish_chunks(
     format = writing.check_output(path, format)
     write_options: dict[str, Any] = {"meta": meta, "block_size": block_size, "tail": tail, "format": format} | options
     if format not in ("mooncake", "dataset"):
-        return publish_columns(_joined(chunks), path, contributors=contributors, against=against, **write_options)
+        common: dict[str, Any] = {"contributors": contributors, "against": against, "on_step": on_step}
+        return publish_columns(_joined(chunks), path, **common, **write_options)
     write_options["meta"], left_out = public(meta), count_private(meta)
-    inspect, audits = _inspector(path, contributors, against, memory)
+    inspect, audits = _inspector(path, contributors, against, memory, on_step)
     files = writing.write_chunks(chunks, path, inspect=inspect, **write_options)
     return Published(files, audits[0], meta.get("figures", {}), left_out)
 
 
-def _inspector(path, contributors, against, memory=None) -> tuple[Callable[..., str], list[Audit]]:
+def _inspector(path, contributors, against, memory=None, on_step=None) -> tuple[Callable[..., str], list[Audit]]:
     """A function that audits a trace under its temporary name and returns its data card; and a list for the audit."""
     if against is not None:
         require_distinct([NamedFile("the earlier release", against)], [NamedFile("the output", path)])
@@ -153,7 +164,10 @@ def _inspector(path, contributors, against, memory=None) -> tuple[Callable[..., 
 
     def inspect(temporary: str, description: dict) -> str:
         sidecar = None if os.path.isdir(temporary) else description  # a data set contains its own
-        result = audit(temporary, sidecar=sidecar, contributors=contributors, against=against, memory=memory)
+        given = {"contributors": contributors, "against": against, "memory": memory, "on_step": on_step}
+        if on_step:
+            on_step("audit")
+        result = audit(temporary, sidecar=sidecar, **given)
         audits.append(result)
         if not result.passed:
             raise AuditError(_refusal(path, result))

@@ -5,7 +5,7 @@ jinja2 fills page.html.jinja. The page contains the script of plotly once, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,13 @@ def page(
 
 
 def write_report(
-    path: str | Path, trace: Trace, other: Trace | None = None, *, png: str | Path | None = None, **options: Any
+    path: str | Path,
+    trace: Trace,
+    other: Trace | None = None,
+    *,
+    png: str | Path | None = None,
+    on_step: Callable[[str], None] | None = None,
+    **options: Any,
 ) -> list[str]:
     """Write the HTML report of a trace, or of two traces and their differences, as `kvtrace report` does.
 
@@ -88,6 +94,7 @@ def write_report(
         path: The HTML file; `-` is stdout.
         trace, other: As in `page`.
         png: A folder, for the plots as PNG files.
+        on_step: Receives the name of each plot before it is computed.
         options: As in `page`.
 
     Returns:
@@ -105,7 +112,7 @@ def write_report(
     """
     check_output(path)
     require_distinct([], [NamedFile("the page", path), *([NamedFile("png", png)] if png else [])])
-    html, plots = _page(trace, other, **options)
+    html, plots = _page(trace, other, on_step=on_step, **options)
     figures = paper.write_figures(plots, png) if png else []
     with write_atomically(path) as stream:
         stream.write(html.encode())
@@ -120,7 +127,7 @@ def check_output(path: str | Path) -> None:
 
 def _page(
     trace, other, *, names=("trace", "other"), title=None, kv_bytes_per_token=None, plan=None, policies=(),
-    capacity=None,
+    capacity=None, on_step=None,
 ):  # fmt: skip
     """The page and its plots."""
     traces = [trace] if other is None else [trace, other]
@@ -128,20 +135,28 @@ def _page(
         Study(one, printable(name), kv_bytes_per_token, policies=policies, capacity=capacity)
         for one, name in zip(traces, names, strict=False)
     ]
-    plots = draw(*studies, plan=plan)
+    plots = draw(*studies, plan=plan, on_step=on_step)
     return render(studies, plots, title, plan), plots
 
 
-def draw(study: Study, other: Study | None = None, *, plan: Plan | None = None) -> dict[str, Plot]:
+def draw(
+    study: Study, other: Study | None = None, *, plan: Plan | None = None,
+    on_step: Callable[[str], None] | None = None,
+) -> dict[str, Plot]:  # fmt: skip
     """All plots by name: those of the plan and of the first trace and, for two traces, their comparison."""
+    on_step = on_step or (lambda name: None)
     plots: dict[str, Plot] = {}
     if plan is not None:
         plots |= {"plan-instances": planned.instances(plan), "plan-sensitivity": planned.sensitivity(plan)}
     if other is not None:
+        on_step("compare")
         plots["compare"] = comparison.plot(study, other)
         if (behaviour := comparison.behaviour(study, other)) is not None:
             plots["compare-behaviour"] = behaviour
-    return plots | {name: plot(study) for name, plot in PLOTS.items()}
+    for name, plot in PLOTS.items():
+        on_step(name)
+        plots[name] = plot(study)
+    return plots
 
 
 def render(studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: Plan | None = None) -> str:

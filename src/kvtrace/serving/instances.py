@@ -102,7 +102,7 @@ class FleetSimulation(Simulation):
             return "They have the same session or second block. Try --router kv-aware."
         if self.setting.schedule.kind == "serial":
             return f"Each request ends before the next one arrives. Try --schedule {OVERLAP}."
-        return "Few requests overlap: check the times and output lengths of the trace."
+        return "Few requests overlap, so one instance may be enough for this load."
 
     def to_dict(self) -> FleetDict:
         """Keys as docs/serving/instances.md lists them: those of a simulation, and the router's."""

@@ -8,7 +8,7 @@ each with its own forest, multiply the requests per second.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +81,7 @@ def write_sample(
     workers: int | None = None,
     meta: dict[str, Any] | None = None,
     extra: bool = False,
+    on_progress: Callable[[int], None] | None = None,
 ) -> list[str]:
     """Write a sample and its sidecar, and return the names of the files.
 
@@ -92,6 +93,7 @@ def write_sample(
         path, format: As in `write`.
         meta: Additional JSON values for the sidecar.
         extra: Also write sessions and other columns of the model to formats that do not define them.
+        on_progress: Receives the number of requests drawn since its last call, from any thread.
 
     Returns:
         The names of the files.
@@ -116,23 +118,33 @@ def write_sample(
     )
     format = writing.check_output(path, format)
     if format != "mooncake" or not _can_stream(scale, knobs):
-        columns = _sample_columns(model, n, seed, scale, knobs, workers)
+        columns = _sample_columns(model, n, seed, scale, knobs, workers, on_progress)
         return writing.write(
             columns, path, format=format, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta
         )
     seeds = _seeds(model, n, seed, scale, knobs)
     own, _ = seeds[1].spawn(2)
-    chunks = _columns(model, _stream(model, own, knobs).chunks(n), knobs)
+    chunks = _columns(model, _reported(_stream(model, own, knobs).chunks(n), on_progress), knobs)
     return writing.write_chunks(chunks, path, block_size=model.block_size, tail=_tail(model), extra=extra, meta=meta)
 
 
-def _sample_columns(model, n, seed, scale, knobs, workers) -> Columns:
+def _reported(drafts: Iterator[Draft], on_progress) -> Iterator[Draft]:
+    """The same drafts; the requests of each are reported."""
+    for draft in drafts:
+        if on_progress:
+            on_progress(len(draft))
+        yield draft
+
+
+def _sample_columns(model, n, seed, scale, knobs, workers, on_progress=None) -> Columns:
     """The columns of a sample, which satisfy all invariants of a Trace."""
     seeds = _seeds(model, n, seed, scale, knobs)
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:  # the kernels release the GIL
-        parts = list(
-            pool.map(lambda part: _draw_stream(model, part[0], part[1], knobs), _streams(model, n, seeds, scale))
-        )
+
+        def draw(part):
+            return _draw_stream(model, part[0], part[1], knobs, on_progress)
+
+        parts = list(pool.map(draw, _streams(model, n, seeds, scale)))
     return _merged(parts, model, knobs, np.random.default_rng(seeds[0]))
 
 
@@ -178,10 +190,10 @@ def _stream(model, seeds, knobs):
     return AttachStream(model, seeds, accept=accept)
 
 
-def _draw_stream(model, seeds, rows, knobs) -> Draft:
+def _draw_stream(model, seeds, rows, knobs, on_progress) -> Draft:
     """All rows of one stream, after stretching and limits."""
     own, others = seeds.spawn(2)
-    draft = joined(list(_stream(model, own, knobs).chunks(rows)))
+    draft = joined(list(_reported(_stream(model, own, knobs).chunks(rows), on_progress)))
     if knobs.stretches:
         from .stretch import StretchState, stretched
 

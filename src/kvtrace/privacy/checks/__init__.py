@@ -71,6 +71,7 @@ def audit(
     sidecar: dict[str, Any] | None = None,
     contributors: Contributors | None = None,
     memory: int | None = None,
+    on_step: Callable[[str], None] | None = None,
 ) -> Audit:
     """Run all checks on a trace file or a data set.
 
@@ -85,6 +86,7 @@ def audit(
         sidecar: the sidecar's values, in place of `<path>.meta.json`.
         contributors: the contributor of each row, in place of `users`.
         memory: bytes that the audit of a data set may use.
+        on_step: receives the name of each check before it.
 
     Raises:
         InputError: the file cannot be read at all.
@@ -101,12 +103,16 @@ def audit(
         path, against=against, users=users, profile=profile, block_size=block_size, format=format, sidecar=sidecar,
         contributors=contributors, memory=memory,
     )  # fmt: skip
-    result = _result(evidence)
+    result = _result(evidence, on_step)
     return card.with_card(result, evidence, lambda: _as_declared(result, evidence))
 
 
-def _result(evidence: Evidence) -> Audit:
-    findings = [replace(check(evidence), name=name) for name, check in CHECKS.items()]
+def _result(evidence: Evidence, on_step: Callable[[str], None] | None = None) -> Audit:
+    findings = []
+    for name, check in CHECKS.items():
+        if on_step:
+            on_step(name)
+        findings.append(replace(check(evidence), name=name))
     return Audit(evidence.profile, evidence.declared, findings)
 
 

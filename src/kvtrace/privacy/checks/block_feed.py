@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ..._base.offsets import offsets_of
@@ -9,16 +11,53 @@ from ...trace.columns import Columns
 from .blocks import RequestBlocks
 from .id_numbers import IdNumbers
 
+KEPT = 1 << 25  # maximum block references of a file that are kept between passes: 128 MiB
 
-def number_ids(piece: Columns, numbers: IdNumbers) -> None:
-    """Number the ids of some rows, each row's prompt before its output."""
+
+class KeptNumbers:
+    """The numbers of the ids of a file (int32), so that later passes need not read it; none if there are too many.
+
+    Rows with blocks of outputs are not kept.
+    """
+
+    def __init__(self, max_references: int = KEPT) -> None:
+        self._max, self._references = max_references, 0
+        self._pieces: list[tuple[slice, np.ndarray, np.ndarray]] | None = []  # rows, their numbers and offsets
+
+    def add(self, rows: slice, piece: Columns, numbers: np.ndarray | None) -> None:
+        """Keep the numbers of the next rows; None for rows with outputs."""
+        self._references += 0 if numbers is None else len(numbers)
+        if numbers is None or self._references > self._max:
+            self._pieces = None
+        if self._pieces is not None and numbers is not None:
+            self._pieces.append((rows, numbers.astype(np.int32), piece.offsets.copy()))
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether the numbers of all rows are kept."""
+        return bool(self._pieces)
+
+    def pieces(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """The rows of the file, with the numbers of their blocks (int64) and offsets, piece by piece."""
+        for rows, numbers, offsets in self._pieces or ():
+            yield rows, numbers.astype(np.int64), offsets
+
+    def joined(self) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of all rows (int32), rows end to end, and their offsets."""
+        pieces = self._pieces or []
+        numbers = np.concatenate([np.empty(0, np.int32), *(numbers for _, numbers, _ in pieces)])
+        return numbers, offsets_of(np.concatenate([np.diff(offsets) for _, _, offsets in pieces]))
+
+
+def number_ids(piece: Columns, numbers: IdNumbers) -> np.ndarray | None:
+    """Number the ids of some rows, each row's prompt before its output; returns the numbers if there are no outputs."""
     if piece.output_ids is None or piece.output_offsets is None:
-        numbers.see(piece.hash_ids)
-        return
+        return numbers.see(piece.hash_ids)
     ids = np.empty(len(piece.hash_ids) + len(piece.output_ids), dtype=np.int64)
     ids[_places(piece.offsets, piece.output_offsets[:-1])] = piece.hash_ids
     ids[_places(piece.output_offsets, piece.offsets[1:])] = piece.output_ids
     numbers.see(ids)
+    return None
 
 
 def _places(offsets, shifts):
@@ -29,7 +68,14 @@ def _places(offsets, shifts):
 def blocks_of(piece: Columns, requests: np.ndarray, numbers: IdNumbers) -> RequestBlocks:
     """The blocks of the rows that are requests (row -> request, -1 = none)."""
     outputs = None if piece.output_ids is None else numbers.of(piece.output_ids)
-    whole = RequestBlocks(requests, numbers.of(piece.hash_ids), piece.offsets, outputs, piece.output_offsets)
+    return of_requests(
+        RequestBlocks(requests, numbers.of(piece.hash_ids), piece.offsets, outputs, piece.output_offsets)
+    )
+
+
+def of_requests(whole: RequestBlocks) -> RequestBlocks:
+    """The blocks of the rows that are requests (-1 = none)."""
+    requests = whole.requests
     return whole if (requests >= 0).all() else take_rows(whole, np.flatnonzero(requests >= 0))
 
 

@@ -26,7 +26,7 @@ from .. import profiles
 from ..contributors import Contributors
 from ..profiles import PROFILES, Profile
 from ..users import numbered
-from .block_feed import number_ids
+from .block_feed import KeptNumbers, number_ids
 from .blocks import AuditedRequests
 from .bound import AuditMemory
 from .evidence import Evidence
@@ -46,9 +46,10 @@ def collect_evidence(
     limit = AuditMemory.of(path, memory, profile=profile, users=users is not None, against=against)
     numbers = IdNumbers(max_ids=None if limit is None else limit.max_ids)
     opened = open_pieces(path, format=format)
-    for _, columns in opened.pieces():
-        number_ids(columns, numbers)
-    evidence = Evidence(opened, numbers)
+    kept = KeptNumbers() if limit is None else KeptNumbers(0)
+    for rows, columns in opened.pieces():
+        kept.add(rows, columns, number_ids(columns, numbers))
+    evidence = Evidence(opened, numbers, kept)
     if limit:
         limit.require(numbers)
     if not len(evidence.columns):

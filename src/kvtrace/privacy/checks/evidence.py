@@ -20,9 +20,10 @@ from ...trace.columns import Columns
 from ...trace.trace import Trace
 from ..contributors import Contributors
 from ..profiles import PROFILES, Profile
-from .block_feed import blocks_of, join_in_order, take_rows
+from .block_feed import KeptNumbers, blocks_of, join_in_order, of_requests, take_rows
 from .block_sums import BlockSums
 from .blocks import AuditedRequests, RequestBlocks
+from .contributor_counts import count_up_to
 from .id_numbers import IdNumbers
 
 SIDECARS = ("the sidecar", "metadata kvtrace")
@@ -35,6 +36,7 @@ class Evidence:
 
     source: OpenTrace
     numbers: IdNumbers  # of the file's ids
+    kept: KeptNumbers = field(default_factory=KeptNumbers)  # the numbers, if memory holds them
     texts: list[MetadataText] = field(default_factory=list)  # sidecars and the file's other metadata
     card: str | None = None
     sidecar: Sidecar | None = None  # from the first text that describes this file
@@ -99,10 +101,29 @@ class Evidence:
         request_of_row = np.full(len(self.columns), -1, dtype=np.int32)  # row of the file -> request
         request_of_row[requests.rows] = np.arange(len(requests))
 
+        if self.kept.are_complete:
+            for rows, numbers, offsets in self.kept.pieces():
+                take(of_requests(RequestBlocks(request_of_row[rows], numbers, offsets)))
+            return
         for rows, columns in self.source.pieces():
             if rows.stop > len(request_of_row):
                 raise InputError("the file grew during the audit. Audit it again when it is complete.")
             take(blocks_of(columns, request_of_row[rows], self.numbers))
+
+    def contributors_up_to(self, limit: int, contributor: np.ndarray) -> np.ndarray:
+        """The different contributors of each block, at most `limit`; `contributor` has one for each request.
+
+        The compiled count needs all numbers in memory; otherwise `count_up_to` takes them piece by piece.
+        """
+        requests = self.requests
+        assert requests is not None
+        if not self.kept.are_complete or not requests.in_order or len(requests) < len(self.columns):
+            return count_up_to(limit, self.feed, contributor, self.sums.uses.anywhere)
+        from ..._native import sharing
+
+        numbers, offsets = self.kept.joined()
+        count = sharing.count_contributors(numbers, offsets, contributor, self.numbers.distinct)
+        return np.minimum(count, limit)
 
     def feed_in_time(self, take: Callable[[RequestBlocks], None]) -> None:
         """As `feed`, in time order. If the file has another order, it is read again for each REFERENCES blocks."""

@@ -16,7 +16,6 @@ from ..contributors import WARNINGS, WORDS, Contributors, contributors
 from ..unprotected import counted_kind_of
 from .blocks import RequestBlocks
 from .bound import USUAL_K
-from .contributor_counts import count_up_to
 from .evidence import Evidence
 from .finding import Finding, failed, not_checked, passed, warned
 
@@ -30,7 +29,7 @@ def check(evidence: Evidence) -> Finding:
         return not_checked("no row is a valid request")
     profile_k, (who, certain) = evidence.profile.k, counted(evidence)
     k = profile_k if profile_k > 1 else USUAL_K
-    count = count_up_to(k, evidence.feed, who.contributor, evidence.sums.uses.anywhere)
+    count = evidence.contributors_up_to(k, who.contributor)
     is_exposed = exposed(evidence, ((count > 1) & (count < k)) | _split_members(evidence, who, k, count))
     figure = {
         "k": k, "counted": who.kind, "certain": certain, "exposed_requests": int(is_exposed.sum()),
@@ -69,7 +68,7 @@ def _split_members(evidence: Evidence, who: Contributors, k: int, count: np.ndar
     """Blocks of one contributor that its members should not share: of 2 to k - 1, or of any unknown ones."""
     if who.member is None:
         return np.zeros(len(count), dtype=bool)
-    members = count_up_to(k, evidence.feed, who.member, evidence.sums.uses.anywhere)
+    members = evidence.contributors_up_to(k, who.member)
     is_unknown = np.zeros(len(count), dtype=bool)
 
     def take(blocks: RequestBlocks):
