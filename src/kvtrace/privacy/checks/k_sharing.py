@@ -18,9 +18,8 @@ from .blocks import RequestBlocks
 from .bound import USUAL_K
 from .contributor_counts import count_up_to
 from .evidence import Evidence
-from .finding import Finding, failed, not_checked, passed, warned
+from .finding import PEOPLE, Finding, failed, not_checked, passed, warned
 
-PEOPLE = ("accounts", "users", "client_users")
 STRONGER = "Name the field of the account (--map account=PATH, --tenant-field PATH; --users FILE), or accept it."
 
 
