@@ -72,7 +72,7 @@ def test_a_client_that_would_add_up_turns_gets_none_and_the_command_says_so(fold
 
 def test_other_columns_that_a_format_does_not_have_are_said_to_be_lost(folder, capsys):
     day = kvtrace.read("day.jsonl")
-    day.extra["type"] = np.array(["text"] * 6, dtype=object)
+    day.extra["type"] = np.array(["text", "image"] * 3, dtype=object)
     day.extra["mine"] = np.arange(6)
     kvtrace.write(day, "rich.dataset")
     for source in ("rich.dataset", "rich.jsonl"):
@@ -90,6 +90,14 @@ def test_other_columns_that_a_format_does_not_have_are_said_to_be_lost(folder, c
     assert [line for line in summary(capsys, "lost") if "extra" in line] == [
         "1 extra column was left out: the format bailian does not have it. Add --extra to keep extra columns."
     ]
+
+
+def test_a_type_that_is_text_in_each_row_is_no_loss():
+    trace = kvtrace.toy("0 1", "0 2", block_size=16)
+    trace.extra["type"] = np.array(["text", "text"], dtype=object)
+    assert left_out(trace, "mooncake") == []
+    trace.extra["type"][1] = "image"
+    assert left_out(trace, "mooncake") == ["1 extra column was left out: the format mooncake does not have it."]
 
 
 def branching():

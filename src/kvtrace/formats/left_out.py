@@ -59,7 +59,7 @@ class LeftOut:
 
     def add(self, columns: Columns) -> None:
         """Count the next rows."""
-        self.names.update(dict.fromkeys(columns.extra))
+        self.names.update(dict.fromkeys(name for name in columns.extra if not _is_default(name, columns.extra[name])))
         if self._format == "mooncake" and columns.parent is not None:
             before = self._before(columns)
             self._parents += int(((columns.parent >= 0) & (columns.parent != before)).sum())
@@ -90,6 +90,11 @@ class LeftOut:
         lost, rest = len(set(self.names) - set(kept)), f"left out: the format {self._format} does not have"
         losses.add(lost, f"extra column was {rest} it.{remedy}", f"extra columns were {rest} them.{remedy}")
         return losses.sentences
+
+
+def _is_default(name: str, values: np.ndarray) -> bool:
+    """Whether a column is what a reader assumes without it: each request is of the type `text`."""
+    return name == "type" and bool((values == "text").all())
 
 
 def split_sessions(columns: Columns) -> int:
