@@ -326,19 +326,14 @@ def test_other_keys_are_kept_or_ignored(folder):
     assert kept.session.tolist() == ignored.session.tolist() == [0, -1]
 
 
-def test_sessions_and_extra_columns_are_written_when_asked_for(folder):
-    trace = kvtrace.read(put(rows((0, 4, [0])).replace("}", ', "session_id": "s", "turn": 2}')), block_size=4)
+def test_extra_columns_are_written_when_asked_for_and_sessions_always(folder):
+    text = rows((0, 4, [0])).replace("}", ', "mine": 7, "session_id": "s", "turn": 2}')
+    trace, four = kvtrace.read(put(text), block_size=4), ["timestamp", "input_length", "output_length", "hash_ids"]
     kvtrace.write(trace, "plain.jsonl")
     kvtrace.write(trace, "rich.jsonl", extra=True)
-    assert list(json.loads(Path("plain.jsonl").read_text())) == [
-        "timestamp",
-        "input_length",
-        "output_length",
-        "hash_ids",
-    ]
-    assert json.loads(Path("rich.jsonl").read_text()) | {"session_id": 0, "turn": 2} == json.loads(
-        Path("rich.jsonl").read_text()
-    )
+    plain, rich = (json.loads(Path(name).read_text()) for name in ("plain.jsonl", "rich.jsonl"))
+    assert list(plain) == [*four, "turn", "session_id"] and plain["session_id"] == 0 and plain["turn"] == 2
+    assert list(rich) == [*four, "turn", "mine", "session_id"] and rich["mine"] == 7
 
 
 def test_hashes_of_64_bits_become_small_ids(folder):

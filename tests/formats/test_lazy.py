@@ -138,7 +138,7 @@ def test_every_engine_does_the_same(tmp_path_factory, trace, references, engine)
 def test_every_conversion_is_the_same(tmp_path_factory, trace, limit, ratio, format):
     folder = tmp_path_factory.mktemp("converted")
     stream, names = streamed(tmp_path_factory, trace), [str(folder / name) for name in ("a.out", "b.out")]
-    _, count = convert_dataset(stream.dataset, names[0], limit, ratio, format=format, extra=True)
+    _, count, _ = convert_dataset(stream.dataset, names[0], limit, ratio, format=format, extra=True)
     expected = speed_up(first_requests(trace, limit), ratio)
     writing.write(expected, names[1], format=format, extra=True)
     assert count == len(expected)

@@ -30,7 +30,7 @@ from .output import console, print_lines
 @click.option("--fold", default=1, metavar="FACTOR", help="Merge FACTOR blocks into one.")
 @click.option("--speedup-ratio", default=1.0, metavar="RATIO", help="Divide times by RATIO.")
 @FIRST_ID
-@click.option("--extra", is_flag=True, help="Also write sessions and extra columns that are not part of the format.")
+@click.option("--extra", is_flag=True, help="Also write extra columns that are not part of the format.")
 @MEMORY
 @QUIET_ERRORS
 def convert_command(trace, output, start, stop, sample_sessions, sample, fold, speedup_ratio, memory, quiet, **options):

@@ -7,7 +7,6 @@ name states another content than it will hold.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -66,7 +65,7 @@ Choose another name for -o.
     from .._base.output_names import Content, require_name
 
     options: dict[Any, str] = {parameter.name: option_of(parameter) for parameter in command.params}
-    require_distinct(_inputs(options, values), _outputs(options, values))
+    require_distinct(_inputs(options, values), _outputs(command.name, options, values))
     for name, content in OUTPUTS.items():
         if content and values.get(name):
             require_name(values[name], Content[content[0]], content[1], option=options[name])
@@ -88,16 +87,16 @@ def _inputs(options: dict[Any, str], values: dict[str, Any]) -> Iterator[Any]:
     from .._base.distinct_files import NamedFile
 
     for name in INPUTS:
-        for path in _paths(values.get(name)):
+        for path in _paths(values.get(name), of_logs=name == "inputs"):
             is_trace = name in TRACES
             yield NamedFile(options[name], path, is_whole=is_trace and _is_dataset(path))
             if is_trace and path != "-":
-                for part, beside in _beside(path, is_result=False).items():
+                for part, beside in _beside(path).items():
                     if beside != values.get("card_file"):  # the card of a trace is written beside it
                         yield NamedFile(options[name], beside, part)
 
 
-def _outputs(options: dict[Any, str], values: dict[str, Any]) -> Iterator[Any]:
+def _outputs(command: str | None, options: dict[Any, str], values: dict[str, Any]) -> Iterator[Any]:
     from .._base.distinct_files import NamedFile
 
     for name in OUTPUTS:
@@ -105,17 +104,17 @@ def _outputs(options: dict[Any, str], values: dict[str, Any]) -> Iterator[Any]:
             is_result = name in RESULTS
             yield NamedFile(options[name], path, is_whole=name == "work_dir" or (is_result and _is_dataset(path)))
             if is_result and path != "-":
-                for part, beside in _beside(path, is_result=True).items():
+                for part, beside in (_beside(path) | _checkpoint(command, path)).items():
                     yield NamedFile(options[name], beside, part)
 
 
-def _paths(value: Any) -> list[str]:
+def _paths(value: Any, *, of_logs: bool = False) -> list[str]:
     """The paths in the value of a parameter; for logs, those of their folders and globs."""
     if not value:
         return []
     if isinstance(value, str):
         return [value]
-    if any(os.path.isdir(path) or not os.path.exists(path) for path in value):
+    if of_logs:
         from .._base.errors import KvtraceError
         from ..ingest.logs import sources
 
@@ -131,14 +130,21 @@ def _is_dataset(path: str) -> bool:
     return dataset.is_dataset(path) or dataset.has_dataset_name(path)
 
 
-def _beside(path: str, *, is_result: bool) -> dict[str, str]:
-    """The files beside a trace or a result; a data set has its own inside."""
-    from ..cache.sweeps import checkpoint as cells
+def _beside(path: str) -> dict[str, str]:
+    """The files beside a trace; a data set has its own inside."""
     from ..formats import sidecar, writing
-    from ..ingest import checkpoint
 
-    files = {} if _is_dataset(path) else {"sidecar": sidecar.sidecar_path(path), "data card": writing.card_path(path)}
-    if is_result:
-        files["checkpoint"] = checkpoint.path_beside(path)
-        files |= {} if _is_dataset(path) else {"list of cells": cells.path_beside(path)}
-    return files
+    return {} if _is_dataset(path) else {"sidecar": sidecar.sidecar_path(path), "data card": writing.card_path(path)}
+
+
+def _checkpoint(command: str | None, path: str) -> dict[str, str]:
+    """The file beside a result from which its command resumes."""
+    if command == "anonymize":
+        from ..ingest import checkpoint
+
+        return {"checkpoint": checkpoint.path_beside(path)}
+    if command == "sweep":
+        from ..cache.sweeps import checkpoint as cells
+
+        return {"list of cells": cells.path_beside(path)}
+    return {}

@@ -16,8 +16,8 @@ from .jsonl_read import OnError, Rows
 from .jsonl_write import Field, lists, require_writable, scalars, seconds, whole, write_rows
 from .read_result import ReadResult
 
-KEYS = ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type", "turn", "hash_ids",
-        "output_hash_ids")  # fmt: skip
+KEYS: tuple[str, ...] = ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type", "turn",
+        "hash_ids", "output_hash_ids")  # fmt: skip
 MARKS = ("chat_id", "parent_chat_id")  # keys that identify the format; always read
 
 

@@ -15,6 +15,7 @@ from . import dataset as datasets
 from . import format_table, memory_needs, reading, targets, writing
 from .bailian import changed_times
 from .dataset_conversion import convert_dataset, streams
+from .left_out import EXTRA, left_out
 from .opening import dataset_at, require_memory
 from .sidecar import sidecar_path
 from .targets.losses import Losses
@@ -56,7 +57,7 @@ def convert_file(
         to: A format or a client of docs/formats/formats.md. Default: by the name of the output, else mooncake.
         block_size: Tokens per block. Default: from the sidecar, else inferred.
         first_id: The first block id in the output.
-        extra: Also write sessions and extra columns that are not part of the format.
+        extra: Also write extra columns that are not part of the format.
         memory: Bytes that a data set may need.
         on_need: Receives the memory that a data set needs, before its first row is read.
         seed, steps: As in `convert`.
@@ -102,8 +103,10 @@ def _converted(
     if dataset is not None and client is None and streams(target, **steps):
         require_memory(memory_needs.converting(dataset), memory, on_need)
         options = {name: steps[name] for name in ("limit", "ratio") if name in steps}
-        files, requests = convert_dataset(dataset, output, **options, format=target, first_id=first_id, extra=extra)
-        return Converted(requests, len(dataset), dataset.block_size, "", files, _lost(dataset), [])
+        files, requests, losses = convert_dataset(
+            dataset, output, **options, format=target, first_id=first_id, extra=extra
+        )
+        return Converted(requests, len(dataset), dataset.block_size, "", files, _lost(dataset) + losses, [])
     if dataset is not None:
         require_memory(memory_needs.whole(dataset, "this conversion"), memory, on_need)
     whole = reading.read(path, block_size=block_size)
@@ -111,7 +114,8 @@ def _converted(
     meta = meta_of(part, whole, ratio=steps.get("ratio", 1.0))
     if client is None:
         files = writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta)
-        done = targets.Written(files, _changed_times(part) if target == "bailian" else [], [])
+        losses = left_out(part, str(target), extra=extra, remedy=EXTRA)
+        done = targets.Written(files, losses + (_changed_times(part) if target == "bailian" else []), [])
     else:
         done = targets.write(part, output, client, first_id=first_id, meta=meta)
     losses = _lost(whole) + done.losses

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from .._base.errors import InputError
 from ..trace.columns import Columns, replace_columns, rows_of
 from ..trace.conversion import checked_ratio, convert, meta_of
 from .dataset import Dataset
 from .lazy import LazyTrace
+from .left_out import EXTRA, left_out
 from .writing import write_chunks
 
 STREAMED = ("mooncake", "dataset")  # formats that can be written row by row
@@ -29,8 +30,8 @@ def streams(format: Any, **steps) -> bool:
 
 def convert_dataset(
     dataset: Dataset, path, limit: int | None = None, ratio: float = 1.0, *, format: str, first_id: int = 0, extra=False
-) -> tuple[list[str], int]:
-    """Write a data set as another one or as JSON Lines, like `convert` and `write`; returns (files, requests).
+) -> tuple[list[str], int, list[str]]:
+    """Write a data set as another one or as JSON Lines, like `convert` and `write`; returns (files, requests, losses).
 
     The data set is read twice: first to verify it, then to write it.
     """
@@ -39,13 +40,15 @@ def convert_dataset(
     if not count:
         raise InputError(f"{dataset.path}: the data set has no requests.")
     meta = meta_of(whole, whole, ratio=checked_ratio(ratio), requests=count)
+    names = [name.removeprefix("extra.") for name in dataset.names() if name.startswith("extra.")]
+    losses = left_out(cast(Columns, whole), format, names=names, extra=extra, remedy=EXTRA)
     del whole
     columns = _row_by_row(dataset, count, ratio)
-    names = write_chunks(
+    files = write_chunks(
         columns, path, block_size=dataset.block_size, tail=dataset.tail, format=format, first_id=first_id, extra=extra,
         meta=meta,
     )  # fmt: skip
-    return names, count
+    return files, count, losses
 
 
 def _row_by_row(dataset, limit, ratio) -> Iterator[Columns]:

@@ -1,7 +1,7 @@
 """Mooncake's JSON Lines: `timestamp` in ms, `input_length`, `output_length`, `hash_ids`.
 
-The format of the FAST'25 paper's traces, https://github.com/kvcache-ai/Mooncake. kvtrace also reads, and optionally
-writes, `output_hash_ids`, `session_id` and extra columns.
+The format of the FAST'25 paper's traces, https://github.com/kvcache-ai/Mooncake. kvtrace also reads and writes
+`output_hash_ids`, `session_id` and `turn`, and, if asked for, other extra columns.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ def result_of(rows: Rows, path: str, on_error=None) -> ReadResult:
 
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
-    """Write the four keys, output blocks if there are any, and with `extra` sessions and extra columns."""
+    """Write the four keys, output blocks, turns and sessions if there are any, and with `extra` the extra columns."""
     require_writable(columns, first_id)
-    write_rows(stream, columns, fields_of(columns), first_id=first_id, extra=extra_of(columns) if extra else None)
+    more = extra_of(columns) if extra else links_of(columns)
+    write_rows(stream, columns, fields_of(columns), first_id=first_id, extra=more)
 
 
 def fields_of(columns: Columns) -> dict[str, Field]:
@@ -52,8 +53,18 @@ def fields_of(columns: Columns) -> dict[str, Field]:
 def extra_of(columns: Columns) -> dict[str, Any]:
     """The extra columns, those of Qwen-Bailian's format first, and the sessions, in order."""
     more = {name: columns.extra[name] for name in (*FIRST, *columns.extra) if name in columns.extra}
-    if columns.session is not None:
-        if "session_id" in more:
-            raise UsageError("the extra column 'session_id' conflicts with the trace's sessions. Rename it.")
-        more["session_id"] = scalars.without(columns.session, -1)
-    return more
+    if columns.session is not None and "session_id" in more:
+        raise UsageError("the extra column 'session_id' conflicts with the trace's sessions. Rename it.")
+    return more | _sessions(columns)
+
+
+def links_of(columns: Columns) -> dict[str, Any]:
+    """The columns that make conversations of requests, in the order of `extra_of`: turns and sessions."""
+    turns = {"turn": columns.extra["turn"]} if "turn" in columns.extra else {}
+    return turns | _sessions(columns)
+
+
+def _sessions(columns: Columns) -> dict[str, Any]:
+    if columns.session is None:
+        return {}
+    return {"session_id": scalars.without(columns.session, -1) if (columns.session < 0).any() else columns.session}

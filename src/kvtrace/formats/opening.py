@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .._base.errors import UsageError
 from .._base.memory import Need, keep_little
+from .._base.shell import pasted
 from ..trace.trace import Trace
 from . import dataset as datasets
 from . import memory_needs, reading
@@ -73,7 +74,8 @@ def dataset_at(path: str | Path, *, block_size: int | None = None, memory: int |
     if not datasets.is_dataset(path):
         if memory is not None:
             raise UsageError(
-                f"--memory needs a data set, but {path} is a single file. Try `kvtrace convert {path} -o FOLDER/`."
+                f"--memory needs a data set, but {path} is a single file. "
+                f"Try `kvtrace convert {pasted(path)} -o FOLDER/`."
             )
         return None
     keep_little()

@@ -48,7 +48,7 @@ def write(
         format: one of NAMES. By default from the name: .parquet; .dataset or a final slash for a data set; else
             mooncake.
         first_id: added to each block id.
-        extra: also write sessions and extra columns that are not part of the format.
+        extra: also write extra columns that are not part of the format.
         meta: more values for the sidecar.
         block_size: tokens per block, for plain columns.
         tail: kept, unique or dropped, for plain columns.

@@ -58,6 +58,11 @@ class Account:
                 "as one, and blocks that they share with too few others are split."
             )
 
+    def note_dropped_links(self, linked: bool) -> None:
+        """Add a note if the profile drops the links of requests that had some."""
+        if linked and self.profile.drop_sessions:
+            self.notes.append("sessions and turns were left out, so no row names its conversation.")
+
     def drop_costs(self) -> None:
         """Leave out steps and notes, for a log of lengths: its requests share no blocks, so hits mean nothing."""
         self.steps, self.notes = [], []

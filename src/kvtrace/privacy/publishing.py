@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 from .._base.distinct_files import NamedFile, require_distinct
 from .._base.errors import AuditError, UsageError
 from ..formats import writing
+from ..formats.left_out import LeftOut
+from ..formats.left_out import left_out as left_out_of
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
 from ..trace.meta import merge
@@ -31,6 +33,7 @@ class Published:
     files: list[str]
     audit: Audit
     figures: Mapping[str, Any]
+    losses: Sequence[str] = ()  # columns that the format does not have, in sentences
     left_out: int = 0  # names and values of the trace's `meta` that a published sidecar cannot have
 
 
@@ -56,7 +59,7 @@ def publish(
         path: The output file; `-` is stdout.
         format: As in `write`.
         first_id: Added to each block id.
-        extra: Also write sessions and extra columns that are not part of the format.
+        extra: Also write extra columns that are not part of the format.
         contributors: Those that k-sharing counted; the default is the account of the trace's release, if it has one.
         against: An earlier release of the same log, which this one must not link to.
         memory: Limit of the audit of a data set, in bytes.
@@ -114,8 +117,10 @@ def publish_columns(
     """As `publish`, for columns and the values of their sidecar; the other options are those of `writing.write`."""
     stated, left_out = public(meta), count_private(meta)
     inspect, audits = _inspector(path, contributors, against, on_step=on_step)
+    format = writing.check_output(path, options.get("format"))
     files = writing.write(columns, path, meta=stated, inspect=inspect, **options)
-    return Published(files, audits[0], meta.get("figures", {}), left_out)
+    losses = left_out_of(columns, format, extra=options.get("extra", False))
+    return Published(files, audits[0], meta.get("figures", {}), losses, left_out)
 
 
 def publish_chunks(
@@ -152,8 +157,9 @@ def publish_chunks(
         return publish_columns(_joined(chunks), path, **common, **write_options)
     write_options["meta"], left_out = public(meta), count_private(meta)
     inspect, audits = _inspector(path, contributors, against, memory, on_step)
-    files = writing.write_chunks(chunks, path, inspect=inspect, **write_options)
-    return Published(files, audits[0], meta.get("figures", {}), left_out)
+    left_out_columns = LeftOut(format, extra=options.get("extra", False))
+    files = writing.write_chunks(left_out_columns.watch(chunks), path, inspect=inspect, **write_options)
+    return Published(files, audits[0], meta.get("figures", {}), left_out_columns.sentences(), left_out)
 
 
 def _inspector(path, contributors, against, memory=None, on_step=None) -> tuple[Callable[..., str], list[Audit]]:

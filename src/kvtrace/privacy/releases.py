@@ -122,8 +122,10 @@ def _coarsen(draft: TraceDraft, done: Account) -> None:
     if draft.blocks.has_outputs and (profile.round_input, profile.round_output) != ("exact", "exact"):
         done.notes.append("blocks of outputs were left out: they would reveal the exact lengths.")
         draft.blocks.drop_outputs()
+    linked = draft.rows.session is not None and bool((draft.rows.session >= 0).any())
     draft.rows, left = coarsened(draft.rows, profile, draft.block_size, draft.tail)
     done.notes += left_out(left)
+    done.note_dropped_links(linked)
 
 
 def left_out(columns: Sequence[str]) -> list[str]:

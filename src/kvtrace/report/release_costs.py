@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._base.shell import pasted
 from .._base.tables import TextTable
 from ..privacy.account import Account
 from ..privacy.contributors import WORDS
 from ..privacy.publishing import Published
+
+COUNTED = "k_sharing: this run counted the contributors and passes; an audit of the file alone cannot, and warns."
 
 
 def costs(account: Account) -> TextTable:
@@ -41,13 +44,16 @@ def closing(account: Account, figures: dict[str, Any], block_size: int, written:
 
 def audited(written: Published) -> list[str]:
     """Lines on what the sidecar left out, on the audit, and on the written files."""
-    levels = [finding.level for finding in written.audit.findings]
+    alone = written.audit.of_file_alone()
+    levels = [finding.level for finding in alone.findings]
     counts = ", ".join(f"{levels.count(level)} {level}" for level in ("PASS", "WARN", "FAIL"))
-    hint = f" (kvtrace audit {written.files[0]} prints each check)" if written.files[0] != "stdout" else ""
+    hint = f" (kvtrace audit {pasted(written.files[0])} prints each check)" if written.files[0] != "stdout" else ""
     reason = "they are not in its closed schema."
     left_out = f"note        {written.left_out} names or values were left out of the sidecar: {reason}"
     return [
+        *(f"note        {sentence}" for sentence in written.losses),
         *([left_out] if written.left_out else []),
         f"audit       {counts}{hint}",
+        *([f"note        {COUNTED}"] if alone != written.audit else []),
         f"wrote       {' and '.join(written.files)}",
     ]

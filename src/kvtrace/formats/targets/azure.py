@@ -3,6 +3,8 @@
 Dates start at EPOCH, an arbitrary day: a trace has no recording date.
 """
 
+import json
+import re
 from datetime import datetime, timedelta
 
 from ..._base.errors import InputError
@@ -21,8 +23,17 @@ def write(stream, trace, *, first_id=0, name="") -> None:
 
 def usage(_trace, path) -> list[str]:
     """The settings of inference-perf for the file."""
-    trace = f"trace: {{file: {path}, format: AzurePublicDataset}}"
+    trace = f"trace: {{file: {_yaml(path)}, format: AzurePublicDataset}}"
     return [f"load: {{type: trace_replay, {trace}}}", f"data: {{type: random, {trace}}}"]
+
+
+def _yaml(path) -> str:
+    """A path as a value in YAML's flow style.
+
+    >>> print(_yaml("my logs/day 1.csv"), _yaml("a, b.csv"))
+    my logs/day 1.csv "a, b.csv"
+    """
+    return str(path) if re.fullmatch(r"[A-Za-z0-9_./][\w./ -]*", str(path), re.ASCII) else json.dumps(str(path))
 
 
 def _date(time_ms: float) -> str:

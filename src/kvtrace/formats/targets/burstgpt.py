@@ -3,6 +3,7 @@
 `Model` is always GPT-4, the only value that vLLM's reader accepts; `Elapsed time` is 0, because a trace has none.
 """
 
+from ..._base.shell import pasted
 from . import lengths
 from .lengths import SIDECAR, check_name, number, rows_of, write_table
 
@@ -27,8 +28,8 @@ def write(stream, trace, *, first_id=0, name="") -> None:
 def usage(trace, path) -> list[str]:
     """How to replay the file with two clients."""
     return [
-        f"aiperf profile --input-file {path} --custom-dataset-type burst-gpt-trace --fixed-schedule",
-        f"vllm bench serve --dataset-name burstgpt --dataset-path {path} --num-prompts {len(trace)}",
+        f"aiperf profile --input-file {pasted(path)} --custom-dataset-type burst-gpt-trace --fixed-schedule",
+        f"vllm bench serve --dataset-name burstgpt --dataset-path {pasted(path)} --num-prompts {len(trace)}",
     ]
 
 

@@ -3,6 +3,8 @@
 It reads plain files only, and treats the rows of a session as cumulative.
 """
 
+import json
+
 from .portable import SIDECAR, adapt, check_name, write
 
 __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
@@ -11,4 +13,4 @@ __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
 def usage(trace, path) -> list[str]:
     """How to replay the file in Python."""
     size = f"trace_block_size={trace.block_size}"
-    return [f'dynamo._core.run_mocker_trace_replay(["{path}"], trace_format="mooncake", {size})']
+    return [f'dynamo._core.run_mocker_trace_replay({json.dumps([str(path)])}, trace_format="mooncake", {size})']

@@ -6,6 +6,7 @@ It recognises JSON Lines by the file's name.
 from ..._base.errors import UsageError
 from ..._base.files import is_std
 from ..._base.output_names import Content, require_name
+from ..._base.shell import pasted
 from ..jsonl_write import lists, seconds, whole, write_rows
 from .portable import adapt, require_small_ids
 
@@ -35,5 +36,5 @@ def write(stream, trace, *, first_id=0, name="") -> None:
 
 def usage(trace, path) -> list[str]:
     """How to replay the file."""
-    data = f"kind=mooncake,source.kind=json_file,source.path={path},hash_id_block_size={trace.block_size}"
+    data = f"kind=mooncake,source.kind=json_file,source.path={pasted(path)},hash_id_block_size={trace.block_size}"
     return [f"guidellm run --profile kind=replay --data {data}"]

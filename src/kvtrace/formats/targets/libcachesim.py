@@ -10,6 +10,7 @@ import numpy as np
 
 from ..._base.files import SUFFIXES
 from ..._base.output_names import Content, require_name
+from ..._base.shell import pasted
 from ...trace.columns import replace_columns
 from ...trace.trace import Trace
 from .lengths import write_table
@@ -77,5 +78,5 @@ def usage(trace, path) -> list[str]:
     """How to simulate with the file."""
     if is_csv(str(path)):
         columns = "time-col=1,obj-id-col=2,obj-size-col=3,has-header=true,delimiter=,"
-        return [f'cachesim {path} csv lru CAPACITY -t "{columns}"']
-    return [f"cachesim {path} oracleGeneral lru CAPACITY"]
+        return [f'cachesim {pasted(path)} csv lru CAPACITY -t "{columns}"']
+    return [f"cachesim {pasted(path)} oracleGeneral lru CAPACITY"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import orjson
 
+from ..._base.shell import pasted
 from ...trace.columns import replace_columns
 from ...trace.trace import Trace
 from .losses import Losses
@@ -58,6 +59,6 @@ def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
 def usage(trace, path) -> list[str]:
     """How to simulate with the file."""
     return [
-        f"lmcache tool cache-simulator sweep -i {path} --kv-bytes-per-chunk BYTES",
+        f"lmcache tool cache-simulator sweep -i {pasted(path)} --kv-bytes-per-chunk BYTES",
         f"(BYTES: the KV cache of {trace.block_size:,} tokens of your model)",
     ]

@@ -4,6 +4,7 @@ It turns each id into its number and 128 words for any block size, and ignores `
 the trace's prefixes but have other lengths. Only prompts made as text would have the right lengths.
 """
 
+from ..._base.shell import pasted
 from . import portable
 from .portable import SIDECAR, check_name, write
 
@@ -19,6 +20,6 @@ def adapt(trace):
 def usage(trace, path) -> list[str]:
     """How to replay the file, one round for each request."""
     return [
-        f"python -m sglang.bench_serving --backend sglang --dataset-name mooncake --dataset-path {path} "
+        f"python -m sglang.bench_serving --backend sglang --dataset-name mooncake --dataset-path {pasted(path)} "
         f"--num-prompts {len(trace)} --mooncake-slowdown-factor 1 --mooncake-num-rounds 1"
     ]

@@ -1,5 +1,6 @@
 """Vidur's request traces, https://github.com/microsoft/vidur: arrival in seconds, tokens to prefill and decode."""
 
+from ..._base.shell import pasted
 from .lengths import SIDECAR, adapt, check_name, number, rows_of, write_table
 
 __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
@@ -17,6 +18,6 @@ def usage(_trace, path) -> list[str]:
     command = "python -m vidur.main --request_generator_config_type"
     return [
         f"{command} synthetic --length_generator_config_type trace "
-        f"--trace_request_length_generator_config_trace_file {path}",
-        f"{command} trace_replay --trace_request_generator_config_trace_file {path}",
+        f"--trace_request_length_generator_config_trace_file {pasted(path)}",
+        f"{command} trace_replay --trace_request_generator_config_trace_file {pasted(path)}",
     ]

@@ -4,6 +4,7 @@ Its default chunk size is 16 and its default unit is the second, so both must be
 seeds prompts with Python's hash(); PYTHONHASHSEED makes runs repeatable.
 """
 
+from ..._base.shell import pasted
 from .portable import SIDECAR, adapt, check_name, write
 
 __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
@@ -12,7 +13,7 @@ __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
 def usage(trace, path) -> list[str]:
     """How to replay the file; `--self-timed` preserves times, `--ignore-eos` output lengths."""
     return [
-        f"PYTHONHASHSEED=0 vllm bench serve --dataset-name timed_trace --dataset-path {path} "
+        f"PYTHONHASHSEED=0 vllm bench serve --dataset-name timed_trace --dataset-path {pasted(path)} "
         f"--timed-trace-chunk-hash-size {trace.block_size} --timed-trace-sec-multiplier 0.001 "
         f"--self-timed --num-prompts {len(trace)} --ignore-eos"
     ]

@@ -17,9 +17,8 @@ from ..unprotected import counted_kind_of
 from .blocks import RequestBlocks
 from .bound import USUAL_K
 from .evidence import Evidence
-from .finding import Finding, failed, not_checked, passed, warned
+from .finding import PEOPLE, Finding, failed, not_checked, passed, warned
 
-PEOPLE = ("accounts", "users", "client_users")
 STRONGER = "Name the field of the account (--map account=PATH, --tenant-field PATH; --users FILE), or accept it."
 
 

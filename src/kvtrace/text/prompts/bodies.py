@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..._base.shell import pasted
+
 
 @dataclass(frozen=True)
 class PromptRequest:
@@ -70,14 +72,14 @@ def usage(form: str, path: str, rows: int) -> list[str]:
     """
     if form == "vllm":
         return [
-            f"vllm bench serve --dataset-name custom --dataset-path {path} --custom-output-len -1 --num-prompts {rows} "
-            "--skip-chat-template --disable-shuffle --ignore-eos"
+            f"vllm bench serve --dataset-name custom --dataset-path {pasted(path)} --custom-output-len -1 "
+            f"--num-prompts {rows} --skip-chat-template --disable-shuffle --ignore-eos"
         ]
     if form == "aiperf":
-        return [f"aiperf profile --input-file {path} --custom-dataset-type mooncake-trace --fixed-schedule"]
+        return [f"aiperf profile --input-file {pasted(path)} --custom-dataset-type mooncake-trace --fixed-schedule"]
     if form == "sglang":
         return [
-            f"python -m sglang.bench_serving --backend sglang-oai-chat --dataset-name openai --dataset-path {path} "
-            f"--num-prompts {rows}"
+            f"python -m sglang.bench_serving --backend sglang-oai-chat --dataset-name openai "
+            f"--dataset-path {pasted(path)} --num-prompts {rows}"
         ]
     return []
