@@ -237,6 +237,7 @@ class LogReader:
     def _row(self, line: bytes) -> dict[str, Any] | None:
         if self.columns is not None:
             cells = tables.row(line, self.columns)
+            cells = unfolded(cells) if cells else cells
             return self.fields.overlay(cells) if cells and self.fields else cells
         bad_column = None
         try:
@@ -273,7 +274,8 @@ def _lacks_times(read):
 def _row_or_none(line, columns=None):
     try:
         if columns is not None:
-            return tables.row(line, columns)
+            cells = tables.row(line, columns)
+            return unfolded(cells) if cells else cells
         row = _opened(orjson.loads(line))
     except (orjson.JSONDecodeError, RowError):
         return None
