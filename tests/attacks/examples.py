@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvtrace._base.errors import RowError
 from kvtrace.ingest import logs
-from kvtrace.ingest.logs import sources, tables
+from kvtrace.ingest.logs import sources, tables, vllm
 
 LOGS = Path(__file__).resolve().parent.parent / "data/logs"
 MAPS = {
@@ -55,6 +55,9 @@ def rows(path: Path) -> Iterator[dict]:
     given = lines(path)
     columns = None if given[0][:1] == b"{" else tables.heading(given[0])
     for line in given:
-        row = tables.row(line, columns) if columns is not None else json.loads(line)
+        if path.suffix == ".log":
+            row = vllm.row_of_line(line)
+        else:
+            row = tables.row(line, columns) if columns is not None else json.loads(line)
         if isinstance(row, dict):
             yield row
