@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvtrace._base.errors import RowError
 from kvtrace.ingest import logs
-from kvtrace.ingest.logs import tables
+from kvtrace.ingest.logs import sources, tables, vllm
 
 LOGS = Path(__file__).resolve().parent.parent / "data/logs"
 MAPS = {
@@ -29,7 +29,8 @@ def files() -> list[Path]:
 
 def lines(path: Path) -> list[bytes]:
     """The lines of a log that are not blank."""
-    return [line.strip() for line in path.read_bytes().split(b"\n") if line.strip()]
+    pieces = sources.pieces(sources.find(path))
+    return [line.strip() for piece in pieces for line in piece.read().split(b"\n") if line.strip()]
 
 
 def reader_of(path: Path) -> str | None:
@@ -52,8 +53,11 @@ def by_reader() -> dict[str, list[Path]]:
 def rows(path: Path) -> Iterator[dict]:
     """The rows of a log as readers see them."""
     given = lines(path)
-    columns = None if given[0][:1] in b"{[" else tables.heading(given[0])
+    columns = None if given[0][:1] == b"{" else tables.heading(given[0])
     for line in given:
-        row = tables.row(line, columns) if columns is not None else json.loads(line)
+        if path.suffix == ".log":
+            row = vllm.row_of_line(line)
+        else:
+            row = tables.row(line, columns) if columns is not None else json.loads(line)
         if isinstance(row, dict):
             yield row

@@ -166,7 +166,7 @@ def test_a_row_without_optional_fields_leaves_them_empty():
         ({"output": {"content": 5}}, f"output.content: is a number; {NO_CONTENT}"),
         ({"output_length": -1}, "output_length: is negative."),
         ({"output_length": 2**31}, "output_length: is not below 2^31 tokens."),
-        ({"prompt_tokens": "7"}, "prompt_tokens: is a string; expected a whole number of tokens."),
+        ({"prompt_tokens": "seven"}, "prompt_tokens: is a string; expected a whole number of tokens."),
         ({"session_id": {}}, "session_id: is an object; expected a string or a whole number."),
         ({"tools": {}}, "tools: is an object; expected a list of tool definitions."),
         ({"type": 7}, "type: is a number; expected a string."),

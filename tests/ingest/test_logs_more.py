@@ -253,13 +253,25 @@ def test_chats_that_are_requests_are_no_bare_conversations():
     assert not reader.matches({"messages": said[:1]})
 
 
+def test_a_json_array_is_read_as_its_rows(tmp_path):
+    turns = [{"from": "human", "value": "Is tin a metal?"}, {"from": "gpt", "value": "Yes."}]
+    path = tmp_path / "sharegpt.json"
+    path.write_text(json.dumps([{"conversations": turns}] * 3, indent=2))
+    assert len(kvtrace.anonymize(path, arrivals="rate=1/s")) == 3
+
+
 @pytest.mark.parametrize(
-    "text", [b"[\n", b'[{"conversations": []},\n', b'[{"id": "a"}]', b'[ \n{"input": "a"},\n{"input": "b"}\n]']
+    ("text", "refusal"),
+    [
+        (b"[\n", r"To convert a JSON array, use jq -c '\.\[\]'\."),
+        (b'[{"conversations": []},\n', "ends inside its JSON. The file is incomplete."),
+        (b'[{"id": "a"}]', "the first rows match no known log format"),
+    ],
 )
-def test_a_json_array_gives_a_conversion_hint(text, tmp_path):
+def test_a_json_array_without_requests_is_refused(text, refusal, tmp_path):
     path = tmp_path / "sharegpt.json"
     path.write_bytes(text)
-    with pytest.raises(RowError, match=r"To convert a JSON array, use jq -c '\.\[\]'\."):
+    with pytest.raises(InputError, match=refusal):
         kvtrace.anonymize(path)
 
 

@@ -1,4 +1,4 @@
-"""Readers of the exports of observability tools: Langfuse, LangSmith, Helicone and Portkey."""
+"""Readers of the exports of observability tools (Langfuse, LangSmith, Helicone, Portkey) and of vLLM's own log."""
 
 import json
 from pathlib import Path
@@ -108,3 +108,52 @@ def test_the_documented_rows_are_read_as_the_page_says():
     assert names == ["langfuse", "langsmith", "helicone", "portkey"]
     for name, row in zip(names, rows, strict=True):
         assert records_of(READERS[name], row)[0].model == "rye-7b"
+
+
+# -- vLLM ------------------------------------------------------------------------------------------------------------
+
+RECEIVED = b"INFO 06-10 23:35:35 [logger.py:39] Received request a: prompt: 'Hi', params: SamplingParams(%s), "
+ENDLESS = b"ignore_eos=True, max_tokens=5"
+
+
+def test_the_requests_of_vllms_log_are_read_and_its_other_lines_left_out():
+    lines = sources.sample(sources.find(DATA / "vllm.log"))
+    reader, read, left_out = open_reader("auto", lines), [], 0
+    for line in lines:
+        try:
+            one = reader.read(line)
+            prompt = one.text or list(one.token_ids)
+            read.append((reader.time_ns(one) // 10**9, prompt, one.output_length, one.adapter))
+        except NotARequest:
+            left_out += 1
+    start = read[0][0]
+    assert [(time - start, *rest) for time, *rest in read] == [
+        (0, "<|user|>Is the baker's oven on?\n<|assistant|>", 16, None),
+        (6, [15, 27, 29, 4], 7, "rye"),
+        (1467, "<|user|>Rye?<|assistant|>", 9, None),
+    ]
+    assert (reader.name, left_out) == ("vllm", 6)
+
+
+def test_a_limit_of_vllm_is_the_output_length_only_if_it_is_reached_or_mapped():
+    line = RECEIVED % b"ignore_eos=False, max_tokens=5"
+    with pytest.raises(RowError, match=r"^output_length: is missing: .* --map output_length=max_tokens$"):
+        open_reader("auto", [line]).read(line)
+    assert open_reader("auto", [line], field_map={"output_length": "max_tokens"}).read(line).output_length == 5
+    assert open_reader("auto", [RECEIVED % ENDLESS]).read(RECEIVED % ENDLESS).output_length == 5
+
+
+def test_the_stamp_of_a_container_is_the_time():
+    line = b"2031-03-04T05:06:07.123456789Z " + RECEIVED % ENDLESS
+    reader = open_reader("auto", [line])
+    assert reader.time_ns(reader.read(line)) == START_NS + 7_123_456_789
+
+
+def test_a_preview_of_the_greatest_length_is_taken_as_cut():
+    text = b"x" * 4096
+    line = b"INFO 06-10 23:35:35 [x.py:1] Received request a: params: P(%s), lora_request: None, prompt: '%s'." % (
+        ENDLESS,
+        text,
+    )
+    with pytest.raises(RowError, match="was cut short by the logger"):
+        open_reader("auto", [line]).read(line)

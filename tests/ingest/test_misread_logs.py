@@ -5,10 +5,13 @@ instead of messages, an answer that is read as 0 tokens, or a session that is ov
 tells.
 """
 
+from pathlib import Path
+
 import orjson
 import pytest
 
 from kvtrace._base.errors import EmptyPrompt, RowError
+from kvtrace.cli import run
 from kvtrace.ingest.logs import open_reader
 
 ASK = [{"role": "user", "content": "Is tin a metal?"}]
@@ -261,6 +264,56 @@ def test_a_path_leads_into_json_text():
     line = line_of({"at": 0, "payload": text({"messages": ASK}), "output": "Yes."})
     reader = open_reader("auto", [line], field_map={"timestamp": "at", "input": "payload.messages"})
     assert reader.read(line).messages == ASK
+
+
+TRACE = '{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [0]}'
+SIDECAR = '{\n  "kvtrace": {\n    "version": "1",\n    "format_version": 1\n  },\n  "block_size": 4\n}\n'
+CARD = "# A trace\n\nA service.\n\n## Licence and citation\n"
+MODEL = '{"schema":1,"what":"kvtrace attach model","rows":3}'
+
+WRONG_FILES = {  # what is given -> (name, content, error of anonymize, error of analyze; None = it is what is expected)
+    "a raw log": (
+        "day.jsonl", text(row()), None,
+        "day.jsonl: is a raw log, not a trace. To make a trace of it: kvtrace anonymize day.jsonl -o TRACE",
+    ),
+    "a raw log in one array": (
+        "day.json", f"[\n {text(row())}\n]", None,
+        "day.json: is a raw log, not a trace. To make a trace of it: kvtrace anonymize day.json -o TRACE",
+    ),
+    "a raw log as CSV": (
+        "day.csv", "timestamp,prompt,completion\n0,Hello,Hi\n", None,
+        "day.csv: is a raw log, not a trace. To make a trace of it: kvtrace anonymize day.csv -o TRACE",
+    ),
+    "a trace": (
+        "t.jsonl", TRACE, "t.jsonl: is a trace, not a raw log. To release it: kvtrace release t.jsonl -o TRACE", None
+    ),
+    "a sidecar": (
+        "t.jsonl.meta.json", SIDECAR,
+        *["t.jsonl.meta.json: is the sidecar of a trace. Give the trace itself: t.jsonl."] * 2
+    ),
+    "a data card": (
+        "t.jsonl.card.md", CARD, *["t.jsonl.card.md: is the data card of a trace. Give the trace itself: t.jsonl."] * 2
+    ),
+    "a model": (
+        "m.json", MODEL,
+        *["m.json: is a model, not a trace. To draw a trace from it: kvtrace synthesize m.json -o TRACE"] * 2
+    ),
+    "a report": (
+        "r.html", "<!doctype html>\n<html>",
+        *["r.html: is an HTML page, such as kvtrace report writes. Give the trace that it shows."] * 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", WRONG_FILES)
+def test_another_kind_of_file_is_one_line_with_the_command_that_is_meant(given, tmp_path, monkeypatch, capfd):
+    name, content, as_log, as_trace = WRONG_FILES[given]
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(content)
+    for command, expected in ((["anonymize", name, "-o", "out.jsonl"], as_log), (["analyze", name], as_trace)):
+        if expected is not None:
+            assert run(command) == 3
+            assert capfd.readouterr().err == f"kvtrace: {expected}\n"
 
 
 def line_of(row):

@@ -9,6 +9,7 @@ from .._base.digests import SeenBytes
 from .._base.input_files import open_read
 from . import dataset as datasets
 from . import parquet
+from .file_kinds import require_trace
 from .format_table import require_format
 from .open_parquet import OpenDataset, OpenParquet, PackedParquet
 from .open_rows import OpenRows
@@ -41,6 +42,7 @@ def open_pieces(path: str | Path, *, format: str | None = None, threads: int | N
     require_format(format)
     if names_dataset(path, format):
         return OpenDataset(path)
+    require_trace(path)
     seen = SeenBytes()
     stream = open_read(path, seen=seen)
     try:

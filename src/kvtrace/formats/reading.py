@@ -17,6 +17,7 @@ from ..trace.trace import Trace
 from . import bailian, mooncake, parquet
 from . import dataset as datasets
 from .block_size import settle
+from .file_kinds import require_trace
 from .format_table import FORMATS, format_of, require_format
 from .jsonl_read import OnError, read_rows
 from .open_pieces import names_dataset
@@ -85,6 +86,7 @@ def read_columns(
     name = name_of(path)
     if names_dataset(path, format):
         return datasets.read(path, extra=extra)
+    require_trace(path)
     with open_read(path) as stream:
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
             result = parquet.read(stream, path, extra=extra)

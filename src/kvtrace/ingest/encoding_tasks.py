@@ -202,7 +202,7 @@ def partitions_of(files: list[LogSource], count: int) -> list[Partition]:
     """Split the log into at most `count` partitions of about equal size, in log order."""
     items: list[LogPiece | LogSource] = []
     for source in files:
-        items += sources.pieces([source]) if source.form == "plain" else [source]
+        items += sources.pieces([source]) if source.form == "plain" and source.layout == "lines" else [source]
     sizes = np.cumsum([item.size for item in items], dtype=np.float64)
     if not items:
         return []

@@ -9,6 +9,7 @@ from typing import TypedDict
 
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
+from ..formats.file_kinds import require_log
 from ..privacy import profiles
 from ..privacy.profiles import Profile
 from ..trace.meta import Meta
@@ -19,6 +20,7 @@ from .logs.sources import LogSource
 
 Inputs = str | Path | Iterable[str | Path]  # paths, directories or globs
 
+MAX_LOOKED_AT = 8  # files whose first bytes are looked at, for a trace or a sidecar among them
 DEFAULT_BLOCK_SIZE = 512
 MAX_BLOCK_SIZE = 1 << 24  # tokens
 
@@ -116,6 +118,9 @@ def prepare(
     arrival_model = None if arrivals is None else ArrivalModel.parse(arrivals)
     _check_options(block_size, chosen, keep_order, outputs)
     log_sources = sources.find(inputs)
+    if log_format == "auto":
+        for source in log_sources[:MAX_LOOKED_AT]:
+            require_log(source.path)
     input_error = None
     try:
         reader = logs.open_reader(

@@ -40,6 +40,7 @@ from . import (
     tables,
     times,
     tokens,
+    vllm,
 )
 from .fieldmap import FieldMap
 from .json_values import unfolded, unpacked
@@ -56,6 +57,7 @@ READERS = {  # detection tries them in this order
     "portkey": portkey,
     "otel": otel,
     "sglang": sglang,
+    "vllm": vllm,
     "tokens": tokens,
     "dynamo": dynamo,
     "azure": azure,
@@ -237,7 +239,11 @@ class LogReader:
     def _row(self, line: bytes) -> dict[str, Any] | None:
         if self.columns is not None:
             cells = tables.row(line, self.columns)
+            cells = unfolded(cells) if cells else cells
             return self.fields.overlay(cells) if cells and self.fields else cells
+        if self.name == "vllm" and line[:1] != b"{":
+            row = vllm.row_of_line(line) or {}
+            return self.fields.overlay(row) if self.fields else row
         bad_column = None
         try:
             row = orjson.loads(line)
@@ -273,10 +279,11 @@ def _lacks_times(read):
 def _row_or_none(line, columns=None):
     try:
         if columns is not None:
-            return tables.row(line, columns)
+            cells = tables.row(line, columns)
+            return unfolded(cells) if cells else cells
         row = _opened(orjson.loads(line))
     except (orjson.JSONDecodeError, RowError):
-        return None
+        return vllm.row_of_line(line) if columns is None else None
     return row if type(row) is dict else None
 
 

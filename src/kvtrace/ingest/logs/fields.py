@@ -5,6 +5,7 @@ A reader searches `places`, pairs of (JSON path, object). The first place is the
 
 from __future__ import annotations
 
+import re
 from array import array
 from typing import Any
 
@@ -39,6 +40,7 @@ MEDIA_PARTS = {
 }  # fmt: skip
 
 
+_WHOLE = re.compile(r"-?[0-9]{1,18}(\.0*)?", re.ASCII)  # data frames write 12.0
 CUT_MARK = "(litellm_truncated"  # LiteLLM puts it in place of removed text
 CUT_LENGTHS = (2048, 2048 + len("..."))  # characters that LiteLLM and SGLang keep by default
 
@@ -214,6 +216,8 @@ def count(value: Any, path: str) -> int | None:
     """A number of tokens, or None; RowError if it is negative, fractional or not a number."""
     if type(value) is float and value.is_integer():  # data frames write 12.0
         value = int(value)
+    if type(value) is str and _WHOLE.fullmatch(value):  # in tables
+        value = int(value.partition(".")[0])
     if value is None or (type(value) is int and 0 <= value < 2**31):
         return value
     if type(value) is int:

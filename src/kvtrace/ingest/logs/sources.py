@@ -16,6 +16,7 @@ from itertools import chain
 from ..._base.errors import InputError, UsageError
 from ..._base.files import MAX_LINE, SUFFIXES, name_of
 from ..._base.input_files import bytes_read, form_of, open_read, size_of, unreadable
+from .layouts import HEAD, json_lines, layout_of, table_lines
 
 STDIN = "-"
 NAMES = (".jsonl", ".ndjson", ".json", ".csv")  # log files in a directory, each also with one of SUFFIXES
@@ -31,6 +32,7 @@ class LogSource:
     path: str  # "-" = stdin
     size: int = 0  # bytes on disk, 0 = unknown
     form: str | None = None  # plain, gzip or zstd; None = unknown before reading (a pipe or stdin)
+    layout: str = "lines"  # lines, json or table (layouts.py); of a pipe or stdin, told when it is read
     stream: Iterator[LogPiece] | None = field(default=None, repr=False)  # the pieces of a pipe, which is read once
 
 
@@ -163,11 +165,13 @@ def _source(path):
     if not stat.S_ISREG(status.st_mode):
         return LogSource(path)
     with open_read(path) as stream:
-        return LogSource(path, status.st_size, form_of(stream) or "plain")
+        return LogSource(path, status.st_size, form_of(stream) or "plain", layout_of(stream.read(HEAD)))
 
 
 def _pieces_of(source, size):
     """The pieces of one source, from its start; a pipe that was sampled replays the sample first."""
+    if source.layout != "lines":
+        return _read_rows(source, size)
     if source.form == "plain":
         return _byte_ranges(source, size)
     if source.form is not None:
@@ -195,10 +199,37 @@ def _byte_ranges(source, size):
             start, index = stop, index + 1
 
 
+def _read_rows(source, size):
+    """Pieces of a file whose rows do not stand one a line, with their bytes."""
+    with open_read(source.path) as stream:
+        yield from _pieces_of_rows(source, stream, size, source.layout)
+
+
+def _pieces_of_rows(source, stream, size, layout, first=b""):
+    """Pieces of the rows of a stream, which become one line each; `first` is what was read of it already."""
+    chunks = chain([first] if first else [], iter(lambda: stream.read1(size), b""))
+    split = json_lines if layout == "json" else table_lines
+    rows, length, start, index = [], 0, 0, 0
+    for row in split(chunks, name_of(source.path)):
+        rows.append(row)
+        length += len(row) + 1
+        if length >= size:
+            yield LogPiece(source.path, index, start, length, bytes_read(stream), b"\n".join([*rows, b""]))
+            rows, length, start, index = [], 0, start + length, index + 1
+    if rows:
+        yield LogPiece(source.path, index, start, length, bytes_read(stream), b"\n".join([*rows, b""]))
+
+
 def _read_pieces(source, size):
     """Pieces of a compressed file or a stream, with their bytes."""
     with open_read(source.path) as stream:
         first = b""
+        if source.form is None:  # a pipe: its first bytes decide
+            while len(first) < HEAD and (text := stream.read1(size)):
+                first += text
+            if (layout := layout_of(first)) != "lines":
+                yield from _pieces_of_rows(source, stream, size, layout, first)
+                return
         while len(first) < 3 and (text := stream.read1(size)):
             first += text
         start, index = _text_start(first, source.path), 0

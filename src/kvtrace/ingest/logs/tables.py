@@ -1,9 +1,11 @@
-"""Logs as tables: CSV with a heading and one row a line. Cells with line breaks are not supported."""
+"""Logs as tables: CSV with a heading and one row a line, or a row's cells as a JSON list (layouts.py)."""
 
 from __future__ import annotations
 
 import csv
 import re
+
+import orjson
 
 from ..._base.errors import RowError
 from . import fields
@@ -54,8 +56,17 @@ def token_count(row: dict, *names: str) -> int:
 
 
 def _cells(line) -> list[str] | None:
+    if line[:2] == b'["' and type(cells := _json(line)) is list and all(type(cell) is str for cell in cells):
+        return [cell.strip() for cell in cells]
     try:
         rows = list(csv.reader([line.decode()], strict=True))
     except (UnicodeDecodeError, csv.Error):
         return None
     return [cell.strip() for cell in rows[0]] if len(rows) == 1 else None
+
+
+def _json(line):
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None

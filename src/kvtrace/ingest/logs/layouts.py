@@ -1,0 +1,148 @@
+"""How the rows of a log stand in its file: one a line, in a JSON array, or in a table whose cells have line breaks.
+
+Rows of an array, and records of such a table, become one line each while the file is read, so that all else sees lines.
+A row is in memory at a time, and so are the rows of a piece. The first bytes of a file decide its layout:
+
+    lines   anything else; each line is a row
+    json    an array of objects; objects over several lines, one after the other; {"data": [...]} and {"runs": [...]},
+            as APIs answer
+    table   a heading of column names, unless the columns are those of logs of lengths only, which need no quotes
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import orjson
+
+from ..._base.errors import InputError
+from ..._base.files import MAX_LINE
+from . import tables
+
+LENGTHS_ONLY = frozenset(("ContextTokens", "GeneratedTokens", "Request tokens", "Response tokens"))
+HEAD = 4096  # bytes that decide
+_ENVELOPE = re.compile(rb'\{\s*"(data|runs)"\s*:\s*\[\s*\{')
+_ARRAY = re.compile(rb"\[\s*\{")
+_OBJECTS = re.compile(rb"\{[ \t\r]*\n")  # an object over several lines
+# a whole string, a bracket, or the start of a string whose end is not read yet
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}"]', re.DOTALL)
+_SEPARATORS = b" \t\r\n,["
+
+
+def layout_of(head: bytes) -> str:
+    """The layout of a log that begins with these bytes: lines, json or table.
+
+    >>> layout_of(b'[\\n {"a": 1}'), layout_of(b'{"a": 1}\\n{"a": 2}'), layout_of(b"time,prompt\\n0,Hello")
+    ('json', 'lines', 'table')
+    """
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if _base_depth(text) is not None:
+        return "json"
+    first, newline, _ = text.partition(b"\n")
+    columns = tables.heading(first.strip()) if newline and first[:1] not in b"[{" else None
+    return "lines" if columns is None or LENGTHS_ONLY & set(columns) else "table"
+
+
+def json_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """The objects of a JSON array or of objects over several lines, one a line; InputError if the array is cut.
+
+    Text between them that is not JSON's comes as a line of its own, which is then a bad row.
+
+    >>> list(json_lines([b'[{"a": ', b'"x]"},\\n {"b":\\n 2}', b"]"], "a.json"))
+    [b'{"a": "x]"}', b'{"b":  2}']
+    """
+    chunks = iter(chunks)
+    first = b""
+    while len(first) < HEAD and (chunk := next(chunks, b"")):
+        first += chunk
+    first = first.removeprefix(b"\xef\xbb\xbf").lstrip()
+    text, place, depth, start, base = b"", 0, 0, -1, _base_depth(first) or 0
+    for chunk in chain([first], chunks):
+        text += chunk
+        done = place if base == 2 else 0  # what comes before is not needed again; an API's answer has other fields, too
+        for match in _TOKEN.finditer(text, place):
+            token = text[match.start() : match.start() + 1]
+            if token == b'"' and match.end() - match.start() == 1:
+                place = match.start()  # the rest of the string is in the next chunk
+                break
+            place = match.end()
+            if token in b"{[":
+                if token == b"{" and depth == base and start < 0:
+                    if base < 2 and (stray := text[done : match.start()].strip(_SEPARATORS)):
+                        yield _one_line(stray)
+                    start = match.start()
+                depth += 1
+            elif token in b"}]":
+                depth -= 1
+                if depth == base and start >= 0:
+                    yield _one_line(text[start : match.end()])
+                    start, done = -1, match.end()
+        keep = start if start >= 0 else done
+        text, place, start = text[keep:], place - keep, start - keep if start >= 0 else -1
+        if len(text) > MAX_LINE:
+            raise InputError(f"{name}: a row is longer than {MAX_LINE:,} bytes.")
+    if depth > 0 or start >= 0:
+        raise InputError(f"{name}: ends inside its JSON. The file is incomplete.")
+    if base < 2 and (stray := text.strip(_SEPARATORS + b"]")):
+        yield _one_line(stray)
+
+
+def table_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """The records of a table, one a line: its cells as a JSON list, so that they may have line breaks.
+
+    >>> list(table_lines([b'time,prompt\\n0,"Hello', b'\\nyou"\\n'], "a.csv"))
+    [b'["time","prompt"]', b'["0","Hello\\\\nyou"]']
+    """
+    csv.field_size_limit(MAX_LINE)
+    physical: list[str] = []  # the lines of the present record
+    reader = csv.reader(_noted(_lines(chunks, name), physical), strict=True)
+    while True:
+        record = None
+        try:
+            record = next(reader)
+            line = orjson.dumps(record)
+        except StopIteration:
+            return
+        except (csv.Error, orjson.JSONEncodeError):  # not such a row, or not UTF-8
+            line = "".join(physical).encode("utf-8", "surrogateescape").replace(b"\n", b" ").replace(b"\r", b" ")
+        physical.clear()
+        if record != []:  # a blank line
+            yield line
+
+
+def _base_depth(text: bytes) -> int | None:
+    """The depth of brackets at which the rows stand; None if each line is a row."""
+    if _ENVELOPE.match(text):
+        return 2
+    if _ARRAY.match(text):
+        return 1
+    return 0 if _OBJECTS.match(text) else None
+
+
+def _one_line(row: bytes) -> bytes:
+    """The row without line breaks: in valid JSON they are between values only."""
+    return row.replace(b"\n", b" ").replace(b"\r", b" ")
+
+
+def _lines(chunks, name) -> Iterator[str]:
+    """Physical lines, with their ends; bytes that are not UTF-8 are escaped."""
+    rest, at_start = b"", True
+    for chunk in chunks:
+        rest = (rest + chunk).lstrip(b"\xef\xbb\xbf\r\n") if at_start else rest + chunk
+        at_start = at_start and not rest
+        *lines, rest = rest.split(b"\n")
+        for line in lines:
+            yield (line + b"\n").decode("utf-8", "surrogateescape")
+        if len(rest) > MAX_LINE:
+            raise InputError(f"{name}: a line is longer than {MAX_LINE:,} bytes.")
+    if rest:
+        yield rest.decode("utf-8", "surrogateescape")
+
+
+def _noted(lines, seen: list[str]) -> Iterator[str]:
+    for line in lines:
+        seen.append(line)
+        yield line

@@ -1,0 +1,110 @@
+"""Rows in JSON arrays and in tables with line breaks become one line each, whatever the chunks that are read."""
+
+import csv
+import io
+import json
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvtrace._base.errors import InputError
+from kvtrace.ingest.logs import layouts, open_reader, sources, tables
+
+TEXTS = st.text(alphabet='ab"\\\n\r[]{},: é', max_size=12)
+ROWS = st.lists(
+    st.dictionaries(TEXTS, TEXTS | st.lists(TEXTS, max_size=2), min_size=1, max_size=3), min_size=1, max_size=5
+)
+ROW = {"timestamp": 0, "input": [{"role": "user", "content": 'Is "tin"\na metal? ]}'}], "output": "Yes.\nIt is."}
+INDENTED = json.dumps(ROW, indent=2)
+
+
+def chunks(data, size):
+    return [data[i : i + size] for i in range(0, len(data), size)]
+
+
+@given(ROWS, st.integers(1, 40), st.sampled_from([None, 1]), st.booleans())
+def test_the_rows_of_an_array_come_one_a_line(rows, size, indent, escaped):
+    data = json.dumps(rows, indent=indent, ensure_ascii=escaped).encode()
+    head = 64  # the first chunk shows the layout
+    found = list(layouts.json_lines([data[:head], *chunks(data[head:], size)], "log.json"))
+    assert [orjson.loads(line) for line in found] == rows
+    assert not any(b"\n" in line for line in found)
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=5), st.integers(1, 40))
+def test_the_records_of_a_table_come_one_a_line(records, size):
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([("first", "second"), *records])
+    found = list(layouts.table_lines(chunks(text.getvalue().encode(), size), "log.csv"))
+    assert [tuple(orjson.loads(line)) for line in found] == [("first", "second"), *records]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (f"[{INDENTED}, {INDENTED}]", 2),
+        (json.dumps([ROW] * 3), 3),
+        (f"{INDENTED}\n{INDENTED}\n", 2),
+        (json.dumps({"data": [ROW, ROW], "meta": {"page": 1}}), 2),
+        (json.dumps({"runs": [ROW]}, indent=1), 1),
+        (f"\ufeff\n[\n{INDENTED}\n]\n", 1),
+    ],
+)
+def test_a_log_of_each_layout_is_read_from_a_file_and_a_pipe(text, rows, tmp_path, monkeypatch):
+    (tmp_path / "log.json").write_text(text)
+    found = sources.find(tmp_path / "log.json")
+    reader = open_reader("auto", sources.sample(found))
+    lines = [line for piece in sources.pieces(found, size=50) for line in piece.read().splitlines()]
+    assert [reader.read(line).messages for line in lines] == [ROW["input"]] * rows
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    piped = [piece.read() for piece in sources.pieces(sources.find("-"))]
+    assert b"".join(piped).splitlines() == lines
+
+
+def test_a_table_of_prompts_is_read(tmp_path):
+    text = io.StringIO(newline="")
+    cells = ["2031-03-04 05:06:07", json.dumps(ROW["input"]), ROW["output"], "12"]
+    csv.writer(text).writerows([("timestamp", "input", "output", "prompt_tokens"), cells])
+    (tmp_path / "log.csv").write_text(text.getvalue())
+    found = sources.find(tmp_path / "log.csv")
+    reader = open_reader("auto", sources.sample(found))
+    (heading, line) = [line for piece in sources.pieces(found) for line in piece.read().splitlines()]
+    assert reader.records(heading) == []
+    record = reader.read(line)
+    assert (record.messages, record.output_text, record.prompt_tokens) == (ROW["input"], ROW["output"], 12)
+
+
+@pytest.mark.parametrize("text", [f"[{INDENTED}", f"[{INDENTED},", INDENTED[:-1], f'[{INDENTED}, {{"a": "'])
+def test_a_file_that_ends_inside_its_json_is_an_error(text):
+    with pytest.raises(InputError, match=r"^log\.json: ends inside its JSON\. The file is incomplete\.$"):
+        list(layouts.json_lines([text.encode()], "log.json"))
+
+
+def test_what_stands_between_rows_is_a_bad_row():
+    assert list(layouts.json_lines([b'[{"a": 1}, 5, {"b": 2} x]'], "log.json")) == [
+        b'{"a": 1}',
+        b"5",
+        b'{"b": 2}',
+        b"x",
+    ]
+
+
+def test_a_row_longer_than_the_limit_is_refused(monkeypatch):
+    monkeypatch.setattr(layouts, "MAX_LINE", 100)
+    with pytest.raises(InputError, match="a row is longer than 100 bytes"):
+        list(layouts.json_lines([b'[{"a": "', b"x" * 200], "log.json"))
+
+
+@pytest.mark.parametrize("line", [b'"a,b', b'a,"b" c', b"\xff,b"])
+def test_a_broken_record_is_a_bad_row_of_its_table(line):
+    (heading, found) = layouts.table_lines([b"one,two\n" + line], "log.csv")
+    columns = tables.heading(heading)
+    with pytest.raises(Exception, match="is not a CSV row in UTF-8"):
+        tables.row(found, columns)
+
+
+def test_tables_of_lengths_keep_one_row_a_line():
+    assert layouts.layout_of(b'TIMESTAMP,ContextTokens,GeneratedTokens\n2031,5,"') == "lines"
+    assert layouts.layout_of(b"INFO 06-10 23:35:35 [logger.py:39] Received, now\n") == "lines"
