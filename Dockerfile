@@ -12,9 +12,10 @@ RUN apt-get update \
 WORKDIR /source
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY src src
+ARG EXTRAS=parquet,report
 # hadolint ignore=DL3013
 RUN python -m venv --without-pip /opt/kvtrace \
-    && pip --python /opt/kvtrace/bin/python install --no-cache-dir ".[parquet,report]"
+    && pip --python /opt/kvtrace/bin/python install --no-cache-dir ".[${EXTRAS}]"
 
 FROM python:${PYTHON}-slim-bookworm
 COPY --from=build /opt/kvtrace /opt/kvtrace

@@ -167,3 +167,15 @@ def test_an_uncompiled_tree_is_one_line_on_the_command_line(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("kvtrace: not compiled: ") and done.stderr.count("\n") == 1
+
+
+def test_each_line_of_the_changelog_stands_under_a_heading_of_keep_a_changelog():
+    section = ""
+    for number, line in enumerate((ROOT / "CHANGELOG.md").read_text().splitlines(), 1):
+        if line.startswith("## "):
+            section = ""
+        elif line.startswith("### "):
+            section = line.removeprefix("### ")
+            assert section in ("Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"), f"line {number}"
+        elif line.startswith("* "):
+            assert section, f"CHANGELOG.md:{number}: move this line below Added, Changed, Fixed or Security"
