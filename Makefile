@@ -10,7 +10,7 @@ FUZZ_SECONDS ?= 3600
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check lint types wheel debug fuzz-short fuzz docs vectors bench experiments check-pythons clean
+.PHONY: help demo build test check lint types wheel debug fuzz-short fuzz docs site vectors bench experiments check-pythons clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -54,8 +54,11 @@ fuzz: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SECONDS each (an hour), wha
 wheel: $(VENV)/dev  ## build a wheel and try it in a bare environment
 	sh tools/smoke_wheel.sh $(PY)
 
-docs: $(VENV)/dev $(VENV)/built  ## write the --help texts into docs/cli/cli.md
+docs: $(VENV)/dev $(VENV)/built  ## write the help texts, the JSON schemas and the outputs of the tutorials into docs
 	$(PY) -m tests.make_docs
+
+site: $(VENV)/dev $(VENV)/built  ## write the docs site into build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs -q build
 
 vectors: $(VENV)/dev $(VENV)/built  ## write the test vectors from the reference; a diff is a change of behaviour
 	for module in tests/make_vectors*.py; do $(PY) -m tests.$$(basename $$module .py); done
