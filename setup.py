@@ -8,7 +8,9 @@ import hashlib
 import multiprocessing
 import os
 import re
+import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -20,6 +22,7 @@ SHARED = "kvtrace._native._shared"
 # Folders and modules that gcc compiles with -O3; the others take no longer with -O2, and compile sooner.
 FASTEST = ["cache", "serving", "reuse", "rows", "siphash"]
 
+IS_WINDOWS = sys.platform == "win32"
 DEBUG = os.environ.get("KVTRACE_DEBUG_KERNELS") == "1"
 JOBS = int(os.environ.get("KVTRACE_BUILD_JOBS") or os.cpu_count() or 1)
 DIRECTIVES = {
@@ -60,7 +63,8 @@ def extensions(folder):
     Errors.performance_hint = fail_on_performance_hint
     # A negative index without wraparound, or a method that hides the C method of its base class: never what was meant.
     Options.warning_errors = True
-    multiprocessing.set_start_method("fork", force=True)  # Cython's worker processes must keep these two settings
+    if not IS_WINDOWS:
+        multiprocessing.set_start_method("fork", force=True)  # Cython's worker processes must keep these two settings
     shared = Extension(SHARED, ["src/" + SHARED.replace(".", "/") + ".c"], extra_compile_args=flags(Path("shared")))
     return cythonize(
         [
@@ -76,7 +80,7 @@ def extensions(folder):
         ],
         build_dir=folder,
         include_path=["src"],
-        nthreads=JOBS,
+        nthreads=0 if IS_WINDOWS else JOBS,
         quiet=True,
         compiler_directives=DIRECTIVES,
         shared_utility_qualified_name=SHARED,
@@ -109,10 +113,35 @@ def check_policies():
 
 
 def flags(path):
-    """gcc's options for a source file."""
+    """The C compiler's options for a source file."""
+    if IS_WINDOWS:
+        return ["/Od", "/Zi"] if DEBUG else ["/O2"]
     if DEBUG:
         return ["-O1", "-g"]
     return ["-O3" if set(FASTEST).intersection(path.with_suffix("").parts) else "-O2", "-g0"]
+
+
+def require_compiler():
+    """End with one line where a C compiler or Python's headers are missing; setuptools would give pages later on."""
+    from setuptools._distutils.ccompiler import new_compiler
+    from setuptools._distutils.sysconfig import customize_compiler
+
+    if IS_WINDOWS:
+        return  # setuptools finds the compiler in the registry, and names what to install
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    command = compiler.compiler[0]
+    if shutil.which(command) is None:
+        raise SystemExit(
+            f"kvtrace: no C compiler: {command} is not installed. Install it (Debian: `apt install gcc libc6-dev`, "
+            "Fedora: `dnf install gcc`, macOS: `xcode-select --install`), or name one in CC."
+        )
+    if not any(Path(sysconfig.get_path(name), "Python.h").exists() for name in ("include", "platinclude")):
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise SystemExit(
+            f"kvtrace: the headers of Python {version} are missing: there is no Python.h. Install them (Debian: "
+            f"`apt install python{version}-dev`, Fedora: `dnf install python{version}-devel`)."
+        )
 
 
 class BuildExtensions(build_ext):
@@ -121,6 +150,8 @@ class BuildExtensions(build_ext):
     def finalize_options(self):
         import Cython
 
+        if not {"sdist", "egg_info"}.intersection(self.distribution.commands):  # a source archive compiles nothing
+            require_compiler()
         self.parallel = self.parallel or JOBS
         folder = build_folder(Cython.__version__)
         if self.distribution.ext_modules == [PLACEHOLDER]:

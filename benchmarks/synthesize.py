@@ -55,9 +55,9 @@ def written(model: str, folder: str, rows: int) -> float:
     from kvtrace.synthesis.sampling import write_sample
 
     loaded, path = Model.load(model), os.path.join(folder, "sample.jsonl")
-    write_sample(loaded, 1, path, seed=7)  # what a first call imports
+    write_sample(loaded, 1, path, seed=7, scale="rate")  # what a first call imports
     start = time.perf_counter()
-    write_sample(loaded, rows, path, seed=7)
+    write_sample(loaded, rows, path, seed=7, scale="rate")
     return time.perf_counter() - start
 
 
@@ -66,7 +66,7 @@ def dumped(folder: str, model: str, rows: int) -> float:
     from kvtrace.synthesis.model import Model
     from kvtrace.synthesis.sampling import sample
 
-    trace = sample(Model.load(model), rows, seed=7)
+    trace = sample(Model.load(model), rows, seed=7, scale="rate")
     columns = [column.tolist() for column in (trace.timestamp, trace.input_length, trace.output_length, trace.offsets)]
     ids = trace.hash_ids.tolist()
     times, inputs, outputs, offsets = columns

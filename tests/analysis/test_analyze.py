@@ -16,7 +16,7 @@ from kvtrace import cli
 from kvtrace._native import uses as kernel
 from kvtrace.analysis import popularity, tables, turns
 from kvtrace.analysis.arrivals import arrival_statistics, dispersion
-from kvtrace.analysis.block_sizes import by_block_size
+from kvtrace.analysis.block_sizes import by_block_size, each_block_size
 from kvtrace.analysis.block_uses import count_uses
 from kvtrace.analysis.distribution import FIGURES, Distribution
 from kvtrace.analysis.summary import DISTRIBUTIONS, analyze, basics
@@ -360,3 +360,8 @@ def test_one_odd_time_costs_no_memory():
     assert dispersion(times, 1000) == pytest.approx(60)
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
+
+
+@given(traces(), st.sampled_from([[1, 2, 4, 8], [2, 3, 6], [4, 2, 1], [3, 3]]))
+def test_folding_in_steps_gives_the_hits_of_folding_at_once(trace, factors):
+    assert list(each_block_size(trace, factors)) == [by_block_size(trace, [factor])[0] for factor in factors]

@@ -36,7 +36,11 @@ def said(capsys):
 def test_a_trace_and_its_sidecar_are_written_and_named(log, tmp_path, capsys):
     assert anonymize(log, tmp_path / "trace.jsonl") == 0
     shown = capsys.readouterr()
-    assert shown.out == "" and "block-hash (detected)" in shown.err and "trace.jsonl.meta.json" in shown.err
+    assert (
+        shown.out == ""
+        and "log         rows of timestamp, input and output (detected)" in shown.err
+        and "trace.jsonl.meta.json" in shown.err
+    )
     assert "block hit rate" in shown.err and "0.400" in shown.err
     meta = json.loads((tmp_path / "trace.jsonl.meta.json").read_text())
     assert (

@@ -46,10 +46,9 @@ def results(capsys, *arguments):
 
 def test_a_table_with_a_row_for_each_cache(path, capsys):
     lines = shown(capsys, path, "--capacity", "2,3", "--policy", "lru,unlimited").splitlines()
-    assert lines[0].startswith(
-        "Hits of a prefix cache, engine reference, mode block, schedule serial, blocks of 16 tokens"
-    )
-    assert [line.split()[:3] for line in lines[2:]] == [
+    assert lines[0] == "Hits of a prefix cache, engine reference, one request at a time, blocks of 16 tokens"
+    assert lines[6].startswith("gap to belady: ")
+    assert [line.split()[:3] for line in lines[2:6]] == [
         ["lru", "2", "2"], ["lru", "3", "3"], ["unlimited", "2", "3"], ["unlimited", "3", "3"]]  # fmt: skip
 
 
@@ -70,6 +69,14 @@ def test_json_has_the_keys_that_the_docs_list(path, capsys):
 def test_auto_goes_from_the_longest_request_to_the_working_set(path, capsys):
     assert [found["capacity"] for found in results(capsys, path)] == [2, 3, 4]
     assert [found["capacity"] for found in results(capsys, path, "--mode", "grow")] == [2, 3, 4]
+
+
+def test_the_load_of_each_instance_is_printed_on_request(path, capsys):
+    options = [path, "--capacity", "3", "--instances", "2", "--policy", "lru,fifo"]
+    short = shown(capsys, *options)
+    assert "evictions" not in short and "Add -v" in short and len(short.splitlines()) == 6
+    text = shown(capsys, *options, "-v")
+    assert "evictions" in text and "2 instances of 3 blocks, policy fifo, router round-robin" in text
 
 
 def test_csv_has_the_keys_of_json(path, capsys):

@@ -95,7 +95,7 @@ def test_every_column_stands_in_the_docs(folder, capsys):
 def test_a_small_table_is_printed_and_a_large_one_is_not(folder, capsys):
     said = shown(capsys, "one.jsonl", "two.jsonl", "-o", "table.csv", "--capacity", "3,4")
     lines = said.out.splitlines()
-    assert lines[0] == "Hits of prefix caches, engine reference, mode block, schedule serial"
+    assert lines[0] == "Hits of prefix caches, engine reference, one request at a time"
     assert [line.split()[:4] for line in lines[2:]] == [
         ["one.jsonl", "16", "lru", "3"], ["one.jsonl", "16", "lru", "4"],
         ["two.jsonl", "32", "lru", "3"], ["two.jsonl", "32", "lru", "4"]]  # fmt: skip

@@ -309,12 +309,13 @@ def test_conversions_of_a_folder_and_of_a_file_are_the_same_bytes(folder, option
     assert Path(f"{one}.meta.json").read_bytes() == Path(f"{other}.meta.json").read_bytes()
 
 
-def test_a_folder_becomes_another_folder_and_itself(folder):
+def test_a_folder_becomes_another_folder_and_never_itself(folder):
     large("t.dataset")
     trace = reading.read("t.dataset")
-    for output in ("u/", "t.dataset"):
-        assert run(["convert", "t.dataset", "-o", output, "-q", "--limit", "500"]) == 0
-        assert reading.read(output) == first_requests(trace, 500)
+    assert run(["convert", "t.dataset", "-o", "u/", "-q", "--limit", "500"]) == 0
+    assert reading.read("u/") == first_requests(trace, 500)
+    assert run(["convert", "t.dataset", "-o", "t.dataset", "-q", "--limit", "500"]) == 2
+    assert reading.read("t.dataset") == trace
 
 
 def test_each_request_is_written_from_a_stream(folder):

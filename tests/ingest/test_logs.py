@@ -228,7 +228,7 @@ def test_tool_call_arguments_may_be_objects_and_contents_parts():
     message = {"content": [{"type": "text", "text": "So: "}, {"type": "refusal", "refusal": "no"}],
                "tool_calls": [{"function": {"arguments": {"b": 1}}}, {"function": {}}, {"custom": {}}]}  # fmt: skip
     row = {"created": 5, "messages": [USER], "choices": [{"message": message}]}
-    assert read(row, "openai").output_text == 'So: {"b":1}'
+    assert read(row, "openai").output_text == 'So: no{"b":1}'
 
 
 def test_a_map_or_the_row_itself_wins_over_request_and_response():

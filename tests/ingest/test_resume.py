@@ -465,7 +465,7 @@ def test_runs_that_cannot_be_resumed_have_no_checkpoint(place, capsys):
 
 def test_the_checkpoint_cannot_be_an_input_or_an_output(place, capsys):
     write_log(place / CHECKPOINT, token_rows(3))
-    assert told(run([*COMMAND, CHECKPOINT]), 2, capsys, "is given twice")
+    assert told(run([*COMMAND, CHECKPOINT]), 2, capsys, "is the same file as LOG")
     assert told(run([*COMMAND, "--resume"]), 2, capsys)  # a log by that name, open to others
     Path(CHECKPOINT).chmod(0o600)
     assert told(run([*COMMAND, "--resume"]), 2, capsys, "not a checkpoint")

@@ -6,15 +6,17 @@ import re
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
 
 from kvtrace import UsageError, fold, toy, write
 from kvtrace.cli import run
 from kvtrace.report import html_page as page
 from kvtrace.report import interactive, paper
-from kvtrace.report.plots import PLOTS, comparison
-from kvtrace.report.plots.plot import Axis, Panel, Series, Study, cdf, cumulative, log_ticks
+from kvtrace.report.plots import PLOTS, comparison, working_set
+from kvtrace.report.plots.plot import Axis, Panel, Series, Study, cdf, cumulative, log_ticks, time_bins
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
+from tests.strategies import traces
 
 pytest.importorskip("plotly")
 
@@ -178,7 +180,7 @@ def test_the_command_never_writes_over_its_trace(trace_file, capsys):
     before = trace_file.read_bytes()
     assert run(["report", str(trace_file), "-o", str(trace_file)]) == 2
     assert trace_file.read_bytes() == before
-    assert "would be overwritten" in capsys.readouterr().err
+    assert "would overwrite it" in capsys.readouterr().err
 
 
 def test_ids_without_prefixes_are_refused_unless_chained(tmp_path, capsys):
@@ -202,3 +204,13 @@ def test_help_says_that_the_second_trace_may_be_left_out():
     from kvtrace.cli import commands
 
     assert "TRACE [TRACE2]" in CliRunner().invoke(commands, ["report", "--help"]).output
+
+
+@given(traces(outputs=False))
+def test_a_window_counts_its_distinct_blocks(trace):
+    if not trace.timestamp[-1] or not len(trace.hash_ids):
+        return
+    which = time_bins(trace, working_set.WINDOWS)[0]
+    rows = [np.flatnonzero(which == window) for window in range(working_set.WINDOWS)]
+    distinct = [len({block for row in inside for block in trace.prompt(row).tolist()}) for inside in rows]
+    assert working_set.plot(Study(trace)).panels[0].series[1].y.tolist() == distinct

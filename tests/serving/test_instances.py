@@ -13,7 +13,7 @@ from kvtrace._base.errors import UsageError
 from kvtrace.cache.schedules import parse_schedule
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cli import run
-from kvtrace.serving.instances import simulate_instances
+from kvtrace.serving.instances import OVERLAP, simulate_instances
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.trace.building import toy
 from tests.reference.fleet import fleet as slow
@@ -31,8 +31,8 @@ def setting(trace, extra=0, **options):
 
 @given(traces(outputs=False), st.integers(1, 4), routers, st.integers(0, 6), st.sampled_from(["serial", "open-loop:3"]))
 def test_a_fleet_does_what_its_twin_does(trace, count, router, extra, schedule):
-    chosen = setting(trace, extra, schedule=parse_schedule(schedule))
-    done = simulate_instances(trace, count, router, setting=chosen)
+    chosen = setting(trace, extra)
+    done = simulate_instances(trace, count, router, setting=chosen, schedule=schedule)
     hits, instances = slow(trace, count, router, chosen.capacity, 3 if schedule != "serial" else None)
     assert done.instance.tolist() == instances and done.hit_blocks.tolist() == hits
 
@@ -43,9 +43,7 @@ def test_a_fleet_does_what_its_twin_does(trace, count, router, extra, schedule):
 def test_one_instance_is_the_cache_itself(trace, router, engine, schedule):
     capacity = int(trace.prompt_blocks.max(initial=1)) + 4
     alone = simulate(trace, capacity, engine=engine, schedule=schedule)
-    done = simulate_instances(
-        trace, 1, router, setting=setting(trace, 4, engine=engine, schedule=parse_schedule(schedule))
-    )
+    done = simulate_instances(trace, 1, router, setting=setting(trace, 4, engine=engine), schedule=schedule)
     assert done.hit_blocks.tolist() == alone.hit_blocks.tolist() and done.evictions == alone.evictions
 
 
@@ -62,7 +60,8 @@ def test_a_request_goes_where_its_engine_would_hit_most(engine, mode):
     def holds(trace):
         assume(engine != "lmcache" or 256 % trace.block_size == 0)  # its chunks hold 256 tokens
         capacity = max(256, int(trace.prompt_blocks.max(initial=1)))
-        found = simulate_instances(trace, 2, "overlap", setting=Setting(capacity, engine=engine, mode=mode)).instance
+        one = Setting(capacity, engine=engine, mode=mode)
+        found = simulate_instances(trace, 2, "overlap", setting=one, schedule="serial").instance
         for row in range(len(trace)):
             hits = []
             for number in range(2):
@@ -93,7 +92,7 @@ def test_every_request_goes_to_one_instance_and_all_are_counted(trace, count, ro
 
 @given(traces(outputs=False), st.integers(1, 4), st.sampled_from(["round-robin", "sticky"]))
 def test_an_instance_does_what_a_cache_does_with_its_requests(trace, count, router):
-    done = simulate_instances(trace, count, router, setting=setting(trace, 2))
+    done = simulate_instances(trace, count, router, setting=setting(trace, 2), schedule="serial")
     for number in range(count):
         rows = np.flatnonzero(done.instance == number)
         if len(rows):
@@ -177,4 +176,46 @@ def test_the_command_serves_a_trace_in_time(tmp_path, capsys):
 @pytest.mark.parametrize(("router", "hits"), [("round-robin", 35049), ("sticky", 83021), ("overlap", 32260)])
 def test_four_instances_on_a_real_trace(shared, router, hits):
     trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
-    assert simulate_instances(trace, 4, router, setting=Setting(5000)).hits.hit_blocks == hits
+    assert simulate_instances(trace, 4, router, setting=Setting(5000), schedule="serial").hits.hit_blocks == hits
+
+
+@pytest.mark.parametrize(("router", "hits"), [("kv-aware", 59421), ("lmetric", 82367)])
+def test_routers_that_weigh_load_use_all_instances_of_a_real_trace_by_default(shared, router, hits):
+    trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
+    done = simulate_instances(trace, 4, router, setting=Setting(5000))
+    assert done.hits.hit_blocks == hits and done.imbalance < 1.1 and done.warning is None
+
+
+# -- the default schedule --------------------------------------------------------------------------------------------
+
+
+def shared_prompt(requests=8):
+    """Requests that begin with the same block, 2 ms apart; each has one output token."""
+    return toy(*(f"0 {block}" for block in range(1, requests + 1)), block_size=16, gap_ms=2.0)
+
+
+@pytest.mark.parametrize("router", ["kv-aware", "lmetric", "least-loaded"])
+def test_requests_overlap_by_default_so_that_a_router_sees_the_load(router):
+    alone, overlapping = (
+        simulate_instances(shared_prompt(), 4, router, setting=Setting(9), schedule=one) for one in ("serial", None)
+    )
+    assert overlapping.setting.schedule == parse_schedule(OVERLAP)
+    assert max(load["requests"] for load in overlapping.loads) == 2
+    assert (alone.warning is None) == (router == "least-loaded") and overlapping.warning is None
+
+
+def test_a_schedule_of_the_setting_stays():
+    one = Setting(9, schedule=parse_schedule("open-loop:1"))
+    assert simulate_instances(shared_prompt(), 2, setting=one).setting == one
+
+
+def test_the_command_has_the_same_default_and_warns_about_an_uneven_load(tmp_path, capsys):
+    kvtrace.write(shared_prompt(), tmp_path / "t.jsonl")
+    words = ["simulate", str(tmp_path / "t.jsonl"), "--capacity", "9", "--instances", "4", "--json"]
+    assert run([*words, "--router", "kv-aware"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["results"][0]["schedule"] == OVERLAP and "warning" not in printed.err
+    assert run([*words, "--router", "kv-aware,overlap", "--schedule", "serial"]) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert len(warnings) == 2 and "kv-aware sent 8 of 8 requests to one of 4 instances." in warnings[0]
+    assert run([*words, "--router", "overlap", "-q"]) == 0 and not capsys.readouterr().err

@@ -1,6 +1,8 @@
 """The capacity planner: each part against what it is made of, and the command."""
 
+import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,11 @@ from kvtrace._base.errors import UsageError
 from kvtrace.analysis.curves import hit_curve
 from kvtrace.cache.simulation import Setting, simulate
 from kvtrace.cli import run
-from kvtrace.serving.hardware import Roofline, gpu, model_shape
+from kvtrace.report.planning import tables as tables_of
+from kvtrace.serving.bootstrap import quantile_interval
+from kvtrace.serving.hardware import GPUS, MODELS, Roofline, gpu, model_shape
 from kvtrace.serving.plan_result import UnmetTarget
+from kvtrace.serving.plan_runs import prefill_alone_s
 from kvtrace.serving.planning import (
     GIB,
     LowerTier,
@@ -24,7 +29,9 @@ from kvtrace.serving.planning import (
     step_cost,
     tiers,
 )
-from kvtrace.serving.simulation import simulate_serving
+from kvtrace.serving.routers import ROUTERS
+from kvtrace.serving.sensitivity import with_unshared
+from kvtrace.serving.simulation import BatchLimits, simulate_serving
 from kvtrace.trace.building import toy
 
 MODEL = Path(__file__).parents[1] / "data/models/llama-3.1-8b.json"
@@ -85,10 +92,13 @@ def test_the_best_router_meets_the_target_and_one_instance_less_does_not(trace, 
 
 def test_a_target_that_nobody_meets_is_said(trace, roofline):
     found = plan(trace, roofline, PlanTarget(ttft_s=1e-6, routers=("sticky",)))
-    assert found.instances.best is None and found.instances.routers == [UnmetTarget("sticky")]
+    (row,) = found.instances.routers
+    assert found.instances.best is None and isinstance(row, UnmetTarget) and not any(one.meets for one in row.curve)
+    assert row.reason.startswith("Prefill alone takes ") and " s at p90 without hits and " in row.reason
+    assert "with every possible hit, above the target of 1e-06 s. Use faster GPUs" in row.reason
     assert found.loop is None and found.tiers is None
     said = found.to_dict()
-    assert said["instances"]["routers"] == [{"router": "sticky", "instances": None}]
+    assert said["instances"]["routers"][0]["instances"] is None
     assert said["tiers"] is None and not {"loop", "sensitivity"} & said.keys()
 
 
@@ -132,12 +142,13 @@ def test_the_command_prints_a_page_and_one_json(tmp_path, capsys, trace):
         "Tiers below",
         "Instances for",
         "One-pass estimate",
-        "assumption changes",
+        "an assumption changes",
+        "by number of instances",
         "prices",
     ):
         assert title in page
     assert run([*words, "--json", "-q", "--router", "sticky"]) == 0
-    assert json.loads(capsys.readouterr().out)["schema"] == 2
+    assert json.loads(capsys.readouterr().out)["schema"] == 3
     for wrong in (["--gpu", "nothing"], ["--router", "nobody"], ["--ttft", "soon"], ["--tiers", "much"]):
         assert run([*words, *wrong]) in (2, 3)
         assert len(capsys.readouterr().err.splitlines()) == 1
@@ -163,3 +174,102 @@ def test_on_a_real_trace_the_plan_takes_seconds(shared):
     found = plan(trace, Roofline(model_shape(MODEL), gpu("h100")), PlanTarget(routers=("sticky", "lmetric")))
     assert time.perf_counter() - start < 60
     assert found.memory.unlimited_block_hit_rate == pytest.approx(0.3664, abs=1e-4)
+
+
+def test_prefill_alone_is_the_time_to_first_token_of_a_request_that_meets_no_other(roofline):
+    trace = toy(*(f"{100 * i} {100 * i + 1} {100 * i + 2}" for i in range(5)), block_size=8000, gap_ms=1e6)
+    limits = BatchLimits(step_tokens=10_000)
+    run = simulate_serving(trace, step_cost(roofline), setting=Setting(20), limits=limits)
+    assert prefill_alone_s(trace, step_cost(roofline), limits) == pytest.approx(run.ttft_s)
+
+
+def test_no_router_is_faster_than_prefill_alone_with_every_possible_hit(trace, roofline, found):
+    floor = found.instances.floor
+    assert floor.with_hits_s <= floor.without_hits_s
+    assert all(point.ttft_s >= floor.with_hits_s for row in found.instances.routers for point in row.curve)
+
+
+def test_the_range_ends_before_the_first_larger_number_that_misses_the_target(found):
+    for row in found.instances.routers:
+        if row.instances is None:
+            continue
+        within = [p for p in row.curve if row.instances <= p.instances <= (row.most_instances or 10**9)]
+        assert within and all(point.meets for point in within)
+        below = [point for point in row.curve if point.instances == row.instances - 1]
+        assert not any(point.meets for point in below)
+
+
+def test_a_point_of_the_curve_is_what_simulate_prints(tmp_path, capsys, trace):
+    kvtrace.write(trace, tmp_path / "t.jsonl")
+    common = [
+        str(tmp_path / "t.jsonl"),
+        "--model",
+        "llama-3.1-8b",
+        "--gpu",
+        "a100",
+        "--router",
+        "lmetric",
+        "--json",
+        "-q",
+    ]
+    assert run(["plan", *common, "--ttft", "3s"]) == 0
+    point = json.loads(capsys.readouterr().out)["instances"]["routers"][0]["curve"][-1]
+    assert run(["simulate", *common, "--instances", str(point["instances"])]) == 0
+    (simulated,) = json.loads(capsys.readouterr().out)["results"]
+    assert simulated["ttft_s"] == point["ttft"] and simulated["block_hit_rate"] == point["block_hit_rate"]
+
+
+def test_a_name_is_the_config_of_that_model():
+    for path in MODEL.parent.glob("*.json"):
+        named, read = model_shape(path.stem), model_shape(path)
+        assert replace(read, name=path.stem) == named
+    assert sorted(MODELS) == sorted(path.stem for path in MODEL.parent.glob("*.json"))
+
+
+def test_help_lists_models_gpus_and_routers(capsys):
+    assert run(["plan", "--help"]) == 0
+    words = capsys.readouterr().out.split()
+    for name in [*MODELS, *GPUS, *ROUTERS]:
+        assert any(word.strip(",.") == name for word in words), name
+
+
+def test_csv_has_a_row_for_each_simulated_number(tmp_path, capsys, trace):
+    kvtrace.write(trace, tmp_path / "t.jsonl")
+    call = ["plan", str(tmp_path / "t.jsonl"), "--model", "llama-3.1-8b", "--ttft", "3s", "--router", "sticky", "-q"]
+    assert run([*call, "--csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert run([*call, "--json"]) == 0
+    (router,) = json.loads(capsys.readouterr().out)["instances"]["routers"]
+    assert [int(row["instances"]) for row in rows] == [point["instances"] for point in router["curve"]]
+    assert [float(row["usd"]) for row in rows] == pytest.approx([point["usd"] for point in router["curve"]])
+
+
+def test_the_rows_of_a_plan_fit_80_columns(found):
+    for table in tables_of(found):
+        if table.title != "Target not met":  # reasons wrap
+            cells = [[column.name for column in table.columns], *table.rows]
+            assert sum(max(map(len, column)) + 2 for column in zip(*cells, strict=False)) - 2 <= 80, table.title
+
+
+def test_requests_that_share_nothing_have_no_hits(trace):
+    assert kvtrace.unlimited_hits(with_unshared(trace, 1.0)).sum() == 0
+    hits = [kvtrace.unlimited_hits(with_unshared(trace, share)).sum() for share in (0.6, 0.3, 0.0)]
+    assert sorted(hits) == hits and hits[-1] == kvtrace.unlimited_hits(trace).sum()
+
+
+def test_the_interval_of_a_quantile_holds_it_and_is_wider_where_requests_depend_on_each_other():
+    rng = np.random.default_rng(3)
+    alone = rng.exponential(size=20_000)
+    low, high = quantile_interval(alone, 0.9)
+    assert low <= np.log(10) <= high and high - low < 0.1  # the quantile of an exponential distribution
+    crowds = np.repeat(rng.exponential(size=50), 400)
+    assert np.subtract(*quantile_interval(crowds, 0.9)[::-1]) > 5 * (high - low)
+
+
+def test_an_assumption_that_helps_never_needs_more_instances(found):
+    rows = {(row.what, row.factor): row for row in found.sensitivity}
+    assert rows["plan", 1.0].instances == found.instances.best.instances
+    for what in ("compute speed", "memory bandwidth"):
+        needed = [rows[what, factor].instances or 10**9 for factor in (0.6, 0.8, 1.2, 1.4)]
+        assert needed == sorted(needed, reverse=True)
+    assert all(row.ttft_low <= row.ttft_high for row in found.sensitivity)

@@ -229,3 +229,49 @@ def test_what_does_not_fit_is_one_line(tmp_path, monkeypatch, capsys, options, s
     shown = capsys.readouterr()
     assert shown.out == "" and expected in shown.err and len(shown.err.splitlines()) == 1
     assert not (tmp_path / "x.jsonl").exists()
+
+
+# -- the load --------------------------------------------------------------------------------------------------------
+
+
+def steady(rows=120, gap_ms=2000.0):
+    """A trace in whole seconds: a new conversation of two turns every few seconds."""
+    prompts = [f"0 {row // 2 + 1}" if row % 2 == 0 else f"0 {row // 2 + 1} {1000 + row}" for row in range(rows)]
+    return toy(*prompts, block_size=16, gap_ms=gap_ms)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_larger_sample_keeps_the_requests_per_second_and_is_longer(times):
+    trace = steady()
+    more = sample(fit(trace), times * len(trace), seed=1)
+    assert more.timestamp[-1] == pytest.approx(times * trace.timestamp[-1], rel=0.05)
+    assert kvtrace.compare(trace, more).scores["gap_ms"] > 0.9
+
+
+def test_scale_rate_multiplies_the_requests_per_second_instead():
+    trace = steady()
+    more = sample(fit(trace), 3 * len(trace), seed=1, scale="rate")
+    assert more.timestamp[-1] == pytest.approx(trace.timestamp[-1], rel=0.1)
+
+
+@pytest.mark.parametrize(("gap_ms", "step"), [(2000.0, 1000), (60_000.0, 60_000), (7200_000.0, 3_600_000), (1.0, 1)])
+def test_a_sample_keeps_the_step_of_coarsened_times(gap_ms, step):
+    model = fit(steady(gap_ms=gap_ms))
+    assert model.time_step_ms == step == Model.from_dict(json.loads(json.dumps(model.to_dict()))).time_step_ms
+    times = sample(model, 50, seed=1).timestamp
+    assert not (times % step).any()
+    faster = sample(model, 50, seed=1, knobs=Knobs(speedup_ratio=7)).timestamp
+    assert step == 1 or (faster % step).any()
+
+
+def test_a_model_without_a_time_step_loads():
+    values = fit(steady()).to_dict()
+    del values["time_step_ms"]
+    assert Model.from_dict(values).time_step_ms == 1
+
+
+@pytest.mark.parametrize(("times", "least"), [(1, 0.98), (2, 0.97)])
+def test_the_conversation_trace_keeps_its_load_at_any_size(shared, times, least):
+    trace = kvtrace.read(shared / "data/mooncake/conversation_trace.jsonl")
+    model = fit(trace)
+    assert min(kvtrace.compare(trace, sample(model, times * len(trace), seed=seed)).overall for seed in (1, 2)) > least

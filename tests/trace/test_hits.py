@@ -1,12 +1,15 @@
 """Hits in a cache that never evicts, and the three rates."""
 
+import math
+
 import numpy as np
 from hypothesis import given
+from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
-from kvtrace.trace.hits import count_hits, unlimited_hits
+from kvtrace.trace.hits import count_hits, exact_sum, unlimited_hits
 from kvtrace.trace.trace import Trace
 from tests.strategies import traces
 
@@ -72,3 +75,9 @@ def test_the_conversation_trace_as_measured_elsewhere(shared):
     assert (hits.blocks, hits.hit_blocks, trace.distinct) == (288_500, 105_710, 182_790)
     assert round(hits.token_hit_rate, 5) == 0.37362 and round(hits.block_hit_rate, 5) == 0.36641
     assert np.isclose(hits.request_hit_rate, 0.38425808746366197, rtol=0, atol=1e-15)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**31), st.integers(1, 2**31)), max_size=50))
+def test_shares_add_up_to_the_float_of_math_fsum(pairs):
+    shares = np.array([min(hits, blocks) / blocks for hits, blocks in pairs])
+    assert float(exact_sum(shares)) == math.fsum(shares.tolist())

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from kvtrace.cli.help import GROUPS, Command
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {  # command -> its page of explanations and examples, in docs/
     "kvtrace anonymize": "ingest/anonymize.md",
@@ -24,6 +26,7 @@ PAGES = {  # command -> its page of explanations and examples, in docs/
     "kvtrace synthesize": "synthesis/synthesize.md",
     "kvtrace compare": "analysis/compare.md",
     "kvtrace texts": "text/texts.md",
+    "kvtrace completion": "cli/cli.md",
     "datagen analyze": "analysis/analyze.md",
     "datagen synthesize": "synthesis/synthesize.md",
 }
@@ -71,19 +74,31 @@ def page(name: str, command: click.Command) -> str:
     sections = [f"# {name}", _escaped(command.help or ""), f"```text\n{usage}\n```"]
     if own := PAGES.get(name):
         sections.append(f"[Explanations and examples](../../{own}) · [Exit statuses](../../cli/cli.md#exit-status)")
-    if examples := examples_of(name):
+    if examples := examples_of(name, command):
         lines = "\n".join(examples)
         sections.append(f"## Examples\n\nA test runs each of these commands.\n\n```sh\n{lines}\n```")
-    sections.append("## Options\n\n" + "\n\n".join(_option(param, context) for param in _options(command, context)))
+    for group, params in _grouped(command, context).items():
+        sections.append(f"## {group}\n\n" + "\n\n".join(_option(param, context) for param in params))
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def examples_of(name: str) -> list[str]:
-    """The first examples of a command on its page; the suite runs them."""
-    own = PAGES.get(name)
-    text = "\n".join(SHELL.findall((ROOT / "docs" / own).read_text(encoding="utf-8"))) if own else ""
+def examples_of(name: str, command: click.Command) -> list[str]:
+    """The examples of a command's --help, else those of its page; the suite runs both."""
+    if own := [*getattr(command, "examples", ())]:
+        return own
+    text = "\n".join(SHELL.findall((ROOT / "docs" / PAGES[name]).read_text(encoding="utf-8")))
     lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
     return [line for line in lines if shlex.split(line, comments=True)[:2] == name.split()][:MAX_EXAMPLES]
+
+
+def _grouped(command, context) -> dict[str, list[click.Parameter]]:
+    """The options by the groups of --help, in its order; arguments with a text of their own come first."""
+    grouped: dict[str, list[click.Parameter]] = {}
+    for param in _options(command, context):
+        is_option = isinstance(param, click.Option) and isinstance(command, Command)
+        grouped.setdefault(command.group_of(param) if is_option else "Options", []).append(param)
+    order = ["Options", *GROUPS]
+    return dict(sorted(grouped.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
 
 def _options(command, context):

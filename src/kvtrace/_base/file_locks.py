@@ -11,6 +11,7 @@ from .errors import KvtraceError, UsageError
 from .folder_handle import PLAIN
 from .output_errors import unwritable
 
+HAS_USERS = hasattr(os, "geteuid")  # not on Windows
 LOCK_TIMEOUT_S = 2.0  # workers of a killed run may hold its locks for a moment
 
 
@@ -66,13 +67,16 @@ def has_name(handle: int, path: str) -> bool:
 
 
 def is_own(about: os.stat_result, others: int = 0o077) -> bool:
-    """Whether a file belongs to this user and its mode gives other users none of these permissions."""
-    return about.st_uid == current_user() and not about.st_mode & others
+    """Whether a file belongs to this user and its mode gives other users none of these permissions.
+
+    True on systems without users (Windows), where modes do not say who may read a file.
+    """
+    return not HAS_USERS or (about.st_uid == current_user() and not about.st_mode & others)
 
 
 def current_user() -> int:
     """The number of this user; 0 on systems without users, where files have owner 0."""
-    return os.geteuid() if hasattr(os, "geteuid") else 0
+    return os.geteuid() if HAS_USERS else 0
 
 
 def _free(handle: int, path: str, unlockable: str | None) -> bool:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from .errors import UsageError
-from .units import milliseconds
+from .units import count, milliseconds, share
 
 
 def quantiles(text: str | None) -> list[float]:
     """The quantiles of a comma-separated list, each from 0 to 1; UsageError if one is not valid.
 
-    >>> quantiles("0.9, 0.99")
+    >>> quantiles("0.9, 99%")
     [0.9, 0.99]
     """
-    values = [_number(word, float) for word in _words(text)]
-    if not all(value is not None and 0 <= value <= 1 for value in values):
-        raise UsageError(f"{text!r} is not a list of quantiles. Example: 0.5,0.9,0.99.")
+    try:
+        values = [share(word) for word in _words(text)]
+    except UsageError:
+        raise UsageError(f"{text!r} is not a list of quantiles. Example: 0.5,0.9,0.99.") from None
     return list(dict.fromkeys(values))
 
 
@@ -60,11 +63,11 @@ def leading_rows(text: str, timestamp) -> int:
     >>> [leading_rows(text, np.arange(4) * 1000.0) for text in ("3", "50%", "1s")]
     [3, 2, 1]
     """
-    if text.isdecimal() and len(text) <= 18:
-        return min(int(text), len(timestamp))
-    share = _number(text.removesuffix("%"), float) if text.endswith("%") else None
-    if share is not None and 0 <= share <= 100:
-        return round(len(timestamp) * share / 100)
-    if text.endswith("%") or not text[:1].isdecimal():
-        raise UsageError(f"{text!r} is not a part of a trace. Examples: 1000 (requests), 10%, 10m.")
-    return int(timestamp.searchsorted(milliseconds(text)))
+    if not text.lstrip().startswith("-"):
+        with contextlib.suppress(UsageError):
+            return min(count(text), len(timestamp))
+    try:
+        is_share = text.rstrip().endswith("%")
+        return round(len(timestamp) * share(text)) if is_share else int(timestamp.searchsorted(milliseconds(text)))
+    except UsageError:
+        raise UsageError(f"{text!r} is not a part of a trace. Examples: 1000 (requests), 10%, 10m.") from None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from .errors import UsageError
-from .units import BYTES
+from .units import size_bytes
 
 MB = 10**6
 MMAP_THRESHOLD = -3  # of mallopt
@@ -51,10 +50,7 @@ def parse_memory(text: str) -> int:
     >>> parse_memory("800MB"), parse_memory("1.5 GiB")
     (800000000, 1610612736)
     """
-    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([a-zA-Z]+)\s*", text)
-    if not match or match[2].lower() not in BYTES:
-        raise UsageError(f"{text!r} is not a memory size. Examples: 2GB, 800MB, 1.5GiB.")
-    return int(float(match[1]) * BYTES[match[2].lower()])
+    return size_bytes(text, "memory size")
 
 
 def keep_little() -> None:

@@ -6,23 +6,29 @@ A rich console prints them (`__rich__`); a notebook shows them as preformatted H
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+GAP = 2  # blank columns between two columns of a table
+MIN_NOTE = 24  # a column of notes wraps, but is not narrower than this
 
 
 @dataclass
 class Column:
-    """One column: its heading and alignment."""
+    """One column: its heading, its alignment, and when a narrow terminal leaves it out."""
 
     name: str
     right: bool = False  # aligned to the right, as numbers are
     dim: bool = False  # a note; it may wrap
+    rank: int = 1  # 0 is never left out; of the others the highest goes first, of equal ones the rightmost
 
 
 @dataclass
 class TextTable:
-    """A title, columns, and rows of text.
+    """A title, columns, rows of text, and the lines below them.
+
+    A terminal that is too narrow gets fewer columns, never cut ones, and a line that names the missing columns.
 
     >>> table = TextTable("Trace", [Column("name"), Column("value", right=True)])
     >>> table.add_row("requests", "12")
@@ -35,36 +41,96 @@ class TextTable:
     rows: list[tuple[str, ...]] = field(default_factory=list)
     has_header: bool = True
     caption: str = ""
+    legend: dict[str, str] = field(default_factory=dict)  # a word of the table -> its meaning
+    remedy: str = "use a wider terminal"  # how to see the columns that do not fit
 
-    def add_column(self, name: str = "", *, right: bool = False, dim: bool = False) -> None:
-        """Append a column."""
-        self.columns.append(Column(name, right, dim))
+    def add_column(self, name: str = "", *, right: bool = False, dim: bool = False, rank: int | None = None) -> None:
+        """Append a column. The first one is never left out, unless its rank says otherwise."""
+        self.columns.append(Column(name, right, dim, (1 if self.columns else 0) if rank is None else rank))
 
-    def add_columns(self, names: Iterable[str], *, right: bool = False) -> None:
+    def add_columns(self, names: Iterable[str], *, right: bool = False, rank: int | None = None) -> None:
         """Append columns of one alignment."""
         for name in names:
-            self.add_column(name, right=right)
+            self.add_column(name, right=right, rank=rank)
 
     def add_row(self, *cells: str) -> None:
         """Append a row: one cell for each column."""
         self.rows.append(cells)
 
-    def __rich__(self) -> Any:
-        """The table for a rich console."""
+    def width(self) -> int:
+        """The width at which nothing wraps."""
+        widths = [max(len(column.name), self._cell_width(number)) for number, column in enumerate(self.columns)]
+        return max(
+            sum(widths) + GAP * len(widths), len(self.title), len(self.caption), *map(len, self._legend_lines()), 0
+        )
+
+    def fitted(self, width: int) -> tuple[list[int], list[str]]:
+        """The columns that fit a terminal, by number, and their headings, which may have two lines.
+
+        >>> table = TextTable("Hits", [Column("policy", rank=0), Column("block hit rate"), Column("evictions")])
+        >>> table.add_row("lru", "0.2789", "189,755")
+        >>> table.fitted(40)
+        ([0, 1, 2], ['policy', 'block hit rate', 'evictions'])
+        >>> table.fitted(28)
+        ([0, 1, 2], ['policy', 'block\\nhit rate', 'evictions'])
+        >>> table.fitted(20)
+        ([0, 1], ['policy', 'block\\nhit rate'])
+        """
+        shown, names = list(range(len(self.columns))), [column.name for column in self.columns]
+        if self._needs(shown, names) > width:
+            names = [_in_two_lines(name) for name in names]
+        while self._needs(shown, names) > width and any(self.columns[number].rank for number in shown):
+            shown.remove(max(shown, key=lambda number: (self.columns[number].rank, number)))
+        return shown, [names[number] for number in shown]
+
+    def _needs(self, shown: list[int], names: list[str]) -> int:
+        """The width of some columns with these headings."""
+        widths = [max(self._cell_width(number, MIN_NOTE), *map(len, names[number].split("\n"))) for number in shown]
+        return sum(widths) + GAP * (len(widths) - 1)
+
+    def _cell_width(self, number: int, max_note: int | None = None) -> int:
+        """The width of the widest cell of a column; a note needs no more than `max_note`."""
+        widest = max((len(row[number]) for row in self.rows if number < len(row)), default=0)
+        return min(widest, max_note) if max_note and self.columns[number].dim else widest
+
+    def _legend_lines(self) -> list[str]:
+        return [f"{word}: {meaning}" for word, meaning in self.legend.items()]
+
+    def __rich_console__(self, _console: Any, options: Any) -> Iterator[Any]:
+        """The table for a rich console, with the columns that fit its width."""
         from rich.table import Table
         from rich.text import Text
 
-        drawn = Table(
-            title=Text(self.title), title_justify="left", title_style="bold", box=None, pad_edge=False,
-            padding=(0, 2, 0, 0), show_header=self.has_header,
-            caption=Text(self.caption) if self.caption else None, caption_justify="left",
-        )  # fmt: skip
-        for column in self.columns:
+        shown, names = self.fitted(options.max_width)
+        if self.title:
+            yield Text(self.title, style="bold", no_wrap=False, overflow="fold")
+        drawn = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), show_header=self.has_header)
+        for number, name in zip(shown, names, strict=True):
+            column = self.columns[number]
             justify, style = "right" if column.right else "left", "dim" if column.dim else ""
-            drawn.add_column(Text(column.name), justify=justify, style=style, no_wrap=not column.dim)  # type: ignore[arg-type]
+            drawn.add_column(
+                Text(name), justify=justify, style=style, no_wrap=not column.dim, overflow="fold", vertical="top",  # type: ignore[arg-type]
+            )  # fmt: skip
         for cells in self.rows:
-            drawn.add_row(*(Text(cell) for cell in cells))
-        return drawn
+            drawn.add_row(*(Text(cells[number]) if number < len(cells) else Text() for number in shown))
+        yield drawn
+        missing = [column.name for number, column in enumerate(self.columns) if number not in shown]
+        lines = [line for line in self._legend_lines() if line.partition(":")[0] not in missing]
+        if missing:
+            lines.append(f"Not shown: {', '.join(missing)}. To see all columns, {self.remedy}.")
+        for line in (*lines, *filter(None, [self.caption])):
+            yield Text(line, style="dim", no_wrap=False, overflow="fold")
+
+
+def _in_two_lines(name: str) -> str:
+    """A heading in two lines of about the same width.
+
+    >>> _in_two_lines("request hit rate"), _in_two_lines("capacity")
+    ('request\\nhit rate', 'capacity')
+    """
+    words = name.split(" ")
+    splits = [(" ".join(words[:at]), " ".join(words[at:])) for at in range(1, len(words))]
+    return "\n".join(min(splits, key=lambda split: max(map(len, split)))) if splits else name
 
 
 def html(tables: Iterable[TextTable]) -> str:

@@ -1,4 +1,7 @@
-"""Units as people write them: durations (`500ms`, `30s`, `10m`, `1.5h`) and sizes (`2GB`, `1.5GiB`)."""
+"""Amounts as people write them: durations, sizes, shares and counts, one parser for each.
+
+Every option uses these parsers, so `90s`, `2 min`, `40 GB`, `25%` and `1,000` have one meaning everywhere.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,101 @@ from .errors import UsageError
 
 NS_PER_MS = 1_000_000
 MS = {"ms": 1.0, "s": 1000.0, "m": 60_000.0, "h": 3_600_000.0, "d": 86_400_000.0}  # unit -> milliseconds
+UNIT_NAMES = {  # other names of the units
+    "ms": ("msec", "msecs", "millisecond", "milliseconds"),
+    "s": ("sec", "secs", "second", "seconds"),
+    "m": ("min", "mins", "minute", "minutes"),
+    "h": ("hr", "hrs", "hour", "hours"),
+    "d": ("day", "days"),
+}
+UNITS = {name: unit for unit, names in UNIT_NAMES.items() for name in (unit, *names)}
 BYTES = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+NUMBER = r"(?:\d{1,3}(?:[,_]\d{3})+|\d{1,18})(?:\.\d{1,18})?"  # 1000, 1,000, 1_000 or 1.5
+
+
+def number(text: str) -> float:
+    """The value of a number that matches NUMBER.
+
+    >>> number("20,208"), number("1_000.5")
+    (20208.0, 1000.5)
+    """
+    return float(text.replace(",", "").replace("_", ""))
 
 
 def milliseconds(text: str) -> float:
-    """A duration in milliseconds; UsageError if it has no unit.
+    """A duration in milliseconds; UsageError if it is not valid or has no unit.
 
-    >>> milliseconds("1.5h"), milliseconds("250ms")
-    (5400000.0, 250.0)
+    >>> milliseconds("1.5h"), milliseconds("250ms"), milliseconds("2 min"), milliseconds("1h 30m")
+    (5400000.0, 250.0, 120000.0, 5400000.0)
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*", text)
-    if not match:
+    part = rf"\s*({NUMBER})\s*([a-zA-Z]+)\s*"
+    parts = re.findall(part, text)
+    if not re.fullmatch(f"(?:{part})+", text) or any(unit.lower() not in UNITS for _, unit in parts):
         raise UsageError(f"{text!r} is not a duration. Examples: 30s, 10m, 1.5h, 250ms.")
-    return float(match[1]) * MS[match[2]]
+    return sum(number(value) * MS[UNITS[unit.lower()]] for value, unit in parts)
+
+
+def decimal(text: str) -> float:
+    """A number, also with separators of thousands; UsageError if it is not valid.
+
+    >>> decimal("1,000.5"), decimal("-2"), decimal("1e-3")
+    (1000.5, -2.0, 0.001)
+    """
+    plain = text.strip()
+    try:
+        return number(plain) if re.fullmatch(NUMBER, plain) else float(plain)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a number. Examples: 2, 0.5.") from None
+
+
+def in_milliseconds(text: str) -> float:
+    """A duration in milliseconds, where a number without a unit is milliseconds, too.
+
+    >>> in_milliseconds("30"), in_milliseconds("30 ms"), in_milliseconds("0.03s")
+    (30.0, 30.0, 30.0)
+    """
+    try:
+        return decimal(text)
+    except UsageError:
+        return milliseconds(text)
+
+
+def share(text: str) -> float:
+    """A share of a whole, from 0 to 1; UsageError if it is not valid.
+
+    >>> share("25%"), share("0.25"), share("2.5 %")
+    (0.25, 0.25, 0.025)
+    """
+    match = re.fullmatch(rf"\s*({NUMBER}|\.\d{{1,18}})\s*(%?)\s*", text)
+    value = number(match[1]) / (100 if match[2] else 1) if match else -1.0
+    if not 0 <= value <= 1:
+        raise UsageError(f"{text!r} is not a share from 0 to 1. Examples: 25%, 0.25.")
+    return value
+
+
+def size_bytes(text: str, what: str = "size") -> int:
+    """A size in bytes; UsageError if it is not valid. KB, MB, GB and TB count thousands; KiB, MiB, GiB and TiB 1,024s.
+
+    >>> size_bytes("800MB"), size_bytes("1.5 GiB"), size_bytes("40 gb")
+    (800000000, 1610612736, 40000000000)
+    """
+    match = re.fullmatch(rf"\s*({NUMBER})\s*([a-zA-Z]+)\s*", text)
+    if match and match[2].lower() in ("k", "m", "g", "t", "ki", "mi", "gi", "ti"):
+        unit = match[2][0].upper()
+        raise UsageError(f"{text!r} could be {match[1]}{unit}B or {match[1]}{unit}iB. Write one of them.")
+    if not match or match[2].lower() not in BYTES:
+        raise UsageError(f"{text!r} is not a {what}. Examples: 2GB, 800MB, 1.5GiB.")
+    return int(number(match[1]) * BYTES[match[2].lower()])
+
+
+def count(text: str) -> int:
+    """A whole number, also with separators of thousands; UsageError if it is not valid.
+
+    >>> count("20,208"), count("20_208"), count("20208")
+    (20208, 20208, 20208)
+    """
+    match = re.fullmatch(rf"\s*([+-]?)({NUMBER})\s*", text)
+    if not match or "." in text:
+        raise UsageError(f"{text!r} is not a whole number. Examples: 8, 1000, 1,000.")
+    return int(f"{match[1]}{match[2].replace(',', '').replace('_', '')}")

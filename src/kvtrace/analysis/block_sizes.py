@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +46,23 @@ def by_block_size(trace: Trace, factors: Iterable[int]) -> list[BlockSizeHits]:
     >>> [(size.block_size, size.hits.hit_blocks) for size in by_block_size(toy("0 1 2", "0 1 3"), [1, 2])]
     [(1, 2), (2, 1)]
     """
-    return [_folded(fold(trace, factor)) for factor in factors]
+    return list(each_block_size(trace, factors))
+
+
+def each_block_size(trace: Trace, factors: Iterable[int]) -> Iterator[BlockSizeHits]:
+    """As `by_block_size`, one result at a time. A factor that the one before it divides is folded from its blocks.
+
+    >>> from kvtrace.trace.building import toy
+    >>> [size.blocks for size in each_block_size(toy("0 1 2 3", "0 1 2"), [1, 2, 4])]
+    [7, 4, 2]
+    """
+    folded, done = trace, 1  # folding twice is folding by the product
+    for factor in factors:
+        if type(factor) is not int or factor < done or factor % done:
+            folded, done = trace, 1
+        folded = fold(folded, factor // done if done > 1 else factor)
+        done = factor
+        yield _folded(folded)
 
 
 def _folded(trace):

@@ -7,10 +7,11 @@ import re
 import numpy as np
 
 from .._base.errors import UsageError
-from .._base.units import BYTES
+from .._base.units import BYTES, NUMBER, number
 
 MAX_BLOCKS = 1 << 48  # larger than any cache, small enough for exact sums
-FORM = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z%]*)")
+FORM = re.compile(rf"({NUMBER})\s*([a-zA-Z%]*)")
+THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:,\d{3})+(?![\d.])")
 COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
@@ -19,37 +20,69 @@ def parse_capacities(
 ) -> list[int]:
     """Parse a comma-separated list of capacities into blocks.
 
+    Commas separate capacities, but `1,000` is one: no number begins with a zero.
+
     Raises:
         UsageError: One of them is not a capacity.
 
-
+    >>> parse_capacities("1,000, 20_208", block_size=64, working_set=300)
+    [1000, 20208]
     >>> parse_capacities("1000, 2k, 6400tokens, 50%", block_size=64, working_set=300)
     [1000, 2000, 100, 150]
     >>> parse_capacities("1GiB", block_size=16, working_set=300, kv_bytes_per_token=131072)
     [512]
     """
+    parts = filter(str.strip, THOUSANDS.sub(_without_commas, text).split(","))
     return [
-        _parse_capacity(part.strip(), block_size, working_set, kv_bytes_per_token)
-        for part in text.split(",")
-        if part.strip()
+        parse_capacity(part, block_size=block_size, working_set=working_set, kv_bytes_per_token=kv_bytes_per_token)
+        for part in parts
     ] or _raise_not_a_capacity(text)
 
 
-def _parse_capacity(text, block_size, working_set, kv_bytes_per_token):
+def _without_commas(match: re.Match[str]) -> str:
+    """A number without its commas, if its groups after the first can't be numbers of their own."""
+    groups = match[0].split(",")[1:]
+    if not any(group.startswith("0") for group in groups):
+        return match[0]
+    if not all(group.startswith("0") for group in groups):
+        plain = match[0].replace(",", "")
+        raise UsageError(f"{match[0]!r} could be one capacity or several. Write {plain} for one.")
+    return match[0].replace(",", "")
+
+
+def hint_on_commas(text: str, longest: int) -> str | None:
+    """How to write a list as one number, if it looks like one and a part of it is less than the longest request.
+
+    >>> hint_on_commas("20,208", 100)
+    'Commas separate capacities; for one of 20,208 blocks, write 20208.'
+    >>> hint_on_commas("200,400", 100)
+    """
+    if not THOUSANDS.fullmatch(text.strip()) or ",0" in text or min(map(int, text.split(","))) >= longest:
+        return None
+    return f"Commas separate capacities; for one of {text.strip()} blocks, write {text.strip().replace(',', '')}."
+
+
+def parse_capacity(text: str, *, block_size: int, working_set: int, kv_bytes_per_token: int | None = None) -> int:
+    """Parse one capacity into blocks; it may have separators of thousands.
+
+    >>> parse_capacity("20,208", block_size=64, working_set=300)
+    20208
+    """
+    text = text.strip()
     match = FORM.fullmatch(text)
     if not match:
         return _raise_not_a_capacity(text)
-    number, unit = float(match[1]), match[2].lower().removesuffix("s")
+    amount, unit = number(match[1]), match[2].lower().removesuffix("s")
     if unit == "%":
-        blocks = round(number / 100 * working_set)
+        blocks = round(amount / 100 * working_set)
     elif unit in BYTES:
         if kv_bytes_per_token is None:
             raise UsageError(f"capacity {text} is in bytes. Add --model-config or --kv-bytes-per-token.")
-        blocks = int(number * BYTES[unit] // (kv_bytes_per_token * block_size))
+        blocks = int(amount * BYTES[unit] // (kv_bytes_per_token * block_size))
     elif unit.removesuffix("token").strip() in COUNTS and unit.endswith("token"):
-        blocks = int(number * COUNTS[unit.removesuffix("token")] // block_size)
+        blocks = int(amount * COUNTS[unit.removesuffix("token")] // block_size)
     elif unit.removesuffix("block") in COUNTS:
-        blocks = int(number * COUNTS[unit.removesuffix("block")])
+        blocks = int(amount * COUNTS[unit.removesuffix("block")])
     else:
         return _raise_not_a_capacity(text)
     if not 1 <= blocks <= MAX_BLOCKS:

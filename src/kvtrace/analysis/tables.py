@@ -41,7 +41,9 @@ def distribution_table(title: str, rows: dict[str, Distribution]) -> TextTable:
     table = TextTable(title)
     extra = list(next(iter(rows.values())).quantiles)
     table.add_column("")
-    table.add_columns(["mean", "std", "min", "p25", "median", "p75", "max", *(f"q{q:g}" for q in extra)], right=True)
+    for figure in ["mean", "std", "min", "p25", "median", "p75", "max", *(f"q{q:g}" for q in extra)]:
+        table.add_column(figure, right=True, rank={"std": 3, "min": 2}.get(figure, 1))
+    table.remedy = "use --json or a wider terminal"
     for name, distribution in rows.items():
         table.add_row(name, *map(number, (*distribution.figures(), *distribution.quantiles.values())))
     return table

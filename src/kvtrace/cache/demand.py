@@ -14,6 +14,7 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from ..trace.trace import Trace
+from .optimum import Optimum
 
 MODES = ("block", "token", "grow")
 MAX_BLOCKS = (1 << 31) - 1  # block numbers are int32 in the compiled core
@@ -46,6 +47,11 @@ class BlockDemand:
         return self.full.astype(np.int64) + (self.grown + self.grown_tail if self.grows else self.tail)
 
     @cached_property
+    def optimum(self) -> Optimum:
+        """The runs of blocks between two uses, for the offline optimum."""
+        return Optimum.of(self.trace)
+
+    @cached_property
     def parent(self) -> np.ndarray:
         """int32: block -> the block before it, -1 = root."""
         before = np.empty_like(self.ids)
@@ -67,6 +73,12 @@ class BlockDemand:
         return np.where(self.full > 0, self.ids[place], -1)
 
 
+def check_mode(mode: str) -> None:
+    """Raise UsageError if there is no mode of that name."""
+    if mode not in MODES:
+        raise UsageError(f"{mode!r} is not a mode. Try {', '.join(MODES)}.")
+
+
 def block_demand(trace: Trace, mode: str = "block", recompute_last: bool = False) -> BlockDemand:
     """The block demand of a trace's requests in a mode.
 
@@ -83,8 +95,7 @@ def block_demand(trace: Trace, mode: str = "block", recompute_last: bool = False
     >>> block_demand(toy("0 1 2", "0 3"), recompute_last=True).limit
     array([2, 1], dtype=int32)
     """
-    if mode not in MODES:
-        raise UsageError(f"{mode!r} is not a mode. Try {', '.join(MODES)}.")
+    check_mode(mode)
     trace.require_chained()
     if trace.distinct > MAX_BLOCKS:
         raise InputError(

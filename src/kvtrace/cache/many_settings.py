@@ -10,7 +10,7 @@ from itertools import product
 from .._base.workers import stoppable_threads
 from ..trace.trace import Trace
 from .demand import block_demand
-from .simulation import Setting, Simulation, run
+from .simulation import Setting, Simulation, run, runs_by_runs
 
 
 def simulate_settings(
@@ -37,6 +37,9 @@ def simulate_settings(
     """
     settings = list(settings)
     demand = {options: block_demand(trace, *options) for options in {setting.demand_options for setting in settings}}
+    for setting in settings:
+        if runs_by_runs(setting, trace):
+            _ = demand[setting.demand_options].optimum  # once, before threads share it
     with stoppable_threads(threads or os.cpu_count(), on_progress) as (pool, served):
 
         def one(setting: Setting) -> Simulation:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.units import in_milliseconds
 from ..trace.trace import Trace
 
 
@@ -44,13 +46,18 @@ def parse_schedule(text: str) -> Schedule:
 
     >>> parse_schedule("concurrency:8")
     Schedule(kind='concurrency', value=8)
+    >>> parse_schedule("open-loop:30ms")
+    Schedule(kind='open-loop', value=30.0)
     """
     if text == "serial":
         return SERIAL
     if match := re.fullmatch(r"concurrency:([1-9]\d{0,8})", text):
         return Schedule("concurrency", int(match[1]))
-    if match := re.fullmatch(r"open-loop:(\d{1,9}(?:\.\d{1,9})?)", text):
-        return Schedule("open-loop", float(match[1]))
+    if text.startswith("open-loop:"):
+        with contextlib.suppress(UsageError):
+            per_token_ms = in_milliseconds(text.removeprefix("open-loop:"))
+            if 0 <= per_token_ms < 1e9:
+                return Schedule("open-loop", per_token_ms)
     raise UsageError(
         f"{text!r} is not a schedule. Try serial, concurrency:8 (requests) or open-loop:30 (ms per output token)."
     )

@@ -14,6 +14,7 @@ from typing import Any, TypedDict, Unpack, cast
 import numpy as np
 
 from .._base.errors import UsageError
+from ..formats.lazy import LazyTrace
 from ..trace.hits import Hits, HitsDict, count_hits
 from ..trace.trace import Trace
 from . import engines
@@ -194,11 +195,33 @@ def run(
         on_progress: Receives the number of requests served since its last call.
     """
     demand = demand or block_demand(trace, *setting.demand_options)
+    if runs_by_runs(setting, trace):
+        return _optimum(setting, trace, demand, on_progress)
     engine = build(setting, demand)
     advance_all(engine, len(demand), on_progress)
     hit_blocks = engine.hits.astype(np.int64)
     engine.close()
     return Simulation(setting, trace, hit_blocks, engine.evictions, engine.early_frees)
+
+
+def runs_by_runs(setting: Setting, trace: Trace) -> bool:
+    """Whether a setting is the offline optimum, one full block for each id and one request at a time.
+
+    It then needs no engine. A trace that streams its ids keeps the engine, whose memory is bounded in advance.
+    """
+    serial = setting.schedule.kind == "serial" or dict(setting.engine_options).get("capacity_counts") != "idle"
+    return setting.policy == "belady" and setting.mode == "block" and serial and not isinstance(trace, LazyTrace)
+
+
+def _optimum(setting, trace, demand, on_progress) -> Simulation:
+    """The simulation of `runs_by_runs`: every block that does not hit is inserted, and evicted unless it is left."""
+    if setting.capacity < 1:
+        raise UsageError("--capacity must be at least 1 block.")
+    hit_blocks = demand.optimum.hit_blocks(setting.capacity)
+    if on_progress:
+        on_progress(len(demand))
+    misses = int(demand.full.sum(dtype=np.int64) - hit_blocks.sum())
+    return Simulation(setting, trace, hit_blocks, max(0, misses - setting.capacity), 0)
 
 
 def advance_all(run: Any, requests: int, on_progress: Callable[[int], None] | None, chunk: int = CHUNK) -> None:

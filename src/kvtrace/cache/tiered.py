@@ -7,6 +7,7 @@ counts for the first tier that has the block.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -143,7 +144,7 @@ def parse_tiers(text: str, parse: Callable[[str], int]) -> dict[str, int]:
     {'hbm': 10, 'dram': 200}
     """
     tiers: dict[str, int] = {}
-    for part in text.split(","):
+    for part in re.split(r",(?!\d{3}\b)", text):  # hbm=5,000 is one tier
         name, equals, capacity = (piece.strip() for piece in part.partition("="))
         if not (name and equals and capacity) or name in tiers:
             raise UsageError(f"{part.strip()!r} is not a tier, or repeats a name. Try --tiers hbm=5000,dram=50000.")

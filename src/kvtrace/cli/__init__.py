@@ -1,6 +1,6 @@
 """The command line: parse arguments, call one library function, print its result.
 
-Only this room prints, reads argv or exits. Each command has one module, and one row in `COMMANDS` below.
+Only this room prints, reads argv or exits. Each command has one module, and one row in `SECTIONS` below.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from .anonymize import anonymize_command
 from .audit import audit_command
 from .check import check_command
 from .compare import compare_command
+from .completion import completion_command
 from .convert import convert_command
 from .curve import curve_command
+from .files import keep_inputs
+from .help import Group
 from .plan import plan_command
 from .release import release_command
 from .report import report_command
@@ -161,28 +164,18 @@ def _fail_internal(error: Exception) -> int:
     return _fail(_with_notes(message, error), 1)
 
 
-@click.group(context_settings=CONTEXT)
+@click.group(cls=Group, context_settings=CONTEXT)
 @click.version_option(__version__, message="kvtrace %(version)s")
 def commands() -> None:
-    """Turn raw LLM logs into prefix-cache traces that you can share; analyze, simulate and synthesize traces."""
+    """Turn raw LLM logs into KV-cache block traces that you can share; analyze, simulate and synthesize such traces."""
 
 
-COMMANDS = (
-    anonymize_command,
-    audit_command,
-    release_command,
-    check_command,
-    analyze_command,
-    curve_command,
-    convert_command,
-    report_command,
-    simulate_command,
-    plan_command,
-    sweep_command,
-    synthesize_command,
-    compare_command,
-    texts_command,
-)
-
-for command in COMMANDS:
-    commands.add_command(command)
+SECTIONS = {  # in the order of the work
+    "From logs to traces": (anonymize_command, check_command, convert_command),
+    "Publish": (release_command, audit_command),
+    "Analyze": (analyze_command, curve_command, compare_command, report_command),
+    "Caches and serving": (simulate_command, sweep_command, plan_command),
+    "Synthesize": (synthesize_command, texts_command),
+    "Shell": (completion_command,),
+}
+commands.add_sections({section: tuple(map(keep_inputs, members)) for section, members in SECTIONS.items()})

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import click
 
+from .help import Command
 from .large import load
 from .options import STREAMED, json_option
 from .output import print_json, print_tables
 
 
-@click.command("analyze")
+@click.command("analyze", cls=Command, groups={"--fold": "Output"}, examples=(
+    "kvtrace analyze trace.jsonl",
+    "kvtrace analyze trace.jsonl --quantiles 90%,99% --fold 1,2,4",
+    "kvtrace analyze trace.jsonl --basic --json",
+))
 @click.argument("trace", metavar="TRACE")
 @click.option("--basic", is_flag=True, help="Print only the statistics of datagen and AIPerf.")
 @json_option("analysis/analyze.md")
 @click.option("--quantiles", metavar="Q,...", help="Extra quantiles of each distribution. Example: 0.9,0.99.")
 @click.option("--fold", "factors", metavar="N,...", help="Also print hit rates at block sizes N times as large. Example: 1,2,4.")
-@click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="MS", help="Decode time of an output token, for the mean concurrency.")
+@click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="TIME", help="Decode time of an output token in ms, or such as 30ms; it gives the mean concurrency.")
 @STREAMED
 def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
-    """Print statistics of a trace: lengths, hit rates, reuse, arrivals, sessions. TRACE - is stdin."""
+    """Print statistics: lengths, hit rates, reuse, arrivals.
+
+    The hit rates are those of a cache that never evicts. TRACE - is stdin.
+    """
     from .._base.lists import factors as parse_factors
     from .._base.lists import quantiles as parse_quantiles
     from ..analysis.block_sizes import block_size_table, by_block_size

@@ -7,11 +7,16 @@ import os
 
 import click
 
-from .output import console
+from .help import Command
+from .output import console, print_line
 from .release_options import chosen_profile, release_options
 
 
-@click.command("anonymize")
+@click.command("anonymize", cls=Command, groups={"--block-size": "Blocks", "--first-id": "Blocks", "--sample-sessions": "Privacy", "--resume": "Large inputs"}, examples=(
+    "kvtrace anonymize log.jsonl -o trace.jsonl",
+    "kvtrace anonymize log.jsonl -o fine.jsonl.gz --block-size 16 --profile strict",
+    "kvtrace anonymize 'logs/*.jsonl' -o day.dataset --runner local --memory 8GB",
+))
 @click.argument("inputs", nargs=-1, required=True, metavar="LOG...")
 @click.option(
     "-o",
@@ -52,7 +57,7 @@ from .release_options import chosen_profile, release_options
     help="Built-in name, path of a tokenizer.json or of its folder, or Hugging Face id.",
 )
 @click.option("--chat-template", metavar="FILE", help="Jinja file to use instead of the tokenizer's own chat template.")
-@click.option("--no-chat-template", is_flag=True, help="Use if prompts are already templated text.")
+@click.option("--no-chat-template", is_flag=True, help="The prompts are already text as the engine sees it: apply no chat template.")
 @click.option("--generation-prompt", metavar="TEXT", help=r"Replace the template's generation prompt; \n is a newline.")
 @click.option(
     "--block-size",
@@ -60,14 +65,14 @@ from .release_options import chosen_profile, release_options
     metavar="TOKENS",
     help="Tokens per block.  [default: 512, or the block size of the log's hashes]",
 )
-@click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="Number of the first id.")
-@click.option("--outputs", is_flag=True, help="Also write the ids of output blocks.")
+@click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
+@click.option("--outputs", is_flag=True, help="Also write the ids of the output's blocks.")
 @release_options
 @click.option("--tenant-field", metavar="PATH", help="Path of the tenant in a row; k-sharing then counts tenants.")
 @click.option(
     "--isolate-tenants",
     is_flag=True,
-    help="Let tenants share no blocks, as in engines with a separate cache for each tenant.",
+    help="No two tenants share a block, as in engines with a separate cache for each tenant.",
 )
 @click.option(
     "--arrivals",
@@ -78,14 +83,14 @@ from .release_options import chosen_profile, release_options
 @click.option(
     "--keep-order", is_flag=True, help="With --profile exact: keep the log's order instead of sorting by time."
 )
-@click.option("--allow-truncated", is_flag=True, help="Accept prompts that are cut short or lack their beginning.")
+@click.option("--allow-truncated", is_flag=True, help="Accept prompts that the logger cut short.")
 @click.option(
     "--key-file",
     metavar="FILE",
     help="Key file (mode 0600); created if missing.  [default: a random key, never stored]",
 )
 @click.option("--resume", is_flag=True, help="With --key-file: continue an interrupted run of the same command.")
-@click.option("--on-error", default="stop", type=click.Choice(["stop", "skip"]), help="Action for a bad row.")
+@click.option("--on-error", default="stop", type=click.Choice(["stop", "skip"]), help="What to do at a bad row: stop, or skip it.")
 @click.option(
     "--max-errors",
     type=click.IntRange(0),
@@ -101,12 +106,12 @@ from .release_options import chosen_profile, release_options
     "--workers",
     type=click.IntRange(1),
     metavar="N",
-    help="Number of processes; with --runner, of concurrent tasks.  [default: one a core]",
+    help="Number of processes; with --runner, of concurrent tasks.  [default: one for each core]",
 )
 @click.option(
     "--runner",
     type=click.Choice(["local", "ray"]),
-    help="Work in tasks over files, in bounded memory: on this machine or on a Ray cluster.",
+    help="For logs larger than memory: work in tasks over files, on this machine or on a Ray cluster.",
 )
 @click.option(
     "--ray-address",
@@ -117,7 +122,7 @@ from .release_options import chosen_profile, release_options
     "--partitions",
     type=click.IntRange(1),
     metavar="N",
-    help="With --runner: partitions of the log, and tasks of each stage.  [default: by size]",
+    help="With --runner: number of parts that the log is divided into, and of tasks in each stage.  [default: by size]",
 )
 @click.option(
     "--memory",
@@ -129,6 +134,7 @@ from .release_options import chosen_profile, release_options
     metavar="FOLDER",
     help="With --runner: folder or URL for intermediate files; removed at the end.  [default: beside TRACE]",
 )
+@click.option("-v", "--verbose", is_flag=True, help="Also print which library tokenizes, and how the chat template is applied.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def anonymize_command(
     inputs,
@@ -141,6 +147,7 @@ def anonymize_command(
     on_error,
     max_errors,
     rejects,
+    verbose,
     quiet,
     runner,
     ray_address,
@@ -149,11 +156,11 @@ def anonymize_command(
     work_dir,
     **options,
 ):
-    """Turn raw logs into a trace that holds block ids instead of text.
+    """Turn raw logs into a trace of block ids, without text.
 
     A LOG is a file, a directory or a glob, also .gz and .zst; - is stdin. The release profile coarsens the trace, and
-    an audit checks it before it gets its name. TRACE.meta.json (how it was made, for programs) and TRACE.card.md (a
-    data card, for people) are written beside it.
+    an audit checks it before the file appears. Two files are written beside the trace: TRACE.meta.json records how it
+    was made, and TRACE.card.md is a data card to publish with it.
     """
     from ..text import panics, preload
 
@@ -174,17 +181,17 @@ def anonymize_command(
         raise UsageError("--rejects and --max-errors require --on-error skip.")
     writing.check_output(output, to)
     if rejects is not None:
-        writing.check_output(rejects)
+        writing.require_place(rejects)
     if runner is None and (ray_address, partitions, memory, work_dir) != (None,) * 4:
         raise UsageError("--ray-address, --partitions, --memory and --work-dir require --runner.")
     checkpoint = _checkpoint(inputs, output, key_file, resume, in_tasks=runner is not None)
-    _require_distinct_files(inputs, output, rejects, key_file, checkpoint and checkpoint.path)
     options["profile"] = chosen_profile(options)
     screen = console()
 
     def start(meta):
         if not quiet:
-            screen.print("\n".join(summary.opening(meta)), highlight=False, markup=False)
+            for line in summary.opening(meta, verbose=verbose):
+                print_line(screen, line)
 
     beside = [sidecar_path(output), writing.card_path(output), *([] if rejects is None else [rejects])]
     with (
@@ -264,7 +271,7 @@ def _print_summary(screen, trace_figures, counts, account, written):
     if account and len(account.steps) > 1:
         screen.print(release_costs.costs(account))
     for line in (*(release_costs.notes(account) if account else ()), *release_costs.audited(written)):
-        screen.print(line, highlight=False, markup=False)
+        print_line(screen, line)
 
 
 def _checkpoint(inputs, output, key_file, resume, *, in_tasks):
@@ -279,18 +286,3 @@ def _checkpoint(inputs, output, key_file, resume, *, in_tasks):
     if resume:
         raise UsageError(reason)
     return None
-
-
-def _require_distinct_files(inputs, *outputs):
-    """UsageError if an output is also an input or another output: it would be overwritten."""
-    from .._base.errors import UsageError
-    from .._base.files import is_regular
-    from ..ingest.logs import sources
-
-    taken = {os.path.realpath(source.path) for source in sources.find(inputs)}
-    for path in outputs:
-        if path is not None and (path == "-" or is_regular(path)):
-            real_path = "stdout" if path == "-" else os.path.realpath(path)
-            if real_path in taken:
-                raise UsageError(f"{path}: is given twice and would be overwritten. Choose another file.")
-            taken.add(real_path)

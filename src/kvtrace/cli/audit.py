@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import click
 
+from .help import Command
 from .large import MEMORY
 from .options import BLOCK_SIZE
 from .output import print_json, print_tables
 
 
-@click.command("audit")
+@click.command("audit", cls=Command, groups={"--format": "Input"}, examples=(
+    "kvtrace audit public.jsonl",
+    "kvtrace audit public.jsonl --profile strict --json",
+))
 @click.argument("trace", metavar="TRACE")
 @click.option("--against", metavar="PREVIOUS", help="Earlier release: look for requests that are in both.")
 @click.option("--users", metavar="FILE", help="File with one user a line for each row, to count contributors; never written.")
 @click.option("--profile", metavar="NAME", help="Grade against exact, standard or strict.  [default: as declared, else standard]")
 @BLOCK_SIZE
-@click.option("--format", "format_name", metavar="NAME", help="mooncake, bailian, parquet or dataset.  [default: by the content]")
+@click.option("--format", "format_name", metavar="NAME", help="Trace format: mooncake, bailian, parquet or dataset.  [default: from the content]")
 @click.option("--card", "card_file", metavar="FILE", help="Also write a data card: Markdown to publish beside the trace.")
 @MEMORY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/privacy/audit.md lists its keys.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
 def audit_command(trace, against, users, profile, block_size, format_name, card_file, memory, as_json, quiet):
-    """Audit a trace file or data set: each check gives PASS, WARN or FAIL; exit status 4 if one fails."""
+    """Audit what a trace reveals before you publish it.
+
+    Each check gives PASS, WARN or FAIL, and says what an attacker can do and what to change. The exit status is 4 if a
+    check fails.
+    """
     from .._base.errors import UsageError
     from .._base.files import base_names
     from ..privacy.checks import audit as run_checks

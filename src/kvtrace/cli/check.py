@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import click
 
+from .help import Command
 from .options import BLOCK_SIZE
 
 
-@click.command("check")
+@click.command("check", cls=Command, examples=(
+    "kvtrace check trace.jsonl",
+    "kvtrace check trace.jsonl --max 1 --quiet",
+))
 @click.argument("trace", metavar="TRACE")
 @BLOCK_SIZE
 @click.option("--max", "max_per_rule", default=20, metavar="N", help="List at most N violations of each kind.")
 @click.option("-q", "--quiet", is_flag=True, help="Print violations only.")
 def check_command(trace, block_size, max_per_rule, quiet):
-    """Check the invariants of any trace file: one line for each violation; exit status 3 if there is any."""
+    """Check that a trace file is valid, and list what is not.
+
+    One line for each violation; the exit status is 3 if there is any. TRACE may have any trace format; - is stdin.
+    """
     from ..formats.violations import check as violations_of
 
     violations = violations_of(trace, block_size=block_size, max_per_rule=max_per_rule)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import click
 
+from .help import Command
 from .options import CHAIN, json_option, require_one
 from .output import print_json, print_tables
 
 
-@click.command("compare")
+@click.command("compare", cls=Command, examples=(
+    "kvtrace compare trace.jsonl synthetic.jsonl",
+    "kvtrace compare trace.jsonl synthetic.jsonl --csv",
+))
 @click.argument("a", metavar="TRACE")
 @click.argument("b", metavar="TRACE2")
 @json_option("analysis/compare.md")
@@ -21,7 +25,10 @@ from .output import print_json, print_tables
 )
 @CHAIN
 def compare_command(a, b, as_json, as_csv, block_size, chain):
-    """Score the fidelity of TRACE2 to TRACE: both values of each figure, and a score from 0 to 1."""
+    """Score how close a second trace is to a first.
+
+    Each figure has the values of both traces and a score from 0 to 1; the fidelity is the mean of the scores.
+    """
     from .._base.errors import UsageError
     from .._base.files import base_names
     from ..analysis.comparison import compare

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import click
 
+from .completion import Name, targets
+from .help import Command
 from .large import MEMORY, print_need, size_of
 from .options import BLOCK_SIZE_OF_TRACE, FIRST_ID, QUIET_ERRORS
 from .output import print_lines
 
 
-@click.command("convert")
+@click.command("convert", cls=Command, types={"--to": Name(targets)}, examples=(
+    "kvtrace convert trace.jsonl -o part.jsonl --start 1m --stop '2 min'",
+    "kvtrace convert trace.jsonl -o coarse.jsonl --fold 4 --to vllm",
+    "kvtrace convert trace.jsonl -o half.parquet --sample 50% --seed 1",
+))
 @click.argument("trace", metavar="TRACE")
 @click.option("-o", "--output", required=True, metavar="FILE", help="Output file; - is stdout. Its name selects .gz, .zst or .parquet; FOLDER/ or FOLDER.dataset is a data set.")
 @click.option("--to", metavar="NAME", help="A format (mooncake, bailian, parquet, dataset) or a client: aiperf, vllm, sglang, guidellm, dynamo, llm-d, vidur, azure, burstgpt, lmcache, libcachesim.  [default: by the file's name, else mooncake]")
 @BLOCK_SIZE_OF_TRACE
-@click.option("--chain", is_flag=True, help="Chain the ids of blocks that were hashed without their prefix.")
+@click.option("--chain", is_flag=True, help="Give blocks ids that depend on their prefix, if those of the trace do not.")
 @click.option("--start", metavar="TIME", help="Drop requests that arrive before TIME, such as 90s, 10m or 1.5h.  [default: the beginning]")
 @click.option("--stop", metavar="TIME", help="Drop requests that arrive at TIME or later.  [default: the end]")
 @click.option("--sample-sessions", default=1.0, metavar="SHARE", help="Keep this share of the sessions, each whole.")
@@ -28,9 +34,10 @@ from .output import print_lines
 @MEMORY
 @QUIET_ERRORS
 def convert_command(trace, output, start, stop, sample_sessions, sample, fold, speedup_ratio, memory, quiet, **options):
-    """Convert a trace to another format, for a client, or to a part of it; TRACE - is stdin.
+    """Convert a trace to another format, block size or time span.
 
-    Order of the steps: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold, --speedup-ratio.
+    The steps have this order: --chain, --start and --stop, --sample-sessions, --sample, --limit, --fold,
+    --speedup-ratio. TRACE - is stdin.
     """
     from .._base.units import milliseconds
     from ..formats.converting import convert_file

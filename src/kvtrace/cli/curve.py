@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import click
 
+from .help import Command
 from .large import load
 from .options import CSV, STREAMED, json_option, require_one
 from .output import print_json, print_tables
 
 
-@click.command("curve")
+@click.command("curve", cls=Command, groups={"--sample": "Cache", "--seed": "Cache"}, examples=(
+    "kvtrace curve trace.jsonl",
+    "kvtrace curve trace.jsonl --capacity 100,25% --csv",
+    "kvtrace curve trace.jsonl --capacity 40GB --kv-bytes-per-token 131,072",
+))
 @click.argument("trace", metavar="TRACE")
 @click.option("--capacity", default="auto", metavar="LIST", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set. auto: from the longest request to the working set.")
 @click.option("--points", default=25, type=click.IntRange(1, 10_000), metavar="N", help="Number of capacities for auto.")
@@ -19,8 +24,11 @@ from .output import print_json, print_tables
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the sample.")
 @STREAMED
 def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
-    """Print the hit rates of an LRU cache at each capacity, exactly and in one pass. TRACE - is stdin."""
-    from ..analysis.capacities import parse_capacities
+    """Print the hit rate of an LRU cache at each capacity.
+
+    The rates are exact and take one pass. TRACE - is stdin.
+    """
+    from ..analysis.capacities import hint_on_commas, parse_capacities
     from ..analysis.curves import hit_curve
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import curving, sampled
@@ -42,5 +50,5 @@ def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, model_
         click.echo(curve_tables.as_csv(values), nl=False)
     else:
         print_tables([curve_tables.curve_table(values)])
-        for line in curve_tables.notes(values):
+        for line in (*curve_tables.notes(values), *filter(None, [hint_on_commas(capacity, values["longest"])])):
             click.echo(line)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .. import __version__, cli
+from .files import keep_inputs
 from .options import CHAIN, SAME_BYTES
 
 TOKENS: dict[str, Any] = {"type": int, "metavar": "TOKENS"}
@@ -65,6 +66,9 @@ def synthesize_command(input_file, num_requests, block_size, output_file, seed, 
     # a longer trace at the same rate, as in datagen
     written = write_sample(model, num_requests, output_file, seed=seed, scale="duration", knobs=settings)
     print_lines([("wrote", " and ".join(map(str, written)))])
+
+
+keep_inputs(synthesize_command)
 
 
 def auto_name(input_file: str, num_requests: int, seed: int, method: str, knobs) -> str:

@@ -6,17 +6,45 @@ import click
 
 from .large import MEMORY
 
+
+class RowsOption(click.Option):
+    """An option whose help names the rows of a table in place of `{rows}`; the table is imported only to print it."""
+
+    def __init__(self, *arguments, rows, **options):
+        super().__init__(*arguments, **options)
+        self.rows = rows
+
+    def get_help_record(self, ctx):
+        self.help = self.help.replace("{rows}", self.rows())
+        return super().get_help_record(ctx)
+
+
+def gpu_names():
+    """The names of GPUs, for help texts."""
+    from ..serving.hardware import GPUS
+
+    return ", ".join(GPUS)
+
+
+def model_names():
+    """The names of models, for help texts."""
+    from ..serving.hardware import MODELS
+
+    return ", ".join(MODELS)
+
+
+
 BLOCK_SIZE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
 BLOCK_SIZE_OF_TRACE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
-CHAIN = click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
+CHAIN = click.option("--chain", is_flag=True, help="Give blocks ids that depend on their prefix, if those of the trace do not.")
 CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
 FIRST_ID = click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 KV_BYTES = click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
-MODEL_CONFIG = click.option("--model-config", metavar="FILE", help="config.json of the model, to compute bytes of KV cache.")
+MODEL_CONFIG = click.option("--model", "--model-config", "model_config", metavar="M", cls=RowsOption, rows=model_names, help="Model, which gives the bytes of KV cache per token: {rows}, or its config.json.")
 QUIET = click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
 QUIET_ERRORS = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 SAME_BYTES = click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The same seed gives the same bytes.")
-WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Exclude the first requests (1000), share (10%) or time (10m) from the counts.")
+WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Do not count the first requests: a number (1000), a share (10%) or a time (10m).")
 
 
 def json_option(page):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import click
 
+NAME_WIDTH = 12  # of the names of a summary
+PASTED = ("use", "wrote", "audit")  # lines of commands and files, which a line break would damage
+
 
 def console():
     """The console for progress and summaries: stderr, so that a trace can go to stdout."""
@@ -19,7 +22,17 @@ def print_lines(lines) -> None:
     """Print a summary on stderr: each line has a name and a value."""
     screen = console()
     for name, value in lines:
-        screen.print(f"{name:<12}{value}", highlight=False, markup=False)
+        print_line(screen, f"{name:<{NAME_WIDTH}}{value}")
+
+
+def print_line(screen, line: str) -> None:
+    """Print a name and a value; on a terminal a long value wraps below itself, unless it is one to paste."""
+    import textwrap
+
+    if screen.is_terminal and line.split(" ")[0] not in PASTED:
+        indent = " " * NAME_WIDTH
+        line = textwrap.fill(line, screen.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    screen.print(line, highlight=False, markup=False)
 
 
 def print_json(values) -> None:
@@ -30,12 +43,16 @@ def print_json(values) -> None:
 
 
 def print_tables(tables) -> None:
-    """Print tables on stdout, separated by empty lines: in colour on a terminal, plain and not wrapped in a pipe."""
+    """Print tables on stdout, separated by empty lines: in colour on a terminal, plain and complete in a pipe."""
     from rich.console import Console
 
+    from .._base.tables import TextTable
+
+    tables = list(tables)
     console = Console(soft_wrap=True)
     if not console.is_terminal:
-        console.width = 240  # a pipe has no width to wrap at
+        widths = [table.width() for table in tables if isinstance(table, TextTable)]
+        console.width = max([240, *widths])  # a pipe has no width to wrap at, and gets every column
     with console.capture() as captured:
         for number, table in enumerate(tables):
             console.print(*([""] if number else []), table, sep="\n")

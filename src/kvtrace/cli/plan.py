@@ -4,32 +4,38 @@ from __future__ import annotations
 
 import click
 
-from ..serving.routers import PLANNED, check_router
-from .options import BLOCK_SIZE, QUIET, json_option
+from ..serving.routers import PLANNED, ROUTERS, check_router
+from .help import Command
+from .options import BLOCK_SIZE, QUIET, RowsOption, gpu_names, json_option, model_names, require_one
 from .output import console, print_json, print_tables
 
 
-@click.command("plan")
+@click.command("plan", cls=Command, groups={"--tiers": "Instances and time", "--write-through": "Instances and time", "--router": "Instances and time"}, examples=(
+    "kvtrace plan trace.jsonl --model-config config.json --gpu h100 --ttft 2s",
+    "kvtrace plan trace.jsonl --model-config config.json --quantile 95% --tiers dram=512GiB@25GB/s",
+))
 @click.argument("trace", metavar="TRACE")
-@click.option("--model-config", required=True, metavar="FILE", help="config.json of the model, as in its Hugging Face repository.")
-@click.option("--gpu", "gpu_name", default="h100", metavar="G", help="h100, h200, a100, or a JSON file; its keys are in docs/serving/serving-model.md.")
+@click.option("--model", "--model-config", "model_config", required=True, metavar="M", cls=RowsOption, rows=model_names, help="Model: {rows}, or its config.json, as in its Hugging Face repository.")
+@click.option("--gpu", "gpu_name", default="h100", metavar="G", cls=RowsOption, rows=gpu_names, help="GPU: {rows}, or a JSON file; its keys are in docs/serving/serving-model.md.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="GPUs per instance, which work as one.")
 @click.option("--ttft", default="2s", metavar="TIME", help="Target: the largest time to first token.")
 @click.option("--quantile", default=0.9, type=click.FloatRange(0.01, 0.999), metavar="Q", help="Target: the share of the requests that must meet --ttft.")
-@click.option("--router", "routers", default=",".join(PLANNED), metavar="R,...", help="Routers to try; docs/serving/instances.md describes them.")
+@click.option("--router", "routers", default=",".join(PLANNED), metavar="R,...", help=f"Routers to try: {', '.join(ROUTERS)}.")
 @click.option("--tiers", metavar="NAME=SIZE@RATE,...", help="Tiers of an instance below its GPUs, fastest first. Example: dram=512GiB@25GB,ssd=4TB@3GB.")
 @click.option("--write-through", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: only blocks evicted from them]")
 @click.option("--input-price", default=3.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million input tokens.")
 @click.option("--output-price", default=15.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million output tokens.")
+@click.option("--mode", default="block", metavar="M", help="As in kvtrace simulate. block: each id is a full block. token: true lengths. grow: outputs are cached too.")
 @click.option("--step-tokens", default=8192, type=click.IntRange(1), metavar="N", help="Largest number of tokens per step of an instance.")
 @click.option("--max-requests", default=256, type=click.IntRange(1), metavar="N", help="Largest number of active requests per instance.")
 @BLOCK_SIZE
 @json_option("serving/plan.md")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the curves as CSV: one row for each router and number of instances.")
 @QUIET
-def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, step_tokens, max_requests, block_size, as_json, quiet):
-    """Plan capacity: hits by memory, the instances that meet a latency target, costs and savings.
+def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, mode, step_tokens, max_requests, block_size, as_json, as_csv, quiet):
+    """Plan capacity: memory, instances for a target, costs.
 
-    Each table lists its assumptions, and the result if an assumption is 20 % lower or higher. TRACE - is stdin.
+    Each table lists its assumptions. The last ones show what changes if an assumption changes. TRACE - is stdin.
     """
     from .._base.lists import names
     from .._base.units import milliseconds
@@ -39,11 +45,12 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     from ..serving.planning import PlanTarget, parse_tier, plan
     from ..serving.simulation import BatchLimits
 
+    require_one(as_json, as_csv)
     roofline = Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
     target = PlanTarget(
         ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
-        limits=BatchLimits(step_tokens, max_requests), routers=names(routers),
+        limits=BatchLimits(step_tokens, max_requests), routers=names(routers), mode=mode,
     )  # fmt: skip
     for router in target.routers:
         check_router(router)
@@ -53,5 +60,7 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     result = plan(loaded, roofline, target, on_part=on_part)
     if as_json:
         print_json(result.to_dict())
+    elif as_csv:
+        click.echo(planning.as_csv(result), nl=False)
     else:
         print_tables(planning.tables(result))

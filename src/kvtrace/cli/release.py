@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import click
 
-from .output import console
+from .help import Command
+from .output import console, print_line
 from .release_options import chosen_profile, release_options
 
 
-@click.command("release")
+@click.command("release", cls=Command, groups={"--sample-sessions": "Privacy", "--seed": "Privacy"}, examples=(
+    "kvtrace release trace.jsonl -o public.jsonl",
+    "kvtrace release trace.jsonl -o public.jsonl --profile strict --sample-sessions 50%",
+))
 @click.argument("trace", metavar="TRACE")
-@click.option("-o", "--output", required=True, metavar="FILE", help="File to write; - is stdout. .gz, .zst, .parquet by name.")
-@click.option("--format", "to", metavar="NAME", help="mooncake, bailian or parquet.  [default: by the file's name, else mooncake]")
+@click.option("-o", "--output", required=True, metavar="FILE", help="File to write; - is stdout. The name may end in .gz, .zst, .parquet or .dataset.")
+@click.option("--format", "to", metavar="NAME", help="Trace format: mooncake, bailian or parquet.  [default: from the file name, else mooncake]")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
 @release_options
 @click.option("--users", metavar="FILE", help="File with one user a line for each row of TRACE; an empty line is an unknown user.")
-@click.option("--isolate-tenants", is_flag=True, help="With --users: let users share no block at all.")
+@click.option("--isolate-tenants", is_flag=True, help="With --users: no two users share a block.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the sample.  [default: random]")
-@click.option("--against", metavar="TRACE", help="Earlier release: fail if the same requests are in both.")
+@click.option("--against", metavar="TRACE", help="Earlier release; fail if its requests can be recognised in this one.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Worker processes, for a data set.  [default: one for each core]")
 @click.option("--memory", metavar="SIZE", help="Memory limit for a data set, such as 2GB; FILE must be a data set, too.")
 @click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def release_command(trace, output, to, block_size, sample_sessions, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
-    """Coarsen a trace for publication, audit it, and write it with its data card; TRACE - is stdin.
+    """Coarsen a trace for publication, audit it, and write it.
 
-    Users are counted, never written. The cost of each step in hits is printed and stored in the sidecar.
+    A data card and a sidecar are written beside FILE. The cost of each step in hits is printed and stored in the
+    sidecar. Users are counted and never written. TRACE - is stdin.
     """
     from .._base.errors import UsageError
     from .._base.output_lock import only_writer
@@ -49,7 +54,7 @@ def release_command(trace, output, to, block_size, sample_sessions, users, isola
         screen = console()
         screen.print(release_costs.costs(account))
         for line in release_costs.closing(account, figures, size, written):
-            screen.print(line, highlight=False, markup=False)
+            print_line(screen, line)
 
 
 def _release_dataset(trace, output, profile, block_size, workers, memory, quiet, write_options, *, users, share, isolate, seed):

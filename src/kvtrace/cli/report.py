@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
+from .help import Command
 from .options import BLOCK_SIZE, CHAIN, KV_BYTES, MODEL_CONFIG, QUIET_ERRORS
 from .output import print_lines
 
 
-@click.command("report")
+@click.command("report", cls=Command, groups={"--ttft": "Instances and time", "--gpu": "Instances and time"}, examples=(
+    "kvtrace report trace.jsonl -o report.html",
+    "kvtrace report trace.jsonl synthetic.jsonl -o compared.html --title 'Before and after'",
+    "kvtrace report trace.jsonl -o plan.html --model-config config.json --gpu h100",
+))
 @click.argument("trace", metavar="TRACE")
 @click.argument("other", metavar="[TRACE2]", required=False)
 @click.option("-o", "--output", required=True, metavar="FILE", help="HTML file to write; - is stdout.")
@@ -25,20 +28,22 @@ from .output import print_lines
 @CHAIN
 @QUIET_ERRORS
 def report_command(trace, other, output, png, title, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, ttft, quiet):
-    """Write an HTML page of plots and tables, which needs no network. With TRACE2, compare the two traces."""
+    """Write an HTML page of plots and tables.
+
+    The page needs no network. With TRACE2 it compares the two traces.
+    """
     from .._base.files import base_names
     from .._base.tables import printable
     from .._base.units import milliseconds
-    from ..formats import reading, writing
+    from ..formats import reading
     from ..report import html_page, interactive
     from ..serving.hardware import roofline_of
     from ..serving.hardware.kv_bytes import chosen
     from ..serving.planning import PlanTarget, plan
 
     interactive.script()  # fails early if plotly is not installed
-    writing.check_output(output)
+    html_page.check_output(output)
     paths = [path for path in (trace, other) if path is not None]
-    _require_new_file(output, paths)
     roofline, kv_bytes = roofline_of(model_config, gpu_name, gpus), chosen(model_config, kv_bytes_per_token)
     traces = [reading.read(path, block_size=block_size) for path in paths]
     traces = [loaded.chained() if chain else loaded for loaded in traces]
@@ -48,11 +53,3 @@ def report_command(trace, other, output, png, title, model_config, kv_bytes_per_
     )
     if not quiet:
         print_lines([("wrote", name) for name in written])
-
-
-def _require_new_file(output, inputs):
-    """UsageError if the output is one of the inputs."""
-    from .._base.errors import UsageError
-
-    if output != "-" and os.path.realpath(output) in {os.path.realpath(path) for path in inputs if path != "-"}:
-        raise UsageError(f"{output}: is an input file and would be overwritten. Choose another output.")

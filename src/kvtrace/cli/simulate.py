@@ -9,21 +9,10 @@ from functools import partial
 import click
 
 from ..serving.routers import ROUTERS
+from .help import Command
 from .large import load
-from .options import CSV, STREAMED, WARM_UP, json_option, require_one
-from .output import console, print_json, print_tables
-
-
-class RowsOption(click.Option):
-    """An option whose help names the rows of a table in place of `{rows}`; the table is imported only to print it."""
-
-    def __init__(self, *arguments, rows, **options):
-        super().__init__(*arguments, **options)
-        self.rows = rows
-
-    def get_help_record(self, ctx):
-        self.help = self.help.replace("{rows}", self.rows())
-        return super().get_help_record(ctx)
+from .options import CSV, STREAMED, WARM_UP, RowsOption, gpu_names, json_option, require_one
+from .output import console, print_json, print_lines, print_tables
 
 
 def _policies():
@@ -40,33 +29,42 @@ def _engines():
     return ", ".join(ENGINES)
 
 
-@click.command("simulate")
+@click.command("simulate", cls=Command, examples=(
+    "kvtrace simulate trace.jsonl --policy lru,arc,sieve --capacity 25%",
+    "kvtrace simulate trace.jsonl --engine vllm,sglang --capacity 400,50%",
+    "kvtrace simulate trace.jsonl --capacity 200 --instances 4 --router kv-aware --schedule open-loop:30",
+    "kvtrace simulate trace.jsonl --gpu h100 --model-config config.json",
+))
 @click.argument("trace", metavar="TRACE")
 @click.option("--policy", "policies", default="lru", metavar="P,...", cls=RowsOption, rows=_policies, help="Eviction orders: {rows}.")
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set. auto: ten from the longest request to the working set.")
 @click.option("--engine", "engine_names", default="reference", metavar="E,...", cls=RowsOption, rows=_engines, help="Engine whose cache is simulated: {rows}.")
-@click.option("--mode", default="block", metavar="M", help="block: each id is a full block. token: true lengths. grow: outputs are cached too.")
-@click.option("--schedule", default="serial", metavar="S", help="Active requests: serial is one at a time, concurrency:N is N at a time, open-loop:MS takes MS per output token.")
+@click.option("--mode", default="block", metavar="M", help="What is cached. block: each id counts as a full block. token: true lengths of prompts. grow: outputs too.")
+@click.option("--schedule", metavar="S", help="Requests that are active together: serial is one at a time, concurrency:N is N at a time, open-loop:MS starts them at their times and takes MS ms per output token.  [default: serial; with --instances open-loop:30]")
 @click.option("--capacity-counts", default="total", metavar="WHAT", help="Blocks that count: total is active and idle blocks, idle is idle blocks only. (reference)")
 @click.option("--pool", default="flat", metavar="WHICH", help="Blocks that can be evicted: flat is any idle block, leaf-first is idle blocks without a resident child. (reference)")
 @click.option("--free-order", default="prepend", metavar="HOW", help="Position of freed unhashed blocks in the free queue: prepend, or append as before May 2026. (vllm)")
 @click.option("--watermark", default="off", metavar="HOW", help="on: evict a fifth of the blocks at 80 % use. (lmcache)")
-@click.option("--tiers", metavar="NAME=C,...", help="Tiers, in place of --capacity. Example: hbm=5000,dram=50000.")
+@click.option("--tiers", metavar="NAME=C,...", help="Tiers of blocks, fastest first, in place of --capacity. Example: hbm=5000,dram=50000.")
 @click.option("--inclusive", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: exclusive]")
 @click.option("--instances", type=click.IntRange(1), metavar="N", help="Number of instances behind a router, each with its own cache.")
 @click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
-@click.option("--gpu", "gpu_name", metavar="G", help="With --model-config: simulate serving in time on h100, h200, a100, or a JSON file; prints TTFT and TPOT.")
+@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=gpu_names, help="With --model: simulate serving in time on {rows}, or a JSON file; prints TTFT and TPOT.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
 @WARM_UP
 @click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")
 @click.option("--per-request", metavar="FILE", help="Also write the hit blocks of each request as CSV.")
-@click.option("--no-gap", is_flag=True, help="Skip the comparison with the offline optimum, which needs one more simulation per capacity.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print evictions, and a table of the load of each instance.")
+@click.option("--no-gap", is_flag=True, help="Do not compute the gap to belady, the best possible eviction order; it needs one more simulation for each capacity.")
 @json_option("cache/simulate.md")
 @CSV
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Simulations at a time.  [default: one per core]")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time.  [default: one for each core]")
 @STREAMED
-def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
-    """Simulate a prefix cache: any engine, eviction order and capacity. TRACE - is stdin."""
+def simulate_command(trace, as_json, as_csv, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
+    """Simulate prefix caches: engines, policies, capacities.
+
+    Every engine runs with every policy at every capacity. TRACE - is stdin.
+    """
     from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
     from .._base.units import milliseconds
@@ -95,7 +93,9 @@ def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes
     elif as_csv:
         click.echo(simulation_report.as_csv(values["results"]), nl=False)
     else:
-        print_tables(simulation_report.tables(values))
+        print_tables(simulation_report.tables(values, verbose=verbose))
+    if not quiet:
+        print_lines(("warning", one) for one in dict.fromkeys(map(simulation_report.warning, done.runs)) if one)
 
 
 def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, **engine_options):
@@ -107,7 +107,7 @@ def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, t
     from ..formats.memory_needs import simulating
 
     count = 10 if capacity == "auto" else len(names(capacity))
-    common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options)}
+    common = {"mode": mode, "schedule": parse_schedule(schedule or "serial"), "engine_options": non_default(engine_options)}
     settings = settings_of(range(1, count + 1), names(policies), names(engine_names), **common)
     bounds = [] if no_gap or tiers else [optimum_of(one) for one in settings]
     beyond = "--tiers" if tiers else "--instances" if instances else "--gpu" if roofline else "--over-time" if over_time else None
@@ -141,23 +141,38 @@ def _user_policies():
 def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers, routers, no_gap, roofline, **options):
     """Parse names and capacities, and run the simulations."""
     from .._base.lists import names
-    from ..analysis.capacities import parse_capacities
+    from ..analysis.capacities import parse_capacities, parse_capacity
     from ..cache.tiered import parse_tiers
     from ..serving.planning import step_cost
     from ..serving.simulations import simulate_all
 
     if roofline and capacity == "auto":
         capacity = str(roofline.kv_capacity_tokens // trace.block_size)
-    return simulate_all(
-        trace,
-        None if capacity == "auto" or tiers else parse_capacities(capacity, **units),
-        names(policies),
-        engines=names(engine_names),
-        tiers=parse_tiers(tiers, lambda text: parse_capacities(text, **units)[0]) if tiers else None,
-        routers=names(routers) if routers else None,
-        cost=step_cost(roofline) if roofline else None,
-        gap=not no_gap,
-        on_start=bar.expect,
-        on_progress=bar.update,
-        **options,
-    )
+    with _hint_on_commas(trace, capacity):
+        return simulate_all(
+            trace,
+            None if capacity == "auto" or tiers else parse_capacities(capacity, **units),
+            names(policies),
+            engines=names(engine_names),
+            tiers=parse_tiers(tiers, partial(parse_capacity, **units)) if tiers else None,
+            routers=names(routers) if routers else None,
+            cost=step_cost(roofline) if roofline else None,
+            gap=not no_gap,
+            on_start=bar.expect,
+            on_progress=bar.update,
+            **options,
+        )
+
+
+@contextmanager
+def _hint_on_commas(trace, capacity):
+    """Add to an error how to write `--capacity 20,208` as one number, if that can be what is meant."""
+    from .._base.errors import UsageError
+    from ..analysis.capacities import hint_on_commas
+
+    try:
+        yield
+    except UsageError as error:
+        if hint := hint_on_commas(capacity, int(trace.prompt_blocks.max(initial=1))):
+            error.add_note(hint)
+        raise

@@ -6,30 +6,34 @@ import sys
 
 import click
 
+from .help import Command
 from .options import CHAIN, KV_BYTES, MODEL_CONFIG, QUIET, WARM_UP, json_option
-from .output import console, print_json, print_tables
+from .output import console, print_json, print_line, print_tables
 
 
-@click.command("sweep")
+@click.command("sweep", cls=Command, groups={"--block-size": "Cache", "--seed": "Input", "--requests": "Input"}, examples=(
+    "kvtrace sweep trace.jsonl -o table.csv --policy lru,sieve --capacity auto",
+    "kvtrace sweep trace.jsonl --policy lru,arc --capacity 10%,25%,50% --block-size 1x,2x",
+))
 @click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="FILE", help="Table to write: .csv, .json, .jsonl or .parquet by suffix, also .gz and .zst; - is CSV on stdout.")
+@click.option("-o", "--output", metavar="FILE", help="Table to write, by suffix: .csv, .json, .jsonl or .parquet, also with .gz or .zst; - writes CSV to stdout.")
 @click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders and bounds, as in simulate.")
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities, as in simulate. auto: ten for each trace, from its longest request to its working set.")
 @click.option("--engine", "engines", default="reference", metavar="E,...", help="Engines, as in simulate.")
-@click.option("--mode", "modes", default="block", metavar="M,...", help="block, token, grow.")
-@click.option("--schedule", "schedules", default="serial", metavar="S,...", help="serial, concurrency:N, open-loop:MS.")
+@click.option("--mode", "modes", default="block", metavar="M,...", help="What a block id stands for: block, token, grow, as in simulate.")
+@click.option("--schedule", "schedules", default="serial", metavar="S,...", help="Requests that are active together: serial, concurrency:N, open-loop:MS, as in simulate.")
 @click.option("--block-size", "block_sizes", default="1x", metavar="B,...", help="Block sizes: factors as in 2x, or tokens (a multiple of the block size of the trace).")
 @click.option("--seed", "seeds", default="0", metavar="S,...", help="If a TRACE is a fitted model: seeds of its samples; 0:5 is 0,1,2,3,4.")
 @click.option("--requests", type=click.IntRange(1), metavar="N", help="Requests per sample of a model.  [default: as many as the model was fitted to]")
-@click.option("--capacity-counts", default="total", metavar="WHAT", help="total or idle. (reference)")
-@click.option("--pool", default="flat", metavar="WHICH", help="flat or leaf-first. (reference)")
-@click.option("--free-order", default="prepend", metavar="HOW", help="prepend or append. (vllm)")
-@click.option("--watermark", default="off", metavar="HOW", help="on or off. (lmcache)")
+@click.option("--capacity-counts", default="total", metavar="WHAT", help="Blocks that count: total or idle, as in simulate. (reference)")
+@click.option("--pool", default="flat", metavar="WHICH", help="Blocks that can be evicted: flat or leaf-first, as in simulate. (reference)")
+@click.option("--free-order", default="prepend", metavar="HOW", help="Position of freed unhashed blocks: prepend or append, as in simulate. (vllm)")
+@click.option("--watermark", default="off", metavar="HOW", help="Eviction at 80 % use: on or off, as in simulate. (lmcache)")
 @WARM_UP
 @click.option("--resume", is_flag=True, help="Continue a stopped sweep from FILE.cells.jsonl.")
 @click.option("--runner", default="local", type=click.Choice(["local", "ray"]), help="local: threads. ray: tasks on a cluster whose machines can read the TRACE files.")
 @click.option("--ray-address", metavar="A", help="A Ray cluster: auto, or host:port.  [default: a new local cluster]")
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Cells at a time; with Ray, tasks of up to eight cells.  [default: one per core; with Ray, two]")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time; with Ray, of tasks, which run up to eight simulations each.  [default: one for each core; with Ray, two]")
 @json_option("cache/sweep.md")
 @MODEL_CONFIG
 @KV_BYTES
@@ -37,7 +41,11 @@ from .output import console, print_json, print_tables
 @CHAIN
 @QUIET
 def sweep_command(traces, output, resume, runner, ray_address, workers, as_json, quiet, **options):
-    """Simulate each policy at each capacity, engine, block size and seed on each TRACE, and write one tidy table."""
+    """Run many simulations and write one table of results.
+
+    Each policy is simulated at each capacity, engine, block size and seed on each TRACE. Without -o the table is
+    printed.
+    """
     from .._base.errors import UsageError
     from ..cache.sweeps import sweep
     from ..report import sweep_tables
@@ -62,7 +70,7 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
     if not quiet:
         written = [] if output in (None, "-") else [f"wrote       {output}", f"cells       {len(table.rows):,}"]
         for line in written + sweep_tables.failure_lines(table):
-            console().print(line, highlight=False, markup=False)
+            print_line(console(), line)
 
 
 def _grid(traces, *, policies, engines, modes, schedules, block_sizes, seeds, model_config, kv_bytes_per_token, **others):

@@ -6,16 +6,21 @@ from contextlib import nullcontext
 
 import click
 
+from .help import Command
 from .options import BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, SAME_BYTES
 from .output import print_lines
 
 
-@click.command("synthesize")
+@click.command("synthesize", cls=Command, groups={"--seed": "Size and load", "--speedup-ratio": "Size and load", "--workers": "Large inputs"}, examples=(
+    "kvtrace synthesize trace.jsonl -n 1,000 -o synthetic.jsonl",
+    "kvtrace synthesize trace.jsonl -o bursts.jsonl --step-rates '5@10m,20@2 min'",
+    "kvtrace synthesize trace.jsonl --save-model model.json",
+))
 @click.argument("trace", metavar="TRACE")
 @click.option("-n", "--requests", "n", type=int, metavar="N", help="Number of requests.  [default: as many as TRACE has]")
-@click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. Suffixes: .gz, .zst, .parquet.")
+@click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. The name may end in .gz, .zst or .parquet.")
 @click.option("--method", default="attach", type=click.Choice(["attach", "tree"]), help="attach: keeps reuse over time. tree: the algorithm of datagen, with corrections.")
-@click.option("--scale", default="rate", type=click.Choice(["rate", "duration"]), help="The quantity that grows with N.")
+@click.option("--scale", default="duration", type=click.Choice(["duration", "rate"]), help="The quantity that grows with N. duration: a longer trace with the load of TRACE. rate: more requests per second.")
 @SAME_BYTES
 @click.option("--speedup-ratio", default=1.0, metavar="X", help="Divide times by X.")
 @click.option("--prefix-len-multiplier", default=1.0, metavar="X", help="Multiply the length of shared prefixes.")
@@ -29,13 +34,16 @@ from .output import print_lines
 @click.option("--max-rejections", default=10_000, metavar="N", help="With tree: stop after N redrawn prompts in a row.")
 @click.option("--step-rates", metavar="RATE@TIME,...", help="Arrival rates in requests per second. Example: 5@10m,20@2m.")
 @click.option("--extra", is_flag=True, help="Also write sessions and extra columns if the format does not define them.")
-@click.option("--save-model", metavar="FILE", help="Also write the fitted model as JSON, to share in place of a trace.")
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="Streams at a time.  [default: one per core]")
+@click.option("--save-model", metavar="FILE", help="Also write the fitted model as JSON; you can share it in place of a trace.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of streams that are drawn at a time.  [default: one for each core]")
 @BLOCK_SIZE_OF_TRACE
 @CHAIN
 @QUIET_ERRORS
 def synthesize_command(trace, n, output, method, scale, seed, save_model, extra, workers, block_size, chain, quiet, **knobs):
-    """Synthesize a trace of any size from TRACE, or from a saved model. TRACE - is stdin."""
+    """Synthesize a trace of any size that behaves like another.
+
+    TRACE is a trace, or a model that --save-model wrote; - is stdin.
+    """
     from .._base.errors import UsageError
     from .._base.output_files import appear_together
     from .._base.output_lock import only_writer

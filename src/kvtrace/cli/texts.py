@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import click
 
+from .completion import Name, prompt_forms
+from .help import Command
 from .options import BLOCK_SIZE_OF_TRACE, QUIET_ERRORS
 from .output import console, print_lines
 
 
-@click.command("texts")
+@click.command("texts", cls=Command, groups={"--model": "Text", "--seed": "Text"}, types={"--to": Name(prompt_forms)}, examples=(
+    "kvtrace texts trace.jsonl -o prompts.jsonl --tokenizer deepseek-r1",
+    "kvtrace texts trace.jsonl -o bodies.jsonl --tokenizer deepseek-r1 --to openai --model my-model",
+))
 @click.argument("trace", metavar="TRACE")
 @click.option("-o", "--output", required=True, metavar="FILE", help="JSON Lines file to write; - is stdout. The name may end in .gz or .zst.")
 @click.option("--tokenizer", required=True, metavar="NAME", help="deepseek-r1 (built in), path of a tokenizer.json or of its folder, or Hugging Face id.")
@@ -20,17 +25,19 @@ from .output import console, print_lines
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the random words.")
 @QUIET_ERRORS
 def texts_command(trace, output, tokenizer, to, separator, words, model, block_size, seed, quiet):
-    """Make up prompts with the lengths and the shared prefixes of TRACE; - is stdin.
+    """Make up prompts with the lengths and sharing of a trace.
 
-    Every prompt is tokenised again and compared with the trace. The summary counts the exact ones.
+    Each prompt is tokenized again and compared with the trace; the summary counts the exact ones. TRACE - is stdin.
     """
     from ..formats import reading
     from ..report.progress import Steps
     from ..text import panics, tokenizers
     from ..text.prompts import write_prompts
     from ..text.prompts.words import read_words
+    from ..text.prompts.writing import check_output
 
     panics.hidden = True
+    check_output(output)
     loaded = tokenizers.load(tokenizer)
     vocabulary = None if words is None else read_words(words)
     source = reading.read(trace, block_size=block_size)

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._base.distinct_files import NamedFile, require_distinct
 from .._base.memory import Need
 from .._base.output_lock import only_writer
 from ..trace.conversion import convert, meta_of
 from ..trace.trace import Trace
+from . import dataset as datasets
 from . import format_table, memory_needs, reading, targets, writing
 from .bailian import changed_times
 from .dataset_conversion import convert_dataset, streams
@@ -74,11 +76,22 @@ def convert_file(
     """
     client = None if to is None or to in format_table.NAMES else to
     target = writing.check_output(output, to) if client is None else targets.check_output(output, client)
+    _require_distinct(path, output)
     with only_writer(output, (sidecar_path(output),)):
         return _converted(
             path, output, target, client, to=to, block_size=block_size, first_id=first_id, extra=extra, memory=memory,
             on_need=on_need, seed=seed, **steps,
         )  # fmt: skip
+
+
+def _require_distinct(path, output) -> None:
+    """UsageError if the output, or the sidecar beside it, is the input."""
+    files: list[list[NamedFile]] = []
+    for name, file in (("the input", path), ("the output", output)):
+        is_folder = datasets.is_dataset(file) or datasets.has_dataset_name(file)
+        beside = [] if is_folder else [NamedFile(name, sidecar_path(file), "sidecar")]
+        files.append([NamedFile(name, file, is_whole=is_folder), *beside])
+    require_distinct(*files)
 
 
 def _converted(

@@ -12,6 +12,7 @@ from pathlib import Path
 from .._base.errors import KvtraceError, UsageError
 from .._base.files import SUFFIXES, is_regular, is_std
 from .._base.output_files import outputs_together, write_atomically, write_together
+from .._base.output_names import Content, require_name
 from ..trace.columns import Columns
 from ..trace.meta import without_claims
 from ..trace.trace import Trace
@@ -20,6 +21,7 @@ from . import parquet
 from .format_table import FORMATS, require_format
 from .sidecar import Counts, describe, dump, sidecar_path
 
+CONTENT = {"parquet": Content.PARQUET, "dataset": Content.DATASET}  # format -> content; the others are JSON lines
 Inspect = Callable[..., str]  # (path, description=sidecar) -> the text of a data card
 
 
@@ -123,16 +125,31 @@ def check_output(path: str | Path, format: str | None = None) -> str:
     if format is None and datasets.has_dataset_name(path):
         format = "dataset"
     if format is None:
-        format = "parquet" if _bare(path).suffix == ".parquet" else "mooncake"
+        format = "parquet" if _bare(path).suffix.lower() in Content.PARQUET.suffixes else "mooncake"
+    require_name(path, CONTENT.get(format, Content.JSON_LINES), f"the format {format}")
     if format == "dataset":
         parquet.require()
         datasets.check_place(path)
         return format
     if format == "parquet":
         parquet.require()
-    if not is_std(path):
-        _require_place(path)
+    require_place(path)
     return format
+
+
+def require_place(path: str | Path) -> None:
+    """UsageError or KvtraceError if no file of this name can be written."""
+    folder = Path(path).parent
+    if is_std(path):
+        return
+    if not str(path):
+        raise UsageError("the output's name is empty. Name a file, or - for stdout.")
+    if os.path.isdir(path):  # os.path, because pathlib raises for a name too long or a folder without permission
+        raise UsageError(f"{path}: this is a folder. Name a file in it.")
+    if not os.path.isdir(folder):
+        raise UsageError(f"{path}: the folder {folder} does not exist.")
+    if not os.access(folder, os.W_OK | os.X_OK) and is_regular(path):
+        raise KvtraceError(f"{path}: its folder is not writable.")
 
 
 def card_path(path: str | Path) -> str:
@@ -197,18 +214,6 @@ def _require_dataset(first_id):
     """UsageError for options that a data set does not support."""
     if first_id:
         raise UsageError(f"--first-id {first_id:,} does not work for a data set: its ids count from 0.")
-
-
-def _require_place(path):
-    folder = Path(path).parent
-    if not str(path):
-        raise UsageError("the output's name is empty. Name a file, or - for stdout.")
-    if os.path.isdir(path):  # os.path, because pathlib raises for a name too long or a folder without permission
-        raise UsageError(f"{path}: this is a folder. Name a file in it.")
-    if not os.path.isdir(folder):
-        raise UsageError(f"{path}: the folder {folder} does not exist.")
-    if not os.access(folder, os.W_OK | os.X_OK) and is_regular(path):
-        raise KvtraceError(f"{path}: its folder is not writable.")
 
 
 def _require_same(trace, block_size, tail):

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from .._base.errors import UsageError
-from .._base.file_locks import current_user
+from .._base.file_locks import HAS_USERS, current_user
 from .._base.folder_handle import PLAIN
 from .._base.output_errors import unwritable
 from .._native.siphash import siphash128
@@ -125,7 +125,7 @@ def _read(path: Path) -> bytes:
             raise UsageError(f"{path}: not a regular file. A key file holds {DIGITS} hexadecimal digits.")
         if about.st_uid != current_user():
             raise UsageError(f"{path}: this key file belongs to another user, who knows the key. Use one of your own.")
-        if about.st_mode & 0o077:
+        if HAS_USERS and about.st_mode & 0o077:
             raise UsageError(f"{path}: other users may read or write this key file. Run `chmod 600 {path}`.")
         return os.read(handle, MAX_FILE_BYTES)
     finally:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from .._base.distinct_files import NamedFile, require_distinct
 from .._base.input_files import read_unfollowed
 from .._base.output_files import Role, write_atomically
+from .._base.output_names import Content, require_name
 from ..formats import reading
 from ..formats.dataset import MANIFEST, is_dataset
 from ..formats.sidecar import sidecar_path
@@ -74,11 +76,17 @@ def write_card(audit: Audit, path: str | Path, card_path: str | Path, **read_opt
         path: the file; its sidecar, or the manifest of a data set, says how it was made.
         card_path: the Markdown file to write.
         read_options: as in `read`.
+
+    Raises:
+        UsageError: the card would overwrite the trace or its sidecar, or has the name of another kind of file.
     """
+    require_name(card_path, Content.MARKDOWN, "a data card", option="--card")
     is_folder = is_dataset(path)
+    sidecar = os.path.join(path, MANIFEST) if is_folder else sidecar_path(path)
+    inputs = [NamedFile("the trace", path), NamedFile("the trace", sidecar, "sidecar")]
+    require_distinct(inputs, [NamedFile("the card", card_path)])
     trace = None if is_folder else reading.read(path, extra="ignore", **read_options)  # a manifest has the figures
     meta: dict[str, Any] = {} if trace is None else trace.meta
-    sidecar = os.path.join(path, MANIFEST) if is_folder else sidecar_path(path)
     if os.path.exists(sidecar):  # it also has the version of kvtrace that wrote it
         meta = orjson.loads(read_unfollowed(sidecar))
     with write_atomically(card_path, Role.ASIDE) as stream:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._base.distinct_files import NamedFile, require_distinct
 from .._base.errors import AuditError, UsageError
 from ..formats import writing
 from ..trace.building import TraceBuilder
@@ -146,6 +147,8 @@ def publish_chunks(
 
 def _inspector(path, contributors, against, memory=None) -> tuple[Callable[..., str], list[Audit]]:
     """A function that audits a trace under its temporary name and returns its data card; and a list for the audit."""
+    if against is not None:
+        require_distinct([NamedFile("the earlier release", against)], [NamedFile("the output", path)])
     audits: list[Audit] = []
 
     def inspect(temporary: str, description: dict) -> str:

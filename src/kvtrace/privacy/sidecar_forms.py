@@ -12,6 +12,7 @@ from typing import Any
 
 from .._base.row_counts import Counts
 from .._base.row_counts import rounded as two_digits_of
+from .._base.units import UNITS as DURATION_UNITS
 from ..formats.format_table import NAMES
 from ..formats.sidecar import FORMAT_VERSION
 from ..formats.targets import TARGETS
@@ -51,7 +52,7 @@ WANTS = (
     rf"lists of content parts (?:by the template: {ROLE}(?:, {ROLE}){{0,3}}|joined to text); "
     rf"null contents (?:kept: {ROLE}(?:, {ROLE}){{0,3}}|as empty text)"
 )
-STEP = r"\d{1,5}(?:\.\d{1,3})?(?:/s)?@\d{1,5}(?:\.\d{1,3})?(?:ms|s|m|min|h)"
+STEP = rf"\d{{1,5}}(?:\.\d{{1,3}})?(?:/s)?@\d{{1,5}}(?:\.\d{{1,3}})? ?(?:{'|'.join(DURATION_UNITS)})"
 
 
 def _with_origin(*words: str) -> list[str]:

@@ -14,9 +14,12 @@ RATES = {"block_hit_rate": "block", "token_hit_rate": "token", "request_hit_rate
 def curve_table(curve: dict[str, Any]) -> TextTable:
     """A table with one row for each point of a curve's `to_dict()`; the last row is a cache that never evicts."""
     table = TextTable(f"LRU hit rates, one request at a time, blocks of {curve['block_size']:,} tokens")
-    table.add_columns(
-        ["blocks", "tokens", *(["GiB"] if curve["kv_bytes_per_token"] else []), "of the working set"], right=True
-    )
+    table.remedy = "use --csv or a wider terminal"
+    table.add_column("capacity (blocks)", right=True)
+    table.add_column("tokens", right=True, rank=2)
+    if curve["kv_bytes_per_token"]:
+        table.add_column("GiB", right=True)
+    table.add_column("of the working set", right=True)
     table.add_columns((f"{name} hit rate" for name in RATES.values()), right=True)
     for point in curve["points"]:
         mark = "" if point["exact"] or curve["sample"] else "*"

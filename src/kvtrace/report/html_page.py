@@ -12,10 +12,13 @@ from typing import Any
 
 import orjson
 
+from .._base.distinct_files import NamedFile, require_distinct
 from .._base.files import is_std
 from .._base.output_files import write_atomically
+from .._base.output_names import Content, require_name
 from .._base.tables import TextTable, printable
 from ..analysis.comparison import Comparison, compare_prepared
+from ..formats.writing import require_place
 from ..serving.plan_result import Plan
 from ..trace.trace import Trace
 from . import interactive, paper, planning
@@ -91,11 +94,19 @@ def write_report(
     ...     [os.path.basename(name) for name in write_report(f"{folder}/two.html", toy("0 1", "0 2"))]
     ['two.html']
     """
+    check_output(path)
+    require_distinct([], [NamedFile("the page", path), *([NamedFile("png", png)] if png else [])])
     html, plots = _page(trace, other, **options)
     figures = paper.write_figures(plots, png) if png else []
     with write_atomically(path) as stream:
         stream.write(html.encode())
     return [*([] if is_std(path) else [str(path)]), *map(str, figures)]
+
+
+def check_output(path: str | Path) -> None:
+    """UsageError or KvtraceError if no HTML file of this name can be written."""
+    require_name(path, Content.HTML, "a report")
+    require_place(path)
 
 
 def _page(trace, other, *, names=("trace", "other"), title=None, kv_bytes_per_token=None, plan=None):

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from .._base.csv_text import cell, csv_text
-from .._base.tables import TextTable
+from .._base.tables import Column, TextTable
 from ..cache.engines import DEFAULTS
 from ..cache.simulation import SCHEMA, Simulation
+from ..serving.instances import FleetSimulation
 from ..trace.trace import Trace
 from .curve_tables import GIB, RATES
 
 COMMON = ("engine", "mode", "schedule", "policy")  # columns that move into the title if all rows have the same value
+
+ENDED_EARLY = "ended early"
+MEANINGS = {  # heading -> its meaning, printed below the table
+    "gap to belady": "the block hit rate of belady, the best possible eviction order, minus this block hit rate",
+    "imbalance": "the tokens of the busiest instance, divided by the mean over the instances",
+    ENDED_EARLY: "active requests that ended before their time, to make room",
+    "TTFT p50": "time to first token, the median over the requests",
+    "TPOT p50": "time per output token, the median over the requests",
+}
+CellOf = Callable[[dict[str, Any]], str]  # the cell of a column, in the row of a result
+ColumnOf = tuple[Column, CellOf]
 
 
 def to_dict(trace: Trace, results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -44,39 +56,97 @@ def result(
     return values
 
 
-def tables(values: dict[str, Any]) -> list[TextTable]:
-    """A table with one row for each result, then tables of instances and of time windows if there are any."""
+def warning(simulation: Simulation) -> str | None:
+    """One line on a run whose instances had very uneven loads, or None."""
+    return simulation.warning if isinstance(simulation, FleetSimulation) else None
+
+
+def tables(values: dict[str, Any], *, verbose: bool = False) -> list[TextTable]:
+    """A table with one row for each result, then tables of time windows and instances if there are any.
+
+    Args:
+        values: The object of `to_dict`.
+        verbose: Also print evictions, and the load of each instance.
+    """
     results = values["results"]
     same = {name for name in COMMON[:3] if len({row[name] for row in results}) == 1}
-    table = _table(_title(values, same), [name for name in COMMON if name not in same])
-    options = [name for name, default in DEFAULTS.items() if any(row.get(name, default) != default for row in results)]
-    tiers = [tier["name"] for tier in results[0].get("tiers", [])]
-    for name in options:
-        table.add_column(name.replace("_", " "))
-    routed = "router" in results[0]
-    if routed:
-        table.add_column("router")
-    has_bytes, has_gap = ("capacity_bytes" in results[0]), any("gap_to_belady" in row for row in results)
-    columns = ["capacity", *(["GiB"] if has_bytes else []), "hit blocks", *(f"in {name}" for name in tiers)]
-    columns += [f"{name} hit rate" for name in RATES.values()] + (["gap to belady"] if has_gap else [])
-    columns += ["imbalance"] if routed else []
-    timed = "ttft_s" in results[0]
-    columns += ["TTFT p50", "p90", "p99", "TPOT p50", "requests/s"] if timed else []
-    table.add_columns((*columns, "evictions", "early frees"), right=True)
+    routed = _is_routed(results)
+    columns = [*_settings(results, same), *_hits(results), *_times(results), *_counts(results, verbose)]
+    table = TextTable(_title(values, same), remedy="use --csv or a wider terminal")
+    for column, _ in columns:
+        table.columns.append(column)
+        if column.name in MEANINGS:
+            table.legend[column.name] = MEANINGS[column.name]
     for row in results:
-        table.add_row(
-            *(str(row[name]) for name in COMMON if name not in same), *(row.get(name, "") for name in options),
-            *([row["router"]] if routed else []),
-            f"{row['capacity']:,}", *([f"{row['capacity_bytes'] / GIB:,.2f}"] if has_bytes else []),
-            f"{row['hit_blocks']:,}", *(f"{tier['hit_blocks']:,}" for tier in row.get("tiers", [])),
-            *(f"{row[rate]:.4f}" for rate in RATES),
-            *([f"{row['gap_to_belady']:.4f}" if "gap_to_belady" in row else ""] if has_gap else []),
-            *([f"{row['imbalance']:.2f}"] if routed else []),
-            *(_latencies(row) if timed else []),
-            f"{row['evictions']:,}", f"{row['early_frees']:,}",
-        )  # fmt: skip
-    instances = [_instances(row) for row in results] if routed else []
+        table.add_row(*(cell_of(row) for _, cell_of in columns))
+    if routed and not verbose:
+        table.caption = "Add -v for the load and the hits of each instance."
+    instances = [_instances(row) for row in results] if routed and verbose else []
     return [table, *instances, *(_windows(row) for row in results if "over_time" in row)]
+
+
+def _is_routed(results) -> bool:
+    """Whether a router had a choice."""
+    return results[0].get("instances", 1) > 1
+
+
+def _settings(results, same) -> Iterator[ColumnOf]:
+    """The columns that name a row; none of them is ever left out."""
+    options = [name for name, default in DEFAULTS.items() if any(row.get(name, default) != default for row in results)]
+    names = [name for name in COMMON if name not in same] + options + (["router"] if _is_routed(results) else [])
+    for name in names:
+        yield Column(name.replace("_", " "), rank=0), _text(name)
+    yield Column("capacity", right=True, rank=0), lambda row: f"{row['capacity']:,}"
+
+
+def _hits(results) -> Iterator[ColumnOf]:
+    if "capacity_bytes" in results[0]:
+        yield Column("GiB", right=True, rank=2), lambda row: f"{row['capacity_bytes'] / GIB:,.2f}"
+    yield Column("hit blocks", right=True, rank=4), lambda row: f"{row['hit_blocks']:,}"
+    for at, tier in enumerate(results[0].get("tiers", [])):
+        yield Column(f"in {tier['name']}", right=True), _tier_hits(at)
+    for key, name in RATES.items():
+        rank = 1 if name == "block" else 3
+        yield Column(f"{name} hit rate", right=True, rank=rank), _rate(key)
+    if any("gap_to_belady" in row for row in results):
+        yield (
+            Column("gap to belady", right=True, rank=2),
+            lambda row: f"{row['gap_to_belady']:.4f}" if "gap_to_belady" in row else "",
+        )
+
+
+def _times(results) -> Iterator[ColumnOf]:
+    """The columns of instances, and those of serving in time."""
+    if _is_routed(results):
+        yield Column("imbalance", right=True), lambda row: f"{row['imbalance']:.2f}"
+    if "ttft_s" in results[0]:
+        for name, key in (("TTFT p50", "p50"), ("p90", "p90"), ("p99", "p99")):
+            yield Column(name, right=True), _ttft(key)
+        yield Column("TPOT p50", right=True, rank=2), lambda row: f"{1000 * row['tpot_s']['p50']:.1f} ms"
+        yield Column("requests/s", right=True, rank=3), lambda row: f"{row['requests_per_s']:.2f}"
+
+
+def _counts(results, verbose) -> Iterator[ColumnOf]:
+    if verbose:
+        yield Column("evictions", right=True, rank=2), lambda row: f"{row['evictions']:,}"
+    if verbose or any(row["early_frees"] for row in results):
+        yield Column(ENDED_EARLY, right=True, rank=2), lambda row: f"{row['early_frees']:,}"
+
+
+def _text(name: str) -> CellOf:
+    return lambda row: str(row.get(name, ""))
+
+
+def _rate(name: str) -> CellOf:
+    return lambda row: f"{row[name]:.4f}"
+
+
+def _tier_hits(number: int) -> CellOf:
+    return lambda row: f"{row['tiers'][number]['hit_blocks']:,}"
+
+
+def _ttft(quantile: str) -> CellOf:
+    return lambda row: f"{row['ttft_s'][quantile]:.3f} s"
 
 
 def as_csv(results: Iterable[dict[str, Any]]) -> str:
@@ -101,8 +171,32 @@ def write_per_request(simulations: list[Simulation], stream: BinaryIO) -> None:
 
 def _title(values, same):
     row = values["results"][0]
-    phrases = [f"{name} {row[name]}" for name in COMMON[:3] if name in same]
+    phrases = []
+    if "engine" in same:
+        phrases.append(f"engine {row['engine']}")
+    if "mode" in same and row["mode"] != "block":
+        phrases.append(f"mode {row['mode']}")
+    if "schedule" in same:
+        phrases.append(in_words(row["schedule"]))
+    if _is_routed(values["results"]):
+        phrases.append(f"{row['instances']:,} instances")
     return ", ".join(["Hits of a prefix cache", *phrases, f"blocks of {values['block_size']:,} tokens"])
+
+
+def in_words(text: str) -> str:
+    """A schedule in words.
+
+    >>> [in_words(text) for text in ("serial", "concurrency:8", "open-loop:30")]
+    ['one request at a time', '8 requests at a time', '30 ms per output token']
+    """
+    kind, _, value = text.partition(":")
+    words = {
+        "events": "served in simulated time",
+        "serial": "one request at a time",
+        "concurrency": f"{value} requests at a time",
+        "open-loop": f"{value} ms per output token",
+    }
+    return words.get(kind, f"schedule {text}")
 
 
 def _table(title, names):
@@ -111,14 +205,12 @@ def _table(title, names):
     return table
 
 
-def _latencies(row):
-    ttft = (f"{row['ttft_s'][name]:.3f} s" for name in ("p50", "p90", "p99"))
-    return [*ttft, f"{1000 * row['tpot_s']['p50']:.1f} ms", f"{row['requests_per_s']:.2f}"]
-
-
 def _instances(row):
     """A table of the load and the hits of each instance."""
-    table = _table(f"{row['instances']} instances of {row['capacity']:,} blocks, {row['router']}", [])
+    table = _table(
+        f"{row['instances']} instances of {row['capacity']:,} blocks, policy {row['policy']}, router {row['router']}",
+        [],
+    )
     table.add_columns(["instance", "requests", "tokens", "blocks", "hit blocks", "block hit rate"], right=True)
     for load in row["loads"]:
         table.add_row(

@@ -17,13 +17,20 @@ RATES = {
 }
 
 
-def opening(meta: dict[str, Any]) -> list[str]:
-    """Lines on the detected and chosen settings."""
-    lines = [f"log         {meta['log']['reader']}; times: {meta['log']['time']}"]
+def opening(meta: dict[str, Any], *, verbose: bool = False) -> list[str]:
+    """Lines on the detected and chosen settings.
+
+    Args:
+        meta: The sections of the sidecar so far.
+        verbose: Also say which library tokenizes, and how the template is applied.
+    """
+    reader = meta["log"]["reader"].replace("block-hash", "rows of timestamp, input and output")
+    lines = [f"log         {reader}; times: {meta['log']['time']}"]
     if tokenizer := meta["tokenizer"]:
-        lines.append(f"tokenizer   {_name(tokenizer)}, by {tokenizer['backend']} ({tokenizer['why']})")
+        library = f", by {tokenizer['backend']} ({tokenizer['why']})" if verbose else ""
+        lines.append(f"tokenizer   {_name(tokenizer)}{library}")
     if template := meta["chat_template"]:
-        lines.append(f"template    {_name(template)}; {template['wants']}")
+        lines.append(f"template    {_name(template)}" + (f"; {template['wants']}" if verbose else ""))
     return lines
 
 

@@ -10,6 +10,7 @@ from ..cache.engines import DEFAULTS
 from ..cache.sweeps.cells import SETTINGS
 from ..cache.sweeps.table import SweepTable
 from .curve_tables import RATES
+from .simulation import ENDED_EARLY, MEANINGS, in_words
 
 TEXTS = {"trace", "engine", "mode", "schedule", "policy", *DEFAULTS}
 MAX_REASONS = 5  # printed reasons of failed cells
@@ -22,18 +23,23 @@ def tables(sweep: SweepTable) -> list[TextTable]:
     own = [name for name in SETTINGS if len({row[name] for row in rows}) > 1 or name in ("policy", "capacity")]
     options = [name for name, default in DEFAULTS.items() if any(row[name] not in (None, default) for row in rows)]
     same = [name for name in ("trace", "engine", "mode", "schedule", "block_size") if name not in own]
+    same = [name for name in same if (name, rows[0][name]) != ("mode", "block")]
     title = ", ".join(["Hits of prefix caches", *(_phrase(name, rows[0][name]) for name in same)])
-    table = TextTable(title)
+    table = TextTable(title, remedy="use -o FILE.csv or a wider terminal")
     for name in (*own, *options):
-        table.add_column(name.replace("_", " "), right=name not in TEXTS)
-    table.add_columns(
-        ("hit blocks", *(f"{rate} hit rate" for rate in RATES.values()), "evictions", "early frees"), right=True
-    )
+        table.add_column(name.replace("_", " "), right=name not in TEXTS, rank=0)
+    table.add_column("hit blocks", right=True, rank=4)
+    for rate, name in RATES.items():
+        table.add_column(f"{name} hit rate", right=True, rank=1 if rate == "block_hit_rate" else 3)
+    ended_early = any(row["early_frees"] for row in rows)
+    if ended_early:
+        table.add_column(ENDED_EARLY, right=True, rank=2)
+        table.legend[ENDED_EARLY] = MEANINGS[ENDED_EARLY]
     for row in rows:
         table.add_row(
             *(str(row[name] or "") if name in TEXTS else _number(row[name]) for name in (*own, *options)),
             _number(row["hit_blocks"]), *(_rate(row[rate]) for rate in RATES),
-            _number(row["evictions"]), _number(row["early_frees"]),
+            *([_number(row["early_frees"])] if ended_early else []),
         )  # fmt: skip
     return [table]
 
@@ -51,7 +57,10 @@ def failure_lines(sweep: SweepTable) -> list[str]:
 
 
 def _phrase(name: str, value: Any) -> str:
-    return f"blocks of {value:,} tokens" if name == "block_size" else f"{name} {value}"
+    words = (
+        {"block_size": f"blocks of {value:,} tokens"} if name == "block_size" else {"schedule": in_words(str(value))}
+    )
+    return words.get(name, f"{name} {value}")
 
 
 def _number(value: int | None) -> str:

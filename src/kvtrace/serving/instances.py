@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TypedDict
 
 import numpy as np
 
 from .._base.errors import UsageError
 from ..cache.demand import BlockDemand, block_demand
+from ..cache.schedules import parse_schedule
 from ..cache.simulation import Setting, Simulation, SimulationDict, advance_all, build
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
 from .routers import check_router
+
+# The trace's own times and output lengths decide which requests overlap. 30 ms per output token is a usual TPOT, and
+# the hits of the routers hardly depend on it (docs/serving/instances.md). One request at a time would leave every
+# instance idle at each arrival, so that no router could see a load.
+OVERLAP = "open-loop:30"
+NEARLY_ALL = 0.9  # share of the requests on one instance that is worth a warning
 
 
 class InstanceLoad(TypedDict):
@@ -68,6 +76,34 @@ class FleetSimulation(Simulation):
         tokens = [load["tokens"] for load in self.loads]
         return max(tokens) * len(tokens) / sum(tokens) if sum(tokens) else 1.0
 
+    @property
+    def warning(self) -> str | None:
+        """One line if one of several instances served nearly all requests, and what to change; otherwise None.
+
+        >>> from kvtrace.trace.building import toy
+        >>> trace = toy("0 1", "0 2", "0 3", "0 4")
+        >>> print(simulate_instances(trace, 2, "overlap", setting=Setting(9)).warning)
+        overlap sent 4 of 4 requests to one of 2 instances. Try a --router that weighs load, such as kv-aware.
+        >>> simulate_instances(trace, 2, "round-robin", setting=Setting(9)).warning is None
+        True
+        """
+        requests = [load["requests"] for load in self.loads]
+        most, total = max(requests), sum(requests)
+        if self.instances < 2 or total < 2 * self.instances or most <= NEARLY_ALL * total:
+            return None
+        where = f"one of {self.instances:,} instances"
+        return f"{self.router} sent {most:,} of {total:,} requests to {where}. {self._remedy()}"
+
+    def _remedy(self) -> str:
+        """The option that spreads the requests of an uneven run."""
+        if self.router == "overlap":
+            return "Try a --router that weighs load, such as kv-aware."
+        if self.router == "sticky":
+            return "They have the same session or second block. Try --router kv-aware."
+        if self.setting.schedule.kind == "serial":
+            return f"Each request ends before the next one arrives. Try --schedule {OVERLAP}."
+        return "Few requests overlap: check the times and output lengths of the trace."
+
     def to_dict(self) -> FleetDict:
         """Keys as docs/serving/instances.md lists them: those of a simulation, and the router's."""
         return {
@@ -82,16 +118,21 @@ def simulate_instances(
     router: str = "round-robin",
     *,
     setting: Setting,
+    schedule: str | None = None,
     demand: BlockDemand | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> FleetSimulation:
     """Run a trace over several instances behind a router, each with a cache of its own, and count the hits.
+
+    Requests overlap as the trace's times and output lengths say, unless `schedule` is "serial".
 
     Args:
         trace: The trace.
         instances: The number of instances.
         router: A router of docs/serving/instances.md.
         setting: The cache of each instance.
+        schedule: "open-loop:MS" or "serial". The default is the schedule of the setting, or open-loop:30 if that is
+            serial.
         demand: The block demand of the trace, if it is already known.
         on_progress: Receives the number of requests served since its last call.
 
@@ -111,6 +152,8 @@ def simulate_instances(
     check_router(router)
     if instances < 1:
         raise UsageError("--instances must be at least 1.")
+    if schedule is not None or setting.schedule.kind == "serial":
+        setting = replace(setting, schedule=parse_schedule(schedule or OVERLAP))
     if setting.schedule.kind == "concurrency":
         raise UsageError("--instances supports --schedule serial and open-loop:MS, not concurrency:N.")
     if setting.bound:
@@ -149,5 +192,6 @@ def _keys(trace: Trace) -> np.ndarray:
     return np.array([_hashed(value) for value in distinct.tolist()], dtype=np.int64)[number]
 
 
+@lru_cache(1 << 16)  # a plan routes the same trace a hundred times
 def _hashed(value: int) -> int:
     return int.from_bytes(hashlib.sha256(str(value).encode()).digest()[-4:], "big")

@@ -7,7 +7,7 @@ from typing import Any
 
 from .simulation import Quantiles
 
-SCHEMA = 2  # version of the keys
+SCHEMA = 3  # version of the keys
 WHERE_KNOWN = {
     "gap_to_belady",
     "fetch_seconds_per_block",
@@ -96,10 +96,40 @@ class TimeTarget:
 
 
 @dataclass(frozen=True)
+class PrefillFloor:
+    """The time of prefill alone at the target's quantile: no queue, no other request in a step."""
+
+    without_hits_s: float
+    with_hits_s: float  # with every possible hit: no number of instances is faster
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A number of instances behind a router, and what they do with the trace."""
+
+    instances: int
+    meets: bool  # whether the target is met and every request is served
+    ttft_s: float  # at the target's quantile
+    ttft_low: float  # interval of that quantile, which holds 90 % of the bootstrap replicates
+    ttft_high: float
+    ttft: Quantiles
+    tpot: Quantiles
+    requests_per_s: float
+    block_hit_rate: float
+    imbalance: float
+    utilisation: float
+    rejected: int  # requests that do not fit into an instance
+    usd: float
+    usd_per_million_requests: float
+
+
+@dataclass(frozen=True)
 class UnmetTarget:
     """A router with which no number of instances meets the target."""
 
     router: str
+    reason: str
+    curve: list[CurvePoint]
     instances: None = None
 
 
@@ -110,6 +140,8 @@ class RouterPlan:
     router: str
     instances: int
     ttft_s: float  # at the target's quantile
+    ttft_low: float  # interval of that quantile, which holds 90 % of the bootstrap replicates
+    ttft_high: float
     ttft: Quantiles
     tpot: Quantiles
     requests_per_s: float
@@ -120,6 +152,8 @@ class RouterPlan:
     usd_per_million_requests: float
     saved_compute_s: float  # by hits
     saved_usd: float
+    most_instances: int | None  # the last number before one that misses the target; None: all larger ones meet it
+    curve: list[CurvePoint]  # all numbers that were simulated
 
 
 @dataclass(frozen=True)
@@ -127,6 +161,7 @@ class InstancesPlan:
     """Instances for the target, router by router."""
 
     target: TimeTarget
+    floor: PrefillFloor
     routers: list[RouterPlan | UnmetTarget]
     best: RouterPlan | None
     assumes: list[str]
@@ -183,11 +218,15 @@ class LoopPlan:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The fewest instances behind the best router where one assumption is a fifth lower or higher."""
+    """The plan of the best router if one assumption changes by a factor."""
 
     what: str
     factor: float
-    instances: int | None  # None where no number meets the target
+    instances: int | None  # the fewest that meet the target; None where no number does
+    usd: float | None  # their cost
+    ttft_s: float  # at the target's quantile, with the planned number of instances
+    ttft_low: float  # interval of that quantile, which holds 90 % of the bootstrap replicates
+    ttft_high: float
 
 
 @dataclass(frozen=True)

@@ -6,23 +6,23 @@ times come from the event-driven simulation (simulation.py) with the roofline of
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
 from .._base.errors import UsageError
-from .._base.memory import parse_memory
 from ..analysis.block_sizes import by_block_size
 from ..analysis.curves import hit_curve
 from ..analysis.exact_curve import HitCurve
+from ..cache.demand import check_mode
 from ..cache.simulation import Setting, simulate
 from ..cache.tiered import simulate_tiers
 from ..trace.hits import count_hits, unlimited_hits
 from ..trace.trace import Trace
-from .hardware import Prices, Roofline
+from .hardware import Roofline
+from .instance_curve import InstanceRuns, prefill_floor, router_plan
 from .plan_result import (
     BlockSizePlan,
     BlockSizesPlan,
@@ -36,49 +36,36 @@ from .plan_result import (
     PricePlan,
     PricesPlan,
     RouterPlan,
-    Sensitivity,
     TierPlan,
     TiersPlan,
     TimeTarget,
-    UnmetTarget,
 )
-from .routers import PLANNED
-from .simulation import BatchLimits, ServingRun, StepCost, Tier, simulate_serving
+from .plan_runs import LowerTier, PlanTarget, capacity_blocks, lower_tiers, parse_tier, served, step_cost
+from .sensitivity import replace_times, sensitivity
+
+__all__ = [
+    "LowerTier",
+    "PlanTarget",
+    "instances",
+    "loop",
+    "lower_tiers",
+    "memory",
+    "parse_tier",
+    "plan",
+    "prices",
+    "replace_times",
+    "sensitivity",
+    "served",
+    "step_cost",
+    "tiers",
+]  # fmt: skip
 
 Part = TypeVar("Part")
 
 GIB = 1 << 30
 SHARES = (0.90, 0.95, 0.99)  # of the possible hits
 POINTS = 12
-MAX_INSTANCES = 512
 TTLS = {"5m": 300, "1h": 3600}
-CHANGES = {"compute share": "compute_share", "bandwidth share": "bandwidth_share"}
-
-
-@dataclass(frozen=True)
-class LowerTier:
-    """A tier below an instance's GPUs: DRAM, an SSD, or memory elsewhere.
-
-    >>> parse_tier("dram=512GiB@25GB")
-    LowerTier(name='dram', size=549755813888, bandwidth=25000000000)
-    """
-
-    name: str
-    size: int  # bytes
-    bandwidth: float  # bytes per second to the GPUs
-
-
-@dataclass(frozen=True)
-class PlanTarget:
-    """The input of a plan: a target, the tiers below the GPUs, and the prices."""
-
-    ttft_s: float = 2.0  # upper limit for `quantile` of the requests
-    quantile: float = 0.9
-    tiers: Sequence[LowerTier] = ()  # of an instance, the fastest first
-    write_through: bool = False  # a tier also holds the blocks above it; otherwise only evicted ones
-    prices: Prices = field(default_factory=Prices)
-    limits: BatchLimits = field(default_factory=BatchLimits)
-    routers: Sequence[str] = PLANNED
 
 
 def plan(
@@ -111,8 +98,9 @@ def plan(
     (1, 0.5)
     """
     target, report = target or PlanTarget(), on_part or (lambda part: None)
+    check_mode(target.mode)
     curve = hit_curve(trace)
-    blocks = roofline.kv_capacity_tokens // trace.block_size
+    blocks = capacity_blocks(trace, roofline)
     if blocks < int(trace.prompt_blocks.max(initial=1)):
         raise UsageError(
             f"{roofline.gpus} x {roofline.gpu.name} hold {blocks:,} blocks of KV, but the longest request needs "
@@ -127,7 +115,7 @@ def plan(
         setting=_setting(trace, roofline, blocks),
         memory=part("memory", lambda: memory(trace, curve, roofline)),
         tiers=part("tiers", lambda: tiers(trace, roofline, target, blocks)),
-        instances=part("instances", lambda: instances(trace, roofline, target, blocks)),
+        instances=part("instances", lambda: instances(trace, roofline, target)),
         block_sizes=part("block_sizes", lambda: block_sizes(trace)),
         prices=part("prices", lambda: prices(trace, target)),
     )
@@ -137,7 +125,7 @@ def plan(
     return replace(
         result,
         loop=part("loop", lambda: loop(trace, roofline, target, blocks, best)),
-        sensitivity=part("sensitivity", lambda: sensitivity(trace, roofline, target, best.router)),
+        sensitivity=part("sensitivity", lambda: sensitivity(InstanceRuns(trace, roofline, target, best.router), best)),
     )
 
 
@@ -203,45 +191,6 @@ def _least(curve: HitCurve, hit_blocks: float, capacities) -> int:
 # -- tiers, instances, the closed loop ---------------------------------------------------------------------------
 
 
-def step_cost(roofline: Roofline) -> StepCost:
-    """The time of a step of an instance, by the roofline of its GPUs and model: the `cost` of a simulation in time.
-
-    Args:
-        roofline: From `roofline_of(model_config, gpu)`.
-
-    Returns:
-        Seconds per token, per pair of tokens, per step and per cached token.
-    """
-    return StepCost(
-        roofline.seconds_per_token, roofline.seconds_per_pair, roofline.seconds_per_step,
-        roofline.seconds_per_cached_token, roofline.step_overhead_s,
-    )  # fmt: skip
-
-
-def parse_tier(text: str) -> LowerTier:
-    """Parse a tier such as `dram=512GiB@25GB`: name, size, bytes per second; UsageError if it is not one."""
-    match = re.fullmatch(r"(\w{1,20})=([^@]+)@([^@]+)", text)
-    if not match or match[1] == "hbm":
-        raise UsageError(f"{text!r} is not a tier. Try dram=512GiB@25GB: a name (not hbm), size, bytes per second.")
-    return LowerTier(match[1], parse_memory(match[2]), parse_memory(match[3]))
-
-
-def lower_tiers(roofline: Roofline, target: PlanTarget, block_size: int, blocks: int) -> list[Tier]:
-    """The lower tiers in blocks, for the simulation.
-
-    A tier with write-through also holds the blocks above it; with LRU it adds only the capacity beyond them.
-    """
-    block_bytes = block_size * roofline.model.kv_bytes_per_token
-    lower, above = [], blocks
-    for tier in target.tiers:
-        own = int(tier.size // block_bytes) - (above if target.write_through else 0)
-        if own < 1:
-            raise UsageError(f"Tier {tier.name} has no room beyond the tiers above it. Give it a larger size.")
-        lower.append(Tier(tier.name, own, block_bytes / tier.bandwidth))
-        above += own
-    return lower
-
-
 def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> TiersPlan | None:
     """The gain of lower tiers in one instance: the hits of each tier, and whether fetching pays."""
     if not target.tiers:
@@ -265,68 +214,18 @@ def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> 
     )  # fmt: skip
 
 
-def served(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, count: int, router: str) -> ServingRun:
-    """Serve the trace on `count` instances."""
-    return simulate_serving(
-        trace, step_cost(roofline), setting=Setting(blocks, mode="token"), instances=count, router=router,
-        limits=target.limits, tiers=lower_tiers(roofline, target, trace.block_size, blocks),
-    )  # fmt: skip
-
-
-def instances(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> InstancesPlan:
-    """The smallest number of instances that meets the target behind each router, and the best router."""
-    routers: list[RouterPlan | UnmetTarget] = []
-    for router in target.routers:
-        count = _needed(trace, roofline, target, router)
-        if count is None:
-            routers.append(UnmetTarget(router))
-        else:
-            run = served(trace, roofline, target, blocks, count, router)
-            routers.append(_router_plan(router, run, roofline, target))
+def instances(trace: Trace, roofline: Roofline, target: PlanTarget) -> InstancesPlan:
+    """Times and cost by the number of instances behind each router, and the best router for the target."""
+    floor = prefill_floor(trace, roofline, target)
+    routers = [router_plan(InstanceRuns(trace, roofline, target, router), floor) for router in target.routers]
     meeting = [row for row in routers if isinstance(row, RouterPlan)]
     return InstancesPlan(
-        target=TimeTarget(target.ttft_s, target.quantile), routers=routers,
+        target=TimeTarget(target.ttft_s, target.quantile), floor=floor, routers=routers,
         best=min(meeting, key=lambda row: (row.instances, row.ttft_s), default=None),
-        assumes=["the trace's own arrivals", "no blocks are reserved for outputs (mode token)",
+        assumes=["the trace's own arrivals", f"mode {target.mode}; no blocks are reserved for outputs" if
+                 target.mode != "grow" else "mode grow: outputs are cached too",
                  f"{target.limits.step_tokens:,} tokens per step, {target.limits.requests:,} requests at once",
                  "bisection finds the smallest number; near the target it is accurate to one or two instances"],
-    )  # fmt: skip
-
-
-def _fewest(ttft: Callable[[int], float], target: PlanTarget) -> int | None:
-    """The smallest number of instances that meets the target, found by bisection; None above MAX_INSTANCES."""
-    high = 1
-    while ttft(high) > target.ttft_s:
-        if high >= MAX_INSTANCES:
-            return None
-        high *= 2
-    low = high // 2 + 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if ttft(middle) <= target.ttft_s else (middle + 1, high)
-    return high
-
-
-def _ttft(done: ServingRun, target: PlanTarget) -> float:
-    if done.rejected or not len(done.ttft_s):
-        return float("inf")
-    return float(np.quantile(done.ttft_s, target.quantile))
-
-
-def _router_plan(router: str, done: ServingRun, roofline: Roofline, target: PlanTarget) -> RouterPlan:
-    hours = done.makespan_s / 3600
-    usd = done.instances * roofline.gpus * roofline.gpu.price_per_hour * hours
-    tokens = done.trace.input_length
-    saved_s = float(
-        (roofline.compute_s(tokens) - roofline.compute_s(tokens - done.cached_tokens, done.cached_tokens)).sum()
-    )
-    figures = done.to_dict()
-    return RouterPlan(
-        router=router, instances=done.instances, ttft_s=_ttft(done, target), ttft=figures["ttft_s"],
-        tpot=figures["tpot_s"], requests_per_s=figures["requests_per_s"], block_hit_rate=figures["block_hit_rate"],
-        imbalance=figures["imbalance"], utilisation=float(np.mean(figures["utilisation"])),
-        usd=usd, usd_per_million_requests=usd * 1e6 / len(done.trace),
-        saved_compute_s=saved_s, saved_usd=float(roofline.usd(saved_s)),
     )  # fmt: skip
 
 
@@ -334,8 +233,9 @@ def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best
     """The error of the quick estimate: hits of one pass with the serial schedule, and hits of the events."""
     from .instances import simulate_instances
 
-    setting = Setting(blocks, mode="token")
-    one_pass = simulate_instances(trace, best.instances, best.router, setting=setting).hits.block_hit_rate
+    setting = Setting(blocks, mode=target.mode)
+    serial = simulate_instances(trace, best.instances, best.router, setting=setting, schedule="serial")
+    one_pass = serial.hits.block_hit_rate
     without_tiers = replace(target, tiers=())
     events = served(trace, roofline, without_tiers, blocks, best.instances, best.router).hits.block_hit_rate
     return LoopPlan(
@@ -343,32 +243,6 @@ def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best
         difference=events - one_pass,
         assumes=["the same caches and router, without lower tiers; only the times at which requests are active differ"],
     )  # fmt: skip
-
-
-def sensitivity(trace: Trace, roofline: Roofline, target: PlanTarget, router: str) -> list[Sensitivity]:
-    """The smallest number of instances behind the best router if an assumption is 20 % lower or higher."""
-    rows = []
-    for what, name in CHANGES.items():
-        for factor in (0.8, 1.2):
-            changed = replace(roofline, **{name: min(1.0, getattr(roofline, name) * factor)})
-            rows.append(Sensitivity(what, factor, _needed(trace, changed, target, router)))
-    for factor in (0.8, 1.2):
-        faster = replace_times(trace, 1 / factor)
-        rows.append(Sensitivity("arrivals", factor, _needed(faster, roofline, target, router)))
-    return rows
-
-
-def _needed(trace, roofline, target, router) -> int | None:
-    blocks = roofline.kv_capacity_tokens // trace.block_size
-    return _fewest(lambda count: _ttft(served(trace, roofline, target, blocks, count, router), target), target)
-
-
-def replace_times(trace: Trace, factor: float) -> Trace:
-    """The trace with the time between arrivals multiplied by `factor`."""
-    from ..trace.columns import replace_columns
-
-    columns = replace_columns(trace, timestamp=trace.timestamp * factor)
-    return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
 
 
 # -- other choices -----------------------------------------------------------------------------------------------

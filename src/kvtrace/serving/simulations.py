@@ -16,7 +16,7 @@ from ..cache.schedules import parse_schedule
 from ..cache.simulation import EngineOptions, Setting, Simulation
 from ..cache.tiered import simulate_tiers
 from ..trace.trace import Trace
-from .instances import simulate_instances
+from .instances import OVERLAP, simulate_instances
 from .simulation import StepCost, simulate_serving
 
 POINTS = 10  # capacities, if none is named
@@ -41,7 +41,7 @@ def simulate_all(
     *,
     engines: Iterable[str] = ("reference",),
     mode: str = "block",
-    schedule: str = "serial",
+    schedule: str | None = None,
     tiers: Mapping[str, int] | None = None,
     inclusive: bool = False,
     instances: int | None = None,
@@ -61,7 +61,8 @@ def simulate_all(
         capacities: Blocks that a cache holds; the default is ten sizes, from the longest request to the working set.
         policies: Eviction policies of docs/cache/policies.md.
         engines: Engines of docs/cache/simulate.md.
-        mode, schedule, engine_options: As in `simulate`.
+        mode, engine_options: As in `simulate`.
+        schedule: As in `simulate`, and as in `simulate_instances` with instances and without a cost.
         tiers: Name -> capacity in blocks, the first tier first, in place of capacities.
         inclusive: A tier also holds the blocks of the tiers above it.
         instances: Instances of a serving engine behind a router, each with a cache of its own.
@@ -86,6 +87,7 @@ def simulate_all(
     """
     if (routers and not instances) or (tiers and (instances or cost)):
         raise UsageError("--router needs --instances. --tiers cannot be combined with --instances or --gpu.")
+    schedule = schedule or (OVERLAP if instances and cost is None else "serial")
     common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options)}
     if tiers:
         settings = settings_of([1], policies, engines, **common)
@@ -114,7 +116,8 @@ def _after(warm_up: int, runs: Sequence[Simulation], optima: Sequence[Simulation
 
 def _on_instances(trace: Trace, setting: Setting, router: str, instances, cost: StepCost | None, on_progress):
     if cost is None:
-        return simulate_instances(trace, instances, router, setting=setting, on_progress=on_progress)
+        schedule = str(setting.schedule)
+        return simulate_instances(trace, instances, router, setting=setting, schedule=schedule, on_progress=on_progress)
     return simulate_serving(
         trace, cost, setting=setting, router=router, instances=instances or 1, on_progress=on_progress
     )

@@ -14,6 +14,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.offsets import offsets_of
+from .._base.units import decimal, milliseconds
 from .bins import Bins, InvalidModelError, integers
 
 WINDOW = 100  # requests whose arrivals are drawn together
@@ -166,19 +167,16 @@ def step_arrivals(step_rates: str, rng: np.random.Generator, rows: int) -> np.nd
     return starts[step] + (count - due[step]) / np.array(rates)[step] * 1000
 
 
-UNITS = {"ms": 1.0, "s": 1e3, "m": 60e3, "h": 3600e3}
-
-
 def _parse_step(text):
     """(requests per second, duration in ms or None) of one step."""
     rate, at, duration = text.partition("@")
-    unit = next((unit for unit in UNITS if duration.endswith(unit)), "")
     try:
-        step = float(rate), float(duration.removesuffix(unit)) * UNITS[unit or "s"] if at else None
-        if not (0 <= step[0] < np.inf and (step[1] is None or 0 <= step[1] < np.inf)):
-            raise ValueError
-    except ValueError:
-        raise UsageError(f"--step-rates: {text!r} is not RATE@DURATION. Example: 10@60s,20@5m.") from None
+        plain = duration.strip().replace(".", "", 1).isdecimal()  # a number without a unit is seconds
+        step = decimal(rate.removesuffix("/s")), milliseconds(f"{duration}s" if plain else duration) if at else None
+    except UsageError:
+        step = -1.0, None
+    if not 0 <= step[0] < np.inf:
+        raise UsageError(f"--step-rates: {text!r} is not RATE@DURATION. Example: 10@60s,20@5m.")
     return step
 
 

@@ -13,13 +13,14 @@ from ..trace.trace import Trace
 from ..trace.turns import previous_turn
 from .arrivals import Pace, stratified_sample
 from .bins import Bins
-from .model import COLUMNS, Model
+from .model import COLUMNS, TIME_STEPS_MS, Model
 
 WINDOW = 100  # requests whose records are drawn together; slower drift is kept
 MAX_RECORDS = 100_000
 TAIL_BINS = 16
 GROUPS, GROUP_ROWS = 32, 200  # groups of input lengths that share output lengths: largest number, smallest size
 MAX_TYPES = 64
+MIN_TIMES = 10  # different times that a coarser step needs
 
 
 def fit(trace: Trace) -> Model:
@@ -46,6 +47,7 @@ def fit(trace: Trace) -> Model:
         rows=len(trace), block_size=trace.block_size, tail=trace.tail, duration_ms=float(trace.timestamp[-1]),
         records={name: column[rows] for name, column in records.items()}, starts=starts, window_rows=window_rows,
         bins=bins, edges=edges, outputs=outputs, pace=Pace.of(trace.timestamp), types=types,
+        time_step_ms=_time_step(trace.timestamp),
     )  # fmt: skip
 
 
@@ -68,6 +70,15 @@ def _values(trace, length):
 def _parents(trace):
     """Row -> row of the previous turn; None if the trace has no sessions."""
     return previous_turn(trace.session) if trace.parent is None and trace.session is not None else trace.parent
+
+
+def _time_step(timestamp):
+    """The step of coarsened times, in ms: an hour, a minute, a second; 1 if times are finer, or too few to tell."""
+    if len(np.unique(timestamp)) >= MIN_TIMES:
+        for step in TIME_STEPS_MS:
+            if not (timestamp % step).any():
+                return step
+    return 1
 
 
 def _types(trace):

@@ -19,6 +19,7 @@ from .._base.errors import InputError
 from .._base.files import name_of
 from .._base.input_files import open_read
 from .._base.output_files import write_atomically
+from .._base.output_names import Content, require_name
 from .._native.attach import KINDS
 from .arrivals import MAX_WINDOW_ROWS, Pace
 from .bins import Bins, InvalidModelError, integers
@@ -29,6 +30,7 @@ BINNED = ("hits", "new", "age", "tail", "output")
 MAX_BLOCK_SIZE = 1 << 31
 MAX_BYTES = 1 << 28  # of a file; models have up to a few MB
 TAILS = ("kept", "unique", "dropped")
+TIME_STEPS_MS = (3_600_000, 60_000, 1000)  # of coarsened times
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,6 +54,7 @@ class Model:
     outputs: list[dict[int, int]]  # type and group -> {bin of the output length: requests}
     pace: Pace
     types: list  # names or numbers of the types; empty without types
+    time_step_ms: int = 1  # all times of the trace are multiples of it
 
     method = "attach"
 
@@ -72,7 +75,7 @@ class Model:
             "starts": self.starts.tolist(), "window_rows": self.window_rows.tolist(),
             "bins": {name: self.bins[name].to_dict() for name in BINNED}, "edges": self.edges.tolist(),
             "outputs": [[list(group), list(group.values())] for group in self.outputs], "pace": self.pace.to_dict(),
-            "types": self.types,
+            "types": self.types, "time_step_ms": self.time_step_ms,
         }  # fmt: skip
 
     @classmethod
@@ -92,6 +95,7 @@ class Model:
             edges=integers(values["edges"], 2),
             outputs=[dict(zip(codes, counts, strict=True)) for codes, counts in values["outputs"]],
             pace=Pace.from_dict(values["pace"]), types=list(values["types"]),
+            time_step_ms=int(values.get("time_step_ms", 1)),  # older models have none
         )  # fmt: skip
         model._verify()
         return model
@@ -100,6 +104,7 @@ class Model:
         """Write the model as JSON, compressed if the name ends in .gz or .zst, and return the name of the file.
 
         Raises:
+            UsageError: The name states another content than JSON.
             KvtraceError: The file cannot be written.
 
         >>> import tempfile
@@ -110,6 +115,7 @@ class Model:
         ...     Model.load(f"{folder}/model.json.gz").rows
         2
         """
+        require_name(path, Content.JSON, "a model", option="--save-model")
         with write_atomically(path) as stream:
             stream.write(json.dumps(self.to_dict(), separators=(",", ":")).encode() + b"\n")
         return name_of(path)
@@ -158,7 +164,7 @@ class Model:
             and int(self.bins["tail"].high.max()) < self.block_size
             and self.edges.ndim == 2 and len(self.edges) == kinds and len(self.outputs) == kinds * groups
             and all(_is_deck(group, len(self.bins["output"])) for group in self.outputs)
-            and all(isinstance(value, (str, int)) for value in self.types)
+            and all(isinstance(value, (str, int)) for value in self.types) and self.time_step_ms in (1, *TIME_STEPS_MS)
         )  # fmt: skip
         if not is_consistent:
             raise InvalidModelError("inconsistent values")

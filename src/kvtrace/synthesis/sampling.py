@@ -1,7 +1,8 @@
 """Sample a trace of any size from a fitted model: draw streams, stretch them, merge them, and number the blocks.
 
-`scale` is the quantity that grows with the number of requests. `rate`: several parallel streams, each with its own
-forest, multiply the requests per second. `duration`: one stream continues for longer.
+`scale` is the quantity that grows with the number of requests. `duration`, the default: one stream continues for
+longer, so that the load stays (requests per second, and how unevenly they arrive). `rate`: several parallel streams,
+each with its own forest, multiply the requests per second.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from .model import Model
     from .tree import Tree
 
-SCALES = ("rate", "duration")
+SCALES = ("duration", "rate")
 COARSE_MS = 10  # above this mean gap, times are rounded to whole milliseconds
 
 
@@ -36,7 +37,7 @@ def sample(
     n: int,
     *,
     seed: int = 0,
-    scale: str = "rate",
+    scale: str = "duration",
     knobs: Knobs | None = None,
     workers: int | None = None,
 ) -> Trace:
@@ -48,7 +49,7 @@ def sample(
         model: The fitted model.
         n: The number of requests.
         seed: Seed of all random draws.
-        scale: The quantity that grows with n: `rate` or `duration`.
+        scale: The quantity that grows with n: `duration` (the load stays) or `rate`.
         knobs: Multipliers and limits.
         workers: Streams drawn at a time. Default: one per core.
 
@@ -74,7 +75,7 @@ def write_sample(
     path: str | Path,
     *,
     seed: int = 0,
-    scale: str = "rate",
+    scale: str = "duration",
     knobs: Knobs | None = None,
     format: str | None = None,
     workers: int | None = None,
@@ -241,13 +242,17 @@ def _merged(parts: list[Draft], model, knobs, rng) -> Columns:
     span_ms = model.duration_ms if knobs.step_rates is None else float(rows_in_order.arrival[-1])
     in_span = model.rows * len(parts) if knobs.step_rates is None else len(rows_in_order)
     return _final(
-        rows_in_order, model, knobs, first_ms=float(rows_in_order.arrival[0]), unit=_unit(span_ms / in_span, knobs)
+        rows_in_order,
+        model,
+        knobs,
+        first_ms=float(rows_in_order.arrival[0]),
+        unit=_unit(span_ms / in_span, model, knobs),
     )
 
 
 def _columns(model, drafts: Iterator[Draft], knobs) -> Iterator[Columns]:
     """Chunks of one stream with final block numbers, as columns."""
-    first, unit = None, _unit(model.duration_ms / model.rows, knobs)
+    first, unit = None, _unit(model.duration_ms / model.rows, model, knobs)
     for draft in drafts:
         first = float(draft.arrival[0]) if first is None else first
         yield _final(draft, model, knobs, first, unit)
@@ -274,8 +279,10 @@ def _without_tails(draft, block_size):
     return offsets_of(draft.path_blocks - partial), draft.blocks[keep]
 
 
-def _unit(gap_ms, knobs):
-    """The time unit for rounding, in ms. It is small enough that a speedup keeps different times apart."""
+def _unit(gap_ms, model, knobs):
+    """The time unit for rounding, in ms: the step of the fitted times, or so small that times stay apart."""
+    if knobs.speedup_ratio == 1 and knobs.step_rates is None and model.time_step_ms > 1:
+        return float(model.time_step_ms)
     return 1.0 if gap_ms / knobs.speedup_ratio >= COARSE_MS else 1e-3
 
 

@@ -39,6 +39,7 @@ class Tree:
     """
 
     method = "tree"
+    time_step_ms = 1  # times keep milliseconds
     block_size: int
     tail: str  # treatment of partial blocks in the trace: one of trace.TAILS
     rows: int  # fitted requests

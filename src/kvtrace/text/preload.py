@@ -60,4 +60,5 @@ def _finish():
         loading.join()
 
 
-os.register_at_fork(before=_finish)
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(before=_finish)

@@ -188,7 +188,8 @@ def _finish_loading():
             thread.join()
 
 
-os.register_at_fork(before=_finish_loading)
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(before=_finish_loading)
 
 
 def _flat(rows):

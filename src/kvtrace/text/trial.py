@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from .._base.errors import UsageError
 
 SECONDS = 20
 MEMORY = 4 << 30  # bytes beyond what the process has mapped already
@@ -20,9 +21,17 @@ def in_child(task: Callable[[], int], *, seconds: int = SECONDS, memory: int = M
 
     The child prints nothing: a library that crashes may quote the text that it was given.
 
+    Raises:
+        UsageError: This system cannot fork (Windows).
+
     >>> in_child(lambda: 7), in_child(lambda: 1 // 0), in_child(lambda: os.kill(os.getpid(), 9))
     (7, 100, -9)
     """
+    if not hasattr(os, "fork"):
+        raise UsageError(
+            "a tokenizer or chat template of your own is first tried in a forked child process, and this system cannot "
+            "fork. Use Linux, macOS or WSL."
+        )
     with warnings.catch_warnings():
         # Python 3.12 warns of forks beside threads; the child runs one task and exits without cleanup
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -49,6 +58,8 @@ def why(status: int, seconds: int = SECONDS) -> str | None:
 
 
 def _limit(seconds, memory):
+    import resource  # not on Windows
+
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
     signal.alarm(seconds)
     with suppress(OSError, ValueError):  # systems without /proc have no limit

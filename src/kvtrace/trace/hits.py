@@ -5,9 +5,9 @@ A hit is the leading run of a prompt's blocks that are resident. Counts can be a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import TypedDict
 
 import numpy as np
@@ -18,6 +18,7 @@ from .columns import Columns
 from .trace import Trace
 
 REFERENCES = 1 << 20  # block references in a batch
+DIGITS = 26  # so that 2^37 requests add up in 64 bits
 
 
 class HitsDict(TypedDict):
@@ -98,20 +99,34 @@ def sum_hits(chunks: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], block_
     6
     """
     counts = dict.fromkeys(("requests", "hit_blocks", "blocks", "hit_tokens", "tokens", "requests_with_blocks"), 0)
+    request_hits = Fraction(0)
+    for hits, blocks, tokens in chunks:
+        counts["requests"] += len(blocks)
+        counts["hit_blocks"] += int(hits.sum())
+        counts["blocks"] += int(blocks.sum())
+        counts["hit_tokens"] += int(np.minimum(hits * block_size, tokens).sum())
+        counts["tokens"] += int(tokens.sum())
+        counts["requests_with_blocks"] += int((blocks > 0).sum())
+        request_hits += exact_sum(np.divide(hits, blocks, out=np.zeros(len(hits)), where=blocks > 0))
+    return Hits(**counts, request_hits=float(request_hits))
 
-    def shares():
-        for hits, blocks, tokens in chunks:
-            has_blocks = blocks > 0
-            counts["requests"] += len(blocks)
-            counts["hit_blocks"] += int(hits.sum())
-            counts["blocks"] += int(blocks.sum())
-            counts["hit_tokens"] += int(np.minimum(hits * block_size, tokens).sum())
-            counts["tokens"] += int(tokens.sum())
-            counts["requests_with_blocks"] += int(has_blocks.sum())
-            yield from (hits[has_blocks] / blocks[has_blocks]).tolist()
 
-    request_hits = math.fsum(shares())
-    return Hits(**counts, request_hits=request_hits)
+def exact_sum(shares: np.ndarray) -> Fraction:
+    """The sum of numbers from 0 to 1 without rounding; its float is that of `math.fsum`.
+
+    Each round adds the next DIGITS binary digits of all numbers as integers.
+
+    >>> float(exact_sum(np.array([0.1] * 10)))
+    1.0
+    """
+    total, scale, rest = Fraction(0), 1, np.array(shares, dtype=np.float64)
+    while rest.any():
+        rest *= 1 << DIGITS
+        whole = np.floor(rest)
+        rest -= whole
+        scale <<= DIGITS
+        total += Fraction(int(whole.astype(np.int64).sum()), scale)
+    return total
 
 
 def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> np.ndarray:

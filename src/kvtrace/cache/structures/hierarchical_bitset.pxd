@@ -2,8 +2,26 @@ cimport cython
 
 
 cdef extern from *:
-    int __builtin_ctzll(unsigned long long word) noexcept nogil
-    int __builtin_clzll(unsigned long long word) noexcept nogil
+    """
+    #if defined(__GNUC__) || defined(__clang__)
+    #define kvtrace_lowest_bit(word) __builtin_ctzll(word)
+    #define kvtrace_highest_bit(word) (63 - __builtin_clzll(word))
+    #else
+    #include <intrin.h>
+    static int kvtrace_lowest_bit(unsigned long long word) {
+        unsigned long bit;
+        _BitScanForward64(&bit, word);
+        return (int)bit;
+    }
+    static int kvtrace_highest_bit(unsigned long long word) {
+        unsigned long bit;
+        _BitScanReverse64(&bit, word);
+        return (int)bit;
+    }
+    #endif
+    """
+    int lowest_bit "kvtrace_lowest_bit" (unsigned long long word) noexcept nogil  # of a word that is not 0
+    int highest_bit "kvtrace_highest_bit" (unsigned long long word) noexcept nogil
 
 
 @cython.final

@@ -66,7 +66,7 @@ class HierarchicalBitset:
         if self.words[self.base[self.levels - 1]] == 0:
             return NONE
         for level in range(self.levels - 1, -1, -1):
-            index = index * 64 + __builtin_ctzll(self.words[self.base[level] + index])
+            index = index * 64 + lowest_bit(self.words[self.base[level] + index])
         return index
 
     def after(self, number):
@@ -85,10 +85,10 @@ class HierarchicalBitset:
                 return NONE
             number = cython.cast(cython.int, index + 1)
             index = number >> 6
-        index = index * 64 + __builtin_ctzll(rest)
+        index = index * 64 + lowest_bit(rest)
         while level > 0:
             level -= 1
-            index = index * 64 + __builtin_ctzll(self.words[self.base[level] + index])
+            index = index * 64 + lowest_bit(self.words[self.base[level] + index])
         return cython.cast(cython.int, index)
 
     def last(self):
@@ -98,5 +98,5 @@ class HierarchicalBitset:
         if self.words[self.base[self.levels - 1]] == 0:
             return NONE
         for level in range(self.levels - 1, -1, -1):
-            index = index * 64 + 63 - __builtin_clzll(self.words[self.base[level] + index])
+            index = index * 64 + highest_bit(self.words[self.base[level] + index])
         return index

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+from ..._base.distinct_files import NamedFile, require_distinct
 from ..._base.errors import UsageError
 from ..._base.files import is_regular
 from ..._base.workers import cores
 from ..policies import POLICIES
 from .cells import Row
-from .checkpoint import SweepCheckpoint
+from .checkpoint import SweepCheckpoint, path_beside
 from .grid import Cell, Grid, plan, stated
 from .runners import local, on_ray
 from .table import SweepTable, check_output
@@ -59,7 +60,7 @@ def sweep(
     >>> [(row["capacity"], row["hit_blocks"]) for row in table.rows]
     [(2, 1), (3, 2)]
     """
-    _refuse(output, resume, runner, threads, ray_address)
+    _refuse(grid, output, resume, runner, threads, ray_address)
     requests: dict = {}  # workload -> requests
     try:
         cells = plan(grid, lambda workload, trace: requests.setdefault(workload, len(trace)))
@@ -102,7 +103,7 @@ class MemoryCheckpoint:
         self.rows.clear()
 
 
-def _refuse(output, resume, runner, threads, ray_address) -> None:
+def _refuse(grid, output, resume, runner, threads, ray_address) -> None:
     if runner not in RUNNERS:
         raise UsageError(f"{runner!r} is not a runner. Try {' or '.join(RUNNERS)}.")
     if ray_address is not None and runner != "ray":
@@ -111,6 +112,8 @@ def _refuse(output, resume, runner, threads, ray_address) -> None:
         raise UsageError("--threads must be at least 1.")
     if output is not None:
         check_output(output)
+        outputs = [NamedFile("the table", output), NamedFile("the table", path_beside(output), "checkpoint")]
+        require_distinct([NamedFile("the trace", path) for path in grid.traces], outputs)
     if resume and (output is None or not is_regular(output)):
         raise UsageError("--resume needs -o FILE: only a sweep with an output file has a checkpoint.")
 

@@ -12,7 +12,7 @@ from ..._base.csv_text import csv_text
 from ..._base.errors import UsageError
 from ..._base.files import SUFFIXES, is_std
 from ..._base.output_files import write_atomically
-from ...formats import writing
+from ...formats import parquet, writing
 from .cells import COLUMNS, ENGINE_OPTIONS, SETTINGS, Row
 
 SCHEMA = 2  # version of the keys and values of to_dict
@@ -55,9 +55,9 @@ def check_output(path: str | Path) -> str:
     form = (bare.with_suffix("") if bare.suffix in SUFFIXES else bare).suffix
     if form not in FORMS:
         raise UsageError(f"{path}: unknown file type. Try .csv, .json, .jsonl or .parquet.")
-    writing.check_output(
-        path, "parquet" if form == ".parquet" else "mooncake"
-    )  # raises if pyarrow or the folder is missing
+    if form == ".parquet":
+        parquet.require()
+    writing.require_place(path)
     return form
 
 

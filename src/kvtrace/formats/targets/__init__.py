@@ -66,8 +66,8 @@ def check_output(path: str | Path, to: str) -> ModuleType:
     """The client's module; UsageError if `write` cannot write there."""
     if to not in TARGETS:
         raise UsageError(f"{to!r} is not a client. Choose one of {', '.join(TARGETS)}.")
-    writing.check_output(path, "mooncake")
     TARGETS[to].check_name(path)
+    writing.require_place(path)
     return TARGETS[to]
 
 

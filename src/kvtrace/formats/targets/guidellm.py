@@ -5,6 +5,7 @@ It recognises JSON Lines by the file's name.
 
 from ..._base.errors import UsageError
 from ..._base.files import is_std
+from ..._base.output_names import Content, require_name
 from ..jsonl_write import lists, seconds, whole, write_rows
 from .portable import adapt, require_small_ids
 
@@ -16,6 +17,7 @@ SIDECAR = False  # kvtrace would read its seconds as milliseconds
 def check_name(path) -> None:
     """UsageError if GuideLLM cannot read a file with this name."""
     if not is_std(path) and not str(path).endswith(".jsonl"):
+        require_name(path, Content.JSON_LINES, "the client's input")
         raise UsageError(f"{path}: GuideLLM needs a file name that ends in .jsonl. Rename the output.")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import BinaryIO
 
+from ..._base.output_names import Content, require_name
 from ...trace.columns import replace_columns
 from ...trace.trace import Trace
 from .losses import Losses
@@ -33,7 +34,8 @@ def adapt(trace: Trace, *, sessions: bool = False) -> tuple[Trace, list[str]]:
 
 
 def check_name(path) -> None:
-    """Any name is valid: readers of tables decompress them."""
+    """UsageError if the name states another content than CSV; readers of tables decompress them."""
+    require_name(path, Content.CSV, "the client's input")
 
 
 def write_table(stream: BinaryIO, header: str, rows: Iterable[tuple], line: Callable[..., str]) -> None:

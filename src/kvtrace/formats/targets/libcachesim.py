@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..._base.files import SUFFIXES
+from ..._base.output_names import Content, require_name
 from ...trace.columns import replace_columns
 from ...trace.trace import Trace
-from .lengths import check_name, write_table
+from .lengths import write_table
 from .losses import Losses
 
 __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
@@ -31,6 +32,12 @@ def adapt(trace: Trace) -> tuple[Trace, list[str]]:
     losses.drop_extra(columns)
     losses.sentences.append("requests were split: each block counts separately, not as part of a leading run.")
     return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.sentences
+
+
+def check_name(path) -> None:
+    """UsageError if the name states another content than CSV or oracleGeneral."""
+    content = Content.CSV if is_csv(str(path)) else Content.ORACLE_GENERAL
+    require_name(path, content, "the client's input")
 
 
 def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
@@ -63,7 +70,7 @@ def next_uses(ids: np.ndarray) -> np.ndarray:
 def is_csv(name: str) -> bool:
     """Whether a file's name selects CSV."""
     plain = name.removesuffix(next((suffix for suffix in SUFFIXES if name.endswith(suffix)), ""))
-    return plain.endswith(".csv")
+    return plain.lower().endswith(".csv")
 
 
 def usage(trace, path) -> list[str]:

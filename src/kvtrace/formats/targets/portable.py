@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from ..._base.errors import UsageError
-from ..._base.files import SUFFIXES
 from ..._base.offsets import offsets_of
+from ..._base.output_names import PACKED, Content, require_name
 from ...trace.columns import replace_columns
 from ...trace.normalise import normalise
 from ...trace.trace import Trace
@@ -46,9 +46,10 @@ def adapt(trace: Trace) -> tuple[Trace, list[str]]:
 
 
 def check_name(path) -> None:
-    """UsageError if the name asks for compression: the clients read plain files only."""
-    if Path(path).suffix in SUFFIXES:
+    """UsageError if the name asks for compression, as clients read plain files only, or states another content."""
+    if Path(path).suffix.lower() in PACKED:
         raise UsageError(f"{path}: the client reads plain files only. Remove {Path(path).suffix} from the name.")
+    require_name(path, Content.JSON_LINES, "the client's input")
 
 
 def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:

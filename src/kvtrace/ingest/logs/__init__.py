@@ -37,6 +37,7 @@ from . import (
     tokens,
 )
 from .fieldmap import FieldMap
+from .json_values import unfolded, unpacked
 from .otel import reader as otel  # fmt: skip
 from .record import Record
 from .times import NO_TIME, Unit
@@ -208,6 +209,7 @@ class LogReader:
             bad_column = error.colno
         if bad_column is not None:  # raised outside the handler: orjson's error holds the line and must not be chained
             raise _not_json(line, bad_column)
+        row = _opened(row)
         if type(row) is not dict:
             hint = ARRAY_HINT if _is_array(line) else "A log holds one JSON object a line."
             raise RowError("is JSON, but not an object.", hint=hint)
@@ -223,10 +225,16 @@ def _row_or_none(line, columns=None):
     try:
         if columns is not None:
             return tables.row(line, columns)
-        row = orjson.loads(line)
+        row = _opened(orjson.loads(line))
     except (orjson.JSONDecodeError, RowError):
         return None
     return row if type(row) is dict else None
+
+
+def _opened(row):
+    """The row of a line; a logger may have encoded the row, or fields of it, as JSON in a string."""
+    row = unpacked(row) if type(row) is str else row
+    return unfolded(row) if type(row) is dict else row
 
 
 def _with_origin(name, detected):

@@ -8,11 +8,13 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-import orjson
-
 from ..._base.errors import EmptyPrompt, RowError
 from ...privacy.allowed_fields import TYPES
+from .answers import answer_text, arguments, message_text, opened_answer
 from .fieldmap import MISSING
+from .json_values import as_text as as_text
+from .json_values import json_bytes, wrong
+from .prompts import is_cut_json, opened_prompt, require_prompt
 from .record import Record
 
 Places = list[tuple[str, dict]]
@@ -98,28 +100,31 @@ def put_media(record: Record, kind: str | None, item: Any, path: str) -> None:
     """Add the identity of a medium outside the prompt, and set the request's type if it has none; RowError."""
     if type(item) is str:
         _note_if_cut(record, item, path)
-    record.media.append(_json(item, path))
+    record.media.append(json_bytes(item, path))
     record.type = record.type or kind
 
 
 def put_prompt(record: Record, value: Any, path: str) -> None:
-    """Set the record's prompt: messages, templated text or token ids; RowError for any other value."""
+    """Set the record's prompt: messages, templated text or token ids (prompts.py says in which shapes); RowError."""
     if value is None:
         raise RowError("is missing. It must hold the prompt.", field=path, hint="Try --map input=FIELD.")
+    value, path, body = opened_prompt(value, path)
+    if body:
+        record.tools = record.tools or _tools([(f"{path}.", body)])
     if type(value) is str and value:
         record.text = value
         _note_if_cut(record, value, path)
-    elif type(value) is list and value:
-        if type(value[0]) is dict:
-            put_messages(record, value, path)
-        elif type(value[0]) is int:
-            record.token_ids = token_ids(value, path)
-        else:
-            raise wrong(value[0], f"{path}[0]", "a message or a token id")
+        if is_cut_json(value):
+            _note_cut(record, path)
     elif value in ("", []):
         raise EmptyPrompt("the prompt is empty.", field=path)
+    elif type(value) is list and type(value[0]) is dict:
+        system = body.get("system")  # of Anthropic's requests
+        put_messages(record, [{"role": "system", "content": system}, *value] if system else value, path)
+    elif type(value) is list and type(value[0]) is int:
+        record.token_ids = token_ids(value, path)
     else:
-        raise wrong(value, path, "messages, text or token ids")
+        require_prompt(value, path)
     record.type = record.type or "text"
 
 
@@ -147,17 +152,20 @@ def put_message(record: Record, message: Any, path: str) -> None:
     elif content is not None:
         _put_parts(record, content, f"{path}.content")
     if message.get("tool_calls") is not None:
-        for text in _arguments(message["tool_calls"], f"{path}.tool_calls"):
+        for text in arguments(message["tool_calls"], f"{path}.tool_calls"):
             _note_if_cut(record, text, f"{path}.tool_calls")
 
 
 def put_output(record: Record, value: Any, path: str) -> None:
-    """Set the record's output: text, token ids, a length or an assistant's message; RowError for any other value.
+    """Set the record's output: text, token ids, a length, or an answer of any shape (answers.py); RowError.
 
     A logged length takes precedence over counting tokens. With a logged length, cut text is left out, not refused.
     """
-    if type(value) is dict:
-        value = _message_text(value, path)
+    if type(value) is str:
+        value = opened_answer(value)
+    if type(value) is dict or (type(value) is list and value and type(value[0]) is dict):
+        _put_usage(record, value, path)
+        value = _answer_text(record, value, path)
     if type(value) is str:
         if not is_cut(value):
             record.output_text = value
@@ -179,7 +187,7 @@ def put_output(record: Record, value: Any, path: str) -> None:
 
 def put_assistant_messages(record: Record, messages: list[dict], path: str) -> None:
     """Set the record's output to the texts of the assistant's messages, end to end."""
-    texts = [_message_text(message, path) for message in messages if message["role"] == "assistant"]
+    texts = [message_text(message, path) for message in messages if message["role"] == "assistant"]
     put_output(record, "".join(texts) if texts else None, path)
 
 
@@ -204,11 +212,6 @@ def count(value: Any, path: str) -> int | None:
     if type(value) is int:
         raise RowError("is negative." if value < 0 else "is not below 2^31 tokens.", field=path)
     raise wrong(value, path, "a whole number of tokens")
-
-
-def as_text(value: Any, path: str) -> str:
-    """A string unchanged, any other value as JSON; RowError if it is nested too deeply."""
-    return value if type(value) is str else _json(value, path).decode()
 
 
 def is_cut(text: str) -> bool:
@@ -287,45 +290,28 @@ def _put_parts(record, parts, path):
 
 def _identity(part, path):
     """The identity of a content part: its JSON without the cache marker, which moves from turn to turn."""
-    return _json({key: part[key] for key in part if key != "cache_control"}, path)
+    return json_bytes({key: part[key] for key in part if key != "cache_control"}, path)
 
 
-def _message_text(message, path):
-    """The generated text of a message: its reasoning, its content and its tool-call arguments, end to end."""
-    # engines that write both names write the same text under each
-    texts = [message.get("reasoning_content") or message.get("reasoning")]
-    content = message.get("content")
-    if type(content) is list:
-        texts += [part.get("text") for part in content if type(part) is dict]
-    elif content is None or type(content) is str:
-        texts.append(content)
-    else:
-        raise wrong(content, f"{path}.content", "text, a list of parts or null")
-    if message.get("tool_calls") is not None:
-        texts += _arguments(message["tool_calls"], f"{path}.tool_calls")
-    return "".join(text for text in texts if type(text) is str)
+def _put_usage(record, answer, path):
+    """Set the token counts from the usage of a completion, unless the log has them elsewhere."""
+    usage = answer.get("usage") if type(answer) is dict else None
+    if type(usage) is dict:
+        place = [(f"{path}.usage.", usage)]
+        if record.prompt_tokens is None:
+            record.prompt_tokens = count(*find(place, "prompt_tokens", "input_tokens"))
+        if record.output_length is None:
+            record.output_length = count(*find(place, "completion_tokens", "output_tokens"))
 
 
-def _arguments(calls, path):
-    """The arguments of each tool call, as text."""
-    if type(calls) is not list:
-        raise wrong(calls, path, "a list of tool calls")
-    for i, call in enumerate(calls):
-        function = call.get("function") if type(call) is dict else None
-        if type(function) is dict:
-            arguments = function.get("arguments", "")
-            yield arguments if type(arguments) is str else _json(arguments, f"{path}[{i}].function.arguments").decode()
-        elif type(call) is not dict:
-            raise wrong(call, f"{path}[{i}]", "a tool call")
-
-
-def _json(value, path):
-    """The value as JSON with sorted keys; RowError if it is too deep for orjson to write (reading allows more)."""
+def _answer_text(record, value, path) -> str | None:
+    """The text of an answer; None if it has none but its length is logged."""
     try:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except orjson.JSONEncodeError:
-        pass
-    raise RowError("is nested too deeply.", field=path)
+        return answer_text(value, path)
+    except RowError:
+        if record.output_length is None:
+            raise
+        return None
 
 
 def _note_if_cut(record, text, path):
@@ -335,12 +321,3 @@ def _note_if_cut(record, text, path):
 
 def _note_cut(record, path):
     record.cut = record.cut or path
-
-
-_KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", float: "a fraction",
-          int: "a number", type(None): "missing"}  # fmt: skip
-
-
-def wrong(value, path, expected):
-    """The error for a value of the wrong type."""
-    return RowError(f"is {_KINDS[type(value)]}; expected {expected}.", field=path)

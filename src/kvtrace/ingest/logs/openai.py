@@ -9,7 +9,7 @@ precedence); `model`, else the request's; `choices[0]`, its message or its `text
 from __future__ import annotations
 
 from ..._base.errors import RowError
-from . import fields, pairs
+from . import answers, fields, pairs
 from .pairs import small_unit as small_unit
 from .record import Record
 
@@ -56,6 +56,20 @@ def _put_answer(record, responses):
     value, path = fields.find(responses[:1], "output")
     if value is None:
         value, path = fields.find(pairs.first_choice(responses) or [("choices[0].", {})], "message", "text")
-    if value is None and type(responses[0][1].get("response")) is str:
-        value, path = responses[0][1]["response"], "response"
+    if value is None:
+        value, path = _other_answer(responses) or (value, path)
     fields.put_output(record, value, path)
+
+
+def _other_answer(responses):
+    """An answer outside `choices`, and its JSON path: a message or text in the response, or a text in the row."""
+    row = responses[0][1]
+    if type(row.get("response")) is str and len(responses) == 1:
+        return row["response"], "response"
+    for prefix, place in reversed(responses):
+        for name in answers.TEXTS:
+            if type(place.get(name)) is str:
+                return place[name], prefix + name
+    prefix, response = responses[-1]
+    is_answer = answers.is_assistant(response) or type(response.get("message")) is dict
+    return (response, prefix.rstrip(".")) if is_answer and len(responses) > 1 else None

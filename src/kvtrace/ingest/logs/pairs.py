@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
 from .fields import Places, common, find
+from .json_values import unfolded
+from .json_values import unpacked as unpacked
 from .record import Record
 
 
@@ -63,20 +63,6 @@ def usage(responses: Places) -> Places:
     return [(f"{path}.", counts)] if type(counts) is dict else []
 
 
-def unpacked(value: Any) -> dict | list | None:
-    """The value if it is an object or a list, or the object or list that it holds as JSON text; else None.
-
-    >>> unpacked('[{"role": "user"}]'), unpacked("[broken")
-    ([{'role': 'user'}], None)
-    """
-    if type(value) is str and value.startswith(("{", "[")):
-        try:
-            value = orjson.loads(value)
-        except orjson.JSONDecodeError:
-            return None  # prose that starts like JSON, or JSON that was cut
-    return value if type(value) in (dict, list) else None
-
-
 def inside(row: dict, name: str) -> Places:
     """The place of the object of that name in the row, which may be JSON in a string: a list of one or none."""
     value = _object(row.get(name))
@@ -94,4 +80,4 @@ def _inside(row, name):
 
 def _object(value):
     value = unpacked(value)
-    return value if type(value) is dict else None
+    return unfolded(value) if type(value) is dict else None

@@ -9,7 +9,7 @@ conversation, item_reference, a stored prompt) is incomplete.
 from __future__ import annotations
 
 from ..._base.errors import EmptyPrompt, NotARequest
-from . import fields, pairs
+from . import answers, fields, pairs
 from .pairs import small_unit as small_unit
 from .record import Record
 
@@ -55,7 +55,7 @@ def matches(row: dict) -> bool:
     return (
         fields.find(responses, "object")[0] == "response"
         or fields.find(requests, "instructions", "previous_response_id")[0] is not None
-        or (type(output) is list and bool(output) and type(output[0]) is dict and "type" in output[0])
+        or (type(output) is list and bool(output) and answers.is_item(output[0]))
         or (bool(usage) and "input_tokens" in usage[0][1] and "output_tokens" in usage[0][1])
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis.block_sizes import by_block_size
+from ...analysis.block_sizes import each_block_size
 from .plot import Axis, Panel, Plot, Series, Study
 
 MAX_DOUBLINGS = 10
@@ -23,8 +23,7 @@ def plot(study: Study) -> Plot:
         return _plot(Panel(title, missing="no prompt is longer than one block."))
     factors = [2**power for power in range(MAX_DOUBLINGS + 1) if 2**power < 2 * longest]
     sizes, blocks, tokens = [], [], []
-    for factor in factors:
-        (folded,) = by_block_size(trace, [factor])
+    for folded in each_block_size(trace, factors):
         if not folded.blocks:  # partial blocks are dropped, and no prompt fills a block of this size
             break
         sizes.append(folded.block_size)

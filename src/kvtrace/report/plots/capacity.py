@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...cache.many_settings import settings_of, simulate_settings
+from ...cache.optimum import Optimum
 from .plot import Axis, Panel, Plot, Series, Study, log_ticks, short
 
 POINTS = 200  # capacities of the drawn curve
@@ -22,13 +22,12 @@ def plot(study: Study) -> Plot:
     capacity = np.array(curve.capacities(POINTS))
     hits = curve.hits(capacity)
     unlimited = curve.at(curve.working_set)
-    optimum = simulate_settings(study.trace, settings_of(curve.capacities(OPTIMA), ["belady"]))
+    optimum, at = Optimum.of(study.trace, curve.segments), np.array(curve.capacities(OPTIMA))
     series = [
         Series("block hit rate, LRU", capacity, np.array([counts.block_hit_rate for counts in hits]), 0),
         Series("token hit rate, LRU", capacity, np.array([counts.token_hit_rate for counts in hits]), 1),
         Series(
-            "block, belady", np.array([one.setting.capacity for one in optimum]),
-            np.array([one.hits.block_hit_rate for one in optimum]), 2,
+            "block, belady", at, np.array([optimum.hit_blocks(size).sum() / curve.blocks for size in at.tolist()]), 2,
         ),
         *(
             Series(name, capacity[[0, -1]], np.full(2, rate), colour, "dash")

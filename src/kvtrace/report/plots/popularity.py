@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...analysis.popularity import histogram
 from .plot import POINTS, Axis, Panel, Plot, Series, Study
 
 
@@ -15,8 +16,8 @@ def plot(study: Study) -> Plot:
     [2, 1, 1]
     """
     trace = study.trace
-    uses = np.sort(np.bincount(trace.hash_ids))[::-1]
-    uses = uses[uses > 0]
+    blocks = histogram(np.bincount(trace.hash_ids))  # number of uses -> blocks
+    uses = np.repeat(np.arange(len(blocks))[:0:-1], blocks[:0:-1])  # most used first; blocks of outputs have 0
     rank = np.unique(np.geomspace(1, len(uses), POINTS).round().astype(np.int64))
     frequency = Panel(
         "Uses by rank",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 
 from ..._base.offsets import offsets_of
@@ -29,12 +27,18 @@ def plot(study: Study) -> Plot:
     length = duration / WINDOWS
     ends = np.searchsorted(which, np.arange(WINDOWS + 1))  # window -> its first request; rows are in time order
     seen = offsets_of(first_seen(trace))[trace.offsets]
-    inside = [np.unique(trace.hash_ids[trace.offsets[a] : trace.offsets[b]]).size for a, b in pairwise(ends)]
+    inside = _distinct_inside(study, which, ends)
     series = [
         Series("cumulative", np.arange(WINDOWS + 1) * length / ms, seen[ends], 0),
-        Series(
-            f"in windows of {length / time_unit(length)[1]:.3g} {time_unit(length)[0]}", middle, np.array(inside), 1
-        ),
+        Series(f"in windows of {length / time_unit(length)[1]:.3g} {time_unit(length)[0]}", middle, inside, 1),
     ]
     time, blocks = Axis(f"time ({unit})", limits=(0, 0)), Axis("blocks", limits=(0, 0))
     return Plot("Working set", explanation, [Panel(title, time, blocks, series)])
+
+
+def _distinct_inside(study, which, ends):
+    """The distinct blocks of each window: its block references less those whose last use is in the window, too."""
+    trace, segments = study.trace, study.curve.segments
+    repeats = which[segments.row] == which[segments.last_row]
+    again = np.bincount(which[segments.row[repeats]], segments.blocks[repeats], WINDOWS).astype(np.int64)
+    return np.diff(trace.offsets[ends]) - again

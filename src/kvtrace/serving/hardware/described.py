@@ -10,10 +10,11 @@ from typing import Any
 import orjson
 
 from ..._base.errors import InputError, KvtraceError, UsageError
+from .model_table import MODELS, model_name
 
 MAX_BYTES = 1 << 24  # a description is a page or two; a log given by mistake is not read to its end
 UNREAD = object()
-HINT = "Try a model's config.json."
+HINT = f"Try {', '.join(MODELS)}, or a model's config.json."
 
 
 def read_object(path: str | Path, wrong: type[KvtraceError], hint: str) -> dict[str, Any]:
@@ -47,12 +48,14 @@ def read_object(path: str | Path, wrong: type[KvtraceError], hint: str) -> dict[
 
 
 def read_config(config: Mapping[str, Any] | str | Path, hint: str = HINT) -> Fields:
-    """The fields of a model's config.json, or of a dictionary with the same fields.
+    """The fields of a model by its name, of a model's config.json, or of a dictionary with the same fields.
 
     Models with images keep the fields of their language model in `text_config`.
     """
     if isinstance(config, Mapping):
         name, values = "model config", dict(config)
+    elif (known := model_name(config)) is not None:
+        name, values = known, dict(MODELS[known])
     elif isinstance(config, (str, Path)):
         name, values = str(config), read_object(config, InputError, hint)
     else:

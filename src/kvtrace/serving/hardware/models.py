@@ -98,7 +98,7 @@ class ModelShape:
 def model_shape(
     config: dict[str, Any] | str | Path, *, dtype: str | None = None, kv_dtype: str | None = None
 ) -> ModelShape:
-    """Read the shape of a model from its config.json; `dtype` and `kv_dtype` replace the dtypes of weights and KV.
+    """Read the shape of a model, by name or from its config.json; `dtype`, `kv_dtype` replace those of weights and KV.
 
     UsageError if the file is missing or a dtype is unknown. InputError if a field is missing or wrong, or if the model
     has other layers (state space, linear attention).
@@ -108,6 +108,8 @@ def model_shape(
     >>> shape = model_shape(llama)
     >>> shape.parameters, shape.weight_bytes, shape.kv_bytes_per_token
     (8029995008, 16059990016, 131072)
+    >>> model_shape("llama-3.1-8b").parameters
+    8029995008
     """
     fields = _fields(config)
     layers = fields.whole("num_hidden_layers", most=10_000)

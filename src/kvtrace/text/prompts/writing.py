@@ -12,6 +12,8 @@ import orjson
 
 from ..._base.errors import UsageError
 from ..._base.output_files import write_atomically
+from ..._base.output_names import Content, require_name
+from ...formats.writing import require_place
 from ...trace.trace import Trace
 from ..tokenizers import Tokenizer
 from .blocks import PromptBlocks
@@ -64,6 +66,7 @@ def write_prompts(
         raise UsageError(f"--to {to!r} is unknown. Choose one of: {', '.join(FORMS)}.")
     if model is not None and to not in CHAT_FORMS:
         raise UsageError(f"--model does not work with --to {to}: its lines name no model. Try --to openai.")
+    check_output(path)
     blocks = PromptBlocks.of_trace(trace)
     prompts = PromptBuilder(blocks, WordList.of(tokenizer, words, separator=separator), seed=seed)
     verifier, body = Verifier(blocks), FORMS[to]
@@ -83,6 +86,12 @@ def write_prompts(
     return WriteSummary(
         len(trace), verifier.exact(), int(trace.input_length.sum()), len(prompts.words.texts), no_output
     )
+
+
+def check_output(path: str | Path) -> None:
+    """UsageError or KvtraceError if no file of prompts can have this name."""
+    require_name(path, Content.JSON_LINES, "a file of prompts")
+    require_place(path)
 
 
 def _check(verifier, tokenizer, start, texts):

@@ -1,0 +1,170 @@
+"""Commands whose --help groups the options and ends with examples, and a list of commands in the order of the work.
+
+An option has one row in `GROUPS`, and perhaps one in `TYPES`; a command that uses it for something else says so in
+`groups`. Every number may be written as 1,000, and shells complete names and files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from .._base import units
+from . import completion as names
+from .amounts import Amount, as_amount
+
+FILES = {"TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
+GROUPS = {  # group -> its options; a command shows them in this order
+    "Input": "--input-file --log-format --map --time-unit --arrivals --allow-truncated --users --block-size "
+    "--trace-block-size --chain --model-config --model --kv-bytes-per-token",
+    "Bad rows": "--on-error --max-errors --rejects",
+    "Text": "--tokenizer --chat-template --no-chat-template --generation-prompt --separator --words",
+    "Blocks": "--outputs",
+    "Selection": "--start --stop --limit --sample --sample-sessions --seed --seeds",
+    "Changes": "--fold --speedup-ratio",
+    "Cache": "--policy --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through",
+    "Engine options": "--capacity-counts --pool --free-order --watermark",
+    "Instances and time": "--instances --router --gpu --gpus --step-tokens --max-requests",
+    "Target": "--ttft --quantile",
+    "Prices": "--input-price --output-price",
+    "Size and load": "--requests --num-requests --method --scale --step-rates --max-rejections",
+    "Shape": "--prefix-len-multiplier --prefix-root-multiplier --prompt-len-multiplier --osl-multiplier --min-isl "
+    "--max-isl --min-osl --max-osl",
+    "Privacy": "--profile --k --k-counts --tail --time-step --round-input --round-output --drop-sessions "
+    "--tenant-field --isolate-tenants --against --key-file",
+    "Output": "--output --output-file --format --to --first-id --extra --keep-order --json --csv --png --svg --title --card --basic "
+    "--quantiles --ms-per-token --over-time --per-request --no-gap --save-model --max --verbose --quiet",
+    "Large inputs": "--workers --memory --runner --ray-address --partitions --work-dir --resume",
+    "Help": "--help --version",
+}
+GROUP_OF = {option: group for group, options in GROUPS.items() for option in options.split()}
+OTHERS = "Other options"
+TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is more than a text or a number
+    "--policy": names.Name(names.policies, many=True),
+    "--engine": names.Name(names.engines, many=True),
+    "--router": names.Name(names.routers, many=True),
+    "--mode": names.Name(names.fixed("block", "token", "grow"), many=True),
+    "--schedule": names.Name(names.fixed("serial", "concurrency:8", "open-loop:30"), many=True),
+    "--capacity-counts": names.Name(names.engine_values("capacity_counts")),
+    "--pool": names.Name(names.engine_values("pool")),
+    "--free-order": names.Name(names.engine_values("free_order")),
+    "--watermark": names.Name(names.engine_values("watermark")),
+    "--gpu": names.Name(names.gpus, files=True),
+    "--profile": names.Name(names.profiles),
+    "--k-counts": names.Name(names.fixed("auto", "users", "sessions", "requests")),
+    "--tail": names.Name(names.fixed("kept", "unique", "dropped")),
+    "--round-input": names.Name(names.fixed("exact", "block")),
+    "--round-output": names.Name(names.fixed("exact", "pow2")),
+    "--format": names.Name(names.formats),
+    "--log-format": names.Name(names.log_formats),
+    "--time-unit": names.Name(names.fixed("auto", "s", "ms", "us", "ns", "iso")),
+    "--tokenizer": names.Name(names.fixed("deepseek-r1"), files=True),
+    "--ray-address": names.Name(names.fixed("auto")),
+    "--sample": Amount(units.share),
+    "--sample-sessions": Amount(units.share),
+    "--quantile": Amount(units.share, 0.01, 0.999),
+    "--ms-per-token": Amount(units.in_milliseconds, 0),
+}
+
+
+HYPHEN = "\ue000"  # stands for a hyphen at which no line breaks, while click breaks lines
+
+
+def _unbroken(text: str) -> str:
+    """A text whose options, such as --model-config, stay on one line."""
+    return re.sub(r"(?<=\w)-(?=\w)", HYPHEN, text)
+
+
+class Command(click.Command):
+    """A command with grouped options and examples.
+
+    Args:
+        examples: Command lines that a reader can run, and a test does.
+        groups: Option -> group, where it differs from GROUPS.
+        types: Option -> type, where it differs from TYPES.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        examples: Sequence[str] = (),
+        groups: Mapping[str, str] | None = None,
+        types: Mapping[str, click.ParamType] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self.examples, self.groups = examples, groups or {}
+        for param in self.params:
+            param.type = {**TYPES, **(types or {})}.get(param.opts[-1]) or _type_of(param)
+
+    def group_of(self, option: click.Parameter) -> str:
+        """The group of an option in --help."""
+        names = [name for name in option.opts if name.startswith("--")]
+        return next((self.groups.get(name) or GROUP_OF[name] for name in names if name in {*self.groups, *GROUP_OF}), OTHERS)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, group by group."""
+        grouped: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                name, text = record
+                grouped.setdefault(self.group_of(param), []).append((_unbroken(name), _unbroken(text)))
+        for group in (*GROUPS, OTHERS):
+            if group in grouped:
+                with formatter.section(group):
+                    formatter.write_dl(grouped[group])
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the description."""
+        text, self.help = self.help, self.help and _unbroken(self.help)
+        try:
+            super().format_help_text(ctx, formatter)
+        finally:
+            self.help = text
+
+    def get_help(self, ctx: click.Context) -> str:
+        """The text of --help."""
+        return super().get_help(ctx).replace(HYPHEN, "-")
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, one a line, so that each can be copied."""
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {example}\n" for example in self.examples))
+
+
+def _type_of(param: click.Parameter) -> click.ParamType:
+    """What a file or a number takes."""
+    is_text = isinstance(param.type, click.types.StringParamType)
+    return names.FileName() if is_text and param.metavar in FILES else as_amount(param.type)
+
+
+class Group(click.Group):
+    """A group of commands in sections, which stand in the order of the work."""
+
+    sections: Mapping[str, Sequence[click.Command]] = {}
+
+    def add_sections(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
+        """Add commands, section by section."""
+        self.sections = {**self.sections, **sections}
+        for commands in sections.values():
+            for command in commands:
+                self.add_command(command)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the order of the sections."""
+        ordered = [command.name or "" for commands in self.sections.values() for command in commands]
+        return [*ordered, *(name for name in super().list_commands(ctx) if name not in ordered)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one line for each command, section by section."""
+        widest = max((len(name) for name in self.commands), default=0)
+        for section, commands in self.sections.items():
+            with formatter.section(section):
+                rows = [((command.name or "").ljust(widest), command.get_short_help_str(150)) for command in commands]
+                formatter.write_dl(rows)

@@ -1,0 +1,172 @@
+"""Time to first token and cost against the number of instances behind a router, and the numbers that meet a target.
+
+The numbers are 1, 2, 4, ... until one meets the target, then those of a bisection for the smallest one, and a few
+larger ones. Each number is one simulation in time; nothing in between is interpolated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ..trace.hits import unlimited_hits
+from ..trace.trace import Trace
+from .bootstrap import quantile_interval
+from .hardware import Roofline
+from .plan_result import CurvePoint, PrefillFloor, RouterPlan, UnmetTarget
+from .plan_runs import PlanTarget, capacity_blocks, prefill_alone_s, served, step_cost
+from .simulation import ServingRun
+
+MAX_INSTANCES = 512
+LARGER = (1.25, 1.5, 2.0, 4.0)  # times the smallest number that meets the target
+
+
+@dataclass
+class InstanceRuns:
+    """The simulations of one router, each computed once: number of instances -> point of the curve."""
+
+    trace: Trace
+    roofline: Roofline
+    target: PlanTarget
+    router: str
+    blocks: int = 0  # of KV in an instance's GPUs; 0: what fits
+    points: dict[int, CurvePoint] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.blocks = self.blocks or capacity_blocks(self.trace, self.roofline)
+
+    @property
+    def largest(self) -> int:
+        """The largest number to try: an instance without a request changes nothing."""
+        return max(1, min(MAX_INSTANCES, len(self.trace)))
+
+    def at(self, count: int) -> CurvePoint:
+        """The point of one number of instances."""
+        if count not in self.points:
+            run = served(self.trace, self.roofline, self.target, self.blocks, count, self.router)
+            self.points[count] = _point(run, self.roofline, self.target)
+        return self.points[count]
+
+    def fewest(self, near: int = 1) -> int | None:
+        """The smallest number of instances that meets the target, by bisection; None if none up to `largest` does.
+
+        Args:
+            near: A number to start from, which may be close to the result.
+        """
+        if near > 1 and prefill_floor(self.trace, self.roofline, self.target).with_hits_s > self.target.ttft_s:
+            return None
+        return _fewest(lambda count: self.at(count).meets, min(near, self.largest), self.largest)
+
+    def curve(self) -> list[CurvePoint]:
+        """The points that are known, from the smallest number of instances."""
+        return [self.points[count] for count in sorted(self.points)]
+
+
+def router_plan(runs: InstanceRuns, floor: PrefillFloor) -> RouterPlan | UnmetTarget:
+    """The curve of a router, and the numbers of instances that meet the target, or the reason why none does."""
+    fewest = runs.fewest()
+    if fewest is None:
+        curve = runs.curve()
+        return UnmetTarget(runs.router, _reason(runs, floor, curve[-1]), curve)
+    for factor in LARGER:
+        runs.at(min(runs.largest, int(np.ceil(fewest * factor))))
+    point, curve = runs.at(fewest), runs.curve()
+    missing = [one.instances for one in curve if one.instances > fewest and not one.meets]
+    meeting = [one.instances for one in curve if fewest <= one.instances < min(missing, default=MAX_INSTANCES + 1)]
+    saved_s = _saved_s(runs, fewest)
+    return RouterPlan(
+        router=runs.router, **{name: value for name, value in vars(point).items() if name not in ("meets", "rejected")},
+        saved_compute_s=saved_s, saved_usd=float(runs.roofline.usd(saved_s)),
+        most_instances=meeting[-1] if missing else None, curve=curve,
+    )  # fmt: skip
+
+
+def prefill_floor(trace: Trace, roofline: Roofline, target: PlanTarget) -> PrefillFloor:
+    """The time of prefill alone at the target's quantile, without hits and with every possible hit.
+
+    >>> from kvtrace.serving.hardware import gpu, model_shape
+    >>> from kvtrace.trace.building import toy
+    >>> roofline = Roofline(model_shape("llama-3.1-8b"), gpu("h100"))
+    >>> floor = prefill_floor(toy("0 1", "0 1", block_size=512), roofline, PlanTarget(quantile=0.5))
+    >>> floor.with_hits_s < floor.without_hits_s
+    True
+    """
+    hit_tokens = unlimited_hits(trace, outputs=target.mode == "grow") * trace.block_size
+    cost, limits = step_cost(roofline), target.limits
+    times = [prefill_alone_s(trace, cost, limits, cached) for cached in (0, hit_tokens)]
+    return PrefillFloor(*(float(np.quantile(seconds, target.quantile)) if len(seconds) else 0.0 for seconds in times))
+
+
+def _fewest(meets: Callable[[int], bool], near: int, largest: int) -> int | None:
+    """The smallest number that meets the target, by doubling from `near` and bisection."""
+    low, high = 0, near  # the number `low` does not meet the target
+    while not meets(high):
+        if high >= largest:
+            return None
+        low, high = high, min(2 * high, largest)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if meets(middle) else (middle, high)
+    return high
+
+
+def _point(done: ServingRun, roofline: Roofline, target: PlanTarget) -> CurvePoint:
+    figures, times = done.to_dict(), done.ttft_s
+    usd = done.instances * roofline.gpus * roofline.gpu.price_per_hour * done.makespan_s / 3600
+    ttft_s = float(np.quantile(times, target.quantile)) if len(times) else 0.0
+    low, high = quantile_interval(times, target.quantile)
+    return CurvePoint(
+        instances=done.instances, meets=not done.rejected and ttft_s <= target.ttft_s, ttft_s=ttft_s, ttft_low=low,
+        ttft_high=high, ttft=figures["ttft_s"], tpot=figures["tpot_s"], requests_per_s=figures["requests_per_s"],
+        block_hit_rate=figures["block_hit_rate"], imbalance=figures["imbalance"],
+        utilisation=float(np.mean(figures["utilisation"])), rejected=done.rejected, usd=usd,
+        usd_per_million_requests=usd * 1e6 / max(1, len(done.trace)),
+    )  # fmt: skip
+
+
+def _saved_s(runs: InstanceRuns, count: int) -> float:
+    """The compute time that the hits save."""
+    done, roofline = served(runs.trace, runs.roofline, runs.target, runs.blocks, count, runs.router), runs.roofline
+    tokens = done.trace.input_length
+    return float(
+        (roofline.compute_s(tokens) - roofline.compute_s(tokens - done.cached_tokens, done.cached_tokens)).sum()
+    )
+
+
+def _reason(runs: InstanceRuns, floor: PrefillFloor, last: CurvePoint) -> str:
+    """Why no number of instances meets the target."""
+    target = runs.target
+    limit, place = f"the target of {target.ttft_s:g} s", f"p{100 * target.quantile:g}"
+    alone = f"Prefill alone takes {_above(floor.without_hits_s, target.ttft_s)} s at {place} without hits"
+    if last.rejected:
+        return f"{last.rejected:,} requests do not fit into an instance. Use more GPUs per instance."
+    if floor.with_hits_s > target.ttft_s:
+        best = f"and {_above(floor.with_hits_s, target.ttft_s)} s with every possible hit"
+        return f"{alone} {best}, above {limit}. Use faster GPUs, more GPUs per instance, or a longer target."
+    if floor.without_hits_s > target.ttft_s:
+        hits = f"On {last.instances:,} instances {last.block_hit_rate:.1%} of the blocks hit, which is too few"
+        return f"{alone}, above {limit}. {hits}; with every possible hit prefill takes {floor.with_hits_s:.3g} s."
+    ttft = _above(last.ttft_s, target.ttft_s)
+    return (
+        f"TTFT is {ttft} s at {place} on {last.instances:,} instances, the largest number that was tried. {alone}; "
+        "the rest is waiting."
+    )
+
+
+def _above(seconds: float, limit: float) -> str:
+    """A time with three digits, or with more where it would look equal to the limit.
+
+    >>> _above(2.4512, 2.0), _above(2.0004, 2.0)
+    ('2.45', '2.0004')
+    """
+    for digits in range(3, 12):
+        if float(text := f"{seconds:.{digits}g}") != limit:
+            return text
+    return repr(seconds)
+
+
+def changed(runs: InstanceRuns, **what) -> InstanceRuns:
+    """The same question with another trace, roofline or capacity; no simulation is shared."""
+    return replace(runs, points={}, **what)

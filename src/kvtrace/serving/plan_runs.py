@@ -1,0 +1,124 @@
+"""The simulation in time that every part of a plan uses: the one of `kvtrace simulate --gpu`, with lower tiers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .._base.errors import UsageError
+from .._base.units import size_bytes
+from ..cache.simulation import Setting
+from ..trace.trace import Trace
+from .hardware import Prices, Roofline
+from .routers import PLANNED
+from .simulation import BatchLimits, ServingRun, StepCost, Tier, simulate_serving
+
+
+@dataclass(frozen=True)
+class LowerTier:
+    """A tier below an instance's GPUs: DRAM, an SSD, or memory elsewhere.
+
+    >>> parse_tier("dram=512GiB@25GB")
+    LowerTier(name='dram', size=549755813888, bandwidth=25000000000)
+    """
+
+    name: str
+    size: int  # bytes
+    bandwidth: float  # bytes per second to the GPUs
+
+
+@dataclass(frozen=True)
+class PlanTarget:
+    """The input of a plan: a target, the tiers below the GPUs, and the prices."""
+
+    ttft_s: float = 2.0  # upper limit for `quantile` of the requests
+    quantile: float = 0.9
+    tiers: Sequence[LowerTier] = ()  # of an instance, the fastest first
+    write_through: bool = False  # a tier also holds the blocks above it; otherwise only evicted ones
+    prices: Prices = field(default_factory=Prices)
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    routers: Sequence[str] = PLANNED
+    mode: str = "block"  # how closely lengths are modelled, as in `simulate`
+
+
+def step_cost(roofline: Roofline) -> StepCost:
+    """The time of a step of an instance, by the roofline of its GPUs and model: the `cost` of a simulation in time.
+
+    Args:
+        roofline: From `roofline_of(model_config, gpu)`.
+
+    Returns:
+        Seconds per token, per pair of tokens, per step and per cached token.
+    """
+    return StepCost(
+        roofline.seconds_per_token, roofline.seconds_per_pair, roofline.seconds_per_step,
+        roofline.seconds_per_cached_token, roofline.step_overhead_s,
+    )  # fmt: skip
+
+
+def parse_tier(text: str) -> LowerTier:
+    """Parse a tier such as `dram=512GiB@25GB`: name, size, bytes per second; UsageError if it is not one."""
+    match = re.fullmatch(r"(\w{1,20})=([^@]+)@([^@]+)", text)
+    if not match or match[1] == "hbm":
+        raise UsageError(f"{text!r} is not a tier. Try dram=512GiB@25GB: a name (not hbm), size, bytes per second.")
+    return LowerTier(match[1], size_bytes(match[2]), size_bytes(match[3].removesuffix("/s")))
+
+
+def lower_tiers(roofline: Roofline, target: PlanTarget, block_size: int, blocks: int) -> list[Tier]:
+    """The lower tiers in blocks, for the simulation.
+
+    A tier with write-through also holds the blocks above it; with LRU it adds only the capacity beyond them.
+    """
+    block_bytes = block_size * roofline.model.kv_bytes_per_token
+    lower, above = [], blocks
+    for tier in target.tiers:
+        own = int(tier.size // block_bytes) - (above if target.write_through else 0)
+        if own < 1:
+            raise UsageError(f"Tier {tier.name} has no room beyond the tiers above it. Give it a larger size.")
+        lower.append(Tier(tier.name, own, block_bytes / tier.bandwidth))
+        above += own
+    return lower
+
+
+def capacity_blocks(trace: Trace, roofline: Roofline) -> int:
+    """The blocks of KV that the GPUs of one instance hold."""
+    return roofline.kv_capacity_tokens // trace.block_size
+
+
+def served(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, count: int, router: str) -> ServingRun:
+    """Serve the trace on `count` instances whose GPUs hold `blocks` blocks each."""
+    return simulate_serving(
+        trace, step_cost(roofline), setting=Setting(blocks, mode=target.mode), instances=count, router=router,
+        limits=target.limits, tiers=lower_tiers(roofline, target, trace.block_size, blocks),
+    )  # fmt: skip
+
+
+def prefill_alone_s(trace: Trace, cost: StepCost, limits: BatchLimits, cached: np.ndarray | int = 0) -> np.ndarray:
+    """The time of each prompt on an idle instance, in steps of at most `limits.step_tokens`: no queue, no batch.
+
+    Args:
+        trace: The trace.
+        cost: The time of a step.
+        limits: The tokens of a step.
+        cached: Prompt tokens of each request that hit; at least one token is computed.
+
+    Returns:
+        Request -> seconds, a lower bound of its time to first token.
+
+    >>> from kvtrace.trace.building import toy
+    >>> prefill_alone_s(toy("0 1 2"), StepCost(token_s=1.0, overhead_s=0.5), BatchLimits(step_tokens=2))
+    array([4.])
+    """
+    end = trace.input_length.astype(np.float64)
+    start = np.minimum(np.broadcast_to(np.asarray(cached, dtype=np.float64), end.shape), np.maximum(end - 1, 0))
+    seconds = np.zeros(len(end))
+    while (start < end).any():
+        stop = np.minimum(start + limits.step_tokens, end)
+        compute = cost.token_s * (stop - start) + cost.pair_s * (stop**2 - start**2)
+        step = np.maximum(compute, cost.step_s + cost.read_s * start) + cost.overhead_s
+        seconds += np.where(stop > start, step, 0.0)
+        start = stop
+    return seconds

@@ -1,0 +1,171 @@
+"""--help as its reader meets it: grouped options, lines that fit, examples that run; and what a shell completes."""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+
+import click
+import pytest
+from click.shell_completion import BashComplete
+from click.testing import CliRunner
+
+from kvtrace import cli
+from kvtrace._base import units
+from kvtrace.cli import run
+from kvtrace.cli.amounts import Amount
+from kvtrace.cli.completion import SHELLS, FileName, Name
+from kvtrace.cli.help import OTHERS, Command
+from tests.docs import ROOT
+
+COMMANDS = {name: command for name, command in cli.commands.commands.items() if isinstance(command, Command)}
+EACH = pytest.mark.parametrize("name", COMMANDS)
+EXAMPLES = [(name, example) for name, command in COMMANDS.items() for example in command.examples]
+
+
+def shown(name, width=80):
+    return CliRunner().invoke(cli.commands, [*name.split(), "--help"], prog_name="kvtrace", terminal_width=width).output
+
+
+@EACH
+def test_every_option_has_a_group(name):
+    command = COMMANDS[name]
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    alone = [option.opts[-1] for option in options if command.group_of(option) == OTHERS]
+    assert not alone, f"add {', '.join(alone)} to GROUPS in src/kvtrace/cli/help.py"
+
+
+@EACH
+def test_help_fits_80_columns_but_for_examples(name):
+    text, _, examples = shown(name).partition("Examples:")
+    assert max(map(len, text.splitlines())) <= 80 and examples
+
+
+def test_each_command_has_a_line_that_is_not_cut():
+    lines = [line for line in shown("").splitlines() if re.match(r"  [a-z]+  ", line)]
+    assert len(lines) == len(cli.commands.commands)
+    assert all(line.endswith(".") and not line.endswith("..") and len(line) <= 80 for line in lines)
+
+
+def test_commands_stand_in_the_order_of_the_work():
+    names = list(cli.commands.list_commands(click.Context(cli.commands)))
+    assert names.index("anonymize") < names.index("release") < names.index("analyze") < names.index("simulate")
+    assert len(names) == len(set(names)) == len(cli.commands.commands)
+
+
+def test_cli_md_has_every_command():
+    page = (ROOT / "docs/cli/cli.md").read_text()
+    assert [name for name in cli.commands.commands if f"<!-- help: kvtrace {name} -->" not in page] == []
+
+
+# -- examples --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The files that examples name, made as a reader makes them."""
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "logs").mkdir()
+    shutil.copy(ROOT / "examples/raw_log.jsonl", folder / "log.jsonl")
+    shutil.copy(ROOT / "examples/raw_log.jsonl", folder / "logs/monday.jsonl")
+    shutil.copy(ROOT / "tests/data/models/llama-3.1-8b.json", folder / "config.json")
+    with contextlib.chdir(folder):
+        assert run(shlex.split("anonymize log.jsonl -o trace.jsonl --block-size 16 -q")) == 0
+        assert run(shlex.split("release trace.jsonl -o public.jsonl --profile strict -q")) == 0
+        assert run(shlex.split("synthesize trace.jsonl -n 300 -o synthetic.jsonl -q")) == 0
+    return folder
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[example for _, example in EXAMPLES])
+def test_each_example_runs(name, example, files, tmp_path, capsys):
+    folder = tmp_path / "here"
+    shutil.copytree(files, folder)
+    program, *arguments = shlex.split(example)
+    with contextlib.chdir(folder):
+        assert program == "kvtrace" and arguments[0] == name
+        assert run(arguments) == 0, capsys.readouterr().err
+    assert 2 <= len(COMMANDS[name].examples) <= 4
+
+
+# -- completion ------------------------------------------------------------------------------------------------------
+
+
+def completed(*words):
+    complete = BashComplete(cli.commands, {}, "kvtrace", "_KVTRACE_COMPLETE")
+    return [item.value for item in complete.get_completions(list(words[:-1]), words[-1])]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["simulate", "t", "--policy", "ar"], ["arc"]),
+        (["simulate", "t", "--policy", "lru,si"], ["lru,sieve"]),
+        (["simulate", "t", "--engine", "v"], ["vllm"]),
+        (["simulate", "t", "--router", "kv"], ["kv-aware"]),
+        (["simulate", "t", "--pool", "l"], ["leaf-first"]),
+        (["plan", "t", "--gpu", "h"], ["h100", "h200"]),
+        (["release", "t", "--profile", "s"], ["standard", "strict"]),
+        (["anonymize", "l", "--log-format", "lite"], ["litellm"]),
+        (["convert", "t", "--to", "ba"], ["bailian"]),
+        (["convert", "t", "--to", "v"], ["vllm", "vidur"]),
+        (["texts", "t", "--to", "open"], ["openai"]),
+        (["co"], ["convert", "compare", "completion"]),
+    ],
+)
+def test_names_complete(words, expected):
+    assert completed(*words) == expected
+
+
+@EACH
+def test_arguments_that_are_files_complete_as_files(name):
+    arguments = [param for param in COMMANDS[name].params if isinstance(param, click.Argument)]
+    assert arguments and all(isinstance(argument.type, FileName) for argument in arguments)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_of_a_shell_is_printed(shell, capsys):
+    assert run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "_KVTRACE_COMPLETE" in script and "kvtrace" in script
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n"], input=script, text=True, env=os.environ).returncode == 0
+
+
+# -- amounts ---------------------------------------------------------------------------------------------------------
+
+
+@EACH
+def test_every_number_may_have_separators_of_thousands(name):
+    kinds = [param.type for param in COMMANDS[name].params]
+    assert not [kind for kind in kinds if isinstance(kind, (click.types.IntParamType, click.types.FloatParamType))]
+    parsers = [kind.parse for kind in kinds if isinstance(kind, Amount)]
+    assert all(parse("1,000") == 1000 for parse in parsers if parse is not units.share)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["curve", "t", "--points", "0"], "--points must be at least 1."),
+        (["curve", "t", "--points", "20,000"], "--points must be at most 10,000."),
+        (["curve", "t", "--sample", "25"], "--sample: '25' is not a share from 0 to 1. Examples: 25%, 0.25."),
+        (["synthesize", "t", "-n", "many"], "--requests: 'many' is not a whole number. Examples: 8, 1000, 1,000."),
+        (
+            ["plan", "t", "--model-config", "c", "--input-price", "x"],
+            "--input-price: 'x' is not a number. Examples: 2, 0.5.",
+        ),
+        (["analyze", "t", "--ms-per-token", "soon"], "--ms-per-token: 'soon' is not a duration. Examples: 30s, 10m"),
+        (["analyze", "t", "--memory", "2G"], "'2G' could be 2GB or 2GiB. Write one of them."),
+        (["simulate", "t", "--capacity", "20,208"], "for one of 20,208 blocks, write 20208."),
+    ],
+)
+def test_an_amount_that_is_not_valid_is_one_line_that_says_how_to_write_it(options, message, files, capsys):
+    with contextlib.chdir(files):
+        assert run(["trace.jsonl" if word == "t" else word for word in options]) == 2
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
+
+
+def test_names_are_checked_by_the_library_which_lists_them():
+    assert Name(lambda: ["a"]).convert("b", None, None) == "b"
