@@ -82,7 +82,7 @@ def with_outputs(text, folder):
         assert done.returncode == 0, f"{match['code']}\n{done.stdout}"
         if match["gap"] is None:
             return match[0]
-        lines = TOKENIZER.sub("by fastokens", done.stdout).splitlines()
+        lines = TOKENIZER.sub("by fastokens", done.stdout).rstrip().splitlines()
         output = "".join(line.rstrip() + "\n" for line in lines)
         return f"```{match[1]}\n{match['code']}```\n{match['gap']}{output}```\n"
 

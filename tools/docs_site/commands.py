@@ -27,7 +27,7 @@ PAGES = {  # command -> its page of explanations and examples, in docs/
     "kvtrace compare": "analysis/compare.md",
     "kvtrace texts": "text/texts.md",
     "kvtrace completion": "cli/cli.md",
-    "datagen analyze": "analysis/analyze.md",
+    "datagen analyze": "cli/cli.md",
     "datagen synthesize": "synthesis/synthesize.md",
 }
 MAX_EXAMPLES = 4
