@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 3600
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check lint types wheel wheels sdist oldest image release-ready debug fuzz-short fuzz docs vectors bench experiments check-pythons clean
+.PHONY: help demo build test check lint types wheel wheels sdist oldest image release-ready debug fuzz-short fuzz docs site vectors bench experiments check-pythons clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -73,8 +73,11 @@ image:  ## build the container image kvtrace and try it; it needs docker
 	docker run --rm --network none --read-only --tmpfs /tmp --volume "$(CURDIR):/source:ro" --entrypoint python \
 		kvtrace /source/tools/try_install.py /source
 
-docs: $(VENV)/dev $(VENV)/built  ## write the --help texts into docs/cli/cli.md
+docs: $(VENV)/dev $(VENV)/built  ## write the help texts, the JSON schemas and the outputs of the tutorials into docs
 	$(PY) -m tests.make_docs
+
+site: $(VENV)/dev $(VENV)/built  ## write the docs site into build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs -q build
 
 vectors: $(VENV)/dev $(VENV)/built  ## write the test vectors from the reference; a diff is a change of behaviour
 	for module in tests/make_vectors*.py; do $(PY) -m tests.$$(basename $$module .py); done

@@ -2,18 +2,14 @@
 
 import doctest
 import importlib
-import os
 import pkgutil
 import re
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import kvtrace
-from tests import docs
+from tests import docs, tutorials
 
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(kvtrace.__path__, "kvtrace.") if module.name != "kvtrace.__main__"
@@ -30,24 +26,13 @@ def test_docstring_examples_run(name):
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
     """A folder as a reader of the docs has it: the project's examples, and kvtrace on the path."""
-    shutil.copytree(docs.ROOT / "examples", tmp_path / "examples")
-    shutil.copytree(docs.ROOT / "tests/data", tmp_path / "tests/data")
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    for name, call in (
-        ("kvtrace", "kvtrace.cli import main; main()"),
-        ("datagen", "kvtrace.cli.datagen import main; main()"),
-    ):
-        script = bin_folder / name
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "from {call}" "$@"\n')
-        script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(Path(kvtrace.__file__).parent.parent))
+    for name, value in tutorials.make_workplace(tmp_path).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize("page", docs.PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", sorted({*docs.PAGES} - {*tutorials.PAGES}), ids=lambda page: page.name)
 def test_every_command_and_python_block_runs(page, workplace):
     for command in filter(docs.is_ours, docs.commands(page)):
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
@@ -58,6 +43,14 @@ def test_every_command_and_python_block_runs(page, workplace):
             assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
         else:
             exec(compile(code, f"{page.name}:{line}", "exec"), {})
+
+
+@pytest.mark.parametrize("page", tutorials.PAGES, ids=lambda page: page.name)
+def test_every_command_of_a_tutorial_runs_and_prints_what_the_page_shows(page, tmp_path):
+    text = page.read_text(encoding="utf-8")
+    is_public = tutorials.put_trace(text, tmp_path)
+    shown = tutorials.with_outputs(text, tmp_path)
+    assert shown == text or not is_public, "run `make docs`"
 
 
 def test_help_texts_are_as_the_commands_print_them():

@@ -1,0 +1,143 @@
+"""The JSON schemas of docs/reference describe what the commands write, and nothing else."""
+
+import doctest
+import json
+from contextlib import suppress
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+from kvtrace.cli import commands
+from kvtrace.formats.sidecar import OWN
+from tests.docs import ROOT
+from tools.docs_site import schemas
+
+LOG, MODEL = ROOT / "examples/raw_log.jsonl", ROOT / "tests/data/models/llama-3.1-8b.json"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a trace, `trace.jsonl`."""
+    folder = tmp_path_factory.mktemp("schemas")
+    kvtrace(folder, f"anonymize {LOG} -o trace.jsonl --block-size 16 --quiet")
+    return folder
+
+
+def kvtrace(folder, line):
+    """What a command prints on stdout, in the folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        done = CliRunner().invoke(commands, line.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def validate(name, value):
+    schema = json.loads((schemas.FOLDER / f"{name}.schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(value, schema, jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize("name", schemas.SCHEMAS)
+def test_a_schema_in_the_docs_is_that_of_the_types(name):
+    written = (schemas.FOLDER / f"{name}.schema.json").read_text(encoding="utf-8")
+    assert written == schemas.text_of(name), "run `make docs`"
+
+
+def test_every_schema_has_a_line_in_the_docs():
+    page = (ROOT / "docs/reference/schemas.md").read_text(encoding="utf-8")
+    assert {path.name.partition(".")[0] for path in schemas.FOLDER.iterdir()} == {*schemas.SCHEMAS}
+    assert [name for name in schemas.SCHEMAS if f"schemas/{name}.schema.json" not in page] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "simulate trace.jsonl --capacity 300,50% --policy lru,belady",
+        "simulate trace.jsonl --capacity 300 --engine vllm,sglang,lmcache --mode token --schedule open-loop:30",
+        "simulate trace.jsonl --tiers hbm=300,dram=600 --over-time 1m --warm-up 10%",
+        "simulate trace.jsonl --capacity 200 --instances 2 --router lmetric --kv-bytes-per-token 2048",
+        f"simulate trace.jsonl --capacity 300 --instances 2 --gpu h100 --model-config {MODEL}",
+    ],
+)
+def test_simulations_fit_their_schema(folder, line):
+    validate("simulation", json.loads(kvtrace(folder, f"{line} --json --quiet")))
+
+
+def test_a_plan_fits_its_schema(folder):
+    for more in ("", " --tiers dram=64GiB@25GB"):
+        line = f"plan trace.jsonl --model-config {MODEL} --gpu a100 --router sticky,lmetric --json --quiet{more}"
+        validate("plan", json.loads(kvtrace(folder, line)))
+
+
+def test_a_sweep_and_each_of_its_rows_fit_their_schemas(folder):
+    line = "sweep trace.jsonl --engine reference,vllm --policy lru,lfu --capacity 20,300 --quiet"
+    validate("sweep", json.loads(kvtrace(folder, f"{line} --json")))
+    kvtrace(folder, f"{line} -o table.jsonl")
+    rows = [json.loads(row) for row in (folder / "table.jsonl").read_text().splitlines()]
+    assert any(row["error"] for row in rows) and not all(row["error"] for row in rows)
+    for row in rows:
+        validate("sweep-row", row)
+
+
+def test_sidecars_and_manifests_fit_their_schema(folder):
+    kvtrace(folder, "release trace.jsonl -o strict.jsonl --profile strict --quiet")
+    kvtrace(folder, "synthesize trace.jsonl -n 50 -o more.jsonl --quiet")
+    kvtrace(folder, "convert trace.jsonl -o for.jsonl --to vllm --fold 2 --quiet")
+    kvtrace(folder, "convert trace.jsonl -o day.dataset --quiet")
+    for name in ("trace.jsonl.meta.json", "strict.jsonl.meta.json", "more.jsonl.meta.json", "for.jsonl.meta.json"):
+        validate("sidecar", json.loads((folder / name).read_text()))
+    validate("sidecar", json.loads((folder / "day.dataset/manifest.json").read_text()))
+
+
+def test_the_schema_of_sidecars_names_every_key_that_kvtrace_writes():
+    assert {*OWN} <= {*schemas.sidecar()["properties"]}
+
+
+def test_audits_fit_their_schema(folder):
+    validate("audit", json.loads(kvtrace(folder, "audit trace.jsonl --json")))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("simulation", {"schema": 1}),
+        ("simulation", {"results": [{}]}),
+        ("simulation", {"more": 1}),
+        ("audit", {"level": "FINE"}),
+        ("sweep", {"results": [{"policy": "lru"}]}),
+        ("sidecar", {"block_size": 0}),
+        ("sidecar", {"tail": "cut"}),
+        ("sidecar", {"requests": "many"}),
+        ("plan", {"schema": 0}),
+    ],
+)
+def test_a_wrong_value_fits_no_schema(folder, name, change):
+    lines = {
+        "simulation": "simulate trace.jsonl --capacity 300 --json --quiet",
+        "audit": "audit trace.jsonl --json",
+        "sweep": "sweep trace.jsonl --capacity 300 --json --quiet",
+        "plan": f"plan trace.jsonl --model-config {MODEL} --router sticky --json --quiet",
+    }
+    value = json.loads(kvtrace(folder, lines[name])) if name in lines else {"block_size": 16}
+    validate(name, value)
+    with pytest.raises(jsonschema.ValidationError):
+        validate(name, value | change)
+
+
+def test_most_keys_of_a_result_have_a_description():
+    result = schemas.simulations()["properties"]["results"]["items"]["properties"]
+    assert [name for name, one in result.items() if "description" not in one] == []
+
+
+def test_the_examples_of_the_site_run():
+    from tools.docs_site import api
+    from tools.docs_site import commands as pages
+
+    modules = [api, pages, schemas]
+    with suppress(ImportError):  # griffe comes with the site's packages
+        from tools.docs_site import docstrings
+
+        modules.append(docstrings)
+    assert [module.__name__ for module in modules if doctest.testmod(module).failed] == []

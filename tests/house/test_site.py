@@ -1,0 +1,105 @@
+"""The docs site: its generated pages have every command, option and public name; the built site fetches nothing."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import kvtrace
+from tests.docs import HELP, ROOT
+from tests.report.browser import chromium
+from tools.docs_site import api, commands
+
+ALL = commands.all_commands()
+WRITTEN = [page for page in (ROOT / "docs").rglob("*.md")]
+
+
+def test_every_public_name_is_on_one_page_of_the_api():
+    pages = "\n".join(map(api.page, api.ROOMS))
+    listed = re.findall(r"^::: (\S+)\n    options:\n      heading: kvtrace\.(\w+)$", pages, re.M)
+    assert sorted(name for _, name in listed) == sorted(kvtrace.__all__)
+    assert [path for path, name in listed if path.rpartition(".")[2] != name] == []
+
+
+def test_every_room_with_public_names_has_a_page():
+    assert {one.room for one in api.public_names()} == {*api.ROOMS}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_page_of_a_command_has_each_of_its_options_once(name):
+    command = ALL[name]
+    terms = re.findall(r"^`(.*?)` \{: #", commands.page(name, command), re.M)
+    context = click.Context(command, info_name=name)
+    expected = [param for param in command.get_params(context) if isinstance(param, click.Option) and not param.hidden]
+    for param in expected:
+        assert sum(max(param.opts, key=len) in re.findall(r"--?[\w-]+", term) for term in terms) == 1, param.opts
+    assert len(terms) >= len(expected) > 0
+
+
+def test_every_command_has_a_page_of_explanations_and_its_help_in_the_docs():
+    assert {*commands.PAGES} == {*ALL}
+    helps = {match[1] for match in HELP.findall((ROOT / "docs/cli/cli.md").read_text(encoding="utf-8"))}
+    assert {*ALL} <= helps
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_page_of_a_command_has_examples_of_it(name):
+    examples = commands.examples_of(name, ALL[name])
+    assert examples and all(name in example for example in examples)
+
+
+def test_the_navigation_names_each_written_page_once():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = re.findall(r"([\w/-]+\.md)$", text[text.index("\nnav:") : text.index("\ntheme:")], re.M)
+    assert sorted(named) == sorted(page.relative_to(ROOT / "docs").as_posix() for page in WRITTEN)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site; any warning of the builder is an error."""
+    pytest.importorskip("material", reason="the site's packages are not installed")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "-q", "build", "--site-dir", str(folder)],
+        cwd=ROOT, env={"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_site_has_every_page_and_names_no_script_of_another_host(site):
+    assert all((site / commands.path_of(name)).with_suffix(".html").exists() for name in ALL)
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert re.findall(r'(?:<script[^>]* src|<link[^>]* rel="stylesheet"[^>]* href)="https?:[^"]*"', text) == [], (
+            page
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+@pytest.mark.skipif(not chromium.executable(), reason="no Chromium")
+def test_pages_load_without_the_network_search_and_fit_a_telephone(site, tmp_path):
+    search = """(async () => {
+        document.querySelector('label[for=__search]').click();
+        const query = document.querySelector('[data-md-component=search-query]');
+        query.focus(); query.value = 'k-sharing'; query.dispatchEvent(new Event('keyup'));
+        for (let tries = 0; tries < 100; tries++) {
+            await new Promise((done) => setTimeout(done, 100));
+            if (document.querySelectorAll('.md-search-result__item').length) break;
+        }
+        return document.querySelectorAll('.md-search-result__item').length;
+    })()"""
+    with chromium.tab(tmp_path, 390, 844) as tab:
+        for name in ("index", "tutorials/size-a-cache", "reference/commands/kvtrace-simulate", "reference/api/caches"):
+            tab.events.clear()
+            tab.open(Path(site, f"{name}.html"))
+            assert tab.evaluate("document.documentElement.scrollWidth") == 390, name
+            assert [url for url in tab.requests() if not url.startswith(("file:", "data:", "blob:"))] == []
+            assert tab.complaints() == []
+        assert tab.evaluate(search) > 3

@@ -1,0 +1,1 @@
+"""What the docs site generates: a page for each command, the Python API, and the JSON schemas (`make site`)."""

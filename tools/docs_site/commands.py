@@ -1,0 +1,130 @@
+"""A page for each command, written from the command itself: usage, arguments, options, defaults, tested examples."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+
+from kvtrace.cli.help import GROUPS, Command
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {  # command -> its page of explanations and examples, in docs/
+    "kvtrace anonymize": "ingest/anonymize.md",
+    "kvtrace audit": "privacy/audit.md",
+    "kvtrace release": "privacy/privacy.md",
+    "kvtrace check": "formats/formats.md",
+    "kvtrace analyze": "analysis/analyze.md",
+    "kvtrace curve": "analysis/curve.md",
+    "kvtrace convert": "formats/formats.md",
+    "kvtrace report": "report/report.md",
+    "kvtrace simulate": "cache/simulate.md",
+    "kvtrace plan": "serving/plan.md",
+    "kvtrace sweep": "cache/sweep.md",
+    "kvtrace synthesize": "synthesis/synthesize.md",
+    "kvtrace compare": "analysis/compare.md",
+    "kvtrace texts": "text/texts.md",
+    "kvtrace completion": "cli/cli.md",
+    "datagen analyze": "cli/cli.md",
+    "datagen synthesize": "synthesis/synthesize.md",
+}
+MAX_EXAMPLES = 4
+DOCS_PATH = re.compile(r"docs/([a-z-]+/[a-z-]+\.md)")
+DEFAULT = re.compile(r"\s*\[(?P<notes>[^\[\]]*)\]$")
+SHELL = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)
+
+
+def all_commands() -> dict[str, click.Command]:
+    """Every command by its full name.
+
+    >>> "kvtrace simulate" in all_commands()
+    True
+    """
+    from kvtrace.cli import commands as kvtrace
+    from kvtrace.cli import datagen
+
+    groups = {"kvtrace": kvtrace, "datagen": datagen.commands}
+    return {f"{name}{sub}": command for name, group in groups.items() for sub, command in _walk(group)}
+
+
+def _walk(group: click.Group, prefix: str = ""):
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _walk(command, f"{prefix} {name}")
+        else:
+            yield f"{prefix} {name}", command
+
+
+def path_of(name: str) -> str:
+    """The path of a command's page in the site.
+
+    >>> path_of("kvtrace simulate")
+    'reference/commands/kvtrace-simulate.md'
+    """
+    return f"reference/commands/{name.replace(' ', '-')}.md"
+
+
+def page(name: str, command: click.Command) -> str:
+    """The Markdown of a command's page."""
+    context = click.Context(command, info_name=name, max_content_width=80, terminal_width=80)
+    context.show_default = True
+    usage = command.get_usage(context).removeprefix("Usage: ")
+    sections = [f"# {name}", _escaped(command.help or ""), f"```text\n{usage}\n```"]
+    if own := PAGES.get(name):
+        sections.append(f"[Explanations and examples](../../{own}) · [Exit statuses](../../cli/cli.md#exit-status)")
+    if examples := examples_of(name, command):
+        lines = "\n".join(examples)
+        sections.append(f"## Examples\n\nA test runs each of these commands.\n\n```sh\n{lines}\n```")
+    for group, params in _grouped(command, context).items():
+        sections.append(f"## {group}\n\n" + "\n\n".join(_option(param, context) for param in params))
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def examples_of(name: str, command: click.Command) -> list[str]:
+    """The examples of a command's --help, else those of its page; the suite runs both."""
+    if own := [*getattr(command, "examples", ())]:
+        return own
+    text = "\n".join(SHELL.findall((ROOT / "docs" / PAGES[name]).read_text(encoding="utf-8")))
+    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
+    return [line for line in lines if shlex.split(line, comments=True)[:2] == name.split()][:MAX_EXAMPLES]
+
+
+def _grouped(command, context) -> dict[str, list[click.Parameter]]:
+    """The options by the groups of --help, in its order; arguments with a text of their own come first."""
+    grouped: dict[str, list[click.Parameter]] = {}
+    for param in _options(command, context):
+        is_option = isinstance(param, click.Option) and isinstance(command, Command)
+        grouped.setdefault(command.group_of(param) if is_option else "Options", []).append(param)
+    order = ["Options", *GROUPS]
+    return dict(sorted(grouped.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+
+
+def _options(command, context):
+    """The options, and the arguments that have a text of their own."""
+    records = [(param, param.get_help_record(context)) for param in command.get_params(context)]
+    return [param for param, record in records if record and (record[1] or isinstance(param, click.Option))]
+
+
+def _option(param: click.Parameter, context: click.Context) -> str:
+    names, text = param.get_help_record(context) or ("", "")
+    notes = []
+    while match := DEFAULT.search(text):
+        notes.append(match["notes"])
+        text = text[: match.start()]
+    anchor = max(param.opts, key=len).lstrip("-")
+    parts = [_escaped(text.strip())] if text.strip() else []
+    parts += [f"*{_escaped(note[:1].upper() + note[1:])}.*" for note in reversed(notes)]
+    return f"`{names}` {{: #{anchor} }}\n:   " + "<br>".join(parts or ["-"])
+
+
+def _escaped(text: str) -> str:
+    """Help text as Markdown: a star, a bar or a bracket means itself.
+
+    >>> _escaped("[a|b] for <TRACE>")
+    '\\\\[a\\\\|b\\\\] for &lt;TRACE&gt;'
+    """
+    text = re.sub(r"([\\`*_\[\]|])", r"\\\1", text.replace("\b\n", ""))
+    text = text.replace("<", "&lt;").replace(">", "&gt;")
+    return DOCS_PATH.sub(r"[\1](../../\1)", text)

@@ -1,0 +1,263 @@
+"""JSON schemas (2020-12) of the files and of the `--json` outputs, from the types that the code itself declares.
+
+The descriptions come from the tables of the docs, so that a key is described once. `make docs` writes the files into
+docs/reference/schemas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
+
+from kvtrace.cache import simulation, tiered
+from kvtrace.cache.sweeps import cells, table
+from kvtrace.formats import format_table
+from kvtrace.privacy.checks import CHECKS, finding
+from kvtrace.privacy.profiles import PROFILES
+from kvtrace.serving import plan_result
+from kvtrace.serving.simulation import ServingDict
+from kvtrace.trace.columns import TAILS
+from kvtrace.trace.meta import Meta
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs/reference/schemas"
+NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+KEYS = re.compile(r"^\|([^|]*`[^|]*)\|((?:[^|\\]|\\.)*)\|", re.M)
+Schema = dict[str, Any]
+
+
+class Version(TypedDict):
+    """`kvtrace` in a sidecar."""
+
+    version: str
+    format_version: int
+
+
+class Part(TypedDict):
+    """One file of a data set."""
+
+    file: str
+    requests: int
+    blocks: int
+
+
+class SidecarFile(Meta, total=False):
+    """A sidecar, or the manifest of a data set; formats/sidecar.py writes it."""
+
+    kvtrace: Version
+    block_size: int
+    tail: str
+    requests: int
+    blocks: int
+    output_blocks: int
+    distinct_blocks: int
+    first_id: int
+    format: str
+    parts: list[Part]
+
+
+class GradedProfile(TypedDict):
+    """The profile that an audit graded against."""
+
+    name: str
+    declared: bool
+    settings: dict[str, Any]
+
+
+class AuditFile(TypedDict):
+    """What `kvtrace audit --json` prints; the data card is written from it."""
+
+    schema: int
+    profile: GradedProfile
+    level: str
+    passed: bool
+    publishable: bool
+    status: int
+    verdict: str
+    findings: list[finding.Finding]
+
+
+class Result(tiered.TieredDict, ServingDict, total=False):
+    """One result of `kvtrace simulate --json`; the keys of tiers, instances and serving are there if they apply."""
+
+    capacity_bytes: int
+    belady_hit_blocks: int
+    gap_to_belady: float
+    over_time: list[simulation.WindowDict]
+
+
+class SimulationFile(TypedDict):
+    """What `kvtrace simulate --json` prints."""
+
+    schema: int
+    requests: int
+    block_size: int
+    working_set: int
+    results: list[Result]
+
+
+def schema_of(kind: Any) -> Schema:
+    """The schema of values of a type: numbers, texts, lists, dicts, TypedDicts and dataclasses.
+
+    >>> schema_of(list[int | None])
+    {'type': 'array', 'items': {'type': ['integer', 'null']}}
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind in NAMES:
+        return {"type": NAMES[kind]}
+    if kind is Any or kind is object:
+        return {}
+    if origin is Literal:
+        return {"enum": [*arguments]}
+    if origin in (typing.NotRequired, typing.Required):
+        return schema_of(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        kinds = [schema_of(one) for one in arguments]
+        if all([*one] == ["type"] for one in kinds):
+            return {"type": [one["type"] for one in kinds]}
+        return {"anyOf": kinds}
+    if origin is list or kind is list:
+        return {"type": "array", "items": schema_of(arguments[0]) if arguments else {}}
+    if origin in (dict, Mapping) or kind is dict:
+        return {"type": "object", "additionalProperties": schema_of(arguments[1]) if arguments else True}
+    if typing.is_typeddict(kind):
+        hints = get_type_hints(kind, include_extras=True)
+        return _object(hints, [name for name in hints if name in kind.__required_keys__])
+    if dataclasses.is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return _object(hints, [*hints])
+    raise TypeError(f"{kind} has no schema here: add a case.")
+
+
+def _object(hints, required) -> Schema:
+    properties = {name: schema_of(kind) for name, kind in hints.items()}
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def descriptions(*pages: str) -> dict[str, str]:
+    """Key -> meaning, from the tables of some pages of docs/.
+
+    >>> descriptions("cache/simulate.md")["early_frees"][:12]
+    'of the whole'
+    """
+    rows = (row for page in pages for row in KEYS.findall((ROOT / "docs" / page).read_text(encoding="utf-8")))
+    meanings = {key: _plain(text) for keys, text in rows for key in re.findall(r"`([a-z_0-9]+)`", keys)}
+    return {key: text for key, text in meanings.items() if text}
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text).replace("`", "").strip()
+
+
+def _described(schema: Schema, meanings: Mapping[str, str]) -> Schema:
+    """The schema with the meaning of each key that has one, at every depth."""
+    inner = {
+        name: _described(one, meanings) | ({"description": meanings[name]} if name in meanings else {})
+        for name, one in schema.get("properties", {}).items()
+    }
+    changed = dict(schema) | ({"properties": inner} if inner else {})
+    if isinstance(schema.get("items"), dict):
+        changed["items"] = _described(schema["items"], meanings)
+    return changed
+
+
+def sidecar() -> Schema:
+    """The sidecar of a trace file; a handwritten one may have other keys, too."""
+    schema = _described(schema_of(SidecarFile), descriptions("formats/formats.md"))
+    schema["properties"]["tail"]["enum"] = [*TAILS]
+    schema["properties"]["format"]["enum"] = [*format_table.NAMES]
+    schema["properties"]["profile"]["enum"] = [*PROFILES]
+    schema["properties"]["block_size"]["minimum"] = 1
+    return schema | {"additionalProperties": True}
+
+
+def audit() -> Schema:
+    """The result of an audit."""
+    schema = schema_of(AuditFile)
+    one = schema["properties"]["findings"]["items"]["properties"]
+    one["level"]["enum"] = schema["properties"]["level"]["enum"] = [*finding.LEVELS]
+    one["name"]["enum"] = [*CHECKS]
+    schema["properties"]["status"]["enum"] = [0, 4]
+    schema["properties"]["schema"] = {"const": finding.SCHEMA}
+    return schema
+
+
+def simulations() -> Schema:
+    """The results of `kvtrace simulate`."""
+    meanings = descriptions("serving/serving.md", "serving/instances.md", "cache/simulate.md")
+    schema = _described(schema_of(SimulationFile), meanings)
+    result = schema["properties"]["results"]["items"]
+    own = simulation.SimulationDict.__required_keys__ - simulation.EngineOptions.__optional_keys__
+    result["required"] = [name for name in result["required"] if name in own]
+    schema["properties"]["schema"] = {"const": simulation.SCHEMA}
+    return schema
+
+
+def sweep_row() -> Schema:
+    """One row of a sweep; null where a column does not apply."""
+    rates = {name for name in cells.COLUMNS if name.endswith("_rate")} | {"request_hits"}
+    kinds = {name: str if name in table.TEXTS else float if name in rates else int for name in cells.COLUMNS}
+    hints = {name: kind | None for name, kind in kinds.items()}
+    return _described(_object(hints, [*hints]), descriptions("cache/simulate.md", "cache/sweep.md"))
+
+
+def sweep() -> Schema:
+    """The table of a sweep as JSON."""
+    rows = {"type": "array", "items": sweep_row()}
+    properties = {"schema": {"const": table.SCHEMA}, "results": rows}
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+def plan() -> Schema:
+    """A plan; parts and values that are not known are left out."""
+    schema = schema_of(plan_result.Plan)
+    _relax(schema)
+    schema["properties"] = {"schema": {"const": plan_result.SCHEMA}, **schema["properties"]}
+    schema["required"] = ["schema", *schema["required"]]
+    return _described(schema, descriptions("serving/plan.md"))
+
+
+def _relax(schema: Schema) -> None:
+    """Make the keys of plan_result.WHERE_KNOWN optional, at every depth."""
+    if "required" in schema:
+        schema["required"] = [name for name in schema["required"] if name not in plan_result.WHERE_KNOWN]
+    for inner in [*schema.get("properties", {}).values(), schema.get("items"), *schema.get("anyOf", [])]:
+        if isinstance(inner, dict):
+            _relax(inner)
+
+
+class SchemaFile(typing.NamedTuple):
+    """A file of docs/reference/schemas: what it describes, and its maker."""
+
+    title: str
+    make: Callable[[], Schema]
+
+
+SCHEMAS = {
+    "sidecar": SchemaFile("The sidecar of a trace, and the manifest of a data set", sidecar),
+    "audit": SchemaFile("The audit of a trace, from which the data card is written", audit),
+    "simulation": SchemaFile("The results of kvtrace simulate --json", simulations),
+    "sweep-row": SchemaFile("One row of a sweep, as in .jsonl", sweep_row),
+    "sweep": SchemaFile("The table of a sweep, as in .json and --json", sweep),
+    "plan": SchemaFile("A plan, as kvtrace plan --json prints it", plan),
+}
+
+
+def text_of(name: str) -> str:
+    """The text of a schema's file."""
+    one = SCHEMAS[name]
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": one.title}
+    return json.dumps(head | one.make(), indent=1) + "\n"
+
+
+def write_all() -> None:
+    """Write every schema into docs/reference/schemas."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in SCHEMAS:
+        (FOLDER / f"{name}.schema.json").write_text(text_of(name), encoding="utf-8")
