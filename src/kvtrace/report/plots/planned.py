@@ -49,6 +49,8 @@ def sensitivity(plan: Plan) -> Plot:
 
 
 def _latency_panel(place: str, series: list[Series], target_s: float | None) -> Panel:
+    if not any((line.y > 0).any() for line in series):
+        return Panel(f"TTFT {place}", missing="no request is served.")
     if target_s is not None:
         every = np.concatenate([line.x for line in series])
         ends = np.array([every.min(), every.max()])
