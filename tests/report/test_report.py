@@ -218,7 +218,7 @@ def test_the_pointer_shows_names_values_and_units():
     panel = Panel("", Axis("capacity (blocks)", unit="blocks"), Axis("rate", percent=True),
                   [Series("LRU", np.array([1]), np.array([0.5]))])  # fmt: skip
     hover = interactive.figure(panel)["data"][0]["hovertemplate"]
-    assert hover == "capacity: %{x:,.4~g} blocks<br>LRU: %{y:.2%}<extra></extra>"
+    assert hover == "capacity: %{x:,.6~r} blocks<br>LRU: %{y:.2%}<extra></extra>"
 
 
 def test_an_interval_is_drawn_as_the_distances_from_its_value():

@@ -80,7 +80,7 @@
   const plain = (text) => text.replaceAll("<br>", " ").replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
 
   const cell = (value) => {
-    if (typeof value === "number") return String(value);
+    if (typeof value === "number") return String(Number(value.toPrecision(6)));
     const text = /^[=+\-@\t\r]/.test(value) ? "'" + value : value; // a spreadsheet shows it as text
     return /[",\n\r]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
   };
