@@ -230,7 +230,7 @@ def test_the_pointer_shows_names_values_and_units():
     panel = Panel("", Axis("capacity (blocks)", unit="blocks"), Axis("rate", percent=True),
                   [Series("LRU", np.array([1]), np.array([0.5]))])  # fmt: skip
     hover = interactive.figure(panel)["data"][0]["hovertemplate"]
-    assert hover == "capacity: %{x:,.4~g} blocks<br>LRU: %{y:.2%}<extra></extra>"
+    assert hover == "capacity: %{x:,.6~r} blocks<br>LRU: %{y:.2%}<extra></extra>"
 
 
 def test_an_interval_is_drawn_as_the_distances_from_its_value():
@@ -309,3 +309,23 @@ def test_the_command_takes_policies_and_one_capacity(trace_file, tmp_path, capsy
     assert any("LRU, 8 blocks" in line["name"] for line in drawn["hits-over-time-1"]["data"])
     assert run([*call, "5,6"]) == 2
     assert "--capacity must be one capacity" in capsys.readouterr().err
+    assert run([*call, "4"]) == 2
+    assert "does not hold the longest prompt of 5 blocks. Try 5 or more." in capsys.readouterr().err
+
+
+def test_belady_alone_has_no_policy_beside_it():
+    rates, _, share = PLOTS["policies"](Study(shared_prefix(), policies=("belady",))).panels
+    assert [series.name for series in rates.series] == ["belady"]
+    assert share.missing == "no policy but belady was chosen."
+
+
+def test_a_plan_of_a_single_request_or_of_one_moment_is_drawn():
+    roofline = Roofline(model_shape("llama-3.1-8b"), gpu("h100"))
+    for trace in (toy("0 1", block_size=16), shared_prefix(gap_ms=0.0)):
+        assert "Time to first token by number of instances" in page.page(trace, plan=plan(trace, roofline))
+
+
+def test_a_paper_gets_the_plots_of_the_plan(tmp_path):
+    pytest.importorskip("matplotlib")
+    written = paper.write_figures(page.draw(Study(shared_prefix()), plan=small_plan()), tmp_path)
+    assert {"plan-instances", "plan-sensitivity"} < {path.stem for path in written}

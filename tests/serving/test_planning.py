@@ -160,7 +160,7 @@ def test_the_report_page_holds_the_plan(tmp_path, capsys, trace):
     words = ["report", str(tmp_path / "t.jsonl"), "-o", str(tmp_path / "p.html"), "--gpu", "a100", "--ttft", "3s", "-q"]
     assert run([*words, "--model-config", str(MODEL)]) == 0
     html = (tmp_path / "p.html").read_text()
-    assert all(text in html for text in ('<section id="plan">', "Instances for a time to first token", "assumes:"))
+    assert all(text in html for text in ('<section id="plan">', "Instances for a time to first token", "Assumes:"))
     assert run(words) == 2 and "needs --model-config" in capsys.readouterr().err
     assert run(["report", str(tmp_path / "t.jsonl"), "-o", str(tmp_path / "p.html"), "-q"]) == 0
     assert 'id="plan"' not in (tmp_path / "p.html").read_text()
@@ -269,7 +269,7 @@ def test_the_interval_of_a_quantile_holds_it_and_is_wider_where_requests_depend_
 def test_an_assumption_that_helps_never_needs_more_instances(found):
     rows = {(row.what, row.factor): row for row in found.sensitivity}
     assert rows["plan", 1.0].instances == found.instances.best.instances
-    for what in ("compute speed", "memory bandwidth"):
+    for what in ("compute", "bandwidth"):
         needed = [rows[what, factor].instances or 10**9 for factor in (0.6, 0.8, 1.2, 1.4)]
         assert needed == sorted(needed, reverse=True)
     assert all(row.ttft_low <= row.ttft_high for row in found.sensitivity)

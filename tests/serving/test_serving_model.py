@@ -263,7 +263,7 @@ def test_a_file_that_is_no_config_is_refused(tmp_path):
             model_shape(path)
         assert "secret" not in str(caught.value) and caught.value.__context__ is None
     for missing in (tmp_path / "none.json", tmp_path, 5, None):
-        with pytest.raises(UsageError, match=r"Try a model's config\.json"):
+        with pytest.raises(UsageError, match=r"Try llama-3\.1-8b, .*, or a model's config\.json"):
             model_shape(missing)
 
 

@@ -77,5 +77,8 @@ def _capacity_of(text, trace, kv_bytes):
     capacities = parse_capacities(text, **units)
     if len(capacities) != 1:
         raise UsageError("--capacity must be one capacity. Example: --capacity 1000.")
+    longest = int(trace.prompt_blocks.max(initial=1))
+    if capacities[0] < longest:
+        raise UsageError(f"--capacity {text} does not hold the longest prompt of {longest:,} blocks. Try {longest} or more.")
     return capacities[0]
 

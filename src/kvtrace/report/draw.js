@@ -17,8 +17,8 @@
       density: [[0, "#1d3347"], [0.35, "#24638f"], [0.7, "#5aaee6"], [1, "#e8f4fd"]],
     },
   };
-  const PAPER = { width: 310, height: 228, autosize: false }; // of a plot on paper: three beside each other
-  const WIDE_PAPER = { width: 1000, height: 298, autosize: false }; // the hit curve
+  const PAPER = { width: 310, height: 205, autosize: false }; // of a plot on paper: three beside each other
+  const WIDE_PAPER = { width: 1000, height: 275, autosize: false }; // the hit curve
   let chosen = null;
 
   const unpack = async (text) => {
@@ -45,11 +45,11 @@
     automargin: true, ticks: "", ...own, title: { ...own.title, font: { color: theme.soft, size: 12 }, standoff: 8 },
   });
 
-  const layout = (own, theme) => ({
+  const layout = (own, theme, on_paper) => ({
     ...own, xaxis: axis(own.xaxis, theme), yaxis: axis(own.yaxis, theme), paper_bgcolor: theme.card, plot_bgcolor: theme.card,
     font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif", color: theme.ink },
     margin: { l: 8, r: 12, t: 8, b: 8 }, hovermode: "closest", bargap: 0.08,
-    legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", font: { size: 11.5, color: theme.ink } },
+    legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", font: { size: on_paper ? 9 : 11.5, color: theme.ink } },
     hoverlabel: { bgcolor: theme.card, bordercolor: theme.soft, font: { color: theme.ink, size: 12 } },
   });
 
@@ -59,7 +59,7 @@
     for (const [id, figure] of Object.entries(figures)) {
       const data = figure.data.map((trace) => coloured(trace, theme));
       const size = !on_paper ? {} : id.startsWith("hit-curve") ? WIDE_PAPER : PAPER;
-      Plotly.react(id, data, { ...layout(figure.layout, theme), ...size }, { displayModeBar: false, responsive: !on_paper });
+      Plotly.react(id, data, { ...layout(figure.layout, theme, on_paper), ...size }, { displayModeBar: false, responsive: !on_paper });
     }
   };
 
@@ -80,7 +80,7 @@
   const plain = (text) => text.replaceAll("<br>", " ").replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
 
   const cell = (value) => {
-    if (typeof value === "number") return String(value);
+    if (typeof value === "number") return String(Number(value.toPrecision(6)));
     const text = /^[=+\-@\t\r]/.test(value) ? "'" + value : value; // a spreadsheet shows it as text
     return /[",\n\r]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
   };

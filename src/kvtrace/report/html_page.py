@@ -212,7 +212,7 @@ def tiles(study: Study) -> Iterator[tuple[str, str, str]]:
     yield (
         "requests",
         f"{len(trace):,}",
-        f"{summary.sessions.sessions:,} sessions" if summary.sessions else "no sessions",
+        f"{summary.sessions.sessions:,} sessions" if summary.sessions else "no sessions recorded",
     )
     yield (
         "duration",

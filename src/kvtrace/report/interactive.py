@@ -13,6 +13,7 @@ from .._base.errors import UsageError
 from .plots.plot import Axis, Density, Panel, Series, log_ticks, short
 
 DIGITS = 5  # significant digits, more than a screen shows
+MARGIN = 0.03  # of a logarithmic axis, beyond the first and the last dot
 LINES = {"line": "linear", "dash": "linear", "step": "hv", "dots": "linear"}
 
 
@@ -49,7 +50,10 @@ def figure(panel: Panel) -> dict[str, Any]:
         data.append(_heat(panel.density))
     xs = [series.x for series in panel.series] + ([panel.density.x] if panel.density else [])
     ys = [series.y for series in panel.series] + ([panel.density.y] if panel.density else [])
-    layout = {"xaxis": _axis(panel.x, xs), "yaxis": _axis(panel.y, ys), "showlegend": len(panel.series) > 1}
+    ys += [ends for series in panel.series for ends in (series.low, series.high) if ends is not None]
+    margin = MARGIN if any(series.style == "dots" for series in panel.series) else 0.0
+    x, y = _axis(panel.x, xs, margin), _axis(panel.y, ys, margin)
+    layout = {"xaxis": x, "yaxis": y, "showlegend": len(panel.series) > 1}
     return {"data": data, "layout": layout}
 
 
@@ -64,8 +68,8 @@ def _trace(series: Series, panel: Panel) -> dict[str, Any]:
         above, below = series.high - series.y, series.y - series.low
         bars = {"array": _numbers(np.maximum(above, 0)), "arrayminus": _numbers(np.maximum(below, 0))}
         trace["error_y"] = {"type": "data", "symmetric": False, "thickness": 1, "width": 3} | bars
-    x, y = _hover(panel.x, "x"), _hover(panel.y, "y")
-    interval = " (+%{error_y.array:.2~g}, -%{error_y.arrayminus:.2~g})" if "error_y" in trace else ""
+    x, y = _hover(panel.x, "x", _name(panel.x)), _hover(panel.y, "y", _escaped(series.name))
+    interval = " (+%{error_y.array:,.2~r}, -%{error_y.arrayminus:,.2~r})" if "error_y" in trace else ""
     trace["hovertemplate"] = f"{_name(panel.x)}: {x}<br>{_escaped(series.name)}: {y}{interval}<extra></extra>"
     if series.style == "bars":
         return trace | {"type": "bar"}
@@ -80,11 +84,12 @@ def _name(axis: Axis) -> str:
     return _escaped(axis.title.partition(" (")[0])
 
 
-def _hover(axis: Axis, letter: str) -> str:
-    """The template of a value under the pointer, with its unit."""
+def _hover(axis: Axis, letter: str, label: str) -> str:
+    """The template of a value under the pointer, with its unit unless the label before it is that unit."""
     if axis.percent:
         return f"%{{{letter}:.2%}}"
-    return f"%{{{letter}:,.4~g}}" + (f" {_escaped(axis.unit)}" if axis.unit else "")
+    unit = _escaped(axis.unit)
+    return f"%{{{letter}:,.6~r}}" + (f" {unit}" if unit and unit != label else "")
 
 
 def _heat(density: Density) -> dict[str, Any]:
@@ -92,18 +97,19 @@ def _heat(density: Density) -> dict[str, Any]:
     rows = [[None if np.isnan(value) else float(f"{value:.{DIGITS}g}") for value in row] for row in share]
     return {
         "type": "heatmap", "x": _numbers(density.x), "y": _numbers(density.y), "z": rows, "meta": "density",
-        "hovertemplate": "%{x:,.4~g} by %{y:,.4~g} tokens: %{z:.2%}<extra></extra>",
+        "hovertemplate": "%{x:,.4~r} by %{y:,.4~r} tokens: %{z:.2%}<extra></extra>",
         "colorbar": {"tickformat": ".1~%", "thickness": 10, "outlinewidth": 0},
     }  # fmt: skip
 
 
-def _axis(axis: Axis, values: list[np.ndarray]) -> dict[str, Any]:
+def _axis(axis: Axis, values: list[np.ndarray], margin: float = 0.0) -> dict[str, Any]:
     options: dict[str, Any] = {"title": {"text": _escaped(axis.title)}}
     if axis.percent:
         options["tickformat"] = ".4~%"
     if axis.log:
         low, high = (float(end) for end in extent(values))
-        options |= {"type": "log", "range": [_rounded(np.log10(low)), _rounded(np.log10(high))]}
+        beyond = margin * (np.log10(high) - np.log10(low))
+        options |= {"type": "log", "range": [_rounded(np.log10(low) - beyond), _rounded(np.log10(high) + beyond)]}
         ticks = axis.ticks or {
             tick: f"{100 * tick:.3g}%" if axis.percent else short(tick) for tick in log_ticks(low, high)
         }

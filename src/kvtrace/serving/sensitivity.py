@@ -101,6 +101,6 @@ CHANGES: dict[str, tuple[tuple[float, ...], Callable[[InstanceRuns, float], Inst
     "load": (FACTORS, _arrivals),
     "shared prompts": (FACTORS[:2], _sharing),
     "KV memory": (FACTORS, _memory),
-    "compute speed": (FACTORS, _gpu("flops")),
-    "memory bandwidth": (FACTORS, _gpu("bandwidth")),
+    "compute": (FACTORS, _gpu("flops")),
+    "bandwidth": (FACTORS, _gpu("bandwidth")),
 }

@@ -131,3 +131,10 @@ def test_paper_is_light_and_as_wide_as_three_plots(tab, tmp_path):
     tab.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert tab.evaluate("document.documentElement.dataset.theme") == "dark"
     assert tab.complaints() == []
+
+
+def test_the_pointer_shows_large_numbers_as_people_write_them(tab, tmp_path):
+    show(tab, tmp_path, page(conversations()))
+    tab.evaluate("Plotly.Fx.hover('sessions-2', [{curveNumber: 0, pointNumber: 4}])")
+    text = tab.evaluate("document.querySelector('#sessions-2 .hoverlayer').textContent")
+    assert text.startswith("turn: 5mean prompt: ") and text.endswith(" tokens") and "e+" not in text

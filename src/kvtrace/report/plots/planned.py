@@ -49,6 +49,8 @@ def sensitivity(plan: Plan) -> Plot:
 
 
 def _latency_panel(place: str, series: list[Series], target_s: float | None) -> Panel:
+    if not any((line.y > 0).any() for line in series):
+        return Panel(f"TTFT {place}", missing="no request is served.")
     if target_s is not None:
         every = np.concatenate([line.x for line in series])
         ends = np.array([every.min(), every.max()])
@@ -99,7 +101,7 @@ def _times(rows: list[Sensitivity], best: RouterPlan, target_s: float, place: st
     ends = np.array([min(row.factor for row in rows), max(row.factor for row in rows)])
     series.append(Series("target", ends, np.full(2, target_s), len(series), "dash"))
     title = f"TTFT {place} with {best.instances:,} x {best.router}"
-    return Panel(title, FACTOR, Axis("time to first token (s)", limits=(0, 0), unit="s"), series)
+    return Panel(title, FACTOR, Axis("time to first token (s)", unit="s"), series)
 
 
 def _needed(rows: list[Sensitivity], best: RouterPlan) -> Panel:

@@ -15,7 +15,7 @@ def plot(study: Study) -> Plot:
     """Turns per session, prompt length by turn and hit rate by turn.
 
     >>> from kvtrace.trace.building import toy
-    >>> plot(Study(toy("0 1", "0 2"))).panels[0].missing
+    >>> plot(Study(toy("0 1", "2 3"))).panels[0].missing
     'no request continues another one.'
     """
     sessions, session = study.summary.sessions, study.trace.session
