@@ -108,3 +108,41 @@ def test_a_broken_record_is_a_bad_row_of_its_table(line):
 def test_tables_of_lengths_keep_one_row_a_line():
     assert layouts.layout_of(b'TIMESTAMP,ContextTokens,GeneratedTokens\n2031,5,"') == "lines"
     assert layouts.layout_of(b"INFO 06-10 23:35:35 [logger.py:39] Received, now\n") == "lines"
+
+
+# -- Batch: requests and responses in two files -----------------------------------------------------------------------
+
+
+def batch(tmp_path, answered=("a", "b")):
+    """The two files of a Batch; the responses are in another order than the requests."""
+    body = {"model": "m", "messages": ROW["input"]}
+    requests = [{"custom_id": name, "method": "POST", "body": body} for name in ("b", "a", "c")]
+    responses = [
+        {"custom_id": name, "response": {"status_code": 200, "body": {
+            "created": 1_900_000_000 + number, "choices": [{"message": {"content": f"Answer {name}"}}]}}, "error": None}
+        for number, name in enumerate(answered)
+    ]  # fmt: skip
+    for file, rows in (("requests.jsonl", requests), ("responses.jsonl", responses)):
+        (tmp_path / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [tmp_path / "responses.jsonl", tmp_path / "requests.jsonl"]
+
+
+def test_the_files_of_a_batch_are_joined_on_the_custom_id(tmp_path):
+    (found,) = sources.find(batch(tmp_path))
+    reader = open_reader("auto", sources.sample([found]))
+    first, second, third = [line for piece in sources.pieces([found], size=10) for line in piece.read().splitlines()]
+    assert [reader.read(line).output_text for line in (first, second)] == ["Answer b", "Answer a"]
+    assert [reader.read(line).id for line in (first, second)] == ["b", "a"]
+    assert orjson.loads(third)["custom_id"] == "c" and "response" not in orjson.loads(third)
+
+
+def test_a_custom_id_with_two_responses_is_an_error(tmp_path):
+    found = sources.find(batch(tmp_path, answered=("a", "a")))
+    with pytest.raises(InputError, match=r"a custom_id has two responses\. Run each batch by itself\."):
+        list(sources.pieces(found))
+
+
+def test_two_files_of_requests_are_not_joined(tmp_path):
+    (_, requests) = batch(tmp_path)
+    (tmp_path / "more.jsonl").write_bytes(requests.read_bytes())
+    assert [source.layout for source in sources.find([requests, tmp_path / "more.jsonl"])] == ["lines", "lines"]

@@ -206,7 +206,7 @@ def test_batch_rows_are_read_and_half_a_batch_gives_a_hint():
         ("job-0", 1900000100, "Yes"), ("job-1", 1900000100, "No"), ("job-2", 1900000101, "Yes"),
     ]  # fmt: skip
     half = {"custom_id": "job-0", "response": {"body": {"created": 5, "choices": []}}}
-    assert "join their lines on custom_id" in refused(half, "openai")
+    assert "two files: give both" in refused(half, "openai")
 
 
 def test_older_completions_are_read():

@@ -206,6 +206,10 @@ SPELLINGS = {  # mistake -> (rows, fields of the last record, note)
 }  # fmt: skip
 
 UNKNOWN = {  # mistake -> (rows, error)
+    "the responses of a Batch without its requests": (
+        [{"id": "1", "custom_id": "a", "response": {"body": {}}, "error": None}] * 2,
+        "the first rows match no known log format. A Batch has its requests and responses in two files: give both.",
+    ),
     "names of our own": (
         [{"question": "x", "reply": "y", "when": 1}] * 2,
         "the first rows match no known log format. Their fields: question, reply, when. Try --map timestamp=when --map "

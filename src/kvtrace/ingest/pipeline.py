@@ -217,6 +217,8 @@ def no_requests_error(log_sources, counts: Counts) -> InputError:
     where = name_of(log_sources[0].path) if len(log_sources) == 1 else f"{len(log_sources)} files"
     if not counts.rows:
         return InputError(f"{where}: the log has no rows. A log holds one JSON object a line.")
+    if not counts.rejected and counts.others == counts.rows:
+        return InputError(f"{where}: none of the {counts.rows:,} rows is a request with a prompt.")
     if not counts.rejected:
         return InputError(f"{where}: all {counts.rows:,} prompts are empty. Try --map input=FIELD.")
     reason, times = counts.reasons.most_common(1)[0]

@@ -129,17 +129,26 @@ def _one_line(row: bytes) -> bytes:
 
 def _lines(chunks, name) -> Iterator[str]:
     """Physical lines, with their ends; bytes that are not UTF-8 are escaped."""
+    for line in physical_lines(chunks, name):
+        yield line.decode("utf-8", "surrogateescape")
+
+
+def physical_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """The lines of a stream, with their ends and without a byte order mark.
+
+    >>> list(physical_lines([b"a\\nb", b"c"], "log.csv"))
+    [b'a\\n', b'bc']
+    """
     rest, at_start = b"", True
     for chunk in chunks:
         rest = (rest + chunk).lstrip(b"\xef\xbb\xbf\r\n") if at_start else rest + chunk
         at_start = at_start and not rest
         *lines, rest = rest.split(b"\n")
-        for line in lines:
-            yield (line + b"\n").decode("utf-8", "surrogateescape")
+        yield from (line + b"\n" for line in lines)
         if len(rest) > MAX_LINE:
             raise InputError(f"{name}: a line is longer than {MAX_LINE:,} bytes.")
     if rest:
-        yield rest.decode("utf-8", "surrogateescape")
+        yield rest
 
 
 def _noted(lines, seen: list[str]) -> Iterator[str]:

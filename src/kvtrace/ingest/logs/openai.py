@@ -39,7 +39,7 @@ def _put_prompt(record, requests):
     if value is None:
         value, path = fields.find(requests, "messages", "prompt")
     if value is None and "custom_id" in requests[0][1]:
-        hint = "A Batch has its requests and responses in two files: join their lines on custom_id."
+        hint = "A Batch has its requests and responses in two files: give both."
         raise RowError("is missing. It must hold the prompt.", field=path, hint=hint)
     fields.put_prompt(record, value, path)
 

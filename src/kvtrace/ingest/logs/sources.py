@@ -16,7 +16,8 @@ from itertools import chain
 from ..._base.errors import InputError, UsageError
 from ..._base.files import MAX_LINE, SUFFIXES, name_of
 from ..._base.input_files import bytes_read, form_of, open_read, size_of, unreadable
-from .layouts import HEAD, json_lines, layout_of, table_lines
+from . import batch_files
+from .layouts import HEAD, json_lines, layout_of, physical_lines, table_lines
 
 STDIN = "-"
 NAMES = (".jsonl", ".ndjson", ".json", ".csv")  # log files in a directory, each also with one of SUFFIXES
@@ -32,7 +33,8 @@ class LogSource:
     path: str  # "-" = stdin
     size: int = 0  # bytes on disk, 0 = unknown
     form: str | None = None  # plain, gzip or zstd; None = unknown before reading (a pipe or stdin)
-    layout: str = "lines"  # lines, json or table (layouts.py); of a pipe or stdin, told when it is read
+    layout: str = "lines"  # lines, json, table (layouts.py) or batch; that of a pipe is known when it is read
+    responses: tuple[str, ...] = ()  # files with the responses to these requests of a Batch (batch_files.py)
     stream: Iterator[LogPiece] | None = field(default=None, repr=False)  # the pieces of a pipe, which is read once
 
 
@@ -75,7 +77,23 @@ def find(arguments: str | os.PathLike | Iterable[str | os.PathLike]) -> list[Log
             path_of.setdefault(path if path == STDIN else os.path.realpath(path), path)
     if not path_of:
         raise UsageError("no log is given. Name a file, a directory, a glob, or - for stdin.")
-    return [_source(path) for path in path_of.values()]
+    return _with_responses([_source(path) for path in path_of.values()])
+
+
+def _with_responses(sources: list[LogSource]) -> list[LogSource]:
+    """The sources; if some hold requests of a Batch and others their responses, the requests name the responses."""
+    if len(sources) < 2 or not all(source.form == "plain" and source.layout == "lines" for source in sources):
+        return sources
+    kinds = [batch_files.kind_of(batch_files.first_line(source.path)) for source in sources]
+    if not {"requests", "responses"} <= {*kinds}:
+        return sources
+    responses = tuple(source.path for source, kind in zip(sources, kinds, strict=True) if kind == "responses")
+    named = {source.path: responses for source, kind in zip(sources, kinds, strict=True) if kind == "requests"}
+    return [
+        replace(source, layout="batch", responses=named[source.path]) if source.path in named else source
+        for source in sources
+        if source.path not in responses
+    ]
 
 
 def total(sources: Iterable[LogSource]) -> int:
@@ -208,9 +226,14 @@ def _read_rows(source, size):
 def _pieces_of_rows(source, stream, size, layout, first=b""):
     """Pieces of the rows of a stream, which become one line each; `first` is what was read of it already."""
     chunks = chain([first] if first else [], iter(lambda: stream.read1(size), b""))
-    split = json_lines if layout == "json" else table_lines
+    name = name_of(source.path)
+    if layout == "batch":
+        lines = batch_files.joined_lines(physical_lines(chunks, name), source.responses)
+    else:
+        lines = json_lines(chunks, name) if layout == "json" else table_lines(chunks, name)
     rows, length, start, index = [], 0, 0, 0
-    for row in split(chunks, name_of(source.path)):
+    for row in lines:
+        row = row.strip()
         rows.append(row)
         length += len(row) + 1
         if length >= size:

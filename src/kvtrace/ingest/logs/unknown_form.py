@@ -44,6 +44,8 @@ Try --map timestamp=when --map input=question --map output=answer, or --log-form
     names = common_names(rows)
     if not names:
         return RowError(reason, hint=f"Try --map input=FIELD, or --log-format NAME (one of {', '.join(formats)}).")
+    if {"custom_id", "response"} <= {*names}:
+        return RowError(reason, hint="A Batch has its requests and responses in two files: give both.")
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     fields = f"Their fields: {', '.join(names[:MAX_NAMES])}{more}."
     maps = " ".join(f"--map {field}={name}" for field, name in _guessed(names).items())
