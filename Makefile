@@ -5,15 +5,16 @@ VENV ?= .venv
 TESTS ?= tests
 # tests that start processes wait for them, so one job more than there are processors
 TEST_JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+CIBUILDWHEEL ?= pipx run cibuildwheel==4.3.3
 FUZZ_SHORT ?= 20
 FUZZ_SECONDS ?= 3600
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check lint types wheel debug fuzz-short fuzz docs site vectors bench experiments check-pythons clean
+.PHONY: help demo build test check lint types wheel wheels sdist oldest image release-ready debug fuzz-short fuzz docs site vectors bench experiments check-pythons clean
 
 help:  ## list the commands
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
 
 demo: $(VENV)/built  ## set up, then turn a raw log of our own into a trace and check it
 	@sh examples/demo.sh $(VENV)/bin/kvtrace
@@ -54,6 +55,24 @@ fuzz: $(VENV)/dev $(VENV)/built  ## fuzzers for FUZZ_SECONDS each (an hour), wha
 wheel: $(VENV)/dev  ## build a wheel and try it in a bare environment
 	sh tools/smoke_wheel.sh $(PY)
 
+sdist: $(VENV)/dev  ## build the source archive into dist, and try it outside of git
+	sh tools/smoke_sdist.sh $(PY)
+
+wheels:  ## build a wheel for each Python into dist and try it, as a release does; on Linux it needs docker
+	$(CIBUILDWHEEL) --output-dir dist
+
+oldest: $(VENV)/dev  ## install the oldest packages that pyproject.toml allows, and try kvtrace with them
+	sh tools/try_oldest.sh $(PY)
+
+release-ready:  ## compare the versions that the files name, and the tag where there is one
+	$(PYTHON) tools/release_ready.py
+
+image:  ## build the container image kvtrace and try it; it needs docker
+	docker build --tag kvtrace .
+	docker run --rm --network none --read-only kvtrace --version
+	docker run --rm --network none --read-only --tmpfs /tmp --volume "$(CURDIR):/source:ro" --entrypoint python \
+		kvtrace /source/tools/try_install.py /source
+
 docs: $(VENV)/dev $(VENV)/built  ## write the help texts, the JSON schemas and the outputs of the tutorials into docs
 	$(PY) -m tests.make_docs
 
@@ -78,11 +97,13 @@ clean:  ## remove what was built
 
 # kernels are compiled while pip fetches the packages that kvtrace needs
 $(VENV)/installed: pyproject.toml
+	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	 { echo "kvtrace needs Python 3.11 or newer, and this is $$($(PYTHON) --version). Try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): packages from the index, and the kernels compiled (about 50 s on 2 processors) ..."
-	@$(PY) tools/requirements.py build | xargs -d '\n' $(PIP) install -qq
+	@$(PY) tools/requirements.py build >$(VENV)/build.txt && $(PIP) install -qq --requirement $(VENV)/build.txt
 	@$(PY) setup.py -q build_ext --inplace & compiling=$$!; \
-	 $(PY) tools/requirements.py run | xargs -d '\n' $(PIP) install -qq && wait $$compiling
+	 $(PY) tools/requirements.py run >$(VENV)/run.txt && $(PIP) install -qq --requirement $(VENV)/run.txt && wait $$compiling
 	@$(PIP) install -qq --no-build-isolation --no-deps --editable .
 	@touch $@
 

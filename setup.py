@@ -148,8 +148,13 @@ class BuildExtensions(build_ext):
     """As setuptools', but Cython runs only where something is compiled, and what is compiled in place is kept."""
 
     def finalize_options(self):
-        import Cython
-
+        try:
+            import Cython
+        except ImportError:
+            raise SystemExit(
+                "kvtrace: Cython is not installed. Run pip without --no-build-isolation, or install what "
+                "[build-system] of pyproject.toml requires."
+            ) from None
         if not {"sdist", "egg_info"}.intersection(self.distribution.commands):  # a source archive compiles nothing
             require_compiler()
         self.parallel = self.parallel or JOBS

@@ -225,7 +225,8 @@ TABLES = [
     ),
     Table(
         "log reader", "src/kvtrace/ingest/logs/__init__.py:READERS", "src/kvtrace/ingest/logs", readers,
-        ("docs/ingest/logs.md", "docs/ingest/logs-gateways.md", "docs/ingest/logs-more.md"),
+        ("docs/ingest/logs.md", "docs/ingest/logs-gateways.md", "docs/ingest/logs-more.md",
+         "docs/ingest/logs-tools.md"),
         line=lambda row: rf"^## `{re.escape(row)}`", is_row=defines("matches", "small_unit"), vector=reader_sample,
     ),
     Table(
@@ -242,7 +243,7 @@ TABLES = [
     Table(
         "plot", "src/kvtrace/report/plots/__init__.py:PLOTS", "src/kvtrace/report/plots",
         modules_of("report.plots", "PLOTS"), ("docs/report/report.md",), line=in_words, is_row=defines("plot"),
-        others=frozenset({"plot", "comparison"}),
+        others=frozenset({"plot", "comparison", "planned"}),
     ),
     Table(
         "audit check", "src/kvtrace/privacy/checks/__init__.py:CHECKS", "src/kvtrace/privacy/checks",

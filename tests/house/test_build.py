@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -101,9 +102,68 @@ def test_an_import_says_what_does_not_fit(tmp_path, built, age, message):
             require_built(str(tmp_path / "__init__.py"))
 
 
-def test_the_release_workflow_names_every_python_that_the_project_names():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+def test_wheels_are_built_for_every_python_that_the_project_names():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = settings["project"]
     named = [line.rpartition(" ")[2] for line in project["classifiers"] if "Python :: 3." in line]
-    workflow = (ROOT / ".github/workflows/release.yml").read_text()
-    assert f"python: {json.dumps(named)}" in workflow
+    assert settings["tool"]["cibuildwheel"]["build"] == [f"cp{version.replace('.', '')}-*" for version in named]
+    assert f"python: {json.dumps(named)}" in (ROOT / ".github/workflows/ci.yml").read_text()
     assert project["requires-python"] == f">={named[0]}"
+
+
+def test_the_workflows_run_commands_of_the_makefile_and_nothing_of_their_own():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    commands = [
+        command
+        for workflow in (ROOT / ".github/workflows").glob("*.yml")
+        for command in re.findall(r"^ *(?:- )?run: (.*)$", workflow.read_text(), re.M)
+    ]
+    assert commands
+    for command in commands:
+        make, target, *_ = command.split()
+        assert make == "make" and target in targets, command
+
+
+def test_the_source_archive_names_files_that_exist():
+    named = [
+        name
+        for line in (ROOT / "MANIFEST.in").read_text().splitlines()
+        if line.startswith(("include ", "graft "))
+        for name in line.split()[1:]
+    ]
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_files_that_name_the_version_agree():
+    done = subprocess.run([sys.executable, "tools/release_ready.py"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="setuptools finds the compiler elsewhere")
+def test_a_missing_compiler_is_one_line_before_anything_is_compiled(tmp_path):
+    pytest.importorskip("Cython")
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    environment = os.environ | {"CC": "no-such-compiler"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stderr.startswith("kvtrace: no C compiler: no-such-compiler is not installed. Install it (")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_missing_cython_is_one_line(tmp_path):
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    program = "import sys; sys.modules['Cython'] = None; sys.argv = ['setup.py', '-q', 'build_ext']; "
+    command = [sys.executable, "-c", program + "exec(open('setup.py').read())"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stderr.startswith("kvtrace: Cython is not installed. ") and done.stderr.count("\n") == 1
+
+
+def test_an_uncompiled_tree_is_one_line_on_the_command_line(tmp_path):
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.so", "*.pyd", "__pycache__"))
+    command = [sys.executable, "-m", "kvtrace", "check", "trace.jsonl"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("kvtrace: not compiled: ") and done.stderr.count("\n") == 1

@@ -135,6 +135,134 @@ REFUSED = {  # mistake -> (row, error)
 }  # fmt: skip
 
 
+DATE = "2031-03-04T05:06:0{}Z"
+
+
+def turns(*rows, **fields):
+    """Rows with the first fields one by one, and with the others in each."""
+    return [row(**fields) | one for one in rows]
+
+
+SPELLINGS = {  # mistake -> (rows, fields of the last record, note)
+    "a session in camel case": (turns({"sessionId": "a"}, {"sessionId": "a"}), {"session": "a"}, None),
+    "a conversation": (turns({"conversation": 7}, {"conversation": 7}), {"session": "7"}, None),
+    "a thread": (turns({"thread_id": "a"}, {"thread_id": "b"}, {"thread_id": "b"}), {"session": "b"}, None),
+    "a session that is new in each row": (
+        turns({"sessionId": "a"}, {"sessionId": "b"}),
+        {"session": None},
+        "the rows have `sessionId`, which looks like a session. It is not used. To use it: --map session=sessionId",
+    ),
+    "a session under a name that is not certain": (
+        turns({"conv": "a"}, {"conv": "a"}),
+        {"session": None},
+        "the rows have `conv`, which looks like a session. It is not used. To use it: --map session=conv",
+    ),
+    "a session inside the metadata": (
+        turns({}, {}, metadata={"sessionId": "a"}),
+        {"session": None},
+        "the rows have `metadata.sessionId`, which looks like a session. It is not used. To use it: --map "
+        "session=metadata.sessionId",
+    ),
+    "a user in camel case": (turns({"userId": "kim"}, {"userId": "kim"}), {"user": "kim"}, None),
+    "an end user": (turns({"end_user": "kim"}, {"end_user": "kim"}), {"user": "kim"}, None),
+    "a user that changes within a session": (
+        turns({"userId": "1"}, {"userId": "2"}, {"userId": "1"}, session="a"),
+        {"user": None},
+        "the rows have `userId`, which looks like a user. It is not used. To use it: --map user=userId",
+    ),
+    "an API key in camel case": (
+        turns({"apiKey": "k"}, {"apiKey": "k"}, user="kim"),
+        {"account": "k", "user": "kim"},
+        None,
+    ),
+    "an organisation in camel case": (turns({"orgId": 5}, {"orgId": 5}), {"tenant": "5"}, None),
+    "a team, which a client may choose": (
+        turns({"team": "x"}, {"team": "x"}),
+        {"tenant": None},
+        "the rows have `team`, which looks like a tenant. It is not used. To use it: --map tenant=team",
+    ),
+    "two names that are not certain": (
+        turns({"chat": "a", "uid": 1}, {"chat": "a", "uid": 1}),
+        {"session": None, "user": None},
+        "the rows have `chat`, which looks like a session, and `uid`, which looks like a user. They are not used. "
+        "To use them: --map session=chat --map user=uid",
+    ),
+    "a model under another name": (turns({"model_name": "m"}), {"model": "m"}, None),
+    "the reader's own name first": (
+        turns({"session": "a", "sessionId": "b"}, {"session": "a", "sessionId": "b"}),
+        {"session": "a"},
+        None,
+    ),
+    "a date of creation": (
+        [{"createdAt": DATE.format(i), "input": ASK, "output": "Yes."} for i in range(2)],
+        {"time": DATE.format(1)},
+        None,
+    ),
+    "a start in snake case": ([{"start_time": 1.9e9, "input": ASK, "output": 1}], {"time": 1.9e9}, None),
+    "a short name of the time": ([{"ts": 1900000000123, "input": ASK, "output": 1}], {"time": 1900000000123}, None),
+}  # fmt: skip
+
+UNKNOWN = {  # mistake -> (rows, error)
+    "names of our own": (
+        [{"question": "x", "reply": "y", "when": 1}] * 2,
+        "the first rows match no known log format. Their fields: question, reply, when. Try --map timestamp=when --map "
+        "input=question --map output=reply, or --log-format NAME.",
+    ),
+    "names that say nothing": (
+        [{"a": 1, "b": 2}] * 2,
+        "the first rows match no known log format. Their fields: a, b. Try --map input=FIELD, or --log-format NAME.",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", SPELLINGS)
+def test_another_spelling_is_used_or_named_in_one_note(mistake):
+    rows, expected, note = SPELLINGS[mistake]
+    lines = [line_of(row) for row in rows]
+    reader = open_reader("auto", lines)
+    record = reader.read(lines[-1])
+    assert {name: getattr(record, name) for name in expected} == expected
+    assert reader.note == note
+
+
+def test_a_time_that_is_no_date_is_not_guessed():
+    line = line_of({"time": 0.31, "input": ASK, "output": "Yes."})  # seconds that a request took
+    with pytest.raises(RowError, match=r"^timestamp: is missing\. .* Try --map timestamp=FIELD\.$"):
+        open_reader("auto", [line]).read(line)
+
+
+def test_a_mapped_field_has_no_other_spelling():
+    lines = [line_of(row) for row in turns({"sessionId": "a"}, {"sessionId": "a"}, chat="c")]
+    assert open_reader("auto", lines, field_map={"session": "chat"}).read(lines[0]).session == "c"
+
+
+@pytest.mark.parametrize("mistake", UNKNOWN)
+def test_an_unknown_form_names_its_fields(mistake):
+    rows, expected = UNKNOWN[mistake]
+    with pytest.raises(RowError) as error:
+        open_reader("auto", [line_of(row) for row in rows])
+    assert str(error.value) == expected
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{"question": "x"}],  # one row: its names may be content
+        [{"question": "x"}, {"Ann Lee": "y"}, {"Bo Chen": "z"}],
+        [{"Ann Lee": 1, "id7": 2, "x" * 40: 3, "ZÜRICH": 4}] * 3,
+    ],
+)
+def test_an_unknown_form_names_no_field_that_may_be_content(rows):
+    with pytest.raises(RowError, match=r"^the first rows match no known log format\. Try --map input=FIELD, or"):
+        open_reader("auto", [line_of(row) for row in rows])
+
+
+def test_a_path_leads_into_json_text():
+    line = line_of({"at": 0, "payload": text({"messages": ASK}), "output": "Yes."})
+    reader = open_reader("auto", [line], field_map={"timestamp": "at", "input": "payload.messages"})
+    assert reader.read(line).messages == ASK
+
+
 def line_of(row):
     return row.encode() if isinstance(row, str) else orjson.dumps(row)
 

@@ -8,12 +8,14 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 
-from kvtrace import UsageError, fold, toy, write
+from kvtrace import UsageError, fold, plan, simulate, toy, write
 from kvtrace.cli import run
 from kvtrace.report import html_page as page
 from kvtrace.report import interactive, paper
 from kvtrace.report.plots import PLOTS, comparison, working_set
 from kvtrace.report.plots.plot import Axis, Panel, Series, Study, cdf, cumulative, log_ticks, time_bins
+from kvtrace.serving.hardware import Roofline, gpu, model_shape
+from kvtrace.serving.planning import PlanTarget
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 from tests.strategies import traces
@@ -34,14 +36,14 @@ def test_a_page_is_the_same_each_time():
 
 
 def test_a_page_names_no_address_that_it_would_load():
-    html = page.page(shared_prefix()).replace(interactive.script(), "")
+    html = page.page(shared_prefix())
     assert not re.search(r'(src|href)="(?!#)', html)
     assert html.count("default-src 'none'") == 1
 
 
 def test_plotly_stands_on_the_page_once():
     html = page.page(shared_prefix(), shared_prefix())
-    assert html.count(interactive.script()) == 1
+    assert html.count(interactive.packed_script()) == 1
 
 
 def test_every_figure_has_a_place_on_the_page():
@@ -52,7 +54,6 @@ def test_every_figure_has_a_place_on_the_page():
 def test_without_times_the_page_says_what_is_not_drawn_and_why():
     html = page.page(shared_prefix(gap_ms=0.0))
     assert html.count("Not drawn: all requests arrive at the same time.") == 4
-    assert html.count("Not drawn: the trace has no sessions.") == 3
 
 
 def test_without_reuse_the_page_says_so():
@@ -149,19 +150,19 @@ def test_names_cannot_end_the_script_or_become_plotly_tags():
     assert "% {x}&lt;b&gt;" in hover["hovertemplate"]
 
 
-def test_a_million_requests_stay_a_page_below_eight_megabytes():
+def test_a_million_requests_stay_a_page_below_two_and_a_half_megabytes():
     rng, rows = np.random.default_rng(0), 1_000_000
     tokens = rng.integers(1, 60_000, rows)
     session = np.sort(rng.integers(0, rows // 4, rows))
     columns = Columns(np.sort(rng.uniform(0, 1e8, rows)), tokens, rng.integers(0, 900, rows),
                       rng.permutation(rows) // 2, np.arange(rows + 1), session=session)  # fmt: skip
-    assert len(page.page(Trace.from_columns(columns, block_size=65536))) < 8e6
+    assert len(page.page(Trace.from_columns(columns, block_size=65536))) < 2.5e6
 
 
 def test_a_paper_gets_a_figure_for_each_plot_that_can_be_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     written = paper.write_figures(page.draw(Study(shared_prefix()), Study(shared_prefix(), "b")), tmp_path / "figures")
-    assert {path.stem for path in written} == {"compare", *PLOTS} - {"sessions"}
+    assert {path.stem for path in written} == {"compare", *PLOTS}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
 
 
@@ -214,3 +215,97 @@ def test_a_window_counts_its_distinct_blocks(trace):
     rows = [np.flatnonzero(which == window) for window in range(working_set.WINDOWS)]
     distinct = [len({block for row in inside for block in trace.prompt(row).tolist()}) for inside in rows]
     assert working_set.plot(Study(trace)).panels[0].series[1].y.tolist() == distinct
+
+
+def test_every_value_under_the_pointer_has_a_unit():
+    plots = page.draw(Study(shared_prefix()), Study(fold(shared_prefix(), 2), "b"), plan=small_plan())
+    without = {"rank of the block", "turn"}  # numbers of an order
+    for plot in plots.values():
+        for panel in plot.panels:
+            for axis in (panel.x, panel.y):
+                assert panel.missing or axis.percent or axis.unit or axis.title in without, (panel.title, axis.title)
+
+
+def test_the_pointer_shows_names_values_and_units():
+    panel = Panel("", Axis("capacity (blocks)", unit="blocks"), Axis("rate", percent=True),
+                  [Series("LRU", np.array([1]), np.array([0.5]))])  # fmt: skip
+    hover = interactive.figure(panel)["data"][0]["hovertemplate"]
+    assert hover == "capacity: %{x:,.4~g} blocks<br>LRU: %{y:.2%}<extra></extra>"
+
+
+def test_an_interval_is_drawn_as_the_distances_from_its_value():
+    series = Series("a", np.array([1]), np.array([5.0]), low=np.array([4.0]), high=np.array([7.0]))
+    drawn = interactive.figure(Panel("", Axis("x"), Axis("y"), [series]))["data"][0]["error_y"]
+    assert (drawn["arrayminus"], drawn["array"], drawn["symmetric"]) == ([1.0], [2.0], False)
+
+
+def test_every_plot_has_buttons_that_save_it():
+    html = page.page(shared_prefix())
+    for kind in ("csv", "svg", "png"):
+        assert sorted(re.findall(rf'data-plot="([^"]*)" data-save="{kind}"', html)) == sorted(figures(html))
+
+
+def test_sessions_are_inferred_where_the_trace_records_none():
+    # requests 2 and 3 begin with all of request 1's or 2's blocks but the last; request 4 is alone
+    trace = toy("0 1", "0 1 2", "0 1 2 3", "9", gap_ms=100.0, block_size=16)
+    plot = PLOTS["sessions"](Study(trace))
+    assert "inferred" in plot.explanation
+    assert plot.panels[1].series[0].y.tolist() == [(32 + 16) / 2, 48, 64]  # mean prompt of turns 1, 2 and 3
+
+
+def test_policies_are_simulated_at_the_capacities_of_the_optimum():
+    study = Study(shared_prefix(), policies=("mru",))
+    rates, _, shares = PLOTS["policies"](study).panels
+    assert [series.name for series in rates.series] == ["mru", "belady"]
+    for place, capacity in enumerate(rates.series[0].x.tolist()):
+        hits = simulate(study.trace, capacity, "mru").hits
+        assert rates.series[0].y[place] == hits.block_hit_rate
+        best = simulate(study.trace, capacity, "belady").hits.hit_blocks
+        assert shares.series[0].y[place] == hits.hit_blocks / best
+
+
+def test_a_large_trace_is_not_simulated_unless_its_reader_asks(monkeypatch):
+    monkeypatch.setattr("kvtrace.report.plots.plot.MAX_REFERENCES", 10)
+    missing = PLOTS["policies"](Study(shared_prefix())).panels[0].missing
+    assert missing == "prompts have 16 blocks, more than 10. Add --policy lru,sieve to simulate them."
+    assert len(PLOTS["hits-over-time"](Study(shared_prefix())).panels[0].series) == 2
+    assert PLOTS["policies"](Study(shared_prefix(), policies=("lru",))).panels[0].series
+    assert len(PLOTS["hits-over-time"](Study(shared_prefix(), capacity=6)).panels[0].series) == 4
+
+
+def test_the_hit_rate_over_time_ends_at_that_of_the_chosen_capacity():
+    lines = PLOTS["hits-over-time"](Study(shared_prefix(), capacity=6)).panels[0].series
+    assert "LRU, 6 blocks" in lines[3].name
+    assert lines[3].y[-1] == simulate(shared_prefix(), 6).hits.block_hit_rate
+
+
+def test_a_plan_is_drawn_by_router_with_its_target():
+    plots = page.draw(Study(shared_prefix()), plan=small_plan())
+    latency, costs = plots["plan-instances"], plots["plan-sensitivity"]
+    assert [panel.title for panel in latency.panels] == ["TTFT p50", "TTFT p90", "TTFT p99"]
+    assert [series.name for series in latency.panels[1].series] == ["sticky", "lmetric", "target"]
+    assert latency.panels[1].series[0].low is not None and latency.panels[0].series[0].low is None
+    assert costs.panels[0].title == "Cost"
+
+
+def test_a_wide_table_takes_the_width_of_the_page():
+    html = page.page(shared_prefix(), plan=small_plan())
+    cards = re.findall(r'<div class="scroll( wide)?">.*?</table>', html, re.S)
+    heads = [len(re.findall("<th[ >]", table)) for table in re.findall(r"<table>.*?</table>", html, re.S)]
+    wide = [bool(card) for card, columns in zip(cards, heads, strict=True) if columns >= page.WIDE]
+    assert len(wide) >= 4 and all(wide)
+
+
+def small_plan():
+    roofline = Roofline(model_shape("llama-3.1-8b"), gpu("h100"))
+    return plan(shared_prefix(), roofline, PlanTarget(routers=("sticky", "lmetric")))
+
+
+def test_the_command_takes_policies_and_one_capacity(trace_file, tmp_path, capsys):
+    call = ["report", str(trace_file), "-o", str(tmp_path / "r.html"), "-q", "--policy", "lru,mru", "--capacity"]
+    assert run([*call, "75%"]) == 0
+    drawn = figures((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert [line["name"] for line in drawn["policies-1"]["data"]] == ["lru", "mru", "belady"]
+    assert any("LRU, 8 blocks" in line["name"] for line in drawn["hits-over-time-1"]["data"])
+    assert run([*call, "5,6"]) == 2
+    assert "--capacity must be one capacity" in capsys.readouterr().err

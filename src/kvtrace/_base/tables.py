@@ -137,8 +137,10 @@ def html(tables: Iterable[TextTable]) -> str:
     """Tables as preformatted HTML."""
     from rich.console import Console
 
+    tables = list(tables)
+    width = max([160, *(table.width() for table in tables)])  # a page shows every column
     console = Console(
-        file=io.StringIO(), record=True, width=160, force_jupyter=False
+        file=io.StringIO(), record=True, width=width, force_jupyter=False
     )  # otherwise a notebook shows it twice
     for table in tables:
         console.print(table, "")

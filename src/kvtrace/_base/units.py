@@ -77,8 +77,11 @@ def share(text: str) -> float:
     >>> share("25%"), share("0.25"), share("2.5 %")
     (0.25, 0.25, 0.025)
     """
-    match = re.fullmatch(rf"\s*({NUMBER}|\.\d{{1,18}})\s*(%?)\s*", text)
-    value = number(match[1]) / (100 if match[2] else 1) if match else -1.0
+    plain = text.strip()
+    try:
+        value = decimal(plain.removesuffix("%")) / (100 if plain.endswith("%") else 1)
+    except UsageError:
+        value = -1.0
     if not 0 <= value <= 1:
         raise UsageError(f"{text!r} is not a share from 0 to 1. Examples: 25%, 0.25.")
     return value
@@ -105,7 +108,7 @@ def count(text: str) -> int:
     >>> count("20,208"), count("20_208"), count("20208")
     (20208, 20208, 20208)
     """
-    match = re.fullmatch(rf"\s*([+-]?)({NUMBER})\s*", text)
-    if not match or "." in text:
+    match = re.fullmatch(r"\s*([+-]?)(\d{1,3}(?:[,_]\d{3})+|\d{1,100})\s*", text)
+    if not match:
         raise UsageError(f"{text!r} is not a whole number. Examples: 8, 1000, 1,000.")
     return int(f"{match[1]}{match[2].replace(',', '').replace('_', '')}")

@@ -42,7 +42,10 @@ def score_table(
     one, other = (printable(name) for name in names)
     table = TextTable(f"Fidelity: {overall:.4f}, the mean of the scores (lengths and times are shown by their means)")
     table.add_column()
-    table.add_columns(["score", "distance", one, other], right=True)
+    table.add_column("score", right=True, rank=0)
+    table.add_column("distance", right=True, rank=2)
+    table.add_columns([one, other], right=True)
+    table.remedy = "use --csv or a wider terminal"
     for name, values in distributions.items():
         _add(table, name, number(values.a.mean), number(values.b.mean), values)
     for name, value in numbers.items():

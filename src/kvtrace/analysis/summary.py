@@ -62,7 +62,10 @@ class Basics(DistributionFrames):
             ("prefix groups", f"{self.prefix_groups:,}", "first blocks of at least two requests"),
             ("reuse ratio", f"{self.reuse_ratio:.4f}", "references to blocks that occur more than once"),
         ])  # fmt: skip
-        yield pair_table("Hit rates without eviction", [(n, f"{getattr(self.hits, n):.4f}", note) for n, note in RATES])
+        yield pair_table(
+            "Hit rates without eviction",
+            [(n.replace("_", " "), f"{getattr(self.hits, n):.4f}", note) for n, note in RATES],
+        )
         yield distribution_table("Per request", {name: getattr(self, field) for name, field in TABLE_ROWS.items()})
 
     def to_dict(self) -> dict:
@@ -186,7 +189,9 @@ class Summary(DistributionFrames):
             yield group_table("By type", "type", self.by_type)
         if self.hits_with_outputs:
             note = "with the blocks of outputs resident too"
-            yield pair_table("Outputs", [(n, f"{getattr(self.hits_with_outputs, n):.4f}", note) for n, _ in RATES])
+            yield pair_table(
+                "Outputs", [(n.replace("_", " "), f"{getattr(self.hits_with_outputs, n):.4f}", note) for n, _ in RATES]
+            )
         if self.kv_bytes_per_token and self.working_set_bytes:
             gib = self.working_set_bytes / 2**30
             yield pair_table("KV cache", [

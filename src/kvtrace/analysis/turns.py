@@ -11,6 +11,7 @@ from ..trace.hits import Hits, count_hits
 from ..trace.trace import Trace
 from ..trace.turns import turn_numbers
 from .distribution import Distribution
+from .sessions import SessionLinks
 
 MAX_TURNS = 20  # later turns are one group
 MAX_TYPES = 20  # rarer types are one group
@@ -50,24 +51,27 @@ class SessionStatistics:
 
 
 def session_statistics(
-    trace: Trace, hit_blocks: np.ndarray, quantiles: Sequence[float] = ()
+    trace: Trace, hit_blocks: np.ndarray, quantiles: Sequence[float] = (), links: SessionLinks | None = None
 ) -> SessionStatistics | None:
     """Compute the statistics of the sessions; None if the trace has no sessions.
+
+    `links` are inferred sessions, in place of the recorded ones.
 
     >>> from kvtrace.trace.building import toy
     >>> session_statistics(toy("0"), np.array([0])) is None
     True
     """
-    if trace.session is None or not (trace.session >= 0).any():
+    session, parent = (trace.session, trace.parent) if links is None else (links.session, links.parent)
+    if session is None or not (session >= 0).any():
         return None
-    inside = trace.session >= 0
-    turn, parent = turn_numbers(trace.session), trace.parent if trace.parent is not None else np.full(len(trace), -1)
+    inside = session >= 0
+    turn, parent = turn_numbers(session), parent if parent is not None else np.full(len(trace), -1)
     child = np.flatnonzero(parent >= 0)
     counted = np.minimum(turn, MAX_TURNS)
     return SessionStatistics(
-        sessions=len(np.unique(trace.session[inside])),
+        sessions=len(np.unique(session[inside])),
         requests_in_sessions=int(inside.sum()),
-        turns=Distribution.of(np.bincount(trace.session[inside])[np.unique(trace.session[inside])], quantiles),
+        turns=Distribution.of(np.bincount(session[inside])[np.unique(session[inside])], quantiles),
         think_ms=Distribution.of(trace.timestamp[child] - trace.timestamp[parent[child]], quantiles),
         growth=Distribution.of(trace.input_length[child] - trace.input_length[parent[child]], quantiles),
         by_turn=[

@@ -164,7 +164,7 @@ def _fail_internal(error: Exception) -> int:
     return _fail(_with_notes(message, error), 1)
 
 
-@click.group(cls=Group, context_settings=CONTEXT)
+@click.group(cls=Group, context_settings=CONTEXT, epilog="kvtrace COMMAND --help has the options of a command, and examples.")
 @click.version_option(__version__, message="kvtrace %(version)s")
 def commands() -> None:
     """Turn raw LLM logs into KV-cache block traces that you can share; analyze, simulate and synthesize such traces."""

@@ -193,6 +193,10 @@ def anonymize_command(
             for line in summary.opening(meta, verbose=verbose):
                 print_line(screen, line)
 
+    def note(text):
+        if not quiet:
+            screen.print(f"note        {text}", highlight=False, markup=False)
+
     beside = [sidecar_path(output), writing.card_path(output), *([] if rejects is None else [rejects])]
     with (
         only_writer(output, beside),
@@ -207,6 +211,7 @@ def anonymize_command(
             "max_errors": 0 if on_error == "stop" else -1 if max_errors is None else max_errors,
             "on_reject": bad_rows.add,
             "on_start": start,
+            "on_note": note,
             "on_progress": bar.update,
         }
         if runner is None:

@@ -7,7 +7,7 @@ import click
 from .help import Command
 from .large import MEMORY
 from .options import BLOCK_SIZE
-from .output import print_json, print_tables
+from .output import print_json, print_notes, print_tables
 
 
 @click.command("audit", cls=Command, groups={"--format": "Input"}, examples=(
@@ -39,9 +39,9 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
     from .large import opened, require_memory
 
     if as_json and quiet:
-        raise UsageError("--json and --quiet exclude each other. Pass only one of them.")
+        raise UsageError("--json and --quiet cannot be combined. Use one of them.")
     if card_file is not None and (trace == "-" or card_file == "-"):
-        raise UsageError("--card needs files, not - : the trace is read twice, and the findings go to stdout.")
+        raise UsageError("--card cannot be combined with - (stdin or stdout): the trace is read twice, and the findings go to stdout.")
     options = {"block_size": block_size, "format": format_name}
     dataset, max_bytes = opened(trace, memory, block_size)
     if dataset is not None:
@@ -55,5 +55,5 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
     else:
         if not quiet:
             print_tables([table(result, base_names(trace)[0])])
-        click.echo(result.verdict)
+        print_notes([result.verdict])
     return result.status

@@ -6,7 +6,7 @@ import click
 
 from .help import Command
 from .options import CHAIN, json_option, require_one
-from .output import print_json, print_tables
+from .output import print_json, print_notes, print_tables
 
 
 @click.command("compare", cls=Command, examples=(
@@ -37,7 +37,7 @@ def compare_command(a, b, as_json, as_csv, block_size, chain):
 
     require_one(as_json, as_csv)
     if a == b == "-":
-        raise UsageError("both traces are stdin. Use a file for one of them.")
+        raise UsageError("Both traces are stdin. Use a file for one of them.")
     traces = [reading.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
     first, second = (trace.chained() if chain else trace for trace in traces)
     name, other = base_names(a, b)
@@ -48,5 +48,4 @@ def compare_command(a, b, as_json, as_csv, block_size, chain):
         click.echo(comparison_csv(result), nl=False)
     else:
         print_tables(result.tables())
-        for line in result.notes:
-            click.echo(line)
+        print_notes(result.notes)

@@ -126,7 +126,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", metavar="[bash|zsh|fish]", type=click.Choice(SHELLS))
 def completion_command(shell):
     """Print the completion script of a shell.
 

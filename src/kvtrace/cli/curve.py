@@ -7,7 +7,7 @@ import click
 from .help import Command
 from .large import load
 from .options import CSV, STREAMED, json_option, require_one
-from .output import print_json, print_tables
+from .output import print_json, print_notes, print_tables
 
 
 @click.command("curve", cls=Command, groups={"--sample": "Cache", "--seed": "Cache"}, examples=(
@@ -50,5 +50,4 @@ def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, model_
         click.echo(curve_tables.as_csv(values), nl=False)
     else:
         print_tables([curve_tables.curve_table(values)])
-        for line in (*curve_tables.notes(values), *filter(None, [hint_on_commas(capacity, values["longest"])])):
-            click.echo(line)
+        print_notes([*curve_tables.notes(values), *filter(None, [hint_on_commas(capacity, values["longest"])])])

@@ -57,3 +57,14 @@ def print_tables(tables) -> None:
         for number, table in enumerate(tables):
             console.print(*([""] if number else []), table, sep="\n")
     click.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)
+
+
+def print_notes(notes) -> None:
+    """Print sentences on stdout, one a line; on a terminal they wrap between words."""
+    import textwrap
+
+    from rich.console import Console
+
+    console = Console()
+    for note in notes:
+        click.echo(textwrap.fill(note, console.width, break_on_hyphens=False) if console.is_terminal else note)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .help import Command
-from .options import BLOCK_SIZE, CHAIN, KV_BYTES, MODEL_CONFIG, QUIET_ERRORS
+from .options import BLOCK_SIZE, CHAIN, KV_BYTES, MODEL_CONFIG, QUIET_ERRORS, RowsOption, gpu_names
 from .output import print_lines
 
 
@@ -19,20 +19,23 @@ from .output import print_lines
 @click.option("-o", "--output", required=True, metavar="FILE", help="HTML file to write; - is stdout.")
 @click.option("--png", metavar="DIR", help="Also write the plots as PNG files into this folder, for a paper.")
 @click.option("--title", metavar="TEXT", help="Title of the page.  [default: the names of the traces]")
+@click.option("--policy", "policies", metavar="P,...", help="Eviction policies to compare.  [default: lru,lfu,s3fifo,sieve, if prompts have at most 5 million blocks]")
+@click.option("--capacity", metavar="C", help="Capacity of the LRU cache whose hit rate is drawn over time. Example: 1000, 64ktokens, 24GiB or 50%.  [default: where it has 90 % of the hits]")
 @MODEL_CONFIG
-@click.option("--gpu", "gpu_name", metavar="G", help="With --model-config: add a capacity plan for h100, h200, a100, or a JSON file.")
+@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=gpu_names, help="With --model: add a capacity plan for {rows}, or a JSON file.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
 @click.option("--ttft", default="2s", metavar="TIME", help="With --gpu: the largest time to first token for 90 % of the requests.")
 @KV_BYTES
 @BLOCK_SIZE
 @CHAIN
 @QUIET_ERRORS
-def report_command(trace, other, output, png, title, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, ttft, quiet):
+def report_command(trace, other, output, png, title, policies, capacity, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, ttft, quiet):
     """Write an HTML page of plots and tables.
 
     The page needs no network. With TRACE2 it compares the two traces.
     """
     from .._base.files import base_names
+    from .._base.lists import names as policy_names
     from .._base.tables import printable
     from .._base.units import milliseconds
     from ..formats import reading
@@ -47,9 +50,26 @@ def report_command(trace, other, output, png, title, model_config, kv_bytes_per_
     roofline, kv_bytes = roofline_of(model_config, gpu_name, gpus), chosen(model_config, kv_bytes_per_token)
     traces = [reading.read(path, block_size=block_size) for path in paths]
     traces = [loaded.chained() if chain else loaded for loaded in traces]
+    chosen_capacity = _capacity_of(capacity, traces[0], kv_bytes)
     result = plan(traces[0], roofline, PlanTarget(ttft_s=milliseconds(ttft) / 1000)) if roofline else None
     written = html_page.write_report(
         output, *traces, names=[printable(name) for name in base_names(*paths)], title=title, kv_bytes_per_token=kv_bytes, plan=result, png=png,
+        policies=policy_names(policies) if policies else (), capacity=chosen_capacity,
     )
     if not quiet:
         print_lines([("wrote", name) for name in written])
+
+
+def _capacity_of(text, trace, kv_bytes):
+    """The blocks of --capacity; None without it, UsageError if it is not one capacity."""
+    from .._base.errors import UsageError
+    from ..analysis.capacities import parse_capacities
+
+    if text is None:
+        return None
+    units = {"block_size": trace.block_size, "working_set": trace.working_set, "kv_bytes_per_token": kv_bytes}
+    capacities = parse_capacities(text, **units)
+    if len(capacities) != 1:
+        raise UsageError("--capacity must be one capacity. Example: --capacity 1000.")
+    return capacities[0]
+

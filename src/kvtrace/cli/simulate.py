@@ -133,7 +133,7 @@ def _user_policies():
         if not functions & {"_users", *VERBS}:
             raise
         message = f": {error}" if str(error) else ""  # safe: a policy sees numbers only, no content
-        raise UsageError(f"the policy failed, {place_of(error)}{message}") from error
+        raise UsageError(f"The policy failed: {place_of(error)}{message}") from error
     finally:
         sys.path.remove("")
 

@@ -162,6 +162,7 @@ def anonymize_rows(
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[Meta], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
     **options: Unpack[LogOptions],
 ) -> AnonymizedRows:
     """Anonymise raw logs and return the rows with their counts.
@@ -171,6 +172,7 @@ def anonymize_rows(
     Args:
         max_errors: bad rows to skip (-1 = any number). The next bad row ends the run with its error.
         on_reject: called with the error of each bad row.
+        on_note: called with each note on fields of the log, before the work.
         checkpoint: a file of finished batches, so that the run can be resumed. It requires `key`.
     """
     from .logs import sources
@@ -180,6 +182,7 @@ def anonymize_rows(
     job = prepare(inputs, keep_order=keep_order, stop_at_error=max_errors == 0, **options)
     if on_start:
         on_start(job.meta)
+    job.report_notes(on_note)
     total = sources.total(job.sources)
     collector, row_counter = Collector(job.recipe, job.arrival_model), RowCounter(max_errors, on_reject)
     pending: deque[sources.LogPiece] = deque()  # pieces whose batches have not come back yet

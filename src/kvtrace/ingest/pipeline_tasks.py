@@ -60,6 +60,7 @@ def anonymize_dataset(
     on_reject: Callable[[RowError], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_start: Callable[[Meta], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
     keep_order: bool = False,
     sample_sessions: float = 1.0,
     **options: Unpack[LogOptions],
@@ -77,6 +78,7 @@ def anonymize_dataset(
         checkpoint: Records the encoded partitions, so that the run can be resumed. It requires `key`, and keeps `work`.
         max_errors, on_reject, on_progress, sample_sessions: As in `anonymize`.
         on_start: Receives the provenance of the trace (log, tokenizer, hash) before the work starts.
+        on_note: Receives each note on fields of the log, likewise.
         keep_order: Rows keep the order of the log; requires the profile "exact".
         options: All other options of `anonymize`.
 
@@ -106,6 +108,7 @@ def anonymize_dataset(
         raise UsageError("tasks on other hosts require --key-file: each host reads the key from its own copy.")
     if on_start:
         on_start(job.meta)
+    job.report_notes(on_note)
     row_counter, total = RowCounter(max_errors, on_reject), sources.total(job.sources)
     is_chained = job.recipe.reader.block_size is None  # an engine may have hashed blocks without their prefix
     in_stages = is_chained and not keep_order and sample_sessions == 1

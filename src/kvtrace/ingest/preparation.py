@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
@@ -33,6 +33,16 @@ class Job:
     profile: Profile
     arrival_model: ArrivalModel | None
     meta: Meta  # provenance, for the sidecar
+
+    def report_notes(self, on_note: Callable[[str], None] | None) -> None:
+        """Call `on_note` with the notes on fields of the log: those that were detected, and those that are not used."""
+        reader = self.recipe.reader
+        if on_note is None:
+            return
+        if detected := reader.detected_fields():
+            on_note(f"read {detected} (detected; --map FIELD=PATH sets another field)")
+        if reader.note:
+            on_note(reader.note)
 
 
 class LogOptions(TypedDict, total=False):

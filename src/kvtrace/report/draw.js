@@ -1,21 +1,33 @@
-// Draws the page's figures in the colours of its theme, and again when the theme changes.
+// Unpacks plotly, draws the page's figures in the colours of its theme, and saves a figure as CSV, SVG or PNG.
 "use strict";
-(() => {
+(async () => {
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const root = document.documentElement, button = document.getElementById("theme");
   const system = window.matchMedia("(prefers-color-scheme: dark)");
   // apart for colour-blind readers too, after Okabe and Ito; lighter on a dark page
   const themes = {
     light: {
-      series: ["#0067a5", "#d55e00", "#009e73", "#a6519d"], ink: "#1b2430", soft: "#5d6875", grid: "#e9ecf0", card: "#ffffff",
+      series: ["#0067a5", "#d55e00", "#009e73", "#a6519d", "#8a6d00", "#5d6875"],
+      ink: "#1b2430", soft: "#5d6875", grid: "#e9ecf0", card: "#ffffff",
       density: [[0, "#dcebf6"], [0.35, "#79b3db"], [0.7, "#1f78b4"], [1, "#08306b"]],
     },
     dark: {
-      series: ["#6bb8ee", "#f2a044", "#3ecf9f", "#dc97d2"], ink: "#e6eaf0", soft: "#98a3b1", grid: "#29313b", card: "#1a2028",
+      series: ["#6bb8ee", "#f2a044", "#3ecf9f", "#dc97d2", "#d9c04a", "#98a3b1"],
+      ink: "#e6eaf0", soft: "#98a3b1", grid: "#29313b", card: "#1a2028",
       density: [[0, "#1d3347"], [0.35, "#24638f"], [0.7, "#5aaee6"], [1, "#e8f4fd"]],
     },
   };
+  const PAPER = { width: 310, height: 228, autosize: false }; // of a plot on paper: three beside each other
+  const WIDE_PAPER = { width: 1000, height: 298, autosize: false }; // the hit curve
   let chosen = null;
+
+  const unpack = async (text) => {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+  };
 
   const coloured = (trace, theme) => {
     if (trace.meta === "density") {
@@ -24,7 +36,8 @@
     }
     const colour = theme.series[trace.meta % theme.series.length];
     if (trace.type === "bar") return { ...trace, marker: { color: colour } };
-    return { ...trace, line: { ...trace.line, color: colour }, marker: { color: colour, size: 6 } };
+    const bars = trace.error_y ? { error_y: { ...trace.error_y, color: colour } } : {};
+    return { ...trace, ...bars, line: { ...trace.line, color: colour }, marker: { color: colour, size: 6 } };
   };
 
   const axis = (own, theme) => ({
@@ -40,20 +53,81 @@
     hoverlabel: { bgcolor: theme.card, bordercolor: theme.soft, font: { color: theme.ink, size: 12 } },
   });
 
-  const draw = () => {
-    const name = chosen || (system.matches ? "dark" : "light"), theme = themes[name];
+  const paint = (name, on_paper) => {
+    const theme = themes[name];
     root.dataset.theme = name;
-    button.textContent = name === "dark" ? "Light" : "Dark";
     for (const [id, figure] of Object.entries(figures)) {
       const data = figure.data.map((trace) => coloured(trace, theme));
-      Plotly.react(id, data, layout(figure.layout, theme), { displayModeBar: false, responsive: true });
+      const size = !on_paper ? {} : id.startsWith("hit-curve") ? WIDE_PAPER : PAPER;
+      Plotly.react(id, data, { ...layout(figure.layout, theme), ...size }, { displayModeBar: false, responsive: !on_paper });
     }
   };
 
+  const draw = () => {
+    const name = chosen || (system.matches ? "dark" : "light");
+    button.textContent = name === "dark" ? "Light" : "Dark";
+    paint(name, false);
+  };
+
+  const save = (blob, name) => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  };
+
+  const plain = (text) => text.replaceAll("<br>", " ").replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
+
+  const cell = (value) => {
+    if (typeof value === "number") return String(value);
+    const text = /^[=+\-@\t\r]/.test(value) ? "'" + value : value; // a spreadsheet shows it as text
+    return /[",\n\r]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+  };
+
+  const csv = (figure) => {
+    const names = [figure.layout.xaxis.title.text, figure.layout.yaxis.title.text].map(plain);
+    const rows = [];
+    if (figure.data.some((trace) => trace.type === "heatmap")) {
+      rows.push([...names, "share"]);
+      const { x, y, z } = figure.data[0];
+      z.forEach((row, j) => row.forEach((share, i) => share !== null && rows.push([x[i], y[j], share])));
+    } else {
+      const bars = figure.data.some((trace) => trace.error_y);
+      rows.push(["series", ...names, ...(bars ? ["low", "high"] : [])]);
+      for (const { name, x, y, error_y: error } of figure.data) {
+        x.forEach((value, i) => {
+          const ends = error ? [y[i] - error.arrayminus[i], y[i] + error.array[i]] : ["", ""];
+          rows.push([plain(name), value, y[i], ...(bars ? ends : [])]);
+        });
+      }
+    }
+    return rows.map((row) => row.map(cell).join(",")).join("\n") + "\n";
+  };
+
+  document.addEventListener("click", (event) => {
+    const { plot, save: format } = event.target.dataset || {};
+    if (!format) return;
+    if (format === "csv") save(new Blob([csv(figures[plot])], { type: "text/csv" }), plot + ".csv");
+    else {
+      const { clientWidth: width, clientHeight: height } = document.getElementById(plot);
+      Plotly.downloadImage(plot, { format, width, height, scale: format === "png" ? 2 : 1, filename: plot });
+    }
+  });
+
+  try {
+    await unpack(document.getElementById("plotly").textContent);
+  } catch (error) {
+    document.getElementById("trouble").hidden = false;
+    throw error;
+  }
   button.addEventListener("click", () => {
     chosen = root.dataset.theme === "dark" ? "light" : "dark";
     draw();
   });
   system.addEventListener("change", draw);
+  window.addEventListener("beforeprint", () => paint("light", true));
+  window.addEventListener("afterprint", draw);
   draw();
+  root.dataset.drawn = "yes";
 })();

@@ -5,7 +5,7 @@ jinja2 fills page.html.jinja. The page contains the script of plotly once, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from ..formats.writing import require_place
 from ..serving.plan_result import Plan
 from ..trace.trace import Trace
 from . import interactive, paper, planning
-from .plots import PLOTS, comparison
+from .plots import PLOTS, comparison, planned
 from .plots.plot import Plot, Study, short, time_unit
+
+WIDE = 6  # columns of a table that takes the width of the page
 
 DEFINITIONS = {
     "Block": "A fixed number of tokens of a prompt. Equal block ids mean equal prefixes.",
@@ -46,6 +48,8 @@ def page(
     title: str | None = None,
     kv_bytes_per_token: int | None = None,
     plan: Plan | None = None,
+    policies: Sequence[str] = (),
+    capacity: int | None = None,
 ) -> str:
     """Build the HTML report of a trace, or of two traces and their differences.
 
@@ -58,16 +62,21 @@ def page(
         title: The title of the page. Default: the names of the traces.
         kv_bytes_per_token: Bytes of KV cache per token, to show capacities in GiB.
         plan: A result of `kvtrace.plan` to show on the page.
+        policies: Eviction policies to compare. Default: four of them, for a trace of at most five million blocks.
+        capacity: Blocks of the LRU cache whose hit rate is drawn over time. Default: where it has 90 % of the hits.
 
     Raises:
         InputError: A trace has no blocks.
-        UsageError: plotly is not installed.
+        UsageError: plotly is not installed, or a policy or the capacity is not valid.
 
     >>> from kvtrace.trace.building import toy
     >>> page(toy("0 1", "0 2"), title="two requests").split("title>")[1]
     'two requests</'
     """
-    return _page(trace, other, names=names, title=title, kv_bytes_per_token=kv_bytes_per_token, plan=plan)[0]
+    return _page(
+        trace, other, names=names, title=title, kv_bytes_per_token=kv_bytes_per_token, plan=plan, policies=policies,
+        capacity=capacity,
+    )[0]  # fmt: skip
 
 
 def write_report(
@@ -109,17 +118,25 @@ def check_output(path: str | Path) -> None:
     require_place(path)
 
 
-def _page(trace, other, *, names=("trace", "other"), title=None, kv_bytes_per_token=None, plan=None):
+def _page(
+    trace, other, *, names=("trace", "other"), title=None, kv_bytes_per_token=None, plan=None, policies=(),
+    capacity=None,
+):  # fmt: skip
     """The page and its plots."""
     traces = [trace] if other is None else [trace, other]
-    studies = [Study(one, printable(name), kv_bytes_per_token) for one, name in zip(traces, names, strict=False)]
-    plots = draw(*studies)
+    studies = [
+        Study(one, printable(name), kv_bytes_per_token, policies=policies, capacity=capacity)
+        for one, name in zip(traces, names, strict=False)
+    ]
+    plots = draw(*studies, plan=plan)
     return render(studies, plots, title, plan), plots
 
 
-def draw(study: Study, other: Study | None = None) -> dict[str, Plot]:
-    """All plots by name: those of the first trace and, for two traces, their comparison."""
-    plots = {}
+def draw(study: Study, other: Study | None = None, *, plan: Plan | None = None) -> dict[str, Plot]:
+    """All plots by name: those of the plan and of the first trace and, for two traces, their comparison."""
+    plots: dict[str, Plot] = {}
+    if plan is not None:
+        plots |= {"plan-instances": planned.instances(plan), "plan-sensitivity": planned.sensitivity(plan)}
     if other is not None:
         plots["compare"] = comparison.plot(study, other)
         if (behaviour := comparison.behaviour(study, other)) is not None:
@@ -133,6 +150,7 @@ def render(studies: list[Study], plots: dict[str, Plot], title: str | None = Non
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     sections = [_section(name, plot) for name, plot in plots.items()]
+    of_plan = [section for section in sections if section["id"].startswith("plan-")]
     figures = {
         panel["id"]: panel.pop("figure") for section in sections for panel in section["panels"] if panel["figure"]
     }
@@ -141,13 +159,13 @@ def render(studies: list[Study], plots: dict[str, Plot], title: str | None = Non
         story=(f"{studies[0].name}: " if len(studies) > 1 else "") + story(studies[0]),
         heads=[{"name": study.name, "tiles": list(tiles(study))} for study in studies],
         fidelity=_fidelity(fidelity(*studies)) if len(studies) > 1 else None,
-        plan=None if plan is None else _plan(plan),
-        sections=sections,
+        plan=None if plan is None else {"sections": of_plan, **_plan(plan)},
+        sections=[section for section in sections if section not in of_plan],
         tables=[_cells(table) for table in studies[0].summary.tables()],
         definitions=DEFINITIONS,
         style=_asset("style.css"),
         script=_asset("draw.js"),
-        plotly=interactive.script(),
+        plotly=interactive.packed_script(),
         figures=_json(figures),
     )
 
@@ -164,10 +182,7 @@ def story(study: Study) -> str:
     best = curve.at(curve.working_set)
     if not best.hit_tokens:
         return "No two requests share a prefix, so a prefix cache has nothing to reuse."
-    low, high = max(curve.longest, 1), max(curve.working_set, curve.longest)
-    while low < high:  # hit tokens never decrease with capacity
-        middle = (low + high) // 2
-        low, high = (low, middle) if curve.at(middle).hit_tokens >= 0.9 * best.hit_tokens else (middle + 1, high)
+    low = study.capacity_of_most_hits
     return (
         f"A cache that never evicts serves {best.token_hit_rate:.1%} of prompt tokens. An LRU cache of {low:,} blocks "
         f"({low / curve.working_set:.0%} of the working set{_gib(study, low)}) reaches 90 % of that."
@@ -211,12 +226,8 @@ def _fidelity(comparison: Comparison) -> dict[str, Any]:
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
-    """The tables of a plan, and the assumptions of each table."""
-    tables = planning.tables(plan)
-    return {
-        "tables": [_cells(table) for table in tables],
-        "notes": [f"{table.title}: {table.caption}." for table in tables if table.caption],
-    }
+    """The tables of a plan, and its result in a sentence."""
+    return {"tables": [_cells(table) for table in planning.tables(plan)], "sentence": planning.sentence(plan.instances)}
 
 
 def _gib(study, blocks):
@@ -243,6 +254,9 @@ def _cells(table: TextTable) -> dict[str, Any]:
         "title": table.title,
         "head": [column.name for column in table.columns] if table.has_header else [],
         "right": [column.right for column in table.columns],
+        "wraps": [column.dim for column in table.columns],
+        "wide": len(table.columns) >= WIDE,
+        "note": f"{table.caption[:1].upper()}{table.caption[1:]}." if table.caption else "",
         "rows": [list(row) for row in table.rows],
     }
 

@@ -11,7 +11,14 @@ from .._base.errors import InputError, UsageError
 from .interactive import extent
 from .plots.plot import Axis, Panel, Plot, log_ticks, short
 
-PALETTE = ("#0067a5", "#d55e00", "#009e73", "#a6519d")  # distinct for colour-blind readers, after Okabe and Ito
+PALETTE = (
+    "#0067a5",
+    "#d55e00",
+    "#009e73",
+    "#a6519d",
+    "#8a6d00",
+    "#5d6875",
+)  # distinct for colour-blind readers, after Okabe and Ito
 WIDTH, HEIGHT, DPI = 3.4, 2.6, 200  # inches of a panel (a column of a paper), dots per inch
 MAX_COLUMNS = 3  # of panels in one figure
 STYLE: dict[Any, Any] = {
@@ -77,6 +84,8 @@ def _draw_panel(figure, axes, panel: Panel):
             line = ":" if series.style == "dash" else "-"
             mark = "." if series.style == "dots" or len(series.x) == 1 else ""
             axes.plot(series.x, series.y, line, marker=mark, color=colour, label=name)
+        if series.low is not None and series.high is not None:
+            axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.15, linewidth=0)
     if panel.density is not None:
         axes.grid(False)
         share = np.ma.masked_equal(panel.density.share, 0)

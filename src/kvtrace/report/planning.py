@@ -44,6 +44,18 @@ def tables(plan: Plan) -> list[TextTable]:
     return [*parts, _block_sizes(plan.block_sizes), _prices(plan.prices)]
 
 
+def sentence(part: InstancesPlan) -> str:
+    """The result of the plan: the fewest instances for the target and their cost, or the reason why none meet it."""
+    best, target = part.best, part.target
+    if best is None:
+        reasons = list(dict.fromkeys(row.reason for row in part.routers if isinstance(row, UnmetTarget)))
+        return f"No number of instances meets the target. {' '.join(reasons[:1])}"
+    return (
+        f"{best.instances:,} instances behind {best.router} give {target.quantile:.0%} of the requests a time to first "
+        f"token of at most {target.ttft_s:g} s. Serving the trace costs {best.usd:,.2f} USD."
+    )
+
+
 def _setting(part: PlanSetting) -> TextTable:
     table = _table("Workload and hardware", ["", ""], part.assumes)
     table.add_row("requests", f"{part.requests:,} in blocks of {part.block_size:,} tokens")
@@ -131,7 +143,7 @@ def _curve(part: InstancesPlan) -> TextTable:
                 *(seconds(point.ttft[name]) for name in ("p50", "p90", "p99")), f"{point.block_hit_rate:.4f}",
                 f"{point.usd:,.2f}", "met" if point.meets else "not met",
             )  # fmt: skip
-    table.caption = "hit rate: of blocks; all simulated numbers: --csv or --json"
+    table.caption = "hit rate: of blocks; all simulated numbers: kvtrace plan --csv"
     return table
 
 

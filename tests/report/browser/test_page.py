@@ -13,6 +13,12 @@ pytestmark = pytest.mark.skipif(chromium.executable() is None, reason="no Chromi
 
 MARKS = """Object.fromEntries([...document.querySelectorAll(".plot")].map((plot) => [plot.id, plot.querySelectorAll(
     ".scatterlayer .lines path, .scatterlayer .points path, .barlayer .point path, .heatmaplayer image").length]))"""
+DRAWN = """new Promise((done) => {
+    const look = () => document.documentElement.dataset.drawn ? done() : setTimeout(look, 50);
+    look();
+})"""
+SAVED = """new Promise((done) => { URL.createObjectURL = (blob) => { blob.text().then(done); return "data:,"; };
+    document.querySelector('[data-plot="policies-1"][data-save="csv"]').click(); })"""
 OVERFLOW = "document.documentElement.scrollWidth - window.innerWidth"
 
 
@@ -54,13 +60,14 @@ def show(tab, folder, html):
     path = folder / "report.html"
     path.write_text(html, encoding="utf-8")
     tab.open(path)
+    tab.evaluate(DRAWN)
     return path
 
 
 def test_the_page_is_silent_asks_for_nothing_and_draws_every_plot(tab, tmp_path):
     path = show(tab, tmp_path, page(conversations(), conversations(seed=8), names=("a", "b"), kv_bytes_per_token=70272))
     marks = tab.evaluate(MARKS)
-    assert len(marks) == 9 + 19 and min(marks.values()) > 0, marks
+    assert len(marks) == 9 + 22 and min(marks.values()) > 0, marks
     assert tab.complaints() == []
     assert [url for url in tab.requests() if not url.startswith("data:")] == [path.as_uri()]
 
@@ -97,3 +104,30 @@ def test_a_request_would_be_refused_and_noticed(tab, tmp_path):
     html = page(conversations()).replace("<main>", '<main><img src="https://example.org/a.png">')
     show(tab, tmp_path, html)
     assert tab.complaints()
+
+
+def test_the_csv_of_a_plot_has_its_values_with_names_and_units(tab, tmp_path):
+    show(tab, tmp_path, page(conversations(), policies=("lru",)))
+    lines = tab.evaluate(SAVED).splitlines()
+    assert lines[0] == "series,capacity (blocks),block hit rate"
+    assert {line.split(",")[0] for line in lines[1:]} == {"lru", "belady"}
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_a_plot_becomes_a_picture_without_network(tab, tmp_path, kind):
+    path = show(tab, tmp_path, page(conversations(), policies=("lru",)))
+    start = tab.evaluate(f"Plotly.toImage('policies-1', {{format: '{kind}', width: 400, height: 300}})")
+    assert start.startswith("data:image/svg+xml" if kind == "svg" else "data:image/png;base64,")
+    assert tab.complaints() == []
+    assert {url for url in tab.requests() if not url.startswith(("data:", "blob:"))} == {path.as_uri()}
+
+
+def test_paper_is_light_and_as_wide_as_three_plots(tab, tmp_path):
+    tab.prefer("dark")
+    show(tab, tmp_path, page(conversations()))
+    tab.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert tab.evaluate("document.documentElement.dataset.theme") == "light"
+    assert tab.evaluate("document.querySelector('#requests-1 .main-svg').clientWidth") == 310
+    tab.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert tab.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert tab.complaints() == []

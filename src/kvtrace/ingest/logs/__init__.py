@@ -28,10 +28,15 @@ from . import (
     burstgpt,
     conversations,
     dynamo,
+    helicone,
+    langfuse,
+    langsmith,
     litellm,
     openai,
+    portkey,
     responses,
     sglang,
+    spellings,
     tables,
     times,
     tokens,
@@ -41,9 +46,14 @@ from .json_values import unfolded, unpacked
 from .otel import reader as otel  # fmt: skip
 from .record import Record
 from .times import NO_TIME, Unit
+from .unknown_form import unknown_form
 
 READERS = {  # detection tries them in this order
     "litellm": litellm,
+    "langfuse": langfuse,
+    "langsmith": langsmith,
+    "helicone": helicone,
+    "portkey": portkey,
     "otel": otel,
     "sglang": sglang,
     "tokens": tokens,
@@ -93,10 +103,10 @@ def open_reader(
         chosen, stated, fields, allow_truncated, untimed, columns,
         name_detected=name == "auto", unit_detected=time_unit == "auto",
     )  # fmt: skip
-    return reader.informed_by(rows)
+    return reader.with_spellings(rows).informed_by(rows)
 
 
-def detect(rows: Iterable[dict]) -> str:
+def detect(rows: list[dict]) -> str:
     """The name of the reader that matches most rows; RowError if no reader matches any row.
 
     >>> detect([{"messages": [], "created": 0}])
@@ -104,8 +114,7 @@ def detect(rows: Iterable[dict]) -> str:
     """
     fits = Counter(next((name for name, reader in READERS.items() if reader.matches(row)), "none") for row in rows)
     if set(fits) == {"none"}:
-        reason = f"the first rows match no known log format ({', '.join(READERS)})."
-        raise RowError(reason, hint="Try --map input=FIELD, or --log-format NAME.")
+        raise unknown_form(rows, READERS)
     del fits["none"]
     return max(fits, key=fits.__getitem__, default="block-hash")  # an empty log has any format
 
@@ -124,6 +133,7 @@ class LogReader:
     name_detected: bool = False
     unit_detected: bool = False
     about_ns: int | None = field(default=None, repr=False)  # median time of the first rows; None = they hold no times
+    note: str | None = None  # on fields of the rows that are not used
 
     def read(self, line: bytes) -> Record:
         """The only Record of a line. RowError, with JSON path and without content, if it is bad."""
@@ -176,14 +186,40 @@ class LogReader:
             raise RowError("the time is more than five years from the times of the first rows.")
         return time_ns
 
+    def detected_fields(self) -> str | None:
+        """The fields that are read under another name, in words; None if there are none.
+
+        >>> rows = [b'{"createdAt": "2031-03-04", "input": "Hello", "output": 3}']
+        >>> open_reader("auto", rows).detected_fields()
+        'timestamp from `createdAt`'
+        """
+        return ", ".join(f"{target} from `{name}`" for target, name in self.fields.spellings) or None
+
     def describe(self) -> dict[str, str]:
         """The reader and the unit of time, each with `(detected)` or `(stated)`."""
         unit = "none found in the first rows" if self.unit is None else _with_origin(str(self.unit), self.unit_detected)
         return {"reader": _with_origin(self.name, self.name_detected), "time": unit}
 
+    def with_spellings(self, rows: list[dict]) -> LogReader:
+        """This reader with fields that these rows have under another name (spellings.py)."""
+        reader, mapped = READERS[self.name], {target for target, _ in self.fields.paths}
+        if not getattr(reader, "SPELLINGS", True):
+            return self
+        read = [_tried(reader, row) for row in rows]
+        chosen: dict[str, str] = {}
+        if "timestamp" not in mapped and rows and _lacks_times(read):
+            time = spellings.spelling_of_time(rows)
+            chosen |= {} if time is None else {"timestamp": time}
+            fields = replace(self.fields, spellings=(*chosen.items(),))
+            read = [_tried(reader, fields.overlay(row)) for row in rows]
+        records = [record for found, _ in read for record in found]
+        names, note = spellings.spellings_of(rows, records, mapped) if records else ({}, None)
+        return replace(self, fields=replace(self.fields, spellings=(*(chosen | names).items(),)), note=note)
+
     def informed_by(self, rows: list[dict]) -> LogReader:
         """This reader with the unit of time, the block size and the years that these rows show."""
         reader = READERS[self.name]
+        rows = [self.fields.overlay(row) for row in rows]
         records: list[Record] = []
         small: Counter[str | None] = Counter()
         for row in rows:
@@ -219,6 +255,19 @@ class LogReader:
 def records_of(reader, row: dict) -> list[Record]:
     """The Records of one row, by a reader module's `read_all` or `read`."""
     return reader.read_all(row) if hasattr(reader, "read_all") else [reader.read(row)]
+
+
+def _tried(reader, row) -> tuple[list[Record], str | None]:
+    """The records of a row, and the reason of its error."""
+    try:
+        return records_of(reader, row), None
+    except RowError as error:
+        return [], error.reason
+
+
+def _lacks_times(read):
+    """Whether half of the rows or more have no time."""
+    return 2 * sum(error == spellings.MISSING_TIME for _, error in read) >= len(read)
 
 
 def _row_or_none(line, columns=None):

@@ -49,19 +49,13 @@ def matches(row: dict) -> bool:
         or fields.find(responses, "stop_reason")[0] is not None
         or (bool(usage) and "input_tokens" in usage[0][1] and "prompt_tokens" not in usage[0][1])
         or any(type(tool) is dict and "input_schema" in tool for tool in _list_of(requests, "tools"))
-        or any(_has_content_blocks(message) for message in messages)
+        or any(has_content_blocks(message) for message in messages)
     )
 
 
 def _list_of(places, name):
     value, _ = fields.find(places, name)
     return value if type(value) is list else []
-
-
-def _has_content_blocks(message):
-    content = message.get("content") if type(message) is dict else None
-    blocks = content if type(content) is list else []
-    return any(type(block) is dict and str(block.get("type")) in BLOCKS for block in blocks)
 
 
 def _put_user(record, requests):
@@ -102,6 +96,13 @@ def _put_prompt(record, requests):
 def _add(record, message, path):
     fields.put_message(record, message, path)
     record.messages.append(message)
+
+
+def has_content_blocks(message: Any) -> bool:
+    """Whether a message has content blocks of this API only: tool use, results, thinking."""
+    content = message.get("content") if type(message) is dict else None
+    blocks = content if type(content) is list else []
+    return any(type(block) is dict and str(block.get("type")) in BLOCKS for block in blocks)
 
 
 def chat_messages(turn: Any, path: str) -> list[tuple[dict, str]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..._base.errors import UsageError
+from .json_values import unpacked
 
 TARGETS = (
     "timestamp", "input", "output", "session", "user", "account", "tenant", "type", "model", "adapter", "tools",
@@ -45,6 +46,7 @@ class FieldMap:
     """
 
     paths: tuple[tuple[str, str], ...] = ()
+    spellings: tuple[tuple[str, str], ...] = ()  # target -> a field of that meaning, for rows that lack the target
 
     @classmethod
     def of(cls, paths: Mapping[str, str] | None) -> FieldMap:
@@ -57,18 +59,22 @@ class FieldMap:
         return cls(tuple((paths or {}).items()))
 
     def __bool__(self):
-        return bool(self.paths)
+        return bool(self.paths or self.spellings)
 
     def __contains__(self, target):
         return any(target == name for name, _ in self.paths)
 
     def overlay(self, row: dict) -> dict:
         """The row with the mapped fields under their targets' names."""
-        return row | {target: find(row, path) for target, path in self.paths}
+        mapped = row | {target: find(row, path) for target, path in self.paths}
+        for target, name in self.spellings:
+            if mapped.get(target) is None and mapped.get(name) is not None:
+                mapped[target] = mapped[name]
+        return mapped
 
     def source(self, field: str | None) -> str | None:
         """The path for an error in `field`: the user's path if the field is mapped, else the field."""
-        for target, path in self.paths:
+        for target, path in (*self.paths, *self.spellings):
             if field == target or (field is not None and field.startswith((f"{target}.", f"{target}["))):
                 return path + field[len(target) :]
         return field
@@ -82,6 +88,8 @@ def find(row: Any, path: str) -> Any:
     """
     value, names = row, path.split(".")
     for i, name in enumerate(names):
+        if type(value) is str:
+            value = unpacked(value)  # JSON in a string
         if type(value) is dict and name in value:
             value = value[name]
         elif type(value) is dict:

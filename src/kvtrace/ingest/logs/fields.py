@@ -16,6 +16,7 @@ from .json_values import as_text as as_text
 from .json_values import json_bytes, wrong
 from .prompts import is_cut_json, opened_prompt, require_prompt
 from .record import Record
+from .spellings import MISSING_TIME as MISSING_TIME
 
 Places = list[tuple[str, dict]]
 
@@ -61,8 +62,7 @@ def find(places: Places, *names: str) -> tuple[Any, str]:
 def common(places: Places, time: Any, time_path: str = "timestamp") -> Record:
     """A Record with time, lengths, session, user, tools and model, but no prompt or output. RowError without a time."""
     if time is None:
-        reason = "is missing. A trace needs the time of each request."
-        raise RowError(reason, field=time_path, hint="Try --map timestamp=FIELD.")
+        raise RowError(MISSING_TIME, field=time_path, hint="Try --map timestamp=FIELD.")
     return described(places, time)
 
 
@@ -83,6 +83,13 @@ def described(places: Places, time: Any = None) -> Record:
         prompt_tokens=count(*find(row, "prompt_tokens")),
         id=key_of(*find(places, *ID)),
     )
+
+
+def time_in(places: Places, *names: str) -> tuple[Any, str]:
+    """The time and its JSON path: `timestamp`, where a field map writes, else the first of these names."""
+    if places[0][1].get("timestamp") is not None:
+        return find(places, "timestamp")
+    return find(places, *names)
 
 
 def fill(record: Record, row: dict, places: Places, **names: tuple[str, ...]) -> None:

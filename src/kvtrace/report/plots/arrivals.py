@@ -16,22 +16,21 @@ def plot(study: Study) -> Plot:
     """
     trace = study.trace
     duration = float(trace.timestamp[-1])
-    gaps = cdf(
-        "Gaps between requests", Axis("gap (ms)", log=True), ("gaps", np.diff(trace.timestamp), None), why=NO_DURATION
-    )
+    gap = Axis("gap (ms)", log=True, unit="ms")
+    gaps = cdf("Gaps between requests", gap, ("gaps", np.diff(trace.timestamp), None), why=NO_DURATION)
     if not duration:
         rates = [Panel(title, missing=NO_DURATION) for title in ("Requests per second", "Tokens per second")]
         return _plot([*rates, gaps])
     which, middle, unit, _ = time_bins(trace)
-    seconds, time = duration / BINS / 1000, Axis(f"time ({unit})", limits=(0, 0))
+    seconds, time = duration / BINS / 1000, Axis(f"time ({unit})", limits=(0, 0), unit=unit)
     requests = Series("requests", middle, np.bincount(which, minlength=BINS) / seconds)
     tokens = [
         Series("prompt tokens", middle, np.bincount(which, trace.input_length, BINS) / seconds, 0),
         Series("output tokens", middle, np.bincount(which, trace.output_length, BINS) / seconds, 1),
     ]
     return _plot([
-        Panel("Requests per second", time, Axis("requests / s", limits=(0, 0)), [requests]),
-        Panel("Tokens per second", time, Axis("tokens / s", limits=(0, 0)), tokens),
+        Panel("Requests per second", time, Axis("requests / s", limits=(0, 0), unit="requests / s"), [requests]),
+        Panel("Tokens per second", time, Axis("tokens / s", limits=(0, 0), unit="tokens / s"), tokens),
         gaps,
     ])  # fmt: skip
 

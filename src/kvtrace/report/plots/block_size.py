@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...analysis.block_sizes import each_block_size
-from .plot import Axis, Panel, Plot, Series, Study
+from .plot import Axis, Panel, Plot, Series, Study, rate_axis
 
 MAX_DOUBLINGS = 10
 
@@ -35,9 +35,8 @@ def plot(study: Study) -> Plot:
         Series("token hit rate", at, np.array(tokens), 1, "dots"),
     ]
     ticks = {float(size): f"{size // 1024}k" if size % 1024 == 0 else f"{size}" for size in sizes}
-    top = max(*blocks, *tokens)
-    x = Axis("tokens per block", log=True, ticks=ticks)
-    return _plot(Panel(title, x, Axis("hit rate", percent=True, limits=(0, min(1.0, top * 1.15) or 1.0)), series))
+    x = Axis("tokens per block", log=True, ticks=ticks, unit="tokens per block")
+    return _plot(Panel(title, x, rate_axis("hit rate", series), series))
 
 
 def _plot(panel):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...cache.optimum import Optimum
-from .plot import Axis, Panel, Plot, Series, Study, log_ticks, short
+from .plot import Axis, Panel, Plot, Series, Study, log_ticks, rate_axis, short
 
 POINTS = 200  # capacities of the drawn curve
-OPTIMA = 12  # capacities at which the optimum is simulated
 
 
 def plot(study: Study) -> Plot:
@@ -22,12 +20,12 @@ def plot(study: Study) -> Plot:
     capacity = np.array(curve.capacities(POINTS))
     hits = curve.hits(capacity)
     unlimited = curve.at(curve.working_set)
-    optimum, at = Optimum.of(study.trace, curve.segments), np.array(curve.capacities(OPTIMA))
     series = [
         Series("block hit rate, LRU", capacity, np.array([counts.block_hit_rate for counts in hits]), 0),
         Series("token hit rate, LRU", capacity, np.array([counts.token_hit_rate for counts in hits]), 1),
         Series(
-            "block, belady", at, np.array([optimum.hit_blocks(size).sum() / curve.blocks for size in at.tolist()]), 2,
+            "block, belady", np.array(list(study.optimum)),
+            np.array([counts.block_hit_rate for counts in study.optimum.values()]), 2,
         ),
         *(
             Series(name, capacity[[0, -1]], np.full(2, rate), colour, "dash")
@@ -38,7 +36,6 @@ def plot(study: Study) -> Plot:
     ]  # fmt: skip
     units = ["blocks", "share of the working set"] + ["GiB"] * bool(study.kv_bytes_per_token)
     labels = {tick: _label(study, tick) for tick in log_ticks(capacity[0], capacity[-1], (1, 3))}
-    top = max(unlimited.block_hit_rate, unlimited.token_hit_rate)
     return Plot(
         "Hit rate by capacity",
         "Required cache size. LRU eviction, one request at a time; exact at every capacity that holds the longest "
@@ -46,8 +43,8 @@ def plot(study: Study) -> Plot:
         [
             Panel(
                 "Hit rate by capacity",
-                Axis(f"capacity ({', '.join(units)})", log=True, ticks=labels),
-                Axis("hit rate", percent=True, limits=(0, min(1.0, top * 1.15) or 1.0)),
+                Axis(f"capacity ({', '.join(units)})", log=True, ticks=labels, unit="blocks"),
+                rate_axis("hit rate", series),
                 series,
             )
         ],

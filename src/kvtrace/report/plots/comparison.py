@@ -7,7 +7,7 @@ import numpy as np
 from ...analysis.comparison import PreparedTrace, samples, sessions_of_both
 from ...analysis.distances import WeightedValues, distance
 from .capacity import POINTS
-from .plot import Axis, Panel, Plot, Series, Study, cdf
+from .plot import Axis, Panel, Plot, Series, Study, cdf, rate_axis
 
 SHAPE = {  # figures of single requests
     "Input length": ("input_length", "tokens"),
@@ -70,7 +70,7 @@ def _samples(*studies: Study) -> tuple[dict[str, WeightedValues], dict[str, Weig
 
 def _panel(name, key, unit, one, other, a, b):
     gap = _distance(a[key], b[key])
-    axis = Axis(f"{name.lower()} ({unit})", log=True)
+    axis = Axis(f"{name.lower()} ({unit})", log=True, unit=unit)
     title = name if gap is None else f"{name}: distance {gap:.3f}"
     return cdf(title, axis, (one.name, *a[key]), (other.name, *b[key]), why="a trace has no values.")
 
@@ -90,6 +90,5 @@ def _curves(*studies):
         at = np.array(study.curve.capacities(POINTS))
         rates = np.array([hits.token_hit_rate for hits in study.curve.hits(at)])
         series.append(Series(study.name, at * study.trace.block_size, rates, colour))
-    top = max(float(line.y.max()) for line in series)
-    y = Axis("token hit rate", percent=True, limits=(0, min(1.0, top * 1.15) or 1.0))
-    return Panel("Hit rate of an LRU cache", Axis("capacity (tokens)", log=True), y, series)
+    y = rate_axis("token hit rate", series)
+    return Panel("Hit rate of an LRU cache", Axis("capacity (tokens)", log=True, unit="tokens"), y, series)

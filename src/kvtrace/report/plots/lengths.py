@@ -6,7 +6,7 @@ import numpy as np
 
 from .plot import Axis, Density, Panel, Plot, Series, Study, cdf, log_edges
 
-TOKENS = Axis("tokens", log=True)
+TOKENS = Axis("tokens", log=True, unit="tokens")
 SHARE = Axis("share of requests", percent=True, limits=(0, 0))
 
 
@@ -50,5 +50,5 @@ def _joint(trace):
     x, y = trace.input_length[both], trace.output_length[both]
     columns, rows = log_edges(x, 10), log_edges(y, 10)
     share = np.histogram2d(y, x, [rows, columns])[0] / len(trace)
-    x_axis, y_axis = Axis("input length (tokens)", log=True), Axis("output length (tokens)", log=True)
+    x_axis, y_axis = (Axis(f"{which} length (tokens)", log=True, unit="tokens") for which in ("input", "output"))
     return Panel(title, x_axis, y_axis, density=Density(columns, rows, share))

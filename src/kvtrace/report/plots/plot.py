@@ -5,6 +5,7 @@ Each plot module returns a `Plot`. `interactive` draws it with plotly, and `pape
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,20 +13,79 @@ import numpy as np
 
 from ...analysis.curves import hit_curve
 from ...analysis.exact_curve import HitCurve
+from ...analysis.sessions import SessionLinks, infer_sessions
 from ...analysis.summary import Summary, analyze
-from ...trace.hits import unlimited_hits
+from ...cache.optimum import Optimum
+from ...cache.simulation import Simulation, simulate
+from ...trace.hits import Hits, count_hits, unlimited_hits
 from ...trace.trace import Trace
 
 POINTS = 400  # of a curve, more than a screen shows
 BINS = 120  # of a time axis
+OPTIMA = 12  # capacities at which the optimum is simulated
+POLICIES = ("lru", "lfu", "s3fifo", "sieve")  # beside belady, unless the reader chooses
+MAX_REFERENCES = 5_000_000  # blocks of a trace that is simulated without being told to
 MAX_LINEAR_RATIO = 20  # largest ratio of values on a linear axis
 
 
 class Study:
     """A trace, with the results that several plots share, each computed once."""
 
-    def __init__(self, trace: Trace, name: str = "trace", kv_bytes_per_token: int | None = None):
+    def __init__(
+        self, trace: Trace, name: str = "trace", kv_bytes_per_token: int | None = None, *,
+        policies: Sequence[str] = (), capacity: int | None = None,
+    ):  # fmt: skip
         self.trace, self.name, self.kv_bytes_per_token = trace, name, kv_bytes_per_token
+        self.policies, self.chosen_capacity = tuple(policies), capacity
+
+    @property
+    def shown_policies(self) -> tuple[str, ...]:
+        """The policies to compare, without belady, which is always compared."""
+        return tuple(name for name in self.policies or POLICIES if name != "belady")
+
+    @property
+    def too_large(self) -> str:
+        """Why policies are not simulated by default; empty if they are."""
+        references = len(self.trace.hash_ids)
+        if self.policies or references <= MAX_REFERENCES:
+            return ""
+        return f"prompts have {references:,} blocks, more than {MAX_REFERENCES:,}."
+
+    @cached_property
+    def capacity(self) -> int:
+        """The capacity of the hit rate over time, in blocks."""
+        return self.capacity_of_most_hits if self.chosen_capacity is None else self.chosen_capacity
+
+    @cached_property
+    def capacity_of_most_hits(self) -> int:
+        """The smallest LRU cache with 90 % of the hit tokens of a cache that never evicts, in blocks."""
+        curve = self.curve
+        best = curve.at(curve.working_set).hit_tokens
+        low, high = max(curve.longest, 1), max(curve.working_set, curve.longest)
+        while low < high:  # hit tokens never decrease with capacity
+            middle = (low + high) // 2
+            low, high = (low, middle) if curve.at(middle).hit_tokens >= 0.9 * best else (middle + 1, high)
+        return low
+
+    @cached_property
+    def at_capacity(self) -> Simulation | None:
+        """LRU at the chosen capacity; None for a large trace for which no capacity was chosen."""
+        if self.chosen_capacity is None and len(self.trace.hash_ids) > MAX_REFERENCES:
+            return None
+        return simulate(self.trace, self.capacity)
+
+    @cached_property
+    def optimum(self) -> dict[int, Hits]:
+        """Capacity -> the hits of the offline optimum, at a few capacities."""
+        optimum = Optimum.of(self.trace, self.curve.segments)
+        return {
+            capacity: count_hits(self.trace, optimum.hit_blocks(capacity)) for capacity in self.curve.capacities(OPTIMA)
+        }
+
+    @cached_property
+    def inferred_sessions(self) -> SessionLinks:
+        """Sessions inferred from the blocks that requests share."""
+        return infer_sessions(self.trace)
 
     @cached_property
     def summary(self) -> Summary:
@@ -52,6 +112,7 @@ class Axis:
     percent: bool = False  # values are shares
     limits: tuple[float, float] | None = None  # None: from the data; (0, 0): from 0 to the end of the data
     ticks: dict[float, str] | None = None  # value -> label, in place of plain numbers
+    unit: str = ""  # of the values that the page shows under the pointer; shares need none
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +124,8 @@ class Series:
     y: np.ndarray
     colour: int = 0  # index into the palette
     style: str = "line"  # one of STYLES
+    low: np.ndarray | None = None  # ends of an interval around each value
+    high: np.ndarray | None = None
 
 
 STYLES = ("line", "dash", "step", "dots", "bars")
@@ -97,6 +160,12 @@ class Plot:
     title: str
     explanation: str  # how to read the plot, in one or two sentences
     panels: list[Panel]
+
+
+def rate_axis(title: str, series: list[Series]) -> Axis:
+    """An axis of hit rates, from 0 to a little above the highest."""
+    top = max(float(line.y.max(initial=0.0)) for line in series)
+    return Axis(title, percent=True, limits=(0, min(1.0, top * 1.15) or 1.0))
 
 
 def cdf(title: str, axis: Axis, *samples: tuple[str, np.ndarray, np.ndarray | None], why: str = "") -> Panel:

@@ -21,8 +21,8 @@ def plot(study: Study) -> Plot:
     rank = np.unique(np.geomspace(1, len(uses), POINTS).round().astype(np.int64))
     frequency = Panel(
         "Uses by rank",
-        Axis("rank of the block", log=True),
-        Axis("uses", log=True),
+        Axis("rank of the block", log=True, unit=""),
+        Axis("uses", log=True, unit="uses"),
         [Series("uses", rank, uses[rank - 1])],
     )
     reuse, title = np.cumsum(uses - 1), "Share of reuse by the most used blocks"

@@ -29,7 +29,7 @@ def plot(study: Study) -> Plot:
     tokens = np.minimum(study.hit_blocks * trace.block_size, trace.input_length)
     lengths = cdf(
         "Hit length of each request",
-        Axis("hit tokens", log=True),
+        Axis("hit tokens", log=True, unit="tokens"),
         ("hit lengths", tokens, None),
         why="no request has a hit.",
     )

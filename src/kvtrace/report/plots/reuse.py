@@ -19,13 +19,13 @@ def plot(study: Study) -> Plot:
     panels: list[Panel] = [
         cdf(
             "Reuse time",
-            Axis(f"time since the last use ({unit})", log=True),
+            Axis(f"time since the last use ({unit})", log=True, unit=unit),
             ("reuse times", times / ms, counts),
             why=why,
         ),
         cdf(
             "Reuse distance",
-            Axis("distinct blocks since the last use", log=True),
+            Axis("distinct blocks since the last use", log=True, unit="blocks"),
             ("reuse distances", *reuse_distances(study.trace, study.curve.segments)),
             why=why,
         ),

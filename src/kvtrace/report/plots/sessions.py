@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis.turns import SessionStatistics
+from ...analysis.turns import SessionStatistics, session_statistics
 from .plot import Axis, Panel, Plot, Series, Study, cumulative
 
 TITLES = ("Turns per session", "Context by turn", "Block hit rate by turn")
-NO_SESSIONS = "the trace has no sessions."
+NO_SESSIONS = "no request continues another one."
 
 
 def plot(study: Study) -> Plot:
@@ -16,17 +16,22 @@ def plot(study: Study) -> Plot:
 
     >>> from kvtrace.trace.building import toy
     >>> plot(Study(toy("0 1", "0 2"))).panels[0].missing
-    'the trace has no sessions.'
+    'no request continues another one.'
     """
     sessions, session = study.summary.sessions, study.trace.session
     explanation = "The growth of sessions. Turn 20 includes all later turns. Without eviction."
     if sessions is None or session is None:
-        return Plot("Sessions", explanation, [Panel(title, missing=NO_SESSIONS) for title in TITLES])
+        links = study.inferred_sessions
+        explanation += " Sessions are inferred from the blocks that requests share: the trace records none."
+        if not (links.parent >= 0).any():
+            return Plot("Sessions", explanation, [Panel(title, missing=NO_SESSIONS) for title in TITLES])
+        session, sessions = links.session, session_statistics(study.trace, study.hit_blocks, links=links)
+        assert sessions is not None
     turns = np.bincount(session[session >= 0])
     value, share = cumulative(turns[turns > 0])
     distribution = Panel(
         TITLES[0],
-        Axis("turns", log=True),
+        Axis("turns", log=True, unit="turns"),
         Axis("sessions with more turns", percent=True, limits=(0, 1)),
         [Series("sessions", np.concatenate([[1], value]), np.concatenate([[1.0], 1 - share]), 0, "step")],
     )
@@ -40,7 +45,7 @@ def _by_turn(sessions: SessionStatistics):
         for t, group in zip(turn, sessions.by_turn, strict=True)
         if t == 1 or t % 5 == 0 or len(turn) < 8
     }
-    axis = Axis("turn", ticks=ticks)
+    axis = Axis("turn", ticks=ticks, unit="")
     lengths = {"mean prompt": "mean", "median prompt": "median"}
     context = [
         Series(
@@ -52,6 +57,6 @@ def _by_turn(sessions: SessionStatistics):
         Series("block hit rate", turn, np.array([group.hits.block_hit_rate for group in sessions.by_turn]), 0, "dots")
     ]
     return [
-        Panel(TITLES[1], axis, Axis("tokens", limits=(0, 0)), context),
+        Panel(TITLES[1], axis, Axis("tokens", limits=(0, 0), unit="tokens"), context),
         Panel(TITLES[2], axis, Axis("block hit rate", percent=True, limits=(0, 1)), rates),
     ]

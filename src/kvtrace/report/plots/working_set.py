@@ -32,7 +32,7 @@ def plot(study: Study) -> Plot:
         Series("cumulative", np.arange(WINDOWS + 1) * length / ms, seen[ends], 0),
         Series(f"in windows of {length / time_unit(length)[1]:.3g} {time_unit(length)[0]}", middle, inside, 1),
     ]
-    time, blocks = Axis(f"time ({unit})", limits=(0, 0)), Axis("blocks", limits=(0, 0))
+    time, blocks = Axis(f"time ({unit})", limits=(0, 0), unit=unit), Axis("blocks", limits=(0, 0), unit="blocks")
     return Plot("Working set", explanation, [Panel(title, time, blocks, series)])
 
 

@@ -1,0 +1,80 @@
+"""Chat messages as LangChain serialises them, for the readers of tools that log its calls.
+
+python.langchain.com: `dumpd` writes {"lc": 1, "id": [..., "HumanMessage"], "kwargs": {"content", "type"}},
+`message_to_dict` writes {"type": "human", "data": {"content"}}, and both write tool calls as {"name", "args", "id"}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import anthropic, fields
+from .prompts import opened_prompt
+from .record import Record
+
+ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool",
+         "developer": "developer", "HumanMessage": "user", "HumanMessageChunk": "user", "AIMessage": "assistant",
+         "AIMessageChunk": "assistant", "SystemMessage": "system", "ToolMessage": "tool",
+         "FunctionMessage": "tool"}  # fmt: skip
+
+
+def put_prompt(record: Record, value: Any, path: str) -> None:
+    """As `fields.put_prompt`, also for LangChain's messages, batches of one, and Anthropic's content blocks; RowError.
+
+    >>> record = Record()
+    >>> put_prompt(record, [[{"type": "human", "data": {"content": "Hello"}}]], "inputs.messages")
+    >>> record.messages
+    [{'role': 'user', 'content': 'Hello'}]
+    """
+    value, path, body = opened_prompt(value, path)
+    if type(value) is list and len(value) == 1 and type(value[0]) is list:
+        value, path = value[0], f"{path}[0]"
+    if type(value) is list and value and type(value[0]) is dict:
+        messages = [chat_message(message) for message in value]
+        value = [
+            one
+            for i, message in enumerate(messages)
+            for one in (
+                [inner for inner, _ in anthropic.chat_messages(message, f"{path}[{i}]")]
+                if anthropic.has_content_blocks(message)
+                else [message]
+            )
+        ]
+    if body:
+        value = body | {"messages" if type(value) is list else "prompt": value}
+        path = path.rpartition(".")[0]
+    fields.put_prompt(record, value, path)
+
+
+def chat_message(message: Any) -> Any:
+    """A message of LangChain in the shape of chat completions; any other value unchanged.
+
+    >>> kwargs = {"content": "", "tool_calls": [{"name": "find", "args": {"a": 1}, "id": "t1"}]}
+    >>> chat_message({"lc": 1, "id": ["langchain", "schema", "messages", "AIMessage"], "kwargs": kwargs})["tool_calls"]
+    [{'id': 't1', 'type': 'function', 'function': {'name': 'find', 'arguments': {'a': 1}}}]
+    """
+    if type(message) is not dict or "role" in message:
+        return message
+    inner = message.get("kwargs", message.get("data", message))
+    names = message.get("id")
+    kind = message.get("type") if "lc" not in message else None
+    if type(names) is list and names and "lc" in message:
+        kind = names[-1]
+    if type(inner) is not dict or type(kind) is not str or kind not in ROLES:
+        return message
+    more = inner.get("additional_kwargs")
+    calls = inner.get("tool_calls") or (more.get("tool_calls") if type(more) is dict else None)
+    chat = {"role": ROLES[kind], "content": inner.get("content")}
+    if type(calls) is list and calls:
+        chat["tool_calls"] = [_call(call) for call in calls]
+    if type(inner.get("tool_call_id")) is str:
+        chat["tool_call_id"] = inner["tool_call_id"]
+    return chat
+
+
+def _call(call):
+    if type(call) is not dict or "function" in call or type(call.get("name")) is not str:
+        return call
+    arguments = call.get("args")
+    function = {"name": call["name"], "arguments": {} if arguments is None else arguments}
+    return ({"id": call["id"]} if type(call.get("id")) is str else {}) | {"type": "function", "function": function}

@@ -1,0 +1,161 @@
+"""Other spellings of the fields that all readers share: `sessionId` for `session`, `createdAt` for `timestamp`.
+
+A spelling is used if its meaning is certain: its name is in CERTAIN, the reader finds no such field itself, and the
+sample rows agree. Rows agree if the times are dates, and if names of sessions, users, accounts and tenants repeat: a
+name that is new in each row may number the requests, and k-sharing would count each request as a contributor. A user,
+an account or a tenant must also be the same throughout each session, so that k never counts more contributors than
+there are sessions. Names in LIKELY, and names inside an object such as `metadata`, are never used. One note names them,
+and the `--map` that uses them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from ..._base.errors import RowError
+from . import times
+from .record import Record
+
+# field -> spellings, lower case without separators; the first that the rows have is used
+CERTAIN = {
+    "timestamp": ("timestamp", "createdat", "created", "starttime", "startedat", "requesttime", "receivedat",
+                  "arrivaltime", "datetime", "time", "ts"),
+    "session": ("session", "sessionid", "conversationid", "conversation", "threadid"),
+    "user": ("userid", "enduserid", "enduser"),
+    "account": ("accountid", "apikeyid", "apikeyhash", "apikey"),
+    "tenant": ("tenantid", "organizationid", "orgid", "workspaceid", "projectid", "teamid"),
+    "model": ("model", "modelname", "modelid"),
+}  # fmt: skip
+LIKELY = {
+    "session": ("conv", "convid", "chat", "chatid", "thread", "sid", "sess", "dialog", "dialogid", "dialogue",
+                "dialogueid", "sessionkey", "sessionuuid", "conversationkey", "conversationuuid", "traceid"),
+    "user": ("uid", "username", "customer", "customerid", "clientid", "email", "ip", "clientip", "hashedip"),
+    "account": ("account", "accountname", "keyid", "virtualkey"),
+    "tenant": ("tenant", "team", "teamname", "org", "orgname", "organization", "company", "companyid", "group",
+               "groupid", "namespace"),
+}  # fmt: skip
+OBJECTS = ("metadata", "meta", "extra", "context", "properties", "headers", "info", "tags")
+CONTRIBUTORS = ("user", "account", "tenant")
+NAME = re.compile(r"[A-Za-z_@][A-Za-z0-9_ .-]{0,31}", re.ASCII)  # a name that may be printed
+MISSING_TIME = "is missing. A trace needs the time of each request."
+
+
+def spelling_of_time(rows: list[dict]) -> str | None:
+    """The field that holds the time under another name: dates, in at least half of the rows; None if there is none.
+
+    >>> spelling_of_time([{"createdAt": "2031-03-04T05:06:07Z"}]), spelling_of_time([{"time": 0.3}])
+    ('createdAt', None)
+    """
+    for name in _spellings(rows, CERTAIN["timestamp"]):
+        if _are_dates([row[name] for row in rows if row.get(name) is not None]):
+            return name
+    return None
+
+
+def spellings_of(rows: list[dict], records: list[Record], mapped: Iterable[str]) -> tuple[dict[str, str], str | None]:
+    """Field -> its name in the rows, for fields that the reader did not find, and a note on names that are not used.
+
+    >>> rows = [{"sessionId": "a", "team": "x"}, {"sessionId": "a", "team": "x"}]
+    >>> spellings_of(rows, [Record(), Record()], ())[0]
+    {'session': 'sessionId'}
+    >>> spellings_of(rows, [Record(), Record()], ("session",))[1]
+    'the rows have `team`, which looks like a tenant. It is not used. To use it: --map tenant=team'
+    """
+    open_fields = [
+        field for field in CERTAIN if field != "timestamp" and field not in mapped and not _known(records, field)
+    ]
+    chosen: dict[str, str] = {}
+    unused: dict[str, str] = {}
+    sessions: list[Any] = [record.session for record in records] if len(records) == len(rows) else []
+    for field in open_fields:
+        for name in _spellings(rows, CERTAIN[field]):
+            values = [row.get(name) for row in rows]
+            if field == "model" or _agree(values, sessions if field in CONTRIBUTORS else []):
+                chosen[field] = name
+                if field == "session":
+                    sessions = values
+            else:
+                unused[field] = name
+            break
+    for field in open_fields:
+        if field not in chosen and field not in unused:
+            candidate = _likely(rows, field)
+            unused |= {} if candidate is None else {field: candidate}
+    if chosen.keys() & {"account", "tenant"} or any(_known(records, field) for field in ("account", "tenant")):
+        unused = {field: name for field, name in unused.items() if field == "session"}  # k has its contributors
+    return chosen, _note(unused)
+
+
+def _spellings(rows, spellings):
+    """The names in the rows with one of these spellings, in their order: those that most rows have."""
+    name_of = {}
+    for row in rows[:100]:
+        for name in row:
+            name_of.setdefault(_plain(name), name)
+    found = [name_of[spelling] for spelling in spellings if spelling in name_of]
+    return [name for name in found if NAME.fullmatch(name) and _is_key([row.get(name) for row in rows])]
+
+
+def _is_key(values):
+    """Whether at least half of the values are texts or numbers, and the others are missing."""
+    given = [value for value in values if value is not None and value != ""]
+    return 0 < len(values) <= 2 * len(given) and all(type(value) in (str, int, float) for value in given)
+
+
+def _are_dates(values):
+    try:
+        unit = times.detect(values)
+    except RowError:
+        return False
+    return unit is not None and (unit.name == "iso" or unit.span == "epoch")
+
+
+def _agree(values, sessions):
+    """Whether names repeat, and each session has one of them."""
+    named = [value for value in values if type(value) in (str, int) and value != ""]
+    if len(set(named)) == len(named) or any(type(value) is float for value in values):
+        return False
+    names = defaultdict(set)
+    for session, value in zip(sessions, values, strict=False):
+        if session is not None:
+            names[session].add(value)
+    return all(len(same) == 1 for same in names.values())
+
+
+def _known(records, field):
+    return any(getattr(record, field) is not None for record in records)
+
+
+def _likely(rows, field) -> str | None:
+    """The path of a value that looks like this field."""
+    for name in _spellings(rows, LIKELY.get(field, ())):
+        if field != "session" or _agree([row.get(name) for row in rows], []):
+            return name
+    for name in OBJECTS:
+        objects = [row[name] for row in rows if type(row.get(name)) is dict]
+        inner = _spellings(objects, (*CERTAIN[field], *LIKELY.get(field, ()))) if objects else []
+        if inner and "." not in inner[0]:
+            return f"{name}.{inner[0]}"
+    return None
+
+
+def _note(unused: dict[str, str]) -> str | None:
+    if not unused:
+        return None
+    article = {"account": "an account"}
+    looks = [f"`{name}`, which looks like {article.get(field, f'a {field}')}" for field, name in unused.items()]
+    maps = " ".join(
+        f"--map {field}={name}" if " " not in name else f'--map "{field}={name}"' for field, name in unused.items()
+    )
+    one = len(unused) == 1
+    return (
+        f"the rows have {', and '.join(looks)}. {'It is' if one else 'They are'} not used. "
+        f"To use {'it' if one else 'them'}: {maps}"
+    )
+
+
+def _plain(name):
+    return re.sub("[^a-z0-9]", "", name.lower())

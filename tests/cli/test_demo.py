@@ -1,0 +1,53 @@
+"""What `make demo` prints: a newcomer sees it first, and pastes its last lines."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kvtrace
+from tests.docs import ROOT
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """A folder in which the demo has run, the environment that it ran in, and what it printed."""
+    folder = tmp_path_factory.mktemp("demo")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    command = folder / ".venv/bin/kvtrace"
+    command.parent.mkdir(parents=True)
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kvtrace "$@"\n')
+    command.chmod(0o755)
+    environment = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(Path(kvtrace.__file__).parent.parent)}
+    done = subprocess.run(
+        ["sh", "examples/demo.sh", ".venv/bin/kvtrace"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder, environment | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}, done.stdout
+
+
+def test_the_demo_ends_with_a_valid_trace_and_its_hit_rates(demo):
+    folder, _, printed = demo
+    assert "demo-output/trace.jsonl: OK: all invariants hold." in printed
+    assert "block hit rate" in printed
+    assert len((folder / "demo-output/trace.jsonl").read_text().splitlines()) == 96
+
+
+def test_the_next_steps_of_the_demo_run(demo):
+    folder, environment, printed = demo
+    steps = [line.strip() for line in printed.partition("\nNext,")[2].splitlines() if line.startswith("  ")]
+    own = [step for step in steps if step.startswith(("kvtrace", "cat")) and "YOUR_LOG" not in step]
+    assert len(own) == 4
+    for step in own:
+        if importlib.util.find_spec("plotly") or not step.startswith("kvtrace report"):
+            done = subprocess.run(["sh", "-c", step], cwd=folder, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, f"{step}\n{done.stderr}"
+
+
+def test_the_demos_own_lines_fit_80_columns():
+    for line in (ROOT / "examples/demo.sh").read_text().partition("step '1")[2].splitlines():
+        assert len(line) <= 88, line  # with `step '` and the quote
