@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -71,7 +72,7 @@ def page(name: str, command: click.Command) -> str:
     context = click.Context(command, info_name=name, max_content_width=80, terminal_width=80)
     context.show_default = True
     usage = command.get_usage(context).removeprefix("Usage: ")
-    sections = [f"# {name}", _escaped(command.help or ""), f"```text\n{usage}\n```"]
+    sections = [f"# {name}", _escaped(inspect.cleandoc(command.help or "")), f"```text\n{usage}\n```"]
     if own := PAGES.get(name):
         sections.append(f"[Explanations and examples](../../{own}) · [Exit statuses](../../cli/cli.md#exit-status)")
     if examples := examples_of(name, command):
