@@ -12,7 +12,7 @@ from .._base.units import BYTES, NUMBER, number
 MAX_BLOCKS = 1 << 48  # larger than any cache, small enough for exact sums
 FORM = re.compile(rf"({NUMBER})\s*([a-zA-Z%]*)")
 THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:,\d{3})+(?![\d.])")
-COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+COUNTS = {"": 1, "k": 10**3, "m": 10**6}
 
 
 def parse_capacities(
@@ -92,6 +92,9 @@ def parse_capacity(text: str, *, block_size: int, working_set: int, kv_bytes_per
 
 
 def _raise_not_a_capacity(text):
+    if match := re.fullmatch(r"([\d.,_]+)\s*([gGtT])", text):
+        size = f"{match[1]}{match[2].upper()}"
+        raise UsageError(f"capacity {text} could be {size}B or {size}iB. Write one of them.")
     raise UsageError(
         f"{text!r} is not a capacity. Examples: 1000 (blocks), 64ktokens, 24GiB, 50% (of the working set)."
     )

@@ -29,8 +29,8 @@ from .release_options import chosen_profile, release_options
 def release_command(trace, output, to, block_size, sample_sessions, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
     """Coarsen a trace for publication, audit it, and write it.
 
-    A data card and a sidecar are written beside FILE. The cost of each step in hits is printed and stored in the
-    sidecar. Users are counted and never written. TRACE - is stdin.
+    A data card and a sidecar are written beside FILE. The cost of each step in hits is printed and never
+    written. Users are counted and never written. TRACE - is stdin.
     """
     from .._base.errors import UsageError
     from .._base.output_lock import only_writer

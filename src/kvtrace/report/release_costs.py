@@ -48,12 +48,13 @@ def audited(written: Published) -> list[str]:
     levels = [finding.level for finding in alone.findings]
     counts = ", ".join(f"{levels.count(level)} {level}" for level in ("PASS", "WARN", "FAIL"))
     hint = f" (kvtrace audit {pasted(written.files[0])} prints each check)" if written.files[0] != "stdout" else ""
-    reason = "they are not in its closed schema."
-    left_out = f"note        {written.left_out} names or values were left out of the sidecar: {reason}"
+    names = "1 name or value was" if written.left_out == 1 else f"{written.left_out} names or values were"
+    left_out = f"note        {names} left out of the sidecar: a published sidecar has a fixed list of keys."
     return [
         *(f"note        {sentence}" for sentence in written.losses),
         *([left_out] if written.left_out else []),
         f"audit       {counts}{hint}",
+        *([] if alone.publishable else [f"note        {alone.verdict.partition(': ')[2]}"]),
         *([f"note        {COUNTED}"] if alone != written.audit else []),
         f"wrote       {' and '.join(written.files)}",
     ]

@@ -15,6 +15,8 @@ RATES = {
     "token": "hit tokens / tokens",
     "request": "mean of each request's hit / blocks",
 }
+FEW_BLOCKS = 8  # blocks of a prompt on average
+ENGINE_BLOCK = 64  # tokens; vLLM's blocks have 16, TensorRT-LLM's 32, the largest of usual ones 64
 
 
 def opening(meta: dict[str, Any], *, verbose: bool = False) -> list[str]:
@@ -55,6 +57,14 @@ def _size(figures):
         yield "sessions", f"{figures['sessions']:,}", ""
     yield "tokens", f"{figures['tokens']:,}", f"in prompts; {figures['output_tokens']:,} in outputs"
     yield "blocks", f"{figures['blocks']:,}", f"in prompts; {figures['distinct_blocks']:,} distinct"
+    if _are_large(figures):
+        yield "", "", "blocks are large for these prompts: --block-size 16, as engines have, shows more of the reuse"
+
+
+def _are_large(figures: dict[str, Any]) -> bool:
+    """Whether prompts have few blocks, of more tokens than the blocks of engines, so that much reuse is not counted."""
+    blocks, tokens = figures["blocks"], figures["tokens"]
+    return 0 < blocks < FEW_BLOCKS * figures["requests"] and tokens > ENGINE_BLOCK * blocks
 
 
 def _rates(figures):
@@ -81,6 +91,12 @@ def _left_out(counts):
             f"{counts.equal_to_logged:,}",
             f"of {logged:,} prompt token counts; mean difference {mean:.1f}",
         )
+        if 2 * counts.equal_to_logged < logged:
+            yield (
+                "",
+                "",
+                "the log's model has another tokenizer or template: name them with --tokenizer, --chat-template",
+            )
     if counts.cut:
         yield (
             "truncated",

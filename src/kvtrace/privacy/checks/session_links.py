@@ -36,15 +36,15 @@ def check(evidence: Evidence) -> Finding:
     if hidden:
         return warned(
             figure,
-            f"{hidden:,} requests are linked to an earlier one without a shared block: only the link reveals the "
-            "conversation.",
+            f"{hidden:,} requests share no block with an earlier request of their conversation: only the link "
+            "reveals it.",
             "Drop the links (--drop-sessions), or accept it.",
         )
     if not linked:
         return passed(figure, "no field links requests to each other.")
     return passed(
         figure,
-        f"{linked:,} of {len(columns):,} requests are linked to an earlier one; their shared blocks reveal it too.",
+        f"{linked:,} of {len(columns):,} requests name their conversation or turn; their shared blocks reveal it too.",
     )
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from ..._base.errors import InputError, UsageError
 from .described import Fields, read_config
+from .model_table import MODELS
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "fp8": 1, "int8": 1}
-HINT = "Try --kv-bytes-per-token."
+HINT = f"Try {', '.join(MODELS)}, a model's config.json, or --kv-bytes-per-token."
 
 
 def kv_bytes_per_token(config: Mapping[str, Any] | str | Path, *, dtype: str | None = None) -> int:
