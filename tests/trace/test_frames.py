@@ -53,7 +53,7 @@ def test_pandas_and_polars_hold_the_same(rich_trace):
 def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
     with pytest.raises(kvtrace.UsageError, match=r"need polars. Try `pip install 'kvtrace\[frames\]'`"):
-        frames.polars(None)
+        toy("0").to_polars()
 
 
 def test_a_notebook_shows_a_trace_and_its_summary():
@@ -61,7 +61,7 @@ def test_a_notebook_shows_a_trace_and_its_summary():
     shown = trace._repr_html_()
     assert "<td>0 1 2 3 4 5 6 7 and 1 more</td>" in shown and "and 3 more" in shown
     for found in (kvtrace.analyze(trace), kvtrace.basics(trace)):
-        assert found._repr_html_().startswith("<pre>") and "Hit rates without eviction" in found._repr_html_()
+        assert found._repr_html_().startswith("<p>") and "Hit rates without eviction" in found._repr_html_()
 
 
 def test_names_out_of_a_trace_are_escaped_in_html():

@@ -1,14 +1,15 @@
 """Tables of text, independent of their display.
 
-A rich console prints them (`__rich__`); a notebook shows them as preformatted HTML.
+A rich console prints them (`__rich__`); a notebook shows them as HTML.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from .results import html_table
 
 
 @dataclass
@@ -68,16 +69,15 @@ class TextTable:
 
 
 def html(tables: Iterable[TextTable]) -> str:
-    """Tables as preformatted HTML."""
-    from rich.console import Console
+    """Tables as HTML, every cell escaped.
 
-    console = Console(
-        file=io.StringIO(), record=True, width=160, force_jupyter=False
-    )  # otherwise a notebook shows it twice
-    for table in tables:
-        console.print(table, "")
-    lines = console.export_html(inline_styles=True, code_format="{code}").splitlines()
-    return "<pre>" + "\n".join(line.rstrip() for line in lines) + "</pre>"
+    >>> html([TextTable("Trace", [Column("name")], [("requests",)])])[:40]
+    '<table><caption>Trace</caption><thead><t'
+    """
+    return "".join(
+        html_table([column.name for column in table.columns] if table.has_header else [], table.rows, table.title)
+        for table in tables
+    )
 
 
 def printable(name: str) -> str:

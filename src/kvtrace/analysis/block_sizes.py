@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._base.results import Result, columns_of
 from .._base.tables import TextTable
 from ..trace.folding import fold
 from ..trace.hits import Hits, count_hits, unlimited_hits
@@ -14,14 +15,21 @@ from ..trace.trace import Trace
 from .tables import RATES
 
 
-@dataclass(frozen=True)
-class BlockSizeHits:
+@dataclass(frozen=True, repr=False)
+class BlockSizeHits(Result):
     """Blocks and hits of a trace at one block size."""
 
     block_size: int
     blocks: int
     distinct_blocks: int
     hits: Hits  # of a cache that never evicts
+
+    def _headline(self) -> str:
+        rates = f"block_hit_rate={self.hits.block_hit_rate:.4f}, token_hit_rate={self.hits.token_hit_rate:.4f}"
+        return f"block_size={self.block_size:,}, {self.blocks:,} blocks, {rates}"
+
+    def _columns(self) -> dict[str, list]:
+        return columns_of([self.to_dict()])
 
     def to_dict(self) -> dict:
         """The JSON object of docs/analysis/analyze.md."""

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .._base.results import Result, columns_of
+from .._base.tables import number
+
 FIGURES = ("mean", "std", "min", "p25", "median", "p75", "max")
 
 
-@dataclass(frozen=True)
-class Distribution:
+@dataclass(frozen=True, repr=False)
+class Distribution(Result):
     """Mean, population standard deviation (ddof 0), extremes and linear percentiles; None for an empty sample."""
 
     count: int
@@ -70,6 +73,13 @@ class Distribution:
     def named(self) -> dict[str, float | None]:
         """The seven figures by name."""
         return {name: getattr(self, name) for name in FIGURES}
+
+    def _headline(self) -> str:
+        figures = {name: getattr(self, name) for name in ("mean", "min", "median", "max")}
+        return ", ".join([f"{self.count:,} values", *(f"{name}={number(value)}" for name, value in figures.items())])
+
+    def _columns(self) -> dict[str, list]:
+        return columns_of([self.to_dict()])
 
     def to_dict(self) -> dict:
         """The count, the seven figures, and the extra quantiles."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from .._base.results import PlottedResult, columns_of
 from ..trace.hits import Hits
 from ..trace.trace import Trace
 from .capacities import log_spaced
@@ -16,7 +17,7 @@ SCHEMA = 1  # version of the keys of to_dict
 RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
 
 
-class HitCurve:
+class HitCurve(PlottedResult):
     """Hit counts at any capacity in blocks. One look-up takes a few binary searches.
 
     The counts are exact from `longest` on, the number of blocks of the longest prompt. A smaller cache cannot hold
@@ -40,6 +41,16 @@ class HitCurve:
         weights = np.array([np.ones_like(shares), shares])
         self._full_blocks = PiecewiseLinear(segments.rank, segments.rank + segments.blocks, weights)
         self._missing_tokens = StepFunction(*partial_block_hits(trace, segments, trace.prompt_blocks))
+
+    _shown = ("capacity", "share", *RATES)
+
+    def _headline(self) -> str:
+        size = f"{self.requests:,} requests, {self.blocks:,} blocks, working_set={self.working_set:,}"
+        sample = "" if self.sample is None else f", sample={self.sample:.4g}"
+        return f"{size}, block_hit_rate={self.at(self.working_set).block_hit_rate:.4f} without eviction{sample}"
+
+    def _columns(self) -> dict[str, list]:
+        return columns_of(self.to_dict()["points"])
 
     def _count(self, trace):
         blocks = trace.prompt_blocks

@@ -35,6 +35,11 @@ class DistributionPair:
         both = {"a": self.a.to_dict(), "b": self.b.to_dict()}
         return {"score": self.score, "distance": self.distance} | both | {"errors": self.errors}
 
+    def to_row(self) -> dict:
+        """The row of the CSV of docs/analysis/compare.md: both means, and the relative errors."""
+        errors = {f"{name}_error": error for name, error in self.errors.items()}
+        return {"score": self.score, "distance": self.distance, "a": self.a.mean, "b": self.b.mean} | errors
+
 
 @dataclass(frozen=True)
 class NumberPair:
@@ -63,6 +68,10 @@ class NumberPair:
         """The JSON object of docs/analysis/compare.md."""
         return {"score": self.score, **asdict(self), "difference": self.difference, "ratio": self.ratio}
 
+    def to_row(self) -> dict:
+        """The row of the CSV of docs/analysis/compare.md."""
+        return {"score": self.score, "distance": self.distance, "a": self.a, "b": self.b}
+
 
 @dataclass(frozen=True)
 class CurvePair:
@@ -85,6 +94,10 @@ class CurvePair:
     def to_dict(self) -> dict:
         """The JSON object of docs/analysis/compare.md."""
         return {"score": self.score, **asdict(self)}
+
+    def to_row(self) -> dict:
+        """The row of the CSV of docs/analysis/compare.md: the largest difference and its capacity, and the mean."""
+        return {"score": self.score, "distance": self.distance, "at": self.at, "mean_distance": self.mean}
 
 
 def relative_error(a: float | None, b: float | None) -> float | None:

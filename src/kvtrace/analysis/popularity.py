@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from .._base.results import Result, columns_of
 from ..trace.trace import Trace
 from .block_uses import BlockUses, count_uses
 
@@ -13,14 +14,20 @@ TOP_SHARES = (0.01, 0.1)
 CHUNK = 1 << 20  # blocks counted at a time, which bounds memory
 
 
-@dataclass(frozen=True)
-class Popularity:
+@dataclass(frozen=True, repr=False)
+class Popularity(Result):
     """The distribution of reuse over blocks. A block with n uses has n - 1 reuses."""
 
     reuses: int
     reused_blocks: int  # blocks used more than once
     most_used: int  # uses of the most used block
     top_share: dict[float, float]  # share of the blocks, most used first -> their share of all reuse
+
+    def _headline(self) -> str:
+        return f"{self.reuses:,} reuses, {self.reused_blocks:,} blocks reused, most_used={self.most_used:,}"
+
+    def _columns(self) -> dict[str, list]:
+        return columns_of([self.to_dict()])
 
     def to_dict(self) -> dict:
         """Keys as docs/analysis/analyze.md lists them."""

@@ -26,7 +26,7 @@ from .turns import RequestGroup, SessionStatistics, by_type, session_statistics
 SCHEMA = 1  # version of the keys of to_dict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Basics(DistributionFrames):
     """The statistics of `datagen analyze` and `aiperf analyze-trace`."""
 
@@ -48,6 +48,10 @@ class Basics(DistributionFrames):
     def reuse_ratio(self) -> float:
         """References to blocks that occur more than once / all references: AIPerf's reuse ratio."""
         return self.repeated_blocks / self.blocks if self.blocks else 0.0
+
+    def _headline(self) -> str:
+        rates = f"block_hit_rate={self.hits.block_hit_rate:.4f}, token_hit_rate={self.hits.token_hit_rate:.4f}"
+        return f"{self.requests:,} requests, {self.blocks:,} blocks, {self.distinct_blocks:,} distinct, {rates}"
 
     def distributions(self) -> dict[str, Distribution]:
         """The five distributions by name."""
@@ -131,7 +135,7 @@ def _context_length(trace, uses) -> np.ndarray:
     return np.where(blocks == trace.prompt_blocks, trace.input_length, blocks * trace.block_size)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary(DistributionFrames):
     """All statistics of a trace, as `kvtrace analyze` prints them."""
 
@@ -151,6 +155,10 @@ class Summary(DistributionFrames):
         """Bytes of KV cache of all distinct blocks, each counted as a full block; None without a model."""
         tokens = self.basics.distinct_blocks * self.basics.block_size
         return None if self.kv_bytes_per_token is None else self.kv_bytes_per_token * tokens
+
+    def _headline(self) -> str:
+        sessions = f", {self.sessions.sessions:,} sessions" if self.sessions else ""
+        return f"{self.basics._headline()}, duration_s={self.arrivals.duration_ms / 1000:,.6g}{sessions}"
 
     def distributions(self) -> dict[str, Distribution]:
         """All distributions by name."""

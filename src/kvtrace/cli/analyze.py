@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .large import load
-from .options import STREAMED, json_option
+from .options import FIGURE, STREAMED, figure_writer, json_option
 from .output import print_json, print_tables
 
 
@@ -13,28 +13,33 @@ from .output import print_json, print_tables
 @click.argument("trace", metavar="TRACE")
 @click.option("--basic", is_flag=True, help="Print only the statistics of datagen and AIPerf.")
 @json_option("analysis/analyze.md")
+@FIGURE
 @click.option("--quantiles", metavar="Q,...", help="Extra quantiles of each distribution. Example: 0.9,0.99.")
 @click.option("--fold", "factors", metavar="N,...", help="Also print hit rates at block sizes N times as large. Example: 1,2,4.")
 @click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="MS", help="Decode time of an output token, for the mean concurrency.")
 @STREAMED
-def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
+def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
     """Print statistics of a trace: lengths, hit rates, reuse, arrivals, sessions. TRACE - is stdin."""
     from .._base.lists import factors as parse_factors
     from .._base.lists import quantiles as parse_quantiles
     from ..analysis.block_sizes import block_size_table, by_block_size
     from ..analysis.summary import analyze, basics
     from ..formats.memory_needs import analyzing
+    from ..report.figures import overview
+    from ..report.plots.plot import Study
     from ..serving.hardware.kv_bytes import chosen
 
+    write_figure = figure_writer(png, svg, quiet)
     extra_quantiles, fold_factors = parse_quantiles(quantiles), parse_factors(factors)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     loaded = load(
-        trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole="--fold" if factors else None, extra=() if basic else ("type",),
+        trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole="--fold" if factors else "--png and --svg" if png or svg else None, extra=() if basic else ("type",),
     )
     if basic:
         statistics = basics(loaded, extra_quantiles)
     else:
         statistics = analyze(loaded, quantiles=extra_quantiles, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
+    write_figure(lambda: overview.plot(Study(loaded, kv_bytes_per_token=kv_bytes)))
     sizes = by_block_size(loaded, fold_factors)
     if as_json:
         print_json(statistics.to_dict() | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .options import CHAIN, json_option, require_one
+from .options import CHAIN, FIGURE, figure_writer, json_option, require_one
 from .output import print_json, print_tables
 
 
@@ -13,6 +13,7 @@ from .output import print_json, print_tables
 @click.argument("b", metavar="TRACE2")
 @json_option("analysis/compare.md")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header and one line for each figure.")
+@FIGURE
 @click.option(
     "--block-size",
     type=click.IntRange(1),
@@ -20,21 +21,27 @@ from .output import print_json, print_tables
     help="Tokens per block, in both traces.  [default: from each sidecar, else inferred]",
 )
 @CHAIN
-def compare_command(a, b, as_json, as_csv, block_size, chain):
+def compare_command(a, b, as_json, as_csv, png, svg, block_size, chain):
     """Score the fidelity of TRACE2 to TRACE: both values of each figure, and a score from 0 to 1."""
     from .._base.errors import UsageError
     from .._base.files import base_names
-    from ..analysis.comparison import compare
+    from .._base.tables import printable
+    from ..analysis.comparison import compare_prepared
     from ..formats import reading
     from ..report.comparison import as_csv as comparison_csv
+    from ..report.plots import comparison
+    from ..report.plots.plot import Study
 
     require_one(as_json, as_csv)
+    write_figure = figure_writer(png, svg)
     if a == b == "-":
         raise UsageError("both traces are stdin. Use a file for one of them.")
     traces = [reading.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
     first, second = (trace.chained() if chain else trace for trace in traces)
     name, other = base_names(a, b)
-    result = compare(first, second, names=(name, other))
+    studies = Study(first, printable(name)), Study(second, printable(other))
+    result = compare_prepared(*map(comparison.prepared, studies), (name, other))
+    write_figure(lambda: comparison.plot(*studies))
     if as_json:
         print_json(result.to_dict())
     elif as_csv:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .large import load
-from .options import CSV, STREAMED, json_option, require_one
+from .options import CSV, FIGURE, STREAMED, figure_writer, json_option, require_one
 from .output import print_json, print_tables
 
 
@@ -15,19 +15,22 @@ from .output import print_json, print_tables
 @click.option("--points", default=25, type=click.IntRange(1, 10_000), metavar="N", help="Number of capacities for auto.")
 @json_option("analysis/curve.md")
 @CSV
+@FIGURE
 @click.option("--sample", type=float, metavar="SHARE", help="Estimate from this share of the blocks, with errors.  [default: all blocks, exact]")
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the sample.")
 @STREAMED
-def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
+def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, seed, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
     """Print the hit rates of an LRU cache at each capacity, exactly and in one pass. TRACE - is stdin."""
     from ..analysis.capacities import parse_capacities
     from ..analysis.curves import hit_curve
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import curving, sampled
     from ..report import curve_tables
+    from ..report.plots.capacity import curve_plot
     from ..serving.hardware.kv_bytes import chosen
 
     require_one(as_json, as_csv)
+    write_figure = figure_writer(png, svg, quiet)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     loaded = load(trace, memory, quiet, lambda dataset: curving(dataset, sample), block_size=block_size, chain=chain, extra=())
     limited = sample and memory and isinstance(loaded, LazyTrace)
@@ -35,6 +38,7 @@ def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, model_
     curve = hit_curve(loaded, sample=sample, seed=seed, max_references=max_references)
     units = {"block_size": curve.block_size, "working_set": curve.working_set, "kv_bytes_per_token": kv_bytes}
     capacities = curve.capacities(points) if capacity == "auto" else parse_capacities(capacity, **units)
+    write_figure(lambda: curve_plot(curve, kv_bytes))
     values = curve.to_dict(sorted(set(capacities)), kv_bytes_per_token=kv_bytes)
     if as_json:
         print_json(values)

@@ -9,6 +9,8 @@ from .large import MEMORY
 BLOCK_SIZE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
 BLOCK_SIZE_OF_TRACE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
 CHAIN = click.option("--chain", is_flag=True, help="Re-chain block ids that were hashed without their prefix.")
+PNG = click.option("--png", metavar="FILE", help="Also draw the result into this PNG file, for a paper.")
+SVG = click.option("--svg", metavar="FILE", help="Also draw the result into this SVG file.")
 CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
 FIRST_ID = click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 KV_BYTES = click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
@@ -24,6 +26,24 @@ def json_option(page):
     return click.option("--json", "as_json", is_flag=True, help=f"Print one JSON object; its keys are in docs/{page}.")
 
 
+def figure_writer(png, svg, quiet=False):
+    """A function that draws a result into the files; it refuses names that cannot be written now, before any work."""
+    from ..report import paper
+    from .output import print_lines
+
+    paper.check_outputs(png, svg)
+
+    def write(plot):
+        if png or svg:
+            drawn = plot()
+            names = paper.write_plot(drawn, png, svg)
+            if not quiet:
+                notes = [("note", f"{panel.title}: {panel.note}") for panel in drawn.panels if panel.note]
+                print_lines([*notes, *(("wrote", name) for name in names)])
+
+    return write
+
+
 def with_options(*options):
     """Add options to a command, in this order."""
 
@@ -35,6 +55,7 @@ def with_options(*options):
     return add
 
 
+FIGURE = with_options(PNG, SVG)
 STREAMED = with_options(MODEL_CONFIG, KV_BYTES, BLOCK_SIZE, CHAIN, MEMORY, QUIET)  # of analyze, curve and simulate
 
 

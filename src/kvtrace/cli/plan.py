@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..serving.routers import PLANNED, check_router
-from .options import BLOCK_SIZE, QUIET, json_option
+from .options import BLOCK_SIZE, FIGURE, QUIET, figure_writer, json_option
 from .output import console, print_json, print_tables
 
 
@@ -25,8 +25,9 @@ from .output import console, print_json, print_tables
 @click.option("--max-requests", default=256, type=click.IntRange(1), metavar="N", help="Largest number of active requests per instance.")
 @BLOCK_SIZE
 @json_option("serving/plan.md")
+@FIGURE
 @QUIET
-def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, step_tokens, max_requests, block_size, as_json, quiet):
+def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, step_tokens, max_requests, block_size, as_json, png, svg, quiet):
     """Plan capacity: hits by memory, the instances that meet a latency target, costs and savings.
 
     Each table lists its assumptions, and the result if an assumption is 20 % lower or higher. TRACE - is stdin.
@@ -35,10 +36,12 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     from .._base.units import milliseconds
     from ..formats import reading
     from ..report import planning
+    from ..report.figures import plans
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
     from ..serving.planning import PlanTarget, parse_tier, plan
     from ..serving.simulation import BatchLimits
 
+    write_figure = figure_writer(png, svg, quiet)
     roofline = Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
     target = PlanTarget(
         ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
@@ -51,6 +54,7 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     screen = console()
     on_part = None if quiet else lambda part: screen.print(f"[dim]{planning.PROGRESS[part]} ...[/dim]", highlight=False)
     result = plan(loaded, roofline, target, on_part=on_part)
+    write_figure(lambda: plans.plot(result))
     if as_json:
         print_json(result.to_dict())
     else:

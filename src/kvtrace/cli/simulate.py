@@ -10,7 +10,7 @@ import click
 
 from ..serving.routers import ROUTERS
 from .large import load
-from .options import CSV, STREAMED, WARM_UP, json_option, require_one
+from .options import CSV, FIGURE, STREAMED, WARM_UP, figure_writer, json_option, require_one
 from .output import console, print_json, print_tables
 
 
@@ -63,19 +63,22 @@ def _engines():
 @click.option("--no-gap", is_flag=True, help="Skip the comparison with the offline optimum, which needs one more simulation per capacity.")
 @json_option("cache/simulate.md")
 @CSV
+@FIGURE
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Simulations at a time.  [default: one per core]")
 @STREAMED
-def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
+def simulate_command(trace, as_json, as_csv, png, svg, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
     """Simulate a prefix cache: any engine, eviction order and capacity. TRACE - is stdin."""
     from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
     from .._base.units import milliseconds
     from ..report import simulation as simulation_report
+    from ..report.figures import runs
     from ..report.progress import RequestProgress
     from ..serving.hardware import roofline_of
     from ..serving.hardware.kv_bytes import chosen
 
     require_one(as_json, as_csv)
+    write_figure = figure_writer(png, svg, quiet)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = milliseconds(over_time) if over_time else None
     options["roofline"] = roofline_of(model_config, gpu_name, gpus)
@@ -87,6 +90,7 @@ def simulate_command(trace, as_json, as_csv, per_request, model_config, kv_bytes
             done = _simulate_all(loaded, units, bar, warm_up=leading_rows(warm_up, loaded.timestamp), **options)
         if stream:
             simulation_report.write_per_request(done.runs, stream)
+    write_figure(lambda: runs.plot(done))
     values = simulation_report.to_dict(loaded, [
         simulation_report.result(one, done.optimum_of(one), kv_bytes_per_token=kv_bytes, window_ms=window_ms) for one in done.runs
     ])  # fmt: skip

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from .options import CHAIN, KV_BYTES, MODEL_CONFIG, QUIET, WARM_UP, json_option
+from .options import CHAIN, FIGURE, KV_BYTES, MODEL_CONFIG, QUIET, WARM_UP, figure_writer, json_option
 from .output import console, print_json, print_tables
 
 
@@ -31,20 +31,23 @@ from .output import console, print_json, print_tables
 @click.option("--ray-address", metavar="A", help="A Ray cluster: auto, or host:port.  [default: a new local cluster]")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Cells at a time; with Ray, tasks of up to eight cells.  [default: one per core; with Ray, two]")
 @json_option("cache/sweep.md")
+@FIGURE
 @MODEL_CONFIG
 @KV_BYTES
 @click.option("--trace-block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of the TRACEs.  [default: from their sidecars, else inferred]")
 @CHAIN
 @QUIET
-def sweep_command(traces, output, resume, runner, ray_address, workers, as_json, quiet, **options):
+def sweep_command(traces, output, resume, runner, ray_address, workers, as_json, png, svg, quiet, **options):
     """Simulate each policy at each capacity, engine, block size and seed on each TRACE, and write one tidy table."""
     from .._base.errors import UsageError
     from ..cache.sweeps import sweep
     from ..report import sweep_tables
+    from ..report.figures import sweeps
     from ..report.progress import RequestProgress
 
     if as_json and output == "-":
         raise UsageError("--json and -o - both write to stdout. Use one of them.")
+    write_figure = figure_writer(png, svg, quiet)
     grid = _grid(traces, **options)
     sys.path.insert(0, "")  # policy classes in the current folder
     try:
@@ -55,6 +58,7 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
             )  # fmt: skip
     finally:
         sys.path.remove("")
+    write_figure(lambda: sweeps.plot(table))
     if as_json:
         print_json(table.to_dict())
     elif output is None or (output != "-" and len(table.rows) <= sweep_tables.MAX_ROWS):

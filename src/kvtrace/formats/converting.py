@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .._base.memory import Need
 from .._base.output_lock import only_writer
+from .._base.results import Result, columns_of
 from ..trace.conversion import convert, meta_of
 from ..trace.trace import Trace
 from . import format_table, memory_needs, reading, targets, writing
@@ -20,8 +21,8 @@ from .targets.losses import Losses
 NOT_AUDITED = "the release profile: a conversion is not audited. `kvtrace release` writes a file with a profile"
 
 
-@dataclass(frozen=True)
-class Converted:
+@dataclass(frozen=True, repr=False)
+class Converted(Result):
     """A conversion: what was read, and what was written."""
 
     requests: int
@@ -31,6 +32,15 @@ class Converted:
     files: list[str]
     losses: list[str]  # what the output does not have
     usage: list[str]  # commands for the client
+
+    def _headline(self) -> str:
+        size = f"{self.requests:,} of {self.source_requests:,} requests, block_size={self.block_size:,}"
+        return f"{size}, {len(self.files)} files, {len(self.losses)} losses"
+
+    def _columns(self) -> dict[str, list]:
+        return columns_of(
+            [vars(self) | {name: "; ".join(getattr(self, name)) for name in ("files", "losses", "usage")}]
+        )
 
 
 def convert_file(

@@ -56,7 +56,7 @@ class Users:
         return bool((self.user >= 0).any())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Contributors:
     """The contributor of each request, numbered from 0, and their kind: one of WARNINGS."""
 
@@ -64,6 +64,9 @@ class Contributors:
     kind: str
     member: np.ndarray | None = None  # request -> member of its contributor, numbered from 0; None = itself
     unknown: int = -1  # number of the contributor that stands for all unknown ones; -1 = all are known
+
+    def __repr__(self) -> str:  # no contributor: a notebook keeps what it shows
+        return f"Contributors({len(self.contributor):,} requests, kind={self.kind})"
 
     def __getitem__(self, rows) -> Contributors:
         """The contributors of some requests."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import AuditError, UsageError
+from .._base.results import Result, columns_of
 from ..formats import writing
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
@@ -23,14 +24,21 @@ from .released_trace import ReleasedTrace
 from .sidecar_forms import count_private, public
 
 
-@dataclass(frozen=True)
-class Published:
+@dataclass(frozen=True, repr=False)
+class Published(Result):
     """The written files, the audit of the trace, and its figures, as its sidecar states them."""
 
     files: list[str]
     audit: Audit
     figures: Mapping[str, Any]
     left_out: int = 0  # names and values of the trace's `meta` that a published sidecar cannot have
+
+    def _headline(self) -> str:
+        return f"{' and '.join(self.files)}, {self.figures['requests']:,} requests, audit={self.audit.level}"
+
+    def _columns(self) -> dict[str, list]:
+        """One row: the figures that the sidecar states."""
+        return columns_of([{"files": " and ".join(self.files), "audit": self.audit.level, **self.figures}])
 
 
 def publish(

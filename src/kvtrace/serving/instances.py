@@ -41,7 +41,7 @@ class FleetDict(SimulationDict):
     loads: list[InstanceLoad]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FleetSimulation(Simulation):
     """The result of the caches of several instances on a trace."""
 
@@ -50,6 +50,12 @@ class FleetSimulation(Simulation):
         default_factory=lambda: np.empty(0, np.int32)
     )  # request -> the instance that served it
     instances: int = 1
+
+    def _headline(self) -> str:
+        return f"{super()._headline()}, {self.instances} instances, {self.router}, imbalance={self.imbalance:.2f}"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return super()._columns() | {"instance": self.instance}
 
     @property
     def loads(self) -> list[InstanceLoad]:

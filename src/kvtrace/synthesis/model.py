@@ -19,6 +19,7 @@ from .._base.errors import InputError
 from .._base.files import name_of
 from .._base.input_files import open_read
 from .._base.output_files import write_atomically
+from .._base.results import Result
 from .._native.attach import KINDS
 from .arrivals import MAX_WINDOW_ROWS, Pace
 from .bins import Bins, InvalidModelError, integers
@@ -32,7 +33,7 @@ TAILS = ("kept", "unique", "dropped")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Model:
+class Model(Result):
     """How the requests of a trace attach to earlier requests.
 
     Records are grouped by window and sorted by value, and their values are bins. `hits`: leading blocks seen before;
@@ -55,8 +56,12 @@ class Model:
 
     method = "attach"
 
-    def __repr__(self) -> str:
-        return f"Model({self.rows:,} requests, {len(self.starts) - 1:,} windows, block_size={self.block_size})"
+    def _headline(self) -> str:
+        return f"{self.rows:,} requests, {len(self.starts) - 1:,} windows, block_size={self.block_size}"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """One row for each window: its fitted requests."""
+        return {"window": np.arange(len(self.window_rows)), "requests": self.window_rows}
 
     @property
     def smallest(self) -> int:

@@ -18,6 +18,7 @@ from ...trace.trace import Trace
 
 POINTS = 400  # of a curve, more than a screen shows
 BINS = 120  # of a time axis
+MAX_LINES = 8  # of one panel, as many as the palette has colours
 MAX_LINEAR_RATIO = 20  # largest ratio of values on a linear axis
 
 
@@ -52,6 +53,7 @@ class Axis:
     percent: bool = False  # values are shares
     limits: tuple[float, float] | None = None  # None: from the data; (0, 0): from 0 to the end of the data
     ticks: dict[float, str] | None = None  # value -> label, in place of plain numbers
+    whole: bool = False  # values are whole numbers, as instances are
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +67,7 @@ class Series:
     style: str = "line"  # one of STYLES
 
 
-STYLES = ("line", "dash", "step", "dots", "bars")
+STYLES = ("line", "dash", "step", "dots", "points", "bars")  # dots: a line with markers; points: markers alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +101,28 @@ class Plot:
     panels: list[Panel]
 
 
-def cdf(title: str, axis: Axis, *samples: tuple[str, np.ndarray, np.ndarray | None], why: str = "") -> Panel:
+def bars(title: str, x: str, y: Axis, values: dict[str, float]) -> Panel:
+    """One bar for each name.
+
+    >>> bars("Load", "instance", Axis("tokens"), {"0": 5.0, "1": 7.0}).x.ticks
+    {0.0: '0', 1.0: '1'}
+    """
+    place = np.arange(len(values), dtype=float)
+    axis = Axis(x, ticks=dict(zip(place.tolist(), values, strict=True)), limits=(-0.5, len(values) - 0.5))
+    return Panel(title, axis, y, [Series(title, place, np.array(list(values.values())), 0, "bars")])
+
+
+def rate_axis(title: str, top: float) -> Axis:
+    """The axis of a rate, from 0 to a little above the largest one."""
+    return Axis(title, percent=True, limits=(0, min(1.0, top * 1.15) or 1.0))
+
+
+def cdf(
+    title: str, axis: Axis, *samples: tuple[str, np.ndarray, np.ndarray | None], why: str = "", note: str = ""
+) -> Panel:
     """The cumulative distributions of samples (name, values, counts).
 
-    `why` is the reason to show if there are no values.
+    `why` is the reason to show if there are no values, and `note` stands below the panel.
 
     >>> panel = cdf("Lengths", Axis("tokens"), ("ISL", np.array([1, 2, 2, 3]), None))
     >>> panel.series[0].y.tolist()
@@ -115,7 +135,7 @@ def cdf(title: str, axis: Axis, *samples: tuple[str, np.ndarray, np.ndarray | No
         axis = replace(axis, log=False, limits=(0, 0))
     together = np.concatenate([value for _, value, _ in parts])
     low, high = float(together[together > 0].min()) if axis.log else 0.0, float(together.max())
-    series, notes = [], []
+    series, notes = [], [note] if note else []
     for colour, (name, value, share) in enumerate(parts):
         x, y = _across(value, share, low, high)
         series.append(Series(name, x, y, colour, "step"))
