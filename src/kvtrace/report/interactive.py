@@ -106,6 +106,8 @@ def _trace(series: Series, panel: Panel) -> dict[str, Any]:
     }
     x, y = ("%{x:.2%}" if panel.x.percent else "%{x:,.4~g}"), ("%{y:.2%}" if panel.y.percent else "%{y:,.4~g}")
     trace["hovertemplate"] = f"{x}<br>{_escaped(series.name)}: {y}<extra></extra>"
+    if series.style == "across":
+        return trace | {"type": "bar", "orientation": "h"}
     if series.style == "bars":
         return trace | {"type": "bar"}
     line = {"shape": LINES[series.style], "width": 1.5 if series.style == "dash" else 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from .plots.plot import Axis, Panel, Plot, log_ticks, short
 
 WIDTH, HEIGHT, DPI = 3.4, 2.4, 200  # inches of a panel (a column of a paper), dots per inch
 LEGEND_ROW, LEGEND_COLUMNS = 0.15, 2  # inches, below the axes; names side by side
+MAX_TITLE = 42  # characters of a line of a title
+MAX_TICKS = 7  # of a logarithmic axis
 MAX_NAME = 30  # characters of a name that has another one beside it
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -22,6 +25,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "lines.linewidth": 1.3,
@@ -121,13 +125,15 @@ def draw(figure_class, panels):
 
 
 def _draw_panel(figure, axes, panel: Panel):
-    axes.set_title(panel.title)
+    axes.set_title(fill(panel.title, MAX_TITLE))
     for series in panel.series:
         colour = PALETTE[series.colour % len(PALETTE)]
         name = series.name.replace("$", r"\$")  # matplotlib would read the name of a file as a formula
         if series.style == "bars":
             width = np.diff(series.x).min(initial=1.0) * 0.9 if len(series.x) > 1 else 0.9
             axes.bar(series.x, series.y, width, color=colour, label=name)
+        elif series.style == "across":
+            axes.barh(series.y, series.x, 0.8, color=colour, label=name)
         elif series.style == "step":
             axes.step(series.x, series.y, where="post", color=colour, label=name)
         else:
@@ -166,7 +172,9 @@ def _set_axis(axes, which, axis: Axis, values):
     if axis.log:
         low, high = extent(values)
         axes.set(**{f"{which}scale": "log", f"{which}lim": (low / 1.02, high * 1.05)})
-        ticks = ticks or {tick: f"{100 * tick:.3g}%" if axis.percent else short(tick) for tick in log_ticks(low, high)}
+        places = log_ticks(low, high)
+        places = places if len(places) <= MAX_TICKS else log_ticks(low, high, (1, 3))
+        ticks = ticks or {tick: f"{100 * tick:.3g}%" if axis.percent else short(tick) for tick in places}
         line.set_minor_locator(_no_ticks())
     elif axis.percent:
         line.set_major_formatter(lambda value, _: f"{100 * value:.3g}%")

@@ -36,11 +36,11 @@ def _instances(part: InstancesPlan) -> list[Panel]:
     goal = f"TTFT {part.target.ttft_s:g} s for {part.target.quantile:.0%}"
     if not met:
         return [Panel(f"Cost, {goal}", missing="no router meets the target.")]
-    costs = {f"{row.router}\n{row.instances:,} inst.": row.usd_per_million_requests for row in met}
+    costs = {f"{row.router}, {row.instances:,} instances": row.usd_per_million_requests for row in met}
     waits = {row.router: row.ttft["p99"] for row in met}
     return [
-        bars(f"Cost, {goal}", "router and instances", Axis("USD per million requests", limits=(0, 0)), costs),
-        bars("Slowest 1 % of the requests", "router", Axis("TTFT p99 (s)", limits=(0, 0)), waits),
+        bars(f"Cost, {goal}", Axis("USD per million requests", limits=(0, 0)), costs),
+        bars("Slowest 1 % of the requests", Axis("TTFT p99 (s)", limits=(0, 0)), waits),
     ]
 
 
@@ -52,7 +52,8 @@ def _sensitivity(plan: Plan, best: RouterPlan) -> Panel:
     for colour, factor in enumerate(sorted({row.factor for row in rows})):
         points = [(names.index(row.what), row.instances) for row in rows if row.factor == factor]
         x, y = (np.array(values, dtype=float) for values in zip(*points, strict=True))
-        series.append(Series(f"x {factor:g}", y, x, colour, "points"))
+        beside = 0.2 * (colour - 0.5)  # so that equal results do not hide each other
+        series.append(Series(f"x {factor:g}", y, x + beside, colour, "points"))
     ends = np.array([-0.5, len(names) - 0.5])
     series.append(Series("plan", np.full(2, float(best.instances)), ends, len(series), "dash"))
     ticks = {float(number): name for number, name in enumerate(names)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...cache.simulation import Simulation
@@ -42,24 +44,28 @@ def tiers(run: TieredSimulation) -> Plot:
     assert run.tier_hits is not None
     blocks = max(1, int(run.trace.prompt_blocks[run.warm_up :].sum()))
     shares = {
-        f"{name}\n{size:,}": float(hits[run.warm_up :].sum() / blocks)
+        f"{name}, {size:,} blocks": float(hits[run.warm_up :].sum() / blocks)
         for (name, size), hits in zip(run.tiers, run.tier_hits, strict=True)
     }
     axis = Axis("share of all blocks", percent=True, limits=(0, 0))
-    panel = bars("Hits by tier", "tier, and its capacity (blocks)", axis, shares)
+    panel = bars("Hits by tier", axis, shares)
     return Plot("A cache in tiers", "The tier that each hit block came from.", [*over_time(run).panels, panel])
 
 
 def instances(run: FleetSimulation) -> Plot:
     """The hit rate over time, and the tokens of each instance."""
-    tokens = {str(load["instance"]): float(load["tokens"]) for load in run.loads}
-    panel = bars(f"Load, {run.router}", "instance", Axis("prompt tokens", limits=(0, 0)), tokens)
+    tokens = {f"instance {load['instance']}": float(load["tokens"]) for load in run.loads}
+    panel = bars(f"Load, {run.router}", Axis("prompt tokens", limits=(0, 0)), tokens)
     return Plot("Instances behind a router", "Hits, and the balance of the load.", [*over_time(run).panels, panel])
 
 
 def times(run: ServingRun) -> Plot:
     """The distributions of time to first token, queueing and time per output token, and the load of the instances."""
-    return Plot("Serving in time", "The times of the requests that were served.", [*_times([run]), _busy(run)])
+    return Plot(
+        "Serving in time",
+        "The times of the requests that were served.",
+        [*_times([run]), *([_busy(run)] if run.instances > 1 else [])],
+    )
 
 
 def plot(done: Simulations) -> Plot:
@@ -103,13 +109,15 @@ def _line(name: str, runs: list[Simulation], colour: int, style: str = "dots") -
 
 
 def _by_setting(done: Simulations) -> Panel:
-    values = {label(run, done.runs).replace(", ", "\n"): run.hits.block_hit_rate for run in done.runs}
+    values = {label(run, done.runs): run.hits.block_hit_rate for run in done.runs}
     unlimited = _unlimited(done.runs[0])
-    panel = bars("Block hit rate", "setting", rate_axis("block hit rate", unlimited), values)
+    title = f"Block hit rate, {done.runs[0].setting.capacity:,} blocks"
+    panel = bars(title, rate_axis("block hit rate", unlimited), values)
+    panel.series[0] = replace(panel.series[0], name="simulated")
     ends = np.array([-0.5, len(values) - 0.5])
-    panel.series.append(Series("unlimited", ends, np.full(2, unlimited), 1, "dash"))
+    panel.series.append(Series("unlimited", np.full(2, unlimited), ends, 1, "dash"))
     for optimum in done.optima:
-        panel.series.append(Series("belady, the optimum", ends, np.full(2, optimum.hits.block_hit_rate), 2, "dash"))
+        panel.series.append(Series("belady, the optimum", np.full(2, optimum.hits.block_hit_rate), ends, 2, "dash"))
     return panel
 
 
@@ -148,5 +156,5 @@ def _times(runs: list[ServingRun]) -> list[Panel]:
 def _busy(run: ServingRun) -> Panel:
     """Instances by their use of the time."""
     span = run.makespan_s
-    busy = {str(number): seconds / span if span else 0.0 for number, seconds in enumerate(run.busy_s)}
-    return bars("Busy instances", "instance", Axis("share of the time", percent=True, limits=(0, 1)), busy)
+    busy = {f"instance {number}": seconds / span if span else 0.0 for number, seconds in enumerate(run.busy_s)}
+    return bars("Busy instances", Axis("share of the time", percent=True, limits=(0, 1)), busy)

@@ -36,7 +36,7 @@ def _title(key: tuple, groups: Iterable[tuple]) -> str:
     trace, size = key
     parts = [str(trace)] if len({one for one, _ in groups}) > 1 else []
     parts += [f"blocks of {size:,} tokens"] if len({one for _, one in groups}) > 1 else []
-    return ", ".join(parts) or "Block hit rate by capacity"
+    return ", ".join(parts) or "Block hit rate"
 
 
 def _panel(title: str, rows: list[dict[str, Any]], names: list[str]) -> Panel:
@@ -45,7 +45,7 @@ def _panel(title: str, rows: list[dict[str, Any]], names: list[str]) -> Panel:
     axis = rate_axis("block hit rate", top)
     if len({row["capacity"] for row in rows}) == 1:
         means = {name: float(np.mean([row["block_hit_rate"] for row in group])) for name, group in lines.items()}
-        return bars(title, f"setting, {rows[0]['capacity']:,} blocks", axis, means)
+        return bars(f"{title}, {rows[0]['capacity']:,} blocks", axis, means)
     series = [_line(name, group, number) for number, (name, group) in enumerate(list(lines.items())[:MAX_LINES])]
     note = f"{len(lines) - MAX_LINES} more settings are not drawn." if len(lines) > MAX_LINES else ""
     return Panel(title, Axis("capacity (blocks)", log=True), axis, series, note=note)

@@ -67,7 +67,8 @@ class Series:
     style: str = "line"  # one of STYLES
 
 
-STYLES = ("line", "dash", "step", "dots", "points", "bars")  # dots: a line with markers; points: markers alone
+# dots: a line with markers; points: markers alone; bars: upwards; across: to the right
+STYLES = ("line", "dash", "step", "dots", "points", "bars", "across")
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,15 +102,15 @@ class Plot:
     panels: list[Panel]
 
 
-def bars(title: str, x: str, y: Axis, values: dict[str, float]) -> Panel:
-    """One bar for each name.
+def bars(title: str, axis: Axis, values: dict[str, float]) -> Panel:
+    """One bar to the right for each name, the first on top, so that names of any length have room.
 
-    >>> bars("Load", "instance", Axis("tokens"), {"0": 5.0, "1": 7.0}).x.ticks
-    {0.0: '0', 1.0: '1'}
+    >>> bars("Load", Axis("tokens"), {"0": 5.0, "1": 7.0}).y.ticks
+    {0.0: '1', 1.0: '0'}
     """
     place = np.arange(len(values), dtype=float)
-    axis = Axis(x, ticks=dict(zip(place.tolist(), values, strict=True)), limits=(-0.5, len(values) - 0.5))
-    return Panel(title, axis, y, [Series(title, place, np.array(list(values.values())), 0, "bars")])
+    names = Axis("", ticks=dict(zip(place.tolist(), [*values][::-1], strict=True)), limits=(-0.5, len(values) - 0.5))
+    return Panel(title, axis, names, [Series(title, np.array([*values.values()][::-1]), place, 0, "across")])
 
 
 def rate_axis(title: str, top: float) -> Axis:
