@@ -33,15 +33,15 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
     extra_quantiles, fold_factors = parse_quantiles(quantiles), parse_factors(factors)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     loaded = load(
-        trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole="--fold" if factors else "--png and --svg" if png or svg else None, extra=() if basic else ("type",),
+        trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole="--fold" if factors else "--png" if png else "--svg" if svg else None, extra=() if basic else ("type",),
     )
     if basic:
         statistics = basics(loaded, extra_quantiles)
     else:
         statistics = analyze(loaded, quantiles=extra_quantiles, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
-    write_figure(lambda: overview.plot(Study(loaded, kv_bytes_per_token=kv_bytes)))
     sizes = by_block_size(loaded, fold_factors)
     if as_json:
         print_json(statistics.to_dict() | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
     else:
         print_tables([*statistics.tables(), *([block_size_table(sizes)] if sizes else [])])
+    write_figure(lambda: overview.plot(Study(loaded, kv_bytes_per_token=kv_bytes)))

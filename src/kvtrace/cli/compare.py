@@ -41,7 +41,6 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, chain):
     name, other = base_names(a, b)
     studies = Study(first, printable(name)), Study(second, printable(other))
     result = compare_prepared(*map(comparison.prepared, studies), (name, other))
-    write_figure(lambda: comparison.plot(*studies))
     if as_json:
         print_json(result.to_dict())
     elif as_csv:
@@ -50,3 +49,4 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, chain):
         print_tables(result.tables())
         for line in result.notes:
             click.echo(line)
+    write_figure(lambda: comparison.plot(*studies))

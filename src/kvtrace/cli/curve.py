@@ -38,7 +38,6 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     curve = hit_curve(loaded, sample=sample, seed=seed, max_references=max_references)
     units = {"block_size": curve.block_size, "working_set": curve.working_set, "kv_bytes_per_token": kv_bytes}
     capacities = curve.capacities(points) if capacity == "auto" else parse_capacities(capacity, **units)
-    write_figure(lambda: curve_plot(curve, kv_bytes))
     values = curve.to_dict(sorted(set(capacities)), kv_bytes_per_token=kv_bytes)
     if as_json:
         print_json(values)
@@ -48,3 +47,4 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
         print_tables([curve_tables.curve_table(values)])
         for line in curve_tables.notes(values):
             click.echo(line)
+    write_figure(lambda: curve_plot(curve, kv_bytes))

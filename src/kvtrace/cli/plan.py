@@ -54,8 +54,8 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     screen = console()
     on_part = None if quiet else lambda part: screen.print(f"[dim]{planning.PROGRESS[part]} ...[/dim]", highlight=False)
     result = plan(loaded, roofline, target, on_part=on_part)
-    write_figure(lambda: plans.plot(result))
     if as_json:
         print_json(result.to_dict())
     else:
         print_tables(planning.tables(result))
+    write_figure(lambda: plans.plot(result))

@@ -90,7 +90,6 @@ def simulate_command(trace, as_json, as_csv, png, svg, per_request, model_config
             done = _simulate_all(loaded, units, bar, warm_up=leading_rows(warm_up, loaded.timestamp), **options)
         if stream:
             simulation_report.write_per_request(done.runs, stream)
-    write_figure(lambda: runs.plot(done))
     values = simulation_report.to_dict(loaded, [
         simulation_report.result(one, done.optimum_of(one), kv_bytes_per_token=kv_bytes, window_ms=window_ms) for one in done.runs
     ])  # fmt: skip
@@ -100,6 +99,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, per_request, model_config
         click.echo(simulation_report.as_csv(values["results"]), nl=False)
     else:
         print_tables(simulation_report.tables(values))
+    write_figure(lambda: runs.plot(done))
 
 
 def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, **engine_options):

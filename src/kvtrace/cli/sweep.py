@@ -58,7 +58,6 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
             )  # fmt: skip
     finally:
         sys.path.remove("")
-    write_figure(lambda: sweeps.plot(table))
     if as_json:
         print_json(table.to_dict())
     elif output is None or (output != "-" and len(table.rows) <= sweep_tables.MAX_ROWS):
@@ -67,6 +66,7 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
         written = [] if output in (None, "-") else [f"wrote       {output}", f"cells       {len(table.rows):,}"]
         for line in written + sweep_tables.failure_lines(table):
             console().print(line, highlight=False, markup=False)
+    write_figure(lambda: sweeps.plot(table))
 
 
 def _grid(traces, *, policies, engines, modes, schedules, block_sizes, seeds, model_config, kv_bytes_per_token, **others):
