@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,10 +34,10 @@ class Arrivals(Result):
         values = (f"{name}={number(value)}" for name, value in rates.items())
         return ", ".join([f"duration_s={self.duration_ms / 1000:,.6g}", *values])
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of([self.to_dict()])
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md."""
         values = asdict(self) | {"gap_ms": self.gap_ms.to_dict()}
         return values | {"dispersion": {f"{window}s": value for window, value in self.dispersion.items()}}

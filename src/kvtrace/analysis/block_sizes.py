@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +29,10 @@ class BlockSizeHits(Result):
         rates = f"block_hit_rate={self.hits.block_hit_rate:.4f}, token_hit_rate={self.hits.token_hit_rate:.4f}"
         return f"block_size={self.block_size:,}, {self.blocks:,} blocks, {rates}"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of([self.to_dict()])
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md."""
         counts = {name: getattr(self, name) for name in ("block_size", "blocks", "distinct_blocks")}
         return counts | self.hits.to_dict()

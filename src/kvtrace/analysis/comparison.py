@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -74,19 +75,19 @@ class Comparison(PlottedResult):
         names = f"{printable(self.names[0])}, {printable(self.names[1])}"
         return f"{names}, overall={self.overall:.4f}, {len(figures)} figures, lowest={min(figures):.4f}"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of(self.to_rows())
 
     def _repr_html_(self) -> str:
         return headed(self, html(self.tables()))
 
-    def to_rows(self) -> list[dict]:
+    def to_rows(self) -> list[dict[str, Any]]:
         """One row for each figure, the overall score first; only distributions have relative errors."""
         return [{"figure": "overall", "score": self.overall}] + [
             {"figure": name} | pair.to_row() for name, pair in (self.distributions | self.numbers | self.curves).items()
         ]
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/compare.md; `schema` is its version."""
         sides = ("requests", "block_sizes", "working_sets", "duration_ms")
         one, other = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -78,10 +79,10 @@ class Distribution(Result):
         figures = {name: getattr(self, name) for name in ("mean", "min", "median", "max")}
         return ", ".join([f"{self.count:,} values", *(f"{name}={number(value)}" for name, value in figures.items())])
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of([self.to_dict()])
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The count, the seven figures, and the extra quantiles."""
         return {"count": self.count, **self.named(), **{f"q{q:g}": value for q, value in self.quantiles.items()}}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from .._base.results import PlottedResult, columns_of, headed
 from .._base.tables import TextTable, html
@@ -20,7 +21,7 @@ class DistributionFrames(PlottedResult):
         """The result as text tables."""
         raise NotImplementedError
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         """One row for each distribution: name, count, the seven figures, and the quantiles."""
         return columns_of({"name": name, **values.to_dict()} for name, values in self.distributions().items())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class HitCurve(PlottedResult):
         sample = "" if self.sample is None else f", sample={self.sample:.4g}"
         return f"{size}, block_hit_rate={self.at(self.working_set).block_hit_rate:.4f} without eviction{sample}"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of(self.to_dict()["points"])
 
     def _count(self, trace):
@@ -93,7 +94,9 @@ class HitCurve(PlottedResult):
         """
         return log_spaced(self.longest, self.working_set, points)
 
-    def to_dict(self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None) -> dict:
+    def to_dict(
+        self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None
+    ) -> dict[str, Any]:
         """The JSON object of docs/analysis/curve.md, with one point for each capacity; `schema` is its version."""
         capacities = self.capacities() if capacities is None else list(capacities)
         points = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,10 +27,10 @@ class Popularity(Result):
     def _headline(self) -> str:
         return f"{self.reuses:,} reuses, {self.reused_blocks:,} blocks reused, most_used={self.most_used:,}"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of([self.to_dict()])
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """Keys as docs/analysis/analyze.md lists them."""
         return asdict(self) | {"top_share": {f"{share:g}": value for share, value in self.top_share.items()}}
 
@@ -84,7 +85,7 @@ class DepthBand:
     references: int  # uses of them
     shared_blocks: int  # used by more than one request
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The figures by name."""
         return asdict(self)
 

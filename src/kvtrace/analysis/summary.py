@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class Basics(DistributionFrames):
         yield pair_table("Hit rates without eviction", [(n, f"{getattr(self.hits, n):.4f}", note) for n, note in RATES])
         yield distribution_table("Per request", {name: getattr(self, field) for name, field in TABLE_ROWS.items()})
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md; `schema` is its version."""
         hits = self.hits
         return {"schema": SCHEMA} | {name: getattr(self, name) for name in COUNTS} | {
@@ -202,7 +203,7 @@ class Summary(DistributionFrames):
                 ("working set", f"{gib:,.2f}", "GiB for all distinct blocks"),
             ])  # fmt: skip
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md; `schema` is its version."""
         return self.basics.to_dict() | {
             "popularity": self.popularity.to_dict(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .._base.memory import Need
 from .._base.output_lock import only_writer
@@ -37,7 +38,7 @@ class Converted(Result):
         size = f"{self.requests:,} of {self.source_requests:,} requests, block_size={self.block_size:,}"
         return f"{size}, {len(self.files)} files, {len(self.losses)} losses"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of(
             [vars(self) | {name: "; ".join(getattr(self, name)) for name in ("files", "losses", "usage")}]
         )

@@ -185,7 +185,7 @@ class Dataset(Result):
         size = f"{self.requests:,} requests, {self.blocks:,} blocks, {self.distinct:,} distinct"
         return f"{self.path}, {size}, block_size={self.block_size:,}, tail={self.tail}, {len(self._parts):,} parts"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         """One row for each part."""
         return columns_of(dict(zip(("file", "requests", "blocks"), part, strict=True)) for part in self._parts)
 

@@ -34,7 +34,7 @@ class Violation(Result):
     def _headline(self) -> str:
         return f"{self.rule}: {self}"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of([vars(self)])
 
     def __str__(self) -> str:

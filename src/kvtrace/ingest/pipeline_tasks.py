@@ -48,7 +48,7 @@ class AnonymizedDataset(Result):
     def _headline(self) -> str:
         return f"{self.made._headline()}, {self.counts.rejected:,} rows rejected"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return self.made._columns() | {"rejected": [self.counts.rejected]}
 
 

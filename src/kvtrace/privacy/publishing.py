@@ -36,7 +36,7 @@ class Published(Result):
     def _headline(self) -> str:
         return f"{' and '.join(self.files)}, {self.figures['requests']:,} requests, audit={self.audit.level}"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         """One row: the figures that the sidecar states."""
         return columns_of([{"files": " and ".join(self.files), "audit": self.audit.level, **self.figures}])
 
@@ -104,7 +104,7 @@ def publish_columns(
     columns: Columns,
     path: str | Path,
     *,
-    meta: Mapping,
+    meta: Mapping[str, Any],
     contributors: Contributors | None = None,
     against: str | Path | None = None,
     **options,
@@ -120,7 +120,7 @@ def publish_chunks(
     chunks: Iterable[Columns],
     path: str | Path,
     *,
-    meta: Mapping,
+    meta: Mapping[str, Any],
     block_size: int,
     tail: str,
     format: str | None = None,
@@ -156,7 +156,7 @@ def _inspector(path, contributors, against, memory=None) -> tuple[Callable[..., 
     """A function that audits a trace under its temporary name and returns its data card; and a list for the audit."""
     audits: list[Audit] = []
 
-    def inspect(temporary: str, description: dict) -> str:
+    def inspect(temporary: str, description: dict[str, Any]) -> str:
         sidecar = None if os.path.isdir(temporary) else description  # a data set contains its own
         result = audit(temporary, sidecar=sidecar, contributors=contributors, against=against, memory=memory)
         audits.append(result)

@@ -158,7 +158,7 @@ def extent(values: list[np.ndarray]) -> tuple[float, float]:
     return (low, high) if high > low else (low / 2, high * 2)
 
 
-def _numbers(values: np.ndarray) -> list:
+def _numbers(values: np.ndarray) -> list[Any]:
     if values.dtype.kind in "iu":
         return values.tolist()
     return [_rounded(value) for value in values.tolist()]

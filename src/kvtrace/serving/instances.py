@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -133,7 +133,7 @@ def simulate_instances(
     )  # fmt: skip
 
 
-def make_router(trace: Trace, name: str, engines: list):
+def make_router(trace: Trace, name: str, engines: list[Any]):
     """The compiled router of a name, for a trace and the engines of its instances."""
     from .core.router import Router
 

@@ -213,7 +213,7 @@ class Plan(PlottedResult):
         cost = f"{best.usd_per_million_requests:,.2f} USD per million requests"
         return f"{gpus}, {goal}: instances={best.instances:,}, {best.router}, {cost}"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         """One row for each router."""
         return columns_of(plain(router) for router in self.instances.routers)
 

@@ -40,7 +40,7 @@ class Simulations(PlottedResult):
         capacities = {one.capacity for one in settings}
         return f"runs={len(settings)}, engines={len(engines)}, policies={len(policies)}, capacities={len(capacities)}"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of({**run.to_dict(), **gap_to(self.optimum_of(run), run)} for run in self.runs)
 
     def optimum_of(self, run: Simulation) -> Simulation | None:

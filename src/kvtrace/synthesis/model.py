@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class Model(Result):
     edges: np.ndarray  # type, group -> smallest input length of the next group
     outputs: list[dict[int, int]]  # type and group -> {bin of the output length: requests}
     pace: Pace
-    types: list  # names or numbers of the types; empty without types
+    types: list[Any]  # names or numbers of the types; empty without types
 
     method = "attach"
 
@@ -69,7 +70,7 @@ class Model(Result):
         low = {name: self.bins[name].low[self.records[name]] for name in ("hits", "new", "tail")}
         return int(((low["hits"] + low["new"] - 1) * self.block_size + low["tail"] + 1).min())
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/synthesis/synthesize.md; `schema` is its version."""
         return {
             "schema": SCHEMA, "what": KIND, "rows": self.rows, "block_size": self.block_size, "tail": self.tail,
@@ -81,7 +82,7 @@ class Model(Result):
         }  # fmt: skip
 
     @classmethod
-    def from_dict(cls, values: Mapping) -> Model:
+    def from_dict(cls, values: Mapping[str, Any]) -> Model:
         """The model of `to_dict`; ValueError, KeyError or TypeError if the values are not a model."""
         if values["what"] != KIND:
             raise InvalidModelError("not the JSON of a model")

@@ -80,8 +80,8 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, source: str | Mapping | list, *, generation_prompt: str | None = None, name: str = "chat template",
-        **special_tokens: str | None,
+        self, source: str | Mapping[str, Any] | list[Any], *, generation_prompt: str | None = None,
+        name: str = "chat template", **special_tokens: str | None,
     ):  # fmt: skip
         self.source, tool_use = _named(source, name)
         self.name = name
@@ -133,7 +133,12 @@ class ChatTemplate:
         return named | {"sha256": digest, "wants": self.wants}
 
     def render(
-        self, messages: list[dict], tools: list | None = None, *, time: float | datetime | None = None, **variables: Any
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[Any] | None = None,
+        *,
+        time: float | datetime | None = None,
+        **variables: Any,
     ) -> str:
         """Render the prompt of one request: messages, tools, and the generation prompt.
 

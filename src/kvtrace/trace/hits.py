@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -67,7 +67,7 @@ class Hits(Result):
         rates = (f"{name}={getattr(self, name):.4f}" for name in HitsDict.__annotations__ if name.endswith("_rate"))
         return ", ".join([f"{self.requests:,} requests", *rates])
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of([self.to_dict()])
 
     def __add__(self, other: Hits) -> Hits:

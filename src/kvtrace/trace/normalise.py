@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class Fixes(Result):
     def _headline(self) -> str:
         return str(self) or "none"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of([asdict(self)])
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ A Trace verifies its invariants when it is made, and all other code relies on th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -93,7 +93,7 @@ class Trace(Columns, PlottedResult):
             and all(_same(mine[name], theirs[name]) for name in mine)
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None]  # type: ignore[assignment]
 
     def prompt(self, row: int) -> np.ndarray:
         """The ids of one request's prompt, root first."""

@@ -36,7 +36,7 @@ class SweepTable(PlottedResult):
         different = "traces={}, policies={}, capacities={}".format(*counts)
         return f"{len(self.rows):,} cells, {different}, failed={len(self.failed)}"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return {name: [row[name] for row in self.rows] for name in COLUMNS}
 
     @property

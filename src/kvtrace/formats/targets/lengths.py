@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ...trace.columns import replace_columns
 from ...trace.trace import Trace
@@ -36,7 +36,7 @@ def check_name(path) -> None:
     """Any name is valid: readers of tables decompress them."""
 
 
-def write_table(stream: BinaryIO, header: str, rows: Iterable[tuple], line: Callable[..., str]) -> None:
+def write_table(stream: BinaryIO, header: str, rows: Iterable[tuple[Any, ...]], line: Callable[..., str]) -> None:
     """Write a header, and one line for each row, formatted by `line`."""
     stream.write(f"{header}\n".encode())
     for lines in _batches(line(*row) for row in rows):

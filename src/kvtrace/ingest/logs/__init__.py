@@ -95,7 +95,7 @@ def open_reader(
     return reader.informed_by(rows)
 
 
-def detect(rows: Iterable[dict]) -> str:
+def detect(rows: Iterable[dict[str, Any]]) -> str:
     """The name of the reader that matches most rows; RowError if no reader matches any row.
 
     >>> detect([{"messages": [], "created": 0}])
@@ -180,7 +180,7 @@ class LogReader:
         unit = "none found in the first rows" if self.unit is None else _with_origin(str(self.unit), self.unit_detected)
         return {"reader": _with_origin(self.name, self.name_detected), "time": unit}
 
-    def informed_by(self, rows: list[dict]) -> LogReader:
+    def informed_by(self, rows: list[dict[str, Any]]) -> LogReader:
         """This reader with the unit of time, the block size and the years that these rows show."""
         reader = READERS[self.name]
         records: list[Record] = []
@@ -214,7 +214,7 @@ class LogReader:
         return self.fields.overlay(row) if self.fields else row
 
 
-def records_of(reader, row: dict) -> list[Record]:
+def records_of(reader, row: dict[str, Any]) -> list[Record]:
     """The Records of one row, by a reader module's `read_all` or `read`."""
     return reader.read_all(row) if hasattr(reader, "read_all") else [reader.read(row)]
 

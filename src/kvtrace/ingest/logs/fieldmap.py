@@ -62,7 +62,7 @@ class FieldMap:
     def __contains__(self, target):
         return any(target == name for name, _ in self.paths)
 
-    def overlay(self, row: dict) -> dict:
+    def overlay(self, row: dict[str, Any]) -> dict[str, Any]:
         """The row with the mapped fields under their targets' names."""
         return row | {target: find(row, path) for target, path in self.paths}
 

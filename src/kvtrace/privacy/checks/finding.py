@@ -25,7 +25,7 @@ class Finding(Result):
     def _headline(self) -> str:
         return f"{self.name}, {self.level}: {self.sentence}"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of([self._row()])
 
     def _row(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Audit(Result):
         counts = ", ".join(f"{levels.count(level)} {level}" for level in LEVELS)
         return f"{self.level}, graded as {self.profile.name}, {counts}"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         return columns_of(finding._row() for finding in self.findings)
 
     def _repr_html_(self) -> str:

@@ -32,7 +32,7 @@ class Runner(Protocol):
     workers: int
     is_far: bool  # whether workers are on other machines: they read the key from its file
 
-    def map(self, function: Callable, items: Sequence) -> Iterator:
+    def map(self, function: Callable[..., Any], items: Sequence[Any]) -> Iterator[Any]:
         """function(item) for each item, in order; a task that died runs again."""
         ...
 
@@ -57,7 +57,7 @@ class Numbered(Result):
         )
         return f"{self.account.profile.name}, {size}, block_size={self.block_size:,}, tail={self.tail}"
 
-    def _columns(self) -> dict[str, list]:
+    def _columns(self) -> dict[str, list[Any]]:
         """One row: the figures that a sidecar states."""
         return columns_of([{"block_size": self.block_size, "tail": self.tail, **self.figures}])
 

@@ -31,7 +31,7 @@ def plot(sweep: SweepTable) -> Plot:
     return Plot("Hits of a sweep", f"Block hit rate by capacity; the mean over seeds.{more}", panels)
 
 
-def _title(key: tuple, groups: Iterable[tuple]) -> str:
+def _title(key: tuple[Any, ...], groups: Iterable[tuple[Any, ...]]) -> str:
     """What tells a panel from the others: the trace, the block size, or both."""
     trace, size = key
     parts = [str(trace)] if len({one for one, _ in groups}) > 1 else []
@@ -57,8 +57,8 @@ def _line(name: str, rows: list[dict[str, Any]], colour: int) -> Series:
     return Series(name, np.array([key[0] for key, _ in points]), np.array(rates), colour, "dots")
 
 
-def _grouped(rows: list[dict[str, Any]], names: Iterable[str]) -> dict[tuple, list[dict[str, Any]]]:
-    groups: dict[tuple, list[dict[str, Any]]] = {}
+def _grouped(rows: list[dict[str, Any]], names: Iterable[str]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row)
     return groups
