@@ -63,6 +63,8 @@ def _add_panel(drawn, panel: Panel, number: int, row: int, column: int) -> None:
     """Draw one panel in its place; its legend stands above its axes."""
     if panel.missing:
         drawn.add_annotation(text=_escaped(panel.missing), showarrow=False, row=row, col=column, x=0.5, y=0.5)
+        drawn.update_xaxes(visible=False, row=row, col=column)
+        drawn.update_yaxes(visible=False, row=row, col=column)
         return
     parts, legend = figure(panel), f"legend{number + 1}" if number else "legend"
     for series in parts["data"]:
