@@ -67,6 +67,8 @@ class CheckpointFile:
     [b'one piece\\n']
     """
 
+    path: str
+
     kind: ClassVar[CheckpointKind]
 
     def __init__(self, path: str | os.PathLike[str], *, resume: bool = False):

@@ -39,6 +39,8 @@ class SampledCurve(HitCurve):
     [0, 4000]
     """
 
+    sample: float | None
+
     def __init__(self, trace: Trace, share: float, seed: int = 0, max_references: int | None = None):
         """UsageError if the sample has more than `max_references` block references."""
         self._count(trace)

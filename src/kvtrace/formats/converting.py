@@ -55,7 +55,7 @@ def convert_file(
     memory: int | None = None,
     on_need: Callable[[Need], None] | None = None,
     seed: int = 0,
-    **steps,
+    **steps: Any,
 ) -> Converted:
     """Convert a trace file, as `kvtrace convert` does; a data set is streamed if each step needs one row at a time.
 

@@ -56,6 +56,8 @@ class DatasetWriter:
     4
     """
 
+    name: str
+
     def __init__(
         self,
         folder: str | Path,

@@ -46,7 +46,7 @@ class Users:
     def __len__(self) -> int:
         return len(self.user)
 
-    def __getitem__(self, rows) -> Users:
+    def __getitem__(self, rows: np.ndarray | slice) -> Users:
         """The users of some requests."""
         return replace(self, user=self.user[rows], member=None if self.member is None else self.member[rows])
 
@@ -68,7 +68,7 @@ class Contributors:
     def __repr__(self) -> str:  # no contributor: a notebook keeps what it shows
         return f"Contributors({len(self.contributor):,} requests, kind={self.kind})"
 
-    def __getitem__(self, rows) -> Contributors:
+    def __getitem__(self, rows: np.ndarray | slice) -> Contributors:
         """The contributors of some requests."""
         member = None if self.member is None else self.member[rows]
         return replace(self, contributor=self.contributor[rows], member=member)

@@ -132,6 +132,8 @@ class TemplateRun:
     initial state of the next loop (None = finished).
     """
 
+    text: str
+
     def __init__(self, template: Template, loops: list[MessageLoop], variables: dict[str, Any], ends: list[LoopState]):
         self.ends = ends
         self.after: dict[LoopState, TemplateRun] = {}  # final state of this loop -> the run that continues from it
@@ -190,6 +192,8 @@ class Unprovable(Exception):
 class LoopState:
     """The outer values that a loop's body can see, and its cached results by message."""
 
+    values: tuple[Any, ...]
+
     __slots__ = ("steps", "values")
 
     def __init__(self, values: tuple[Any, ...]):
@@ -199,6 +203,9 @@ class LoopState:
 
 class MessageLoop:
     """One loop over the messages, and all of its states so far."""
+
+    name: str
+    positions: set[str]
 
     def __init__(self, site: nodes.For, number: int, environment: Environment):
         self.name = f"{NAME_PREFIX}loop_{number}"

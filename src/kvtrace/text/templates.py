@@ -79,6 +79,10 @@ class ChatTemplate:
     '<user>Boats?'
     """
 
+    source: str
+    special_tokens: dict[str, str]
+    generation_prompt: str | None
+
     def __init__(
         self, source: str | Mapping[str, Any] | list[Any], *, generation_prompt: str | None = None,
         name: str = "chat template", **special_tokens: str | None,
@@ -97,10 +101,10 @@ class ChatTemplate:
         self._memory: Renderer | None = None  # set inside `remembering`
         self._remembered = 0  # prompts rendered from memory
 
-    def __reduce__(self):  # compiled templates cannot be pickled
+    def __reduce__(self) -> tuple[Any, ...]:  # compiled templates cannot be pickled
         return _reopen, (self.source, self._tool_use, self.generation_prompt, self.name, self.special_tokens)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"ChatTemplate({self.name!r})"
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...trace.columns import replace_columns
@@ -32,7 +33,7 @@ def adapt(trace: Trace, *, sessions: bool = False) -> tuple[Trace, list[str]]:
     return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.sentences
 
 
-def check_name(path) -> None:
+def check_name(path: str | Path) -> None:
     """Any name is valid: readers of tables decompress them."""
 
 

@@ -6,6 +6,9 @@ a leading run is lost: libCacheSim counts each block separately.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import BinaryIO
+
 import numpy as np
 
 from ..._base.files import SUFFIXES
@@ -33,7 +36,7 @@ def adapt(trace: Trace) -> tuple[Trace, list[str]]:
     return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.sentences
 
 
-def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
+def write(stream: BinaryIO, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
     """Write one record for each block reference, in time order, each root first; times are whole seconds."""
     records = np.empty(len(trace.hash_ids), dtype=RECORD)
     records["time"] = np.repeat(trace.timestamp // 1000, trace.prompt_blocks)
@@ -66,7 +69,7 @@ def is_csv(name: str) -> bool:
     return plain.endswith(".csv")
 
 
-def usage(trace, path) -> list[str]:
+def usage(trace: Trace, path: str | Path) -> list[str]:
     """How to simulate with the file."""
     if is_csv(str(path)):
         columns = "time-col=1,obj-id-col=2,obj-size-col=3,has-header=true,delimiter=,"

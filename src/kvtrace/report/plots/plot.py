@@ -25,6 +25,10 @@ MAX_LINEAR_RATIO = 20  # largest ratio of values on a linear axis
 class Study:
     """A trace, with the results that several plots share, each computed once."""
 
+    trace: Trace
+    name: str
+    kv_bytes_per_token: int | None
+
     def __init__(self, trace: Trace, name: str = "trace", kv_bytes_per_token: int | None = None):
         self.trace, self.name, self.kv_bytes_per_token = trace, name, kv_bytes_per_token
 
