@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from .large import MEMORY
+
+Decorator = Callable[[Any], Any]  # of a command
 
 BLOCK_SIZE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
 BLOCK_SIZE_OF_TRACE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
@@ -21,12 +26,12 @@ SAME_BYTES = click.option("--seed", default=0, type=click.IntRange(0), metavar="
 WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Exclude the first requests (1000), share (10%) or time (10m) from the counts.")
 
 
-def json_option(page):
+def json_option(page: str) -> Decorator:
     """The option --json, whose keys a page of docs lists."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print one JSON object; its keys are in docs/{page}.")
 
 
-def figure_writer(png, svg, quiet=False):
+def figure_writer(png: str | None, svg: str | None, quiet: bool = False) -> Callable[[Callable[[], Any]], None]:
     """A function that draws a result into the files; it refuses names that cannot be written now, before any work."""
     from ..report import paper
     from .output import print_lines
@@ -44,7 +49,7 @@ def figure_writer(png, svg, quiet=False):
     return write
 
 
-def with_options(*options):
+def with_options(*options: Decorator) -> Decorator:
     """Add options to a command, in this order."""
 
     def add(command):
@@ -59,7 +64,7 @@ FIGURE = with_options(PNG, SVG)
 STREAMED = with_options(MODEL_CONFIG, KV_BYTES, BLOCK_SIZE, CHAIN, MEMORY, QUIET)  # of analyze, curve and simulate
 
 
-def require_one(as_json, as_csv):
+def require_one(as_json: bool, as_csv: bool) -> None:
     """UsageError if both formats are chosen."""
     from .._base.errors import UsageError
 
