@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import click
 
 NAME_WIDTH = 12  # of the names of a summary
 PASTED = ("use", "wrote", "audit")  # lines of commands and files, which a line break would damage
 
 
-def console():
+def console() -> Any:
     """The console for progress and summaries: stderr, so that a trace can go to stdout."""
     from rich.console import Console
 
@@ -18,7 +21,7 @@ def console():
     return console
 
 
-def print_lines(lines) -> None:
+def print_lines(lines: Iterable[tuple[str, object]]) -> None:
     """Print a summary on stderr: each line has a name and a value."""
     screen = console()
     for name, value in lines:
@@ -35,14 +38,14 @@ def print_line(screen, line: str) -> None:
     screen.print(line, highlight=False, markup=False)
 
 
-def print_json(values) -> None:
+def print_json(values: object) -> None:
     """Print one JSON object on stdout."""
     import orjson
 
     click.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2))
 
 
-def print_tables(tables) -> None:
+def print_tables(tables: Iterable[Any]) -> None:
     """Print tables on stdout, separated by empty lines: in colour on a terminal, plain and complete in a pipe."""
     from rich.console import Console
 

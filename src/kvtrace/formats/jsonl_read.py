@@ -223,7 +223,7 @@ class _Piece:
         scanner.clear()
         self.errors: list[tuple[RowError, int, int, int]] = []  # with the line, first byte and length in the piece
         self.nested: dict[str, int] = {}
-        self._odd: dict[str, tuple[list, list]] = {}  # other keys of rows decoded here: name -> rows, values
+        self._odd: dict[str, tuple[list[Any], list[Any]]] = {}  # other keys of rows decoded here: name -> rows, values
         if self.failure:
             return self
         while (at := scanner.scan(self.buffer, at, self.stop)) < self.stop:
