@@ -16,7 +16,7 @@ from pathlib import Path
 import kvtrace
 from tests.docs import ROOT
 
-PAGES = sorted((ROOT / "docs/tutorials").glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/tutorials").glob("*.md"))]
 PUBLIC = "conversation_trace.jsonl"
 STEP = re.compile(
     r"^```(sh|python)\n(?P<code>.*?)^```\n(?P<gap>\n```output\n)?(?(gap)(?P<output>.*?)^```\n)", re.M | re.S

@@ -30,7 +30,7 @@ WARNINGS = {
     "requests": "k counts requests: one account can send k requests and count k times",
 }
 WORDS = {  # kind -> its name in sentences
-    "accounts": "accounts", "users": "users", "client_users": "users that clients name",
+    "accounts": "accounts", "users": "users", "client_users": "users named by clients",
     "sessions": "sessions", "inferred": "inferred conversations", "requests": "requests",
 }  # fmt: skip
 

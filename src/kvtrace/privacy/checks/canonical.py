@@ -25,7 +25,7 @@ def check(evidence: Evidence) -> Finding:
     if renamed:
         sentence = "sessions do not count from 0 in the order of their first requests: their numbers can hide text."
         return failed(figure, sentence, REMEDY)
-    return passed(figure, "the bytes are those that kvtrace writes of these requests.")
+    return passed(figure, "the file is byte for byte what kvtrace writes for these requests.")
 
 
 def _listed(found: list[Difference]) -> str:

@@ -68,8 +68,9 @@ EARLIER = (
 def _k_sharing(evidence: Evidence) -> str:
     return (
         rf"(?:no request has|{COUNT} of {COUNT} requests have) a block shared by fewer than {COUNT} (?:{WHO})"
-        rf"(?:, which stand in for the (?:(?:{WHO}) that the release counted \(not in this file\)"
-        r"|contributors that the release counted \(not documented\)))?(?:; (?:exact|standard|strict) splits none)?\."
+        rf"(?: \(counted in place of the (?:(?:{WHO}), which this file does not hold"
+        r"|contributors of the release, which the sidecar does not name)\))?"
+        r"(?:; (?:exact|standard|strict) splits none)?\."
         rf"(?: This does not stop a guess: (?:{WEAKNESSES})\.)?"
         rf"|{COUNT} blocks are shared by several users, but the release isolates tenants\."
     )

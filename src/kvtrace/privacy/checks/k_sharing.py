@@ -47,7 +47,7 @@ def check(evidence: Evidence) -> Finding:
     )
     if profile_k <= 1:
         return passed(figure, f"{sentence}; {evidence.profile.name} splits none.")
-    stand_in = "" if certain else f", which stand in for {_released_contributors(evidence)}"
+    stand_in = "" if certain else f" (counted in place of {_released_contributors(evidence)})"
     pass_users = "Pass --users FILE, one user a line for each row, to count the same contributors as the release."
     if not is_exposed.any():
         sentence = f"no request has a block shared by fewer than {k} {WORDS[who.kind]}{stand_in}."
@@ -140,5 +140,5 @@ def inferred(evidence: Evidence) -> Contributors:
 def _released_contributors(evidence) -> str:
     released = evidence.release.get("k_counted")
     if isinstance(released, str) and released in WORDS:
-        return f"the {WORDS[released]} that the release counted (not in this file)"
-    return "the contributors that the release counted (not documented)"
+        return f"the {WORDS[released]}, which this file does not hold"
+    return "the contributors of the release, which the sidecar does not name"
