@@ -23,14 +23,14 @@ class RowsOption(click.Option):
         return super().get_help_record(ctx)
 
 
-def gpu_names():
+def gpu_names() -> str:
     """The names of GPUs, for help texts."""
     from ..serving.hardware import GPUS
 
     return ", ".join(GPUS)
 
 
-def model_names():
+def model_names() -> str:
     """The names of models, for help texts."""
     from ..serving.hardware import MODELS
 

@@ -28,7 +28,7 @@ def print_lines(lines: Iterable[tuple[str, object]]) -> None:
         print_line(screen, f"{name:<{NAME_WIDTH}}{value}")
 
 
-def print_line(screen, line: str) -> None:
+def print_line(screen: Any, line: str) -> None:
     """Print a name and a value; on a terminal a long value wraps below itself, unless it is one to paste."""
     import textwrap
 
@@ -62,7 +62,7 @@ def print_tables(tables: Iterable[Any]) -> None:
     click.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)
 
 
-def print_notes(notes) -> None:
+def print_notes(notes: Iterable[str]) -> None:
     """Print sentences on stdout, one a line; on a terminal they wrap between words."""
     import textwrap
 

@@ -19,7 +19,7 @@ from .prompts import is_cut_json, opened_prompt, require_prompt
 from .record import Record
 from .spellings import MISSING_TIME as MISSING_TIME
 
-Places = list[tuple[str, dict]]
+Places = list[tuple[str, dict[str, Any]]]
 
 SESSION = ("session", "session_id", "conversation_id")
 USER = ("user", "user_id", "safety_identifier")

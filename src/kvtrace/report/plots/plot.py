@@ -35,6 +35,8 @@ class Study:
     trace: Trace
     name: str
     kv_bytes_per_token: int | None
+    policies: tuple[str, ...]
+    chosen_capacity: int | None
 
     def __init__(
         self, trace: Trace, name: str = "trace", kv_bytes_per_token: int | None = None, *,
