@@ -11,7 +11,7 @@ FUZZ_SECONDS ?= 3600
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check lint types wheel wheels sdist oldest image release-ready debug fuzz-short fuzz docs site vectors bench experiments check-pythons clean
+.PHONY: help demo build test check lint types stubs wheel wheels sdist oldest image release-ready debug fuzz-short fuzz docs site vectors bench experiments check-pythons clean
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -31,8 +31,12 @@ lint: $(VENV)/dev  ## ruff: style and formatting of the code
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
-types: $(VENV)/dev  ## mypy over the package
+types: $(VENV)/dev $(VENV)/built  ## mypy over the package, and the share of its types that pyright knows
 	$(PY) -m mypy
+	$(PY) tools/type_completeness.py 0.95
+
+stubs: $(VENV)/dev $(VENV)/built  ## write the .pyi of compiled modules, which type checkers read
+	$(PY) tools/kernel_stubs.py
 
 debug: $(VENV)/dev  ## the kernels' tests against a build with bounds checks
 	sh tools/debug_build.sh $(PY)

@@ -56,7 +56,17 @@ SAME = [
         "datagen synthesize --input-file day.jsonl --output-file day.jsonl",
         "--output-file day.jsonl is the same file as",
     ),
+    ("curve day.jsonl --png a.png --svg a.png", "--svg a.png is the same file as --png a.png"),
+    ("sweep day.jsonl -o a.svg --svg a.svg", "--svg a.svg is the same file as -o a.svg"),
 ]
+SAME += [
+    (f"{line} {option} day.jsonl", f"{option} day.jsonl is the same file as TRACE day.jsonl")
+    for option in ("--png", "--svg")
+    for line in (
+        "analyze day.jsonl", "curve day.jsonl", "compare day.jsonl more.jsonl", "simulate day.jsonl --capacity 3",
+        "sweep day.jsonl", "plan day.jsonl --model llama-3.1-8b",
+    )
+]  # fmt: skip
 NAMES = [
     ("convert day.jsonl -o x.csv", "x.csv: the name says CSV, but the format mooncake is JSON lines. Use -o x.jsonl."),
     ("convert day.jsonl -o day.csv", "Use -o day-2.jsonl."),  # day.jsonl is the input

@@ -59,7 +59,7 @@ def on_terminal(folder, command, columns):
             shown += piece
     os.close(ours)
     assert process.wait() in (0, 4), shown
-    return [line.rstrip() for line in ESCAPES.sub("", shown.decode()).replace("\r", "").splitlines()]
+    return [line.rstrip() for line in re.split("[\r\n]+", ESCAPES.sub("", shown.decode()))]  # also overwritten ones
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -15,6 +15,7 @@ import pytest
 
 import kvtrace
 from tests import docs
+from tools import kernel_stubs
 
 pytestmark = pytest.mark.xdist_group("types")  # each checker runs once, and two mypys would share a cache
 PACKAGE = Path(kvtrace.__file__).parent
@@ -132,3 +133,8 @@ def test_the_stub_of_a_compiled_module_has_the_attributes_of_its_classes(name):
             }
             own = {attribute for attribute in vars(getattr(module, declared.name)) if not attribute.startswith("_")}
             assert names - {"__init__"} == own, declared.name
+
+
+@pytest.mark.parametrize("name", kernel_stubs.names())
+def test_a_generated_stub_says_what_its_compiled_module_has(name):
+    assert kernel_stubs.is_current(name), "Run `make stubs`."

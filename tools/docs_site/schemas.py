@@ -131,7 +131,8 @@ def schema_of(kind: Any) -> Schema:
         return _object(hints, [name for name in hints if name in kind.__required_keys__])
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
-        return _object(hints, [*hints])
+        names = [field.name for field in dataclasses.fields(kind)]
+        return _object({name: hints[name] for name in names}, names)
     raise TypeError(f"{kind} has no schema here: add a case.")
 
 

@@ -67,9 +67,11 @@ class CheckpointFile:
     [b'one piece\\n']
     """
 
+    path: str
+
     kind: ClassVar[CheckpointKind]
 
-    def __init__(self, path: str | os.PathLike, *, resume: bool = False):
+    def __init__(self, path: str | os.PathLike[str], *, resume: bool = False):
         self.path, self._resume = os.fspath(path), resume
         self.earlier: dict[str, Any] | None = None  # the header of an earlier run
         self._handle = -1

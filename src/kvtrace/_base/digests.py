@@ -18,6 +18,8 @@ class ByteDigest(io.RawIOBase):
     (2, 1, 1, True, 2)
     """
 
+    size: int
+
     def __init__(self) -> None:
         super().__init__()
         self._hash, self.size = hashlib.blake2b(), 0
@@ -73,6 +75,9 @@ class WordDigest(ByteDigest):
 
 class SeenBytes:
     """The bytes of a file that was read: as they are there (`packed`), and decompressed (`plain`)."""
+
+    packed: WordDigest
+    plain: WordDigest
 
     def __init__(self) -> None:
         self.form: str | None = None  # gzip, zstd or None

@@ -48,6 +48,9 @@ class RowError(InputError):
     offset with `at`.
     """
 
+    reason: str
+    field: str | None
+
     def __init__(self, reason: str, *, field: str | None = None, hint: str | None = None) -> None:
         self.reason, self.field = reason, field
         self.hint: str | None = hint

@@ -27,7 +27,7 @@ class FolderHandle:
     OSError: [Errno 40] Too many levels of symbolic links: 'link'
     """
 
-    def __init__(self, path: str | os.PathLike, parent: FolderHandle | None = None):
+    def __init__(self, path: str | os.PathLike[str], parent: FolderHandle | None = None):
         self._path: str = os.fspath(path) if parent is None else os.path.join(parent._path, path)
         self._handle = -1
         if HAS_HANDLES:

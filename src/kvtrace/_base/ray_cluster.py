@@ -63,7 +63,9 @@ def connected(address: str | None = None) -> Iterator[ModuleType]:
                 ray.shutdown()
 
 
-def ordered(function: Callable, tasks: Iterable, *, in_flight: int, retries: int) -> Generator:
+def ordered(
+    function: Callable[..., Any], tasks: Iterable[Any], *, in_flight: int, retries: int
+) -> Generator[Any, Any, Any]:
     """function(task) for each task, in order, computed by the connected cluster; each task uses one CPU.
 
     `function` is sent once. At most `in_flight` tasks are pending. A task is retried `retries` times if its worker or
@@ -73,7 +75,7 @@ def ordered(function: Callable, tasks: Iterable, *, in_flight: int, retries: int
     import ray
 
     call = ray.remote(num_cpus=1, max_retries=retries)(_in_task)
-    waiting: deque = deque()
+    waiting: deque[Any] = deque()
     # call Ray in another thread: in the main thread, exceptions from signal handlers would be lost in its compiled code
     with ThreadPoolExecutor(1) as aside:
         shared = aside.submit(ray.put, function).result()

@@ -25,7 +25,7 @@ class Counts:
     equal_to_logged: int = 0  # ... equal to our count
     logged_difference: int = 0  # sum of |our count - logged|
     without_output_blocks: int = 0  # with --outputs: the log has no text, or a number of tokens that does not fit it
-    reasons: Counter = field(default_factory=Counter)  # reason -> rejected rows
+    reasons: Counter[str] = field(default_factory=Counter)  # reason -> rejected rows
 
     def to_dict(self) -> dict[str, int]:
         """The counts by name, for a sidecar: rounded up to two digits, since they count rows that are not released.

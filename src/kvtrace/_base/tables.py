@@ -1,14 +1,16 @@
 """Tables of text, independent of their display.
 
-A rich console prints them (`__rich__`); a notebook shows them as preformatted HTML.
+A rich console prints them (`__rich__`); a notebook shows them as HTML.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
+
+from .results import html_table
 
 GAP = 2  # blank columns between two columns of a table
 MIN_NOTE = 24  # a column of notes wraps, but is not narrower than this
@@ -134,18 +136,19 @@ def _in_two_lines(name: str) -> str:
 
 
 def html(tables: Iterable[TextTable]) -> str:
-    """Tables as preformatted HTML."""
-    from rich.console import Console
+    """Tables as HTML, every cell escaped.
 
-    tables = list(tables)
-    width = max([160, *(table.width() for table in tables)])  # a page shows every column
-    console = Console(
-        file=io.StringIO(), record=True, width=width, force_jupyter=False
-    )  # otherwise a notebook shows it twice
-    for table in tables:
-        console.print(table, "")
-    lines = console.export_html(inline_styles=True, code_format="{code}").splitlines()
-    return "<pre>" + "\n".join(line.rstrip() for line in lines) + "</pre>"
+    >>> html([TextTable("Trace", [Column("name")], [("requests",)])])[:40]
+    '<table><caption>Trace</caption><thead><t'
+    """
+    return "".join(_html(table) for table in tables)
+
+
+def _html(table: TextTable) -> str:
+    """A table with every column, and the lines below it."""
+    header = [column.name for column in table.columns] if table.has_header else []
+    lines = [*table._legend_lines(), *filter(None, [table.caption])]
+    return html_table(header, table.rows, table.title) + "".join(f"<p>{escape(line)}</p>" for line in lines)
 
 
 def printable(name: str) -> str:

@@ -26,7 +26,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def ordered_map(function: Callable, items: Iterable, workers: int) -> Generator:
+def ordered_map(function: Callable[..., Any], items: Iterable[Any], workers: int) -> Generator[Any, Any, Any]:
     """function(item) for each item, in order, computed by `workers` processes (or in this one if it is 1).
 
     Forked workers share the function's data; on other systems it is pickled once for each worker. Each worker has only
@@ -41,7 +41,7 @@ def ordered_map(function: Callable, items: Iterable, workers: int) -> Generator:
     with ProcessPoolExecutor(
         workers, mp_context=_context(), initializer=_start, initargs=(function, os.getpid())
     ) as pool:
-        waiting: deque = deque()
+        waiting: deque[Any] = deque()
         try:
             for item in items:
                 waiting.append(pool.submit(_run, item))
@@ -57,7 +57,9 @@ def ordered_map(function: Callable, items: Iterable, workers: int) -> Generator:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def retrying_map(function: Callable, items: Iterable, workers: int, attempts: int = 3) -> Generator:
+def retrying_map(
+    function: Callable[..., Any], items: Iterable[Any], workers: int, attempts: int = 3
+) -> Generator[Any, Any, Any]:
     """As `ordered_map`, for a function that may run again: the items of a killed worker are repeated.
 
     StoppedError if workers are killed `attempts` times on the same items.
@@ -68,7 +70,7 @@ def retrying_map(function: Callable, items: Iterable, workers: int, attempts: in
         with ProcessPoolExecutor(
             workers, mp_context=_context(), initializer=_start, initargs=(function, os.getpid())
         ) as pool:
-            waiting: deque = deque()
+            waiting: deque[Any] = deque()
             try:
                 while left:
                     while len(waiting) < min(2 * workers, len(left)):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
+from .._base.results import Result, columns_of
+from .._base.tables import number
 from ..trace.trace import Trace
 from .distribution import Distribution
 
 WINDOWS_S = (1, 10, 60)
 
 
-@dataclass(frozen=True)
-class Arrivals:
+@dataclass(frozen=True, repr=False)
+class Arrivals(Result):
     """Arrival statistics of a trace."""
 
     duration_ms: float
@@ -26,7 +29,15 @@ class Arrivals:
     ms_per_token: float  # decode time of an output token, an assumption of `concurrency`
     concurrency: float | None  # mean number of active requests at that decode speed (Little's law)
 
-    def to_dict(self) -> dict:
+    def _headline(self) -> str:
+        rates = {"requests_per_second": self.requests_per_second, "gap_cv": self.gap_cv}
+        values = (f"{name}={number(value)}" for name, value in rates.items())
+        return ", ".join([f"duration_s={self.duration_ms / 1000:,.6g}", *values])
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of([self.to_dict()])
+
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md."""
         values = asdict(self) | {"gap_ms": self.gap_ms.to_dict()}
         return values | {"dispersion": {f"{window}s": value for window, value in self.dispersion.items()}}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from .._base.results import Result, columns_of
 from .._base.tables import TextTable
 from ..trace.folding import fold
 from ..trace.hits import Hits, count_hits, unlimited_hits
@@ -14,8 +16,8 @@ from ..trace.trace import Trace
 from .tables import RATES
 
 
-@dataclass(frozen=True)
-class BlockSizeHits:
+@dataclass(frozen=True, repr=False)
+class BlockSizeHits(Result):
     """Blocks and hits of a trace at one block size."""
 
     block_size: int
@@ -23,7 +25,14 @@ class BlockSizeHits:
     distinct_blocks: int
     hits: Hits  # of a cache that never evicts
 
-    def to_dict(self) -> dict:
+    def _headline(self) -> str:
+        rates = f"block_hit_rate={self.hits.block_hit_rate:.4f}, token_hit_rate={self.hits.token_hit_rate:.4f}"
+        return f"block_size={self.block_size:,}, {self.blocks:,} blocks, {rates}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of([self.to_dict()])
+
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md."""
         counts = {name: getattr(self, name) for name in ("block_size", "blocks", "distinct_blocks")}
         return counts | self.hits.to_dict()

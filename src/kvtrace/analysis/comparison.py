@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from .._base.errors import InputError
-from .._base.tables import TextTable, html
+from .._base.results import PlottedResult, columns_of, headed
+from .._base.tables import TextTable, html, printable
 from ..trace.hits import count_hits, unlimited_hits
 from ..trace.trace import Trace
 from .arrivals import WINDOWS_S, dispersion
@@ -30,8 +32,8 @@ POINTS = 400  # compared capacities of a hit curve
 HIT_RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(PlottedResult):
     """All figures of two traces. Where the order matters, `a` is the original."""
 
     names: tuple[str, str]
@@ -68,10 +70,24 @@ class Comparison:
             curve_table(self.curves),
         ]
 
-    def _repr_html_(self) -> str:
-        return html(self.tables())
+    def _headline(self) -> str:
+        figures = [score for score in self.scores.values() if score is not None]
+        names = f"{printable(self.names[0])}, {printable(self.names[1])}"
+        return f"{names}, overall={self.overall:.4f}, {len(figures)} figures, lowest={min(figures):.4f}"
 
-    def to_dict(self) -> dict:
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of(self.to_rows())
+
+    def _repr_html_(self) -> str:
+        return headed(self, html(self.tables()))
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each figure, the overall score first; only distributions have relative errors."""
+        return [{"figure": "overall", "score": self.overall}] + [
+            {"figure": name} | pair.to_row() for name, pair in (self.distributions | self.numbers | self.curves).items()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/compare.md; `schema` is its version."""
         sides = ("requests", "block_sizes", "working_sets", "duration_ms")
         one, other = (

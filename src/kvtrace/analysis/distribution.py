@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+
+from .._base.results import Result, columns_of
+from .._base.tables import number
 
 FIGURES = ("mean", "std", "min", "p25", "median", "p75", "max")
 
 
-@dataclass(frozen=True)
-class Distribution:
+@dataclass(frozen=True, repr=False)
+class Distribution(Result):
     """Mean, population standard deviation (ddof 0), extremes and linear percentiles; None for an empty sample."""
 
     count: int
@@ -71,7 +75,14 @@ class Distribution:
         """The seven figures by name."""
         return {name: getattr(self, name) for name in FIGURES}
 
-    def to_dict(self) -> dict:
+    def _headline(self) -> str:
+        figures = {name: getattr(self, name) for name in ("mean", "min", "median", "max")}
+        return ", ".join([f"{self.count:,} values", *(f"{name}={number(value)}" for name, value in figures.items())])
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of([self.to_dict()])
+
+    def to_dict(self) -> dict[str, Any]:
         """The count, the seven figures, and the extra quantiles."""
         return {"count": self.count, **self.named(), **{f"q{q:g}": value for q, value in self.quantiles.items()}}
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
+from .._base.results import PlottedResult, columns_of
 from ..trace.hits import Hits
 from ..trace.trace import Trace
 from .capacities import log_spaced
@@ -16,7 +18,7 @@ SCHEMA = 1  # version of the keys of to_dict
 RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
 
 
-class HitCurve:
+class HitCurve(PlottedResult):
     """Hit counts at any capacity in blocks. One look-up takes a few binary searches.
 
     The counts are exact from `longest` on, the number of blocks of the longest prompt. A smaller cache cannot hold
@@ -40,6 +42,16 @@ class HitCurve:
         weights = np.array([np.ones_like(shares), shares])
         self._full_blocks = PiecewiseLinear(segments.rank, segments.rank + segments.blocks, weights)
         self._missing_tokens = StepFunction(*partial_block_hits(trace, segments, trace.prompt_blocks))
+
+    _shown = ("capacity", "share", *RATES)
+
+    def _headline(self) -> str:
+        size = f"{self.requests:,} requests, {self.blocks:,} blocks, working_set={self.working_set:,}"
+        sample = "" if self.sample is None else f", sample={self.sample:.4g}"
+        return f"{size}, block_hit_rate={self.at(self.working_set).block_hit_rate:.4f} without eviction{sample}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of(self.to_dict()["points"])
 
     def _count(self, trace):
         blocks = trace.prompt_blocks
@@ -82,7 +94,9 @@ class HitCurve:
         """
         return log_spaced(self.longest, self.working_set, points)
 
-    def to_dict(self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None) -> dict:
+    def to_dict(
+        self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None
+    ) -> dict[str, Any]:
         """The JSON object of docs/analysis/curve.md, with one point for each capacity; `schema` is its version."""
         capacities = self.capacities() if capacities is None else list(capacities)
         points = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from .distribution import Distribution
 
@@ -30,10 +31,15 @@ class DistributionPair:
         names = (*ERRORS, *(f"q{q:g}" for q in QUANTILES))
         return {name: relative_error(a.get(name), b.get(name)) for name in names}
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/compare.md."""
         both = {"a": self.a.to_dict(), "b": self.b.to_dict()}
         return {"score": self.score, "distance": self.distance} | both | {"errors": self.errors}
+
+    def to_row(self) -> dict[str, Any]:
+        """The row of the CSV of docs/analysis/compare.md: both means, and the relative errors."""
+        errors = {f"{name}_error": error for name, error in self.errors.items()}
+        return {"score": self.score, "distance": self.distance, "a": self.a.mean, "b": self.b.mean} | errors
 
 
 @dataclass(frozen=True)
@@ -59,9 +65,13 @@ class NumberPair:
         """b / a."""
         return None if self.a is None or self.b is None or not self.a else self.b / self.a
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/compare.md."""
         return {"score": self.score, **asdict(self), "difference": self.difference, "ratio": self.ratio}
+
+    def to_row(self) -> dict[str, Any]:
+        """The row of the CSV of docs/analysis/compare.md."""
+        return {"score": self.score, "distance": self.distance, "a": self.a, "b": self.b}
 
 
 @dataclass(frozen=True)
@@ -82,9 +92,13 @@ class CurvePair:
         """1 - distance."""
         return None if self.distance is None else 1 - self.distance
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/compare.md."""
         return {"score": self.score, **asdict(self)}
+
+    def to_row(self) -> dict[str, Any]:
+        """The row of the CSV of docs/analysis/compare.md: the largest difference and its capacity, and the mean."""
+        return {"score": self.score, "distance": self.distance, "at": self.at, "mean_distance": self.mean}
 
 
 def relative_error(a: float | None, b: float | None) -> float | None:

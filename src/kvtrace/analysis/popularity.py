@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
+from .._base.results import Result, columns_of
 from ..trace.trace import Trace
 from .block_uses import BlockUses, count_uses
 
@@ -13,8 +15,8 @@ TOP_SHARES = (0.01, 0.1)
 CHUNK = 1 << 20  # blocks counted at a time, which bounds memory
 
 
-@dataclass(frozen=True)
-class Popularity:
+@dataclass(frozen=True, repr=False)
+class Popularity(Result):
     """The distribution of reuse over blocks. A block with n uses has n - 1 reuses."""
 
     reuses: int
@@ -22,7 +24,13 @@ class Popularity:
     most_used: int  # uses of the most used block
     top_share: dict[float, float]  # share of the blocks, most used first -> their share of all reuse
 
-    def to_dict(self) -> dict:
+    def _headline(self) -> str:
+        return f"{self.reuses:,} reuses, {self.reused_blocks:,} blocks reused, most_used={self.most_used:,}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of([self.to_dict()])
+
+    def to_dict(self) -> dict[str, Any]:
         """Keys as docs/analysis/analyze.md lists them."""
         return asdict(self) | {"top_share": {f"{share:g}": value for share, value in self.top_share.items()}}
 
@@ -77,7 +85,7 @@ class DepthBand:
     references: int  # uses of them
     shared_blocks: int  # used by more than one request
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The figures by name."""
         return asdict(self)
 

@@ -11,6 +11,7 @@ disjoint samples gives the error.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,8 @@ class SampledCurve(HitCurve):
     [0, 4000]
     """
 
+    sample: float | None
+
     def __init__(self, trace: Trace, share: float, seed: int = 0, max_references: int | None = None):
         """UsageError if the sample has more than `max_references` block references."""
         self._count(trace)
@@ -59,7 +62,9 @@ class SampledCurve(HitCurve):
         spread = self._estimates(capacities).std(axis=0, ddof=1) * T_95 / SAMPLES**0.5
         return {rate: error / max(1, total) for rate, error, total in zip(RATES, spread, totals, strict=True)}
 
-    def to_dict(self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None) -> dict:
+    def to_dict(
+        self, capacities: Iterable[int] | None = None, *, kv_bytes_per_token: int | None = None
+    ) -> dict[str, Any]:
         """The JSON object of docs/analysis/curve.md; each point has an `error` for each rate."""
         capacities = self.capacities() if capacities is None else list(capacities)
         values, errors = super().to_dict(capacities, kv_bytes_per_token=kv_bytes_per_token), self.errors(capacities)

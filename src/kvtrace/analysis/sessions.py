@@ -6,17 +6,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._base.results import Result
 from ..trace.trace import Trace
 from ..trace.turns import previous_turn
 
 
-@dataclass(frozen=True, eq=False)
-class SessionLinks:
+@dataclass(frozen=True, eq=False, repr=False)
+class SessionLinks(Result):
     """The session of each request, and the previous turn of that session."""
 
     session: np.ndarray  # request -> session, -1 = none
     parent: np.ndarray  # request -> row of the previous turn, -1 = first turn
     recorded: bool  # True: from the trace; False: inferred
+
+    def _headline(self) -> str:
+        sessions = len(np.unique(self.session[self.session >= 0]))
+        return f"{len(self.session):,} requests, {sessions:,} sessions, {'recorded' if self.recorded else 'inferred'}"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {"session": self.session, "parent": self.parent}
 
 
 def recorded_sessions(trace: Trace) -> SessionLinks | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from .turns import RequestGroup, SessionStatistics, by_type, session_statistics
 SCHEMA = 1  # version of the keys of to_dict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Basics(DistributionFrames):
     """The statistics of `datagen analyze` and `aiperf analyze-trace`."""
 
@@ -49,6 +50,10 @@ class Basics(DistributionFrames):
         """References to blocks that occur more than once / all references: AIPerf's reuse ratio."""
         return self.repeated_blocks / self.blocks if self.blocks else 0.0
 
+    def _headline(self) -> str:
+        rates = f"block_hit_rate={self.hits.block_hit_rate:.4f}, token_hit_rate={self.hits.token_hit_rate:.4f}"
+        return f"{self.requests:,} requests, {self.blocks:,} blocks, {self.distinct_blocks:,} distinct, {rates}"
+
     def distributions(self) -> dict[str, Distribution]:
         """The five distributions by name."""
         return {name: getattr(self, name) for name in DISTRIBUTIONS}
@@ -68,7 +73,7 @@ class Basics(DistributionFrames):
         )
         yield distribution_table("Per request", {name: getattr(self, field) for name, field in TABLE_ROWS.items()})
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md; `schema` is its version."""
         hits = self.hits
         return {"schema": SCHEMA} | {name: getattr(self, name) for name in COUNTS} | {
@@ -134,7 +139,7 @@ def _context_length(trace, uses) -> np.ndarray:
     return np.where(blocks == trace.prompt_blocks, trace.input_length, blocks * trace.block_size)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary(DistributionFrames):
     """All statistics of a trace, as `kvtrace analyze` prints them."""
 
@@ -154,6 +159,10 @@ class Summary(DistributionFrames):
         """Bytes of KV cache of all distinct blocks, each counted as a full block; None without a model."""
         tokens = self.basics.distinct_blocks * self.basics.block_size
         return None if self.kv_bytes_per_token is None else self.kv_bytes_per_token * tokens
+
+    def _headline(self) -> str:
+        sessions = f", {self.sessions.sessions:,} sessions" if self.sessions else ""
+        return f"{self.basics._headline()}, duration_s={self.arrivals.duration_ms / 1000:,.6g}{sessions}"
 
     def distributions(self) -> dict[str, Distribution]:
         """All distributions by name."""
@@ -199,7 +208,7 @@ class Summary(DistributionFrames):
                 ("working set", f"{gib:,.2f}", "GiB for all distinct blocks"),
             ])  # fmt: skip
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md; `schema` is its version."""
         return self.basics.to_dict() | {
             "popularity": self.popularity.to_dict(),

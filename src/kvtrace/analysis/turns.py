@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class RequestGroup:
     output_length: Distribution
     hits: Hits  # of a cache that never evicts
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md."""
         lengths = {"input_length": self.input_length.to_dict(), "output_length": self.output_length.to_dict()}
         return {"name": self.name, **self.hits.to_dict(), **lengths}
@@ -43,7 +44,7 @@ class SessionStatistics:
     growth: Distribution  # tokens of a prompt less those of the previous turn's prompt
     by_turn: list[RequestGroup]
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/analyze.md."""
         named = {name: getattr(self, name).to_dict() for name in ("turns", "think_ms", "growth")}
         counts = {"sessions": self.sessions, "requests_in_sessions": self.requests_in_sessions}

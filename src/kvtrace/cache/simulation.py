@@ -14,6 +14,7 @@ from typing import Any, TypedDict, Unpack, cast
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.results import PlottedResult
 from ..formats.lazy import LazyTrace
 from ..trace.hits import Hits, HitsDict, count_hits
 from ..trace.trace import Trace
@@ -87,8 +88,8 @@ class WindowDict(HitsDict):
     start_ms: float
 
 
-@dataclass(frozen=True, eq=False)
-class Simulation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulation(PlottedResult):
     """The result of a cache on a trace: the hit blocks of each request, evictions and early frees."""
 
     setting: Setting
@@ -97,6 +98,19 @@ class Simulation:
     evictions: int  # cached blocks that were evicted
     early_frees: int  # active requests that ended early, to make room
     warm_up: int = 0  # the first requests, which `hits` leaves out
+
+    def _headline(self) -> str:
+        setting, hits = self.setting, self.hits
+        rates = f"block_hit_rate={hits.block_hit_rate:.4f}, token_hit_rate={hits.token_hit_rate:.4f}"
+        cache = f"{setting.engine}, {setting.policy}, {setting.capacity:,} blocks"
+        return f"{cache}, {hits.requests:,} requests, {rates}, {self.evictions:,} evictions"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """One row for each request, as in `kvtrace simulate --per-request`."""
+        trace = self.trace
+        lengths = {"input_length": trace.input_length, "output_length": trace.output_length}
+        blocks = {"blocks": trace.prompt_blocks, "hit_blocks": self.hit_blocks}
+        return {"request": np.arange(len(trace)), "timestamp": trace.timestamp} | lengths | blocks
 
     @property
     def hits(self) -> Hits:

@@ -37,13 +37,21 @@ class TieredDict(SimulationDict):
     exclusive: bool
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TieredSimulation(Simulation):
     """The result of a cache in tiers on a trace; `evictions` counts the blocks that left the last tier."""
 
     tiers: tuple[tuple[str, int], ...] = ()  # name and capacity in blocks, the first tier first
     exclusive: bool = True
     tier_hits: np.ndarray | None = None  # (tier, request) -> hit blocks that came from the tier
+
+    def _headline(self) -> str:
+        return f"{super()._headline()}, tiers {', '.join(f'{name}={size:,}' for name, size in self.tiers)}"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        assert self.tier_hits is not None
+        tiers = zip(self.tiers, self.tier_hits, strict=True)
+        return super()._columns() | {f"{name}_hit_blocks": hits for (name, _), hits in tiers}
 
     def to_dict(self) -> TieredDict:
         """Keys as docs/cache/simulate.md lists them: those of a simulation, and `tiers`."""

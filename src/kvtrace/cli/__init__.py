@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import warnings
+from typing import Any
 
 import click
 
@@ -34,7 +35,7 @@ from .sweep import sweep_command
 from .synthesize import synthesize_command
 from .texts import texts_command
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
 
 
 def main(command: click.Command | None = None, name: str = "kvtrace") -> None:

@@ -20,6 +20,9 @@ class Amount(click.ParamType):
     """
 
     name = "amount"
+    parse: Callable[[str], float]
+    least: float | None
+    most: float | None
 
     def __init__(self, parse: Callable[[str], float], least: float | None = None, most: float | None = None) -> None:
         self.parse, self.least, self.most = parse, least, most

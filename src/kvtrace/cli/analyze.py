@@ -6,7 +6,7 @@ import click
 
 from .help import Command
 from .large import load
-from .options import STREAMED, json_option
+from .options import FIGURE, STREAMED, figure_writer, json_option
 from .output import console, print_json, print_tables
 
 
@@ -18,11 +18,12 @@ from .output import console, print_json, print_tables
 @click.argument("trace", metavar="TRACE")
 @click.option("--basic", is_flag=True, help="Print only the statistics of datagen and AIPerf.")
 @json_option("analysis/analyze.md")
+@FIGURE
 @click.option("--quantiles", metavar="Q,...", help="Extra quantiles of each distribution. Example: 0.9,0.99.")
 @click.option("--fold", "factors", metavar="N,...", help="Also print hit rates at block sizes N times as large. Example: 1,2,4.")
 @click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="TIME", help="Decode time of an output token in ms, or such as 30ms; it gives the mean concurrency.")
 @STREAMED
-def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
+def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
     """Print statistics: lengths, hit rates, reuse, arrivals.
 
     The hit rates are those of a cache that never evicts. TRACE - is stdin.
@@ -32,15 +33,19 @@ def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, mod
     from ..analysis.block_sizes import block_size_table, by_block_size
     from ..analysis.summary import analyze, basics
     from ..formats.memory_needs import analyzing
+    from ..report.figures import overview
+    from ..report.plots.plot import Study
     from ..report.progress import ANALYZE, Work
     from ..serving.hardware.kv_bytes import chosen
 
+    write_figure = figure_writer(png, svg, quiet)
     extra_quantiles, fold_factors = parse_quantiles(quantiles), parse_factors(factors)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
+    whole = "--fold" if factors else "--png" if png else "--svg" if svg else None
     with Work(console(), "analyze", ANALYZE, quiet) as work:
         work.step("read")
         loaded = load(
-            trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole="--fold" if factors else None,
+            trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole=whole,
             extra=() if basic else ("type",),
         )
         work.requests = len(loaded)
@@ -54,3 +59,4 @@ def analyze_command(trace, basic, as_json, quantiles, factors, ms_per_token, mod
         print_json(statistics.to_dict() | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
     else:
         print_tables([*statistics.tables(), *([block_size_table(sizes)] if sizes else [])])
+    write_figure(lambda: overview.plot(Study(loaded, kv_bytes_per_token=kv_bytes)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from .help import Command
-from .options import CHAIN, json_option, require_one
+from .options import CHAIN, FIGURE, figure_writer, json_option, require_one
 from .output import console, print_json, print_notes, print_tables
 
 
@@ -17,6 +17,7 @@ from .output import console, print_json, print_notes, print_tables
 @click.argument("b", metavar="TRACE2")
 @json_option("analysis/compare.md")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header and one line for each figure.")
+@FIGURE
 @click.option(
     "--block-size",
     type=click.IntRange(1),
@@ -24,19 +25,23 @@ from .output import console, print_json, print_notes, print_tables
     help="Tokens per block, in both traces.  [default: from each sidecar, else inferred]",
 )
 @CHAIN
-def compare_command(a, b, as_json, as_csv, block_size, chain):
+def compare_command(a, b, as_json, as_csv, png, svg, block_size, chain):
     """Score how close a second trace is to a first.
 
     Each figure has the values of both traces and a score from 0 to 1; the fidelity is the mean of the scores.
     """
     from .._base.errors import UsageError
     from .._base.files import base_names
-    from ..analysis.comparison import compare
+    from .._base.tables import printable
+    from ..analysis.comparison import compare_prepared
     from ..formats import reading
     from ..report.comparison import as_csv as comparison_csv
+    from ..report.plots import comparison
+    from ..report.plots.plot import Study
     from ..report.progress import COMPARE, Work
 
     require_one(as_json, as_csv)
+    write_figure = figure_writer(png, svg)
     if a == b == "-":
         raise UsageError("Both traces are stdin. Use a file for one of them.")
     name, other = base_names(a, b)
@@ -46,7 +51,8 @@ def compare_command(a, b, as_json, as_csv, block_size, chain):
         work.requests = sum(map(len, traces))
         work.step("compare")
         first, second = (trace.chained() if chain else trace for trace in traces)
-        result = compare(first, second, names=(name, other))
+        studies = Study(first, printable(name)), Study(second, printable(other))
+        result = compare_prepared(*map(comparison.prepared, studies), (name, other))
     if as_json:
         print_json(result.to_dict())
     elif as_csv:
@@ -54,3 +60,4 @@ def compare_command(a, b, as_json, as_csv, block_size, chain):
     else:
         print_tables(result.tables())
         print_notes(result.notes)
+    write_figure(lambda: comparison.plot(*studies))

@@ -6,7 +6,7 @@ import click
 
 from .help import Command
 from .large import load
-from .options import CSV, STREAMED, json_option, require_one
+from .options import CSV, FIGURE, STREAMED, figure_writer, json_option, require_one
 from .output import console, print_json, print_notes, print_tables
 
 
@@ -20,10 +20,11 @@ from .output import console, print_json, print_notes, print_tables
 @click.option("--points", default=25, type=click.IntRange(1, 10_000), metavar="N", help="Number of capacities for auto.")
 @json_option("analysis/curve.md")
 @CSV
+@FIGURE
 @click.option("--sample", type=float, metavar="SHARE", help="Estimate from this share of the blocks, with errors.  [default: all blocks, exact]")
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the sample.")
 @STREAMED
-def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
+def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, seed, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
     """Print the hit rate of an LRU cache at each capacity.
 
     The rates are exact and take one pass. TRACE - is stdin.
@@ -33,10 +34,12 @@ def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, model_
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import curving, sampled
     from ..report import curve_tables
+    from ..report.plots.capacity import curve_plot
     from ..report.progress import CURVE, Work
     from ..serving.hardware.kv_bytes import chosen
 
     require_one(as_json, as_csv)
+    write_figure = figure_writer(png, svg, quiet)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     with Work(console(), "curve", CURVE, quiet) as work:
         work.step("read")
@@ -56,3 +59,4 @@ def curve_command(trace, capacity, points, as_json, as_csv, sample, seed, model_
     else:
         print_tables([curve_tables.curve_table(values)])
         print_notes([*curve_tables.notes(values), *filter(None, [hint_on_commas(capacity, values["longest"])])])
+    write_figure(lambda: curve_plot(curve, kv_bytes))

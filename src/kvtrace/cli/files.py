@@ -20,6 +20,7 @@ OUTPUTS = {  # parameter -> the Content that it always has, and what that is; No
     "output": None,
     "output_file": None,
     "png": None,
+    "svg": None,
     "key_file": None,
     "work_dir": None,
     "rejects": ("JSON_LINES", "the list of bad rows"),

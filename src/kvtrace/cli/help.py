@@ -87,6 +87,9 @@ class Command(click.Command):
         types: Option -> type, where it differs from TYPES.
     """
 
+    examples: Sequence[str]
+    groups: Mapping[str, str]
+
     def __init__(
         self,
         *arguments: Any,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from .output import print_lines
@@ -9,14 +12,14 @@ from .output import print_lines
 MEMORY = click.option("--memory", metavar="SIZE", help="Stop if a data set may need more memory than SIZE, such as 2GB.")
 
 
-def load(path, memory, quiet, need, **options):
+def load(path: str, memory: str | None, quiet: bool, need: Callable[[Any], Any], **options: Any) -> Any:
     """The trace of a command, which needs `need(dataset)` for a data set; `options` are those of `open_trace`."""
     from ..formats.opening import open_trace
 
     return open_trace(path, memory=size_of(memory), need=need, on_need=None if quiet else print_need, **options)
 
 
-def opened(path, memory, block_size=None):
+def opened(path: str, memory: str | None, block_size: int | None = None) -> tuple[Any, int | None]:
     """The data set at a path and the memory limit in bytes; (None, None) for any other trace."""
     from ..formats.opening import dataset_at
 
@@ -24,20 +27,20 @@ def opened(path, memory, block_size=None):
     return dataset_at(path, block_size=block_size, memory=max_bytes), max_bytes
 
 
-def require_memory(need, max_bytes, quiet):
+def require_memory(need: Any, max_bytes: int | None, quiet: bool) -> None:
     """UsageError if the need exceeds the limit; otherwise print the need."""
     from ..formats import opening
 
     opening.require_memory(need, max_bytes, None if quiet else print_need)
 
 
-def size_of(memory):
+def size_of(memory: str | None) -> int | None:
     """The bytes of --memory, or None."""
     from .._base.memory import parse_memory
 
     return None if memory is None else parse_memory(memory)
 
 
-def print_need(need):
+def print_need(need: object) -> None:
     """Print the memory that a data set needs."""
     print_lines([("memory", need)])

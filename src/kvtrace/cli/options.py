@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from .large import MEMORY
 
+Decorator = Callable[[Any], Any]  # of a command
 
 class RowsOption(click.Option):
     """An option whose help names the rows of a table in place of `{rows}`; the table is imported only to print it."""
@@ -19,14 +23,14 @@ class RowsOption(click.Option):
         return super().get_help_record(ctx)
 
 
-def gpu_names():
+def gpu_names() -> str:
     """The names of GPUs, for help texts."""
     from ..serving.hardware import GPUS
 
     return ", ".join(GPUS)
 
 
-def model_names():
+def model_names() -> str:
     """The names of models, for help texts."""
     from ..serving.hardware import MODELS
 
@@ -37,6 +41,8 @@ def model_names():
 BLOCK_SIZE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
 BLOCK_SIZE_OF_TRACE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
 CHAIN = click.option("--chain", is_flag=True, help="Give blocks ids that depend on their prefix, if those of the trace do not.")
+PNG = click.option("--png", metavar="FILE", help="Also draw the result into this PNG file, for a paper.")
+SVG = click.option("--svg", metavar="FILE", help="Also draw the result into this SVG file.")
 CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
 FIRST_ID = click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 KV_BYTES = click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
@@ -47,12 +53,30 @@ SAME_BYTES = click.option("--seed", default=0, type=click.IntRange(0), metavar="
 WARM_UP = click.option("--warm-up", default="0", metavar="N", help="Do not count the first requests: a number (1000), a share (10%) or a time (10m).")
 
 
-def json_option(page):
+def json_option(page: str) -> Decorator:
     """The option --json, whose keys a page of docs lists."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print one JSON object; its keys are in docs/{page}.")
 
 
-def with_options(*options):
+def figure_writer(png: str | None, svg: str | None, quiet: bool = False) -> Callable[[Callable[[], Any]], None]:
+    """A function that draws a result into the files; it refuses names that cannot be written now, before any work."""
+    from ..report import paper
+    from .output import print_lines
+
+    paper.check_outputs(png, svg)
+
+    def write(plot):
+        if png or svg:
+            drawn = plot()
+            names = paper.write_plot(drawn, png, svg)
+            if not quiet:
+                notes = [("note", f"{panel.title}: {panel.note}") for panel in drawn.panels if panel.note]
+                print_lines([*notes, *(("wrote", name) for name in names)])
+
+    return write
+
+
+def with_options(*options: Decorator) -> Decorator:
     """Add options to a command, in this order."""
 
     def add(command):
@@ -63,10 +87,11 @@ def with_options(*options):
     return add
 
 
+FIGURE = with_options(PNG, SVG)
 STREAMED = with_options(MODEL_CONFIG, KV_BYTES, BLOCK_SIZE, CHAIN, MEMORY, QUIET)  # of analyze, curve and simulate
 
 
-def require_one(as_json, as_csv):
+def require_one(as_json: bool, as_csv: bool) -> None:
     """UsageError if both formats are chosen."""
     from .._base.errors import UsageError
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import click
 
 NAME_WIDTH = 12  # of the names of a summary
 PASTED = ("use", "wrote", "audit")  # lines of commands and files, which a line break would damage
 
 
-def console():
+def console() -> Any:
     """The console for progress and summaries: stderr, so that a trace can go to stdout."""
     from rich.console import Console
 
@@ -18,14 +21,14 @@ def console():
     return console
 
 
-def print_lines(lines) -> None:
+def print_lines(lines: Iterable[tuple[str, object]]) -> None:
     """Print a summary on stderr: each line has a name and a value."""
     screen = console()
     for name, value in lines:
         print_line(screen, f"{name:<{NAME_WIDTH}}{value}")
 
 
-def print_line(screen, line: str) -> None:
+def print_line(screen: Any, line: str) -> None:
     """Print a name and a value; on a terminal a long value wraps below itself, unless it is one to paste."""
     import textwrap
 
@@ -35,14 +38,14 @@ def print_line(screen, line: str) -> None:
     screen.print(line, highlight=False, markup=False)
 
 
-def print_json(values) -> None:
+def print_json(values: object) -> None:
     """Print one JSON object on stdout."""
     import orjson
 
     click.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2))
 
 
-def print_tables(tables) -> None:
+def print_tables(tables: Iterable[Any]) -> None:
     """Print tables on stdout, separated by empty lines: in colour on a terminal, plain and complete in a pipe."""
     from rich.console import Console
 
@@ -59,7 +62,7 @@ def print_tables(tables) -> None:
     click.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)
 
 
-def print_notes(notes) -> None:
+def print_notes(notes: Iterable[str]) -> None:
     """Print sentences on stdout, one a line; on a terminal they wrap between words."""
     import textwrap
 

@@ -6,7 +6,17 @@ import click
 
 from ..serving.routers import PLANNED, ROUTERS, check_router
 from .help import Command
-from .options import BLOCK_SIZE, QUIET, RowsOption, gpu_names, json_option, model_names, require_one
+from .options import (
+    BLOCK_SIZE,
+    FIGURE,
+    QUIET,
+    RowsOption,
+    figure_writer,
+    gpu_names,
+    json_option,
+    model_names,
+    require_one,
+)
 from .output import console, print_json, print_tables
 
 
@@ -31,8 +41,9 @@ from .output import console, print_json, print_tables
 @BLOCK_SIZE
 @json_option("serving/plan.md")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the curves as CSV: one row for each router and number of instances.")
+@FIGURE
 @QUIET
-def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, mode, step_tokens, max_requests, block_size, as_json, as_csv, quiet):
+def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, mode, step_tokens, max_requests, block_size, as_json, as_csv, png, svg, quiet):
     """Plan capacity: memory, instances for a target, costs.
 
     Each table lists its assumptions. The last ones show what changes if an assumption changes. TRACE - is stdin.
@@ -41,11 +52,13 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     from .._base.units import milliseconds
     from ..formats import reading
     from ..report import planning
+    from ..report.figures import plans
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
     from ..serving.planning import PlanTarget, parse_tier, plan
     from ..serving.simulation import BatchLimits
 
     require_one(as_json, as_csv)
+    write_figure = figure_writer(png, svg, quiet)
     roofline = Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
     target = PlanTarget(
         ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
@@ -64,3 +77,4 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
         click.echo(planning.as_csv(result), nl=False)
     else:
         print_tables(planning.tables(result))
+    write_figure(lambda: plans.plot(result))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from .options import with_options
@@ -19,7 +21,7 @@ release_options = with_options(
 )
 
 
-def chosen_profile(options: dict):
+def chosen_profile(options: dict[str, Any]):
     """The profile with the settings in the options, which are removed from them."""
     from .._base.errors import AuditError
     from .._base.units import milliseconds

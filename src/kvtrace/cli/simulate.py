@@ -11,7 +11,7 @@ import click
 from ..serving.routers import ROUTERS
 from .help import Command
 from .large import load
-from .options import CSV, STREAMED, WARM_UP, RowsOption, gpu_names, json_option, require_one
+from .options import CSV, FIGURE, STREAMED, WARM_UP, RowsOption, figure_writer, gpu_names, json_option, require_one
 from .output import console, print_json, print_lines, print_tables
 
 
@@ -58,9 +58,10 @@ def _engines():
 @click.option("--no-gap", is_flag=True, help="Do not compute the gap to belady, the best possible eviction order; it needs one more simulation for each capacity.")
 @json_option("cache/simulate.md")
 @CSV
+@FIGURE
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time.  [default: one for each core]")
 @STREAMED
-def simulate_command(trace, as_json, as_csv, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
+def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
     """Simulate prefix caches: engines, policies, capacities.
 
     Every engine runs with every policy at every capacity. TRACE - is stdin.
@@ -69,11 +70,13 @@ def simulate_command(trace, as_json, as_csv, verbose, per_request, model_config,
     from .._base.output_files import write_atomically
     from .._base.units import milliseconds
     from ..report import simulation as simulation_report
+    from ..report.figures import runs
     from ..report.progress import RequestProgress
     from ..serving.hardware import roofline_of
     from ..serving.hardware.kv_bytes import chosen
 
     require_one(as_json, as_csv)
+    write_figure = figure_writer(png, svg, quiet)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = milliseconds(over_time) if over_time else None
     options["roofline"] = roofline_of(model_config, gpu_name, gpus)
@@ -96,6 +99,7 @@ def simulate_command(trace, as_json, as_csv, verbose, per_request, model_config,
         print_tables(simulation_report.tables(values, verbose=verbose))
     if not quiet:
         print_lines(("warning", one) for one in dict.fromkeys(map(simulation_report.warning, done.runs)) if one)
+    write_figure(lambda: runs.plot(done))
 
 
 def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, **engine_options):

@@ -7,7 +7,7 @@ import sys
 import click
 
 from .help import Command
-from .options import CHAIN, KV_BYTES, MODEL_CONFIG, QUIET, WARM_UP, json_option
+from .options import CHAIN, FIGURE, KV_BYTES, MODEL_CONFIG, QUIET, WARM_UP, figure_writer, json_option
 from .output import console, print_json, print_line, print_tables
 
 
@@ -35,12 +35,13 @@ from .output import console, print_json, print_line, print_tables
 @click.option("--ray-address", metavar="A", help="A Ray cluster: auto, or host:port.  [default: a new local cluster]")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time; with Ray, of tasks, which run up to eight simulations each.  [default: one for each core; with Ray, two]")
 @json_option("cache/sweep.md")
+@FIGURE
 @MODEL_CONFIG
 @KV_BYTES
 @click.option("--trace-block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of the TRACEs.  [default: from their sidecars, else inferred]")
 @CHAIN
 @QUIET
-def sweep_command(traces, output, resume, runner, ray_address, workers, as_json, quiet, **options):
+def sweep_command(traces, output, resume, runner, ray_address, workers, as_json, png, svg, quiet, **options):
     """Run many simulations and write one table of results.
 
     Each policy is simulated at each capacity, engine, block size and seed on each TRACE. Without -o the table is
@@ -49,10 +50,12 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
     from .._base.errors import UsageError
     from ..cache.sweeps import sweep
     from ..report import sweep_tables
+    from ..report.figures import sweeps
     from ..report.progress import RequestProgress
 
     if as_json and output == "-":
         raise UsageError("--json and -o - both write to stdout. Use one of them.")
+    write_figure = figure_writer(png, svg, quiet)
     grid = _grid(traces, **options)
     sys.path.insert(0, "")  # policy classes in the current folder
     try:
@@ -71,6 +74,7 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
         written = [] if output in (None, "-") else [f"wrote       {output}", f"cells       {len(table.rows):,}"]
         for line in written + sweep_tables.failure_lines(table):
             print_line(console(), line)
+    write_figure(lambda: sweeps.plot(table))
 
 
 def _grid(traces, *, policies, engines, modes, schedules, block_sizes, seeds, model_config, kv_bytes_per_token, **others):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .._base.distinct_files import NamedFile, require_distinct
 from .._base.memory import Need
 from .._base.output_lock import only_writer
+from .._base.results import Result, columns_of
 from ..trace.conversion import convert, meta_of
 from ..trace.trace import Trace
 from . import dataset as datasets
@@ -23,8 +25,8 @@ from .targets.losses import Losses
 NOT_AUDITED = "the release profile: a conversion is not audited. `kvtrace release` writes a file with a profile"
 
 
-@dataclass(frozen=True)
-class Converted:
+@dataclass(frozen=True, repr=False)
+class Converted(Result):
     """A conversion: what was read, and what was written."""
 
     requests: int
@@ -34,6 +36,15 @@ class Converted:
     files: list[str]
     losses: list[str]  # what the output does not have
     usage: list[str]  # commands for the client
+
+    def _headline(self) -> str:
+        size = f"{self.requests:,} of {self.source_requests:,} requests, block_size={self.block_size:,}"
+        return f"{size}, {len(self.files)} files, {len(self.losses)} losses"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of(
+            [vars(self) | {name: "; ".join(getattr(self, name)) for name in ("files", "losses", "usage")}]
+        )
 
 
 def convert_file(
@@ -47,7 +58,7 @@ def convert_file(
     memory: int | None = None,
     on_need: Callable[[Need], None] | None = None,
     seed: int = 0,
-    **steps,
+    **steps: Any,
 ) -> Converted:
     """Convert a trace file, as `kvtrace convert` does; a data set is streamed if each step needs one row at a time.
 

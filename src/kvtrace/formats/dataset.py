@@ -24,6 +24,7 @@ from .._base.folder_handle import FolderHandle
 from .._base.input_files import read_unfollowed
 from .._base.output_errors import unwritable
 from .._base.output_files import note_result, write_atomically
+from .._base.results import Result, columns_of
 from .._base.temporary_files import set_aside, temporary_name
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns, rows_of
@@ -54,6 +55,8 @@ class DatasetWriter:
     ...     open_dataset(f"{folder}/day.dataset").distinct
     4
     """
+
+    name: str
 
     def __init__(
         self,
@@ -158,7 +161,7 @@ class DatasetWriter:
             raise type(failed)(str(failed).replace(self._folder, self.name))
 
 
-class Dataset:
+class Dataset(Result):
     """An open data set: the values of its manifest, and its rows in chunks or at once."""
 
     path: str
@@ -179,6 +182,14 @@ class Dataset:
         self.distinct, self.output_blocks = manifest["distinct_blocks"], manifest["output_blocks"]
         self.block_size, self.tail, self.meta = manifest["block_size"], manifest["tail"], manifest["meta"]
         self.sidecar = manifest["sidecar"]
+
+    def _headline(self) -> str:
+        size = f"{self.requests:,} requests, {self.blocks:,} blocks, {self.distinct:,} distinct"
+        return f"{self.path}, {size}, block_size={self.block_size:,}, tail={self.tail}, {len(self._parts):,} parts"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        """One row for each part."""
+        return columns_of(dict(zip(("file", "requests", "blocks"), part, strict=True)) for part in self._parts)
 
     def __len__(self) -> int:
         return self.requests

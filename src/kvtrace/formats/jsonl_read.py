@@ -223,7 +223,7 @@ class _Piece:
         scanner.clear()
         self.errors: list[tuple[RowError, int, int, int]] = []  # with the line, first byte and length in the piece
         self.nested: dict[str, int] = {}
-        self._odd: dict[str, tuple[list, list]] = {}  # other keys of rows decoded here: name -> rows, values
+        self._odd: dict[str, tuple[list[Any], list[Any]]] = {}  # other keys of rows decoded here: name -> rows, values
         if self.failure:
             return self
         while (at := scanner.scan(self.buffer, at, self.stop)) < self.stop:
@@ -379,14 +379,14 @@ def _not_json(line, place) -> RowError:
     return RowError(f"the row is not JSON from character {place:,}.", hint=hint)
 
 
-def time_of(value) -> float:
+def time_of(value: Any) -> float:
     """A timestamp as a double."""
     if type(value) not in (int, float):
         raise RowError("timestamp is not a number.")
     return float(value)
 
 
-def whole(value, name: str) -> int:
+def whole(value: Any, name: str) -> int:
     """A signed 64-bit integer; `1e3` is valid, 1.5 is not."""
     number = _integer(value)
     if number is None or not -(2**63) <= number < 2**63:
@@ -394,7 +394,7 @@ def whole(value, name: str) -> int:
     return number
 
 
-def id_list(values, name: str) -> np.ndarray:
+def id_list(values: Any, name: str) -> np.ndarray:
     """A list of signed or unsigned 64-bit ids; those from 2^63 keep their bits."""
     if type(values) is not list:
         raise RowError(f"{name} is not a list.")

@@ -29,6 +29,8 @@ class LazyTrace(Trace):
     normalised.
     """
 
+    dataset: Dataset
+
     def __init__(
         self, dataset: Dataset, *, ids: bool = False, extra: tuple[str, ...] | None = None, references=REFERENCES
     ):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 from .._base.memory import PIECE, PROGRAM, Need
 from .dataset import ROWS, Dataset
@@ -44,7 +45,12 @@ def sampled(dataset: Dataset, share: float) -> int:
 
 
 def simulating(
-    dataset: Dataset, settings: Iterable, threads: int | None = None, *, per_request=False, beyond: str | None = None
+    dataset: Dataset,
+    settings: Iterable[Any],
+    threads: int | None = None,
+    *,
+    per_request=False,
+    beyond: str | None = None,
 ) -> Need:
     """The memory of `simulate`: all ids as 32-bit numbers, and the state of the caches that run at once."""
     settings = list(settings)

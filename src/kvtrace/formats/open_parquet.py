@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -97,6 +98,9 @@ class PackedParquet(OpenColumns):
 
 class OpenDataset(OpenColumns):
     """A data set; its manifest is the first of its texts."""
+
+    files: list[Any]
+    unknown_files: int
 
     def __init__(self, path):
         super().__init__(path, repeats=True)

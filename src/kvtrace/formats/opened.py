@@ -53,6 +53,11 @@ class OpenTrace(ABC):
     ([[0, 1, 0, 2]], [0, 2, 4])
     """
 
+    path: str | Path
+    name: str
+    repeats: bool
+    seen: SeenBytes
+
     result: ReadResult  # its columns have offsets but no block ids
     fields: dict[str, np.ndarray]  # field -> scalar values as in the file, None where a row has none; without the ids
 

@@ -88,7 +88,7 @@ def differences(opened: OpenTrace) -> list[Difference]:
     return found
 
 
-def same_text(text: bytes, values: dict) -> bool:
+def same_text(text: bytes, values: dict[str, Any]) -> bool:
     """Whether the text of a sidecar or a manifest is what kvtrace writes of its values."""
     try:
         return dump(values) == text

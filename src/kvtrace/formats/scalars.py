@@ -69,7 +69,7 @@ def without(values: np.ndarray, missing: int) -> np.ndarray:
     return column
 
 
-def _objects(values: list) -> np.ndarray:
+def _objects(values: list[Any]) -> np.ndarray:
     objects = np.empty(len(values), dtype=object)
     objects[:] = values
     return objects

@@ -14,6 +14,7 @@ from typing import Any
 
 from .._base.errors import InputError, RowError
 from .._base.files import name_of
+from .._base.results import Result, columns_of
 from ..trace.id_rules import broken_id_rules
 from ..trace.invariants import BrokenRule, broken_parents, broken_rules, likely_tail
 from .block_size import settle
@@ -21,14 +22,20 @@ from .read_result import ReadResult
 from .reading import read_columns
 
 
-@dataclass(frozen=True)
-class Violation:
+@dataclass(frozen=True, repr=False)
+class Violation(Result):
     """A violation of a rule on one line of a trace file; `line` is None for the whole file."""
 
     path: str
     line: int | None  # from 1; in a Parquet file, the row from 1
     rule: str
     message: str
+
+    def _headline(self) -> str:
+        return f"{self.rule}: {self}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of([vars(self)])
 
     def __str__(self) -> str:
         return f"{self.path}:{'' if self.line is None else f'{self.line}:'} {self.message}"

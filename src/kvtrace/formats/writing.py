@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from .._base.errors import KvtraceError, UsageError
 from .._base.files import SUFFIXES, is_regular, is_std
@@ -32,7 +33,7 @@ def write(
     format: str | None = None,
     first_id: int = 0,
     extra: bool = False,
-    meta: Mapping | None = None,
+    meta: Mapping[str, Any] | None = None,
     block_size: int | None = None,
     tail: str | None = None,
     inspect: Inspect | None = None,
@@ -89,7 +90,7 @@ def write_chunks(
     format: str = "mooncake",
     first_id: int = 0,
     extra: bool = False,
-    meta: Mapping | None = None,
+    meta: Mapping[str, Any] | None = None,
     inspect: Inspect | None = None,
 ) -> list[str]:
     """Write a trace in chunks as Mooncake's rows or as a data set; returns the names of the files.
@@ -198,7 +199,7 @@ def _write_inspected(path, write_rows, inspect) -> None:
             shutil.copyfileobj(copy, stream)
 
 
-def _unaudited(meta: Mapping | None) -> Mapping | None:
+def _unaudited(meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The values of a sidecar for a file that nobody has audited."""
     if meta is None or "profile" not in meta:
         return meta

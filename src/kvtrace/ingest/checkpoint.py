@@ -127,7 +127,7 @@ class Checkpoint(CheckpointFile):
         return data if len(data) == size and compare_digest(self._digest(data), digest) else None
 
 
-def path_beside(output: str | os.PathLike) -> str:
+def path_beside(output: str | os.PathLike[str]) -> str:
     """The path of the checkpoint of an output.
 
     >>> path_beside("day.jsonl")
@@ -136,7 +136,7 @@ def path_beside(output: str | os.PathLike) -> str:
     return f"{os.fspath(output).rstrip(os.sep)}.resume"
 
 
-def why_not_resumable(inputs, output: str | os.PathLike, key_file: str | os.PathLike | None) -> str | None:
+def why_not_resumable(inputs, output: str | os.PathLike[str], key_file: str | os.PathLike[str] | None) -> str | None:
     """The reason why a run cannot be resumed, or None.
 
     >>> why_not_resumable("-", "day.jsonl", "day.key")
@@ -175,7 +175,9 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def _require_same(path: str, earlier: dict, header: dict, inputs: list[sources.LogSource], key: Key) -> None:
+def _require_same(
+    path: str, earlier: dict[str, Any], header: dict[str, Any], inputs: list[sources.LogSource], key: Key
+) -> None:
     """UsageError or InputError if the batches of the earlier run are not those that this run would make."""
     start_over = f"Or delete {path} to start over."
     if any(earlier.get(name) != header[name] for name in ("kvtrace_checkpoint", "version", "columns")):
@@ -194,7 +196,7 @@ def _require_same(path: str, earlier: dict, header: dict, inputs: list[sources.L
             raise InputError(f"{source.path}: has changed since the interrupted run. Delete {path} to start over.")
 
 
-def _identity(source: sources.LogSource, key: Key) -> list:
+def _identity(source: sources.LogSource, key: Key) -> list[Any]:
     """The identity of an input: a keyed digest of its path, its size, its time of change."""
     try:
         about = os.stat(source.path)

@@ -26,6 +26,10 @@ class Collector:
     Call `add` with each batch (or `add_rows`), then `finish` once.
     """
 
+    block_size: int
+    tail: str
+    outputs: bool
+
     def __init__(self, recipe: Recipe, arrival_model: ArrivalModel | None = None):
         self.block_size, self.tail, self.outputs = recipe.block_size, recipe.tail, recipe.outputs
         self._arrival_model = arrival_model

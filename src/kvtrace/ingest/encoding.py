@@ -66,7 +66,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.time_ns)
 
-    def __repr__(self):  # tracebacks with local variables must not show times or lengths
+    def __repr__(self) -> str:  # tracebacks with local variables must not show times or lengths
         return f"Batch({len(self)} requests, {len(self.rejects)} rejects)"
 
     @property
@@ -106,6 +106,9 @@ class Reject:
 class Encoder:
     """Encodes pieces of a log with the settings of a recipe."""
 
+    reader: Any
+    hasher: BlockHasher
+
     def __init__(self, recipe: Recipe):
         from ..text import templates, tokenizers
 
@@ -129,7 +132,7 @@ class Encoder:
             )
         )
 
-    def __reduce__(self):  # a worker that is not forked loads tokenizer and template itself
+    def __reduce__(self) -> tuple[Any, ...]:  # a worker that is not forked loads tokenizer and template itself
         return Encoder, (self.recipe,)
 
     @property

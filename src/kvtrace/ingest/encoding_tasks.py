@@ -105,7 +105,7 @@ class PartitionEncoder:
 def _write_rows(
     store: Store,
     name: str,
-    types: list,
+    types: list[Any],
     arrays: dict[str, np.ndarray],
     offsets: np.ndarray,
     digests: np.ndarray,

@@ -257,7 +257,7 @@ def _in_log_order(draft: TraceDraft, profile: Profile, counts: Counts) -> Anonym
     return AnonymizedRows(draft.columns(), draft.block_size, draft.tail, meta, counts)
 
 
-def _noted(pieces, pending: deque):
+def _noted(pieces, pending: deque[Any]):
     """The pieces on their way to the workers; each is noted, to match it with its batch."""
     for piece in pieces:
         pending.append(piece)

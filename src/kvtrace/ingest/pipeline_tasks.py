@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from .._base.errors import RowError, UsageError
+from .._base.results import Result
 from .._base.row_counts import Counts
 from ..privacy.account import Account
 from ..privacy.numbering.bound import in_one_process
@@ -37,12 +38,18 @@ LOG_BYTES_PER_TOKEN = 4  # a lower estimate
 MIN_PARTITION_BYTES, MAX_PARTITION_BYTES = 4 << 20, 256 << 20  # bytes of log that a task encodes
 
 
-@dataclass
-class AnonymizedDataset:
+@dataclass(repr=False)
+class AnonymizedDataset(Result):
     """A released trace in pieces, and the counts of the log's rows."""
 
     made: Numbered
     counts: Counts
+
+    def _headline(self) -> str:
+        return f"{self.made._headline()}, {self.counts.rejected:,} rows rejected"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return self.made._columns() | {"rejected": [self.counts.rejected]}
 
 
 @contextmanager

@@ -33,6 +33,9 @@ class RowCounter:
         on_reject: called with the error of each bad row.
     """
 
+    counts: Counts
+    tokens: int
+
     def __init__(self, max_errors: int = 0, on_reject: Callable[[RowError], None] | None = None):
         self.counts, self.tokens = Counts(), 0
         self._max_errors, self._on_reject = max_errors, on_reject

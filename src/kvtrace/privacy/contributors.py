@@ -46,7 +46,7 @@ class Users:
     def __len__(self) -> int:
         return len(self.user)
 
-    def __getitem__(self, rows) -> Users:
+    def __getitem__(self, rows: np.ndarray | slice) -> Users:
         """The users of some requests."""
         return replace(self, user=self.user[rows], member=None if self.member is None else self.member[rows])
 
@@ -56,7 +56,7 @@ class Users:
         return bool((self.user >= 0).any())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Contributors:
     """The contributor of each request, numbered from 0, and their kind: one of WARNINGS."""
 
@@ -65,7 +65,10 @@ class Contributors:
     member: np.ndarray | None = None  # request -> member of its contributor, numbered from 0; None = itself
     unknown: int = -1  # number of the contributor that stands for all unknown ones; -1 = all are known
 
-    def __getitem__(self, rows) -> Contributors:
+    def __repr__(self) -> str:  # no contributor: a notebook keeps what it shows
+        return f"Contributors({len(self.contributor):,} requests, kind={self.kind})"
+
+    def __getitem__(self, rows: np.ndarray | slice) -> Contributors:
         """The contributors of some requests."""
         member = None if self.member is None else self.member[rows]
         return replace(self, contributor=self.contributor[rows], member=member)

@@ -10,6 +10,7 @@ from typing import Any
 
 from .._base.distinct_files import NamedFile, require_distinct
 from .._base.errors import AuditError, UsageError
+from .._base.results import Result, columns_of
 from ..formats import writing
 from ..formats.left_out import LeftOut
 from ..formats.left_out import left_out as left_out_of
@@ -26,8 +27,8 @@ from .released_trace import ReleasedTrace
 from .sidecar_forms import count_private, public
 
 
-@dataclass(frozen=True)
-class Published:
+@dataclass(frozen=True, repr=False)
+class Published(Result):
     """The written files, the audit of the trace, and its figures, as its sidecar states them."""
 
     files: list[str]
@@ -35,6 +36,13 @@ class Published:
     figures: Mapping[str, Any]
     losses: Sequence[str] = ()  # columns that the format does not have, in sentences
     left_out: int = 0  # names and values of the trace's `meta` that a published sidecar cannot have
+
+    def _headline(self) -> str:
+        return f"{' and '.join(self.files)}, {self.figures['requests']:,} requests, audit={self.audit.level}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        """One row: the figures that the sidecar states."""
+        return columns_of([{"files": " and ".join(self.files), "audit": self.audit.level, **self.figures}])
 
 
 def publish(
@@ -108,7 +116,7 @@ def publish_columns(
     columns: Columns,
     path: str | Path,
     *,
-    meta: Mapping,
+    meta: Mapping[str, Any],
     contributors: Contributors | None = None,
     against: str | Path | None = None,
     on_step: Callable[[str], None] | None = None,
@@ -127,7 +135,7 @@ def publish_chunks(
     chunks: Iterable[Columns],
     path: str | Path,
     *,
-    meta: Mapping,
+    meta: Mapping[str, Any],
     block_size: int,
     tail: str,
     format: str | None = None,
@@ -168,7 +176,7 @@ def _inspector(path, contributors, against, memory=None, on_step=None) -> tuple[
         require_distinct([NamedFile("the earlier release", against)], [NamedFile("the output", path)])
     audits: list[Audit] = []
 
-    def inspect(temporary: str, description: dict) -> str:
+    def inspect(temporary: str, description: dict[str, Any]) -> str:
         sidecar = None if os.path.isdir(temporary) else description  # a data set contains its own
         given = {"contributors": contributors, "against": against, "memory": memory, "on_step": on_step}
         if on_step:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.results import PlottedResult, drawing
 from ..trace.columns import Columns
 from ..trace.meta import merge, without_stale
 from ..trace.trace import Trace
@@ -23,11 +25,27 @@ from .trace_draft import TraceDraft
 ISOLATE_K = 2**31 - 1  # a k above any number of contributors: splits all shared blocks
 
 
-@dataclass
-class Released(Account):
+@dataclass(repr=False)
+class Released(PlottedResult, Account):
     """A released trace, and the record of its release."""
 
     trace: ReleasedTrace = field(kw_only=True)
+
+    # what a notebook keeps is the released trace alone: the hits after each step are printed and never written
+
+    def _headline(self) -> str:
+        return f"{self.profile.name}, {self.trace!r}"
+
+    def _repr_html_(self) -> str:
+        return self.trace._repr_html_()
+
+    def to_arrow(self) -> Any:
+        """The released requests as a pyarrow Table; needs the `frames` extra."""
+        return self.trace.to_arrow()
+
+    def plot(self) -> Any:
+        """A plotly Figure of the released trace; needs the `report` extra."""
+        return drawing["figure"](self.trace)
 
 
 def release(

@@ -23,6 +23,12 @@ class TraceDraft:
     (0.4, Trace(2 requests, 5 blocks, 3 distinct, block_size=1, tail=kept))
     """
 
+    rows: Columns
+    blocks: RowBlocks
+    block_size: int
+    tail: str
+    meta: dict[str, Any]
+
     def __init__(
         self, rows: Columns, blocks: RowBlocks, *, block_size: int, tail: str, meta: Mapping[str, Any] | None = None
     ) -> None:

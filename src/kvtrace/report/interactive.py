@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import UsageError
-from .plots.plot import Axis, Density, Panel, Series, log_ticks, short
+from .plots.plot import Axis, Density, Panel, Plot, Series, log_ticks, short
 
+MISSING = "plotly is not installed. Run `pip install 'kvtrace[report]'`."
 DIGITS = 5  # significant digits, more than a screen shows
 MARGIN = 0.03  # of a logarithmic axis, beyond the first and the last dot
-LINES = {"line": "linear", "dash": "linear", "step": "hv", "dots": "linear"}
+LINES = {"line": "linear", "dash": "linear", "step": "hv", "dots": "linear", "points": "linear"}
+# distinct for colour-blind readers, after Okabe and Ito; the page has the first six
+PALETTE = ("#0067a5", "#d55e00", "#009e73", "#a6519d", "#8a6d00", "#5d6875", "#56b4e9", "#e69f00")
+MAX_COLUMNS = 2  # of panels in one figure
+PANEL_WIDTH, PANEL_HEIGHT = 520, 400  # pixels
 
 
 @cache
@@ -23,7 +28,7 @@ def script() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise UsageError("plotly is not installed. Run `pip install 'kvtrace[report]'`.") from None
+        raise UsageError(MISSING) from None
     return get_plotlyjs()
 
 
@@ -36,6 +41,60 @@ def packed_script() -> str:
     True
     """
     return base64.b64encode(gzip.compress(script().encode(), 9, mtime=0)).decode()
+
+
+def plotly_figure(plot: Plot) -> Any:
+    """The panels of a plot as one plotly Figure, for a notebook.
+
+    Raises:
+        UsageError: plotly is not installed.
+
+    >>> panel = Panel("", Axis("x"), Axis("y"), [Series("a", np.array([1]), np.array([3]))])
+    >>> plotly_figure(Plot("", "", [panel])).data[0].y
+    (3,)
+    """
+    try:
+        from plotly.subplots import make_subplots
+    except ImportError:
+        raise UsageError(MISSING) from None
+    columns = min(len(plot.panels), MAX_COLUMNS)
+    rows = -(-len(plot.panels) // columns)
+    titles = [
+        _escaped(panel.title) + f"<br><sub>{_escaped(panel.note)}</sub>" * bool(panel.note) for panel in plot.panels
+    ]
+    drawn = make_subplots(rows, columns, subplot_titles=titles, vertical_spacing=0.3 / rows, horizontal_spacing=0.12)
+    for number, panel in enumerate(plot.panels):
+        _add_panel(drawn, panel, number, *(1 + place for place in divmod(number, columns)))
+    drawn.update_annotations(yshift=26)
+    drawn.update_layout(
+        width=PANEL_WIDTH * columns, height=PANEL_HEIGHT * rows, template="plotly_white", title=_escaped(plot.title),
+        bargap=0.08, margin={"t": 110},
+    )  # fmt: skip
+    return drawn
+
+
+def _add_panel(drawn, panel: Panel, number: int, row: int, column: int) -> None:
+    """Draw one panel in its place; its legend stands above its axes."""
+    if panel.missing:
+        drawn.add_annotation(text=_escaped(panel.missing), showarrow=False, row=row, col=column, x=0.5, y=0.5)
+        drawn.update_xaxes(visible=False, row=row, col=column)
+        drawn.update_yaxes(visible=False, row=row, col=column)
+        return
+    parts, legend = figure(panel), f"legend{number + 1}" if number else "legend"
+    for series in parts["data"]:
+        if series["type"] == "heatmap":
+            drawn.add_trace(series | {"meta": None, "colorscale": "Cividis", "showscale": False}, row=row, col=column)
+            continue
+        colour = {"color": PALETTE[series["meta"] % len(PALETTE)]}
+        style = {"marker": colour} | ({"line": series["line"] | colour} if "line" in series else {})
+        shown = {"legend": legend, "showlegend": parts["layout"]["showlegend"]}
+        drawn.add_trace(series | style | shown | {"meta": None}, row=row, col=column)
+    drawn.update_xaxes(**parts["layout"]["xaxis"], row=row, col=column)
+    drawn.update_yaxes(**parts["layout"]["yaxis"], row=row, col=column)
+    axis = str(number + 1) if number else ""
+    left, top = drawn.layout[f"xaxis{axis}"].domain[0], drawn.layout[f"yaxis{axis}"].domain[1]
+    place = {"orientation": "h", "x": left, "y": top, "xanchor": "left", "yanchor": "bottom", "font": {"size": 10}}
+    drawn.update_layout({legend: place})
 
 
 def figure(panel: Panel) -> dict[str, Any]:
@@ -64,6 +123,13 @@ def _trace(series: Series, panel: Panel) -> dict[str, Any]:
         "y": _numbers(series.y),
         "meta": series.colour,
     }
+    if series.style == "across":
+        value = _hover(panel.x, "x", _name(panel.x))
+        return trace | {
+            "type": "bar",
+            "orientation": "h",
+            "hovertemplate": f"%{{y}}<br>{_name(panel.x)}: {value}<extra></extra>",
+        }
     if series.low is not None and series.high is not None:
         above, below = series.high - series.y, series.y - series.low
         bars = {"array": _numbers(np.maximum(above, 0)), "arrayminus": _numbers(np.maximum(below, 0))}
@@ -76,6 +142,7 @@ def _trace(series: Series, panel: Panel) -> dict[str, Any]:
     line = {"shape": LINES[series.style], "width": 1.5 if series.style == "dash" else 2}
     line |= {"dash": "dot"} if series.style == "dash" else {}
     mode = "lines+markers" if series.style == "dots" or len(series.x) == 1 else "lines"
+    mode = "markers" if series.style == "points" else mode
     return trace | {"type": "scatter", "mode": mode, "line": line, "cliponaxis": False}
 
 
@@ -134,7 +201,7 @@ def extent(values: list[np.ndarray]) -> tuple[float, float]:
     return (low, high) if high > low else (low / 2, high * 2)
 
 
-def _numbers(values: np.ndarray) -> list:
+def _numbers(values: np.ndarray) -> list[Any]:
     if values.dtype.kind in "iu":
         return values.tolist()
     return [_rounded(value) for value in values.tolist()]

@@ -12,6 +12,7 @@ from .._base.tables import Column, TextTable
 from ..cache.engines import DEFAULTS
 from ..cache.simulation import SCHEMA, Simulation
 from ..serving.instances import FleetSimulation
+from ..serving.simulations import gap_to
 from ..trace.trace import Trace
 from .curve_tables import GIB, RATES
 
@@ -48,9 +49,7 @@ def result(
     values: dict[str, Any] = {**simulation.to_dict()}
     if kv_bytes_per_token is not None:
         values["capacity_bytes"] = values["capacity_tokens"] * kv_bytes_per_token
-    if optimum is not None:
-        values["belady_hit_blocks"] = optimum.hits.hit_blocks
-        values["gap_to_belady"] = optimum.hits.block_hit_rate - values["block_hit_rate"]
+    values |= gap_to(optimum, simulation)
     if window_ms is not None:
         values["over_time"] = simulation.over_time(window_ms)
     return values

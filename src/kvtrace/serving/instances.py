@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class FleetDict(SimulationDict):
     loads: list[InstanceLoad]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FleetSimulation(Simulation):
     """The result of the caches of several instances on a trace."""
 
@@ -58,6 +58,12 @@ class FleetSimulation(Simulation):
         default_factory=lambda: np.empty(0, np.int32)
     )  # request -> the instance that served it
     instances: int = 1
+
+    def _headline(self) -> str:
+        return f"{super()._headline()}, {self.instances} instances, {self.router}, imbalance={self.imbalance:.2f}"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return super()._columns() | {"instance": self.instance}
 
     @property
     def loads(self) -> list[InstanceLoad]:
@@ -170,7 +176,7 @@ def simulate_instances(
     )  # fmt: skip
 
 
-def make_router(trace: Trace, name: str, engines: list):
+def make_router(trace: Trace, name: str, engines: list[Any]):
     """The compiled router of a name, for a trace and the engines of its instances."""
     from .core.router import Router
 

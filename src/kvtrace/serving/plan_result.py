@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from .._base.results import PlottedResult, columns_of
 from .simulation import Quantiles
 
 SCHEMA = 3  # version of the keys
@@ -229,8 +230,8 @@ class Sensitivity:
     ttft_high: float
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(PlottedResult):
     """What `kvtrace.plan` returns, by part."""
 
     setting: PlanSetting
@@ -241,6 +242,19 @@ class Plan:
     prices: PricesPlan
     loop: LoopPlan | None = None  # None where no router meets the target
     sensitivity: list[Sensitivity] | None = None
+
+    def _headline(self) -> str:
+        part, best, target = self.setting, self.instances.best, self.instances.target
+        gpus = f"{part.model}, {part.gpus_per_instance} x {part.gpu}, {part.capacity_gib:,.1f} GiB of KV cache"
+        goal = f"TTFT {target.ttft_s:g} s for {target.quantile:.0%}"
+        if best is None:
+            return f"{gpus}, {goal}: target not met"
+        cost = f"{best.usd_per_million_requests:,.2f} USD per million requests"
+        return f"{gpus}, {goal}: instances={best.instances:,}, {best.router}, {cost}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        """One row for each router."""
+        return columns_of(plain(router) for router in self.instances.routers)
 
     def to_dict(self) -> dict[str, Any]:
         """Keys as docs/serving/plan.md lists them; `schema` is their version."""

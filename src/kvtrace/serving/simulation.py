@@ -78,7 +78,7 @@ class ServingDict(FleetDict):
     tpot_s: Quantiles
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ServingRun(FleetSimulation):
     """The result of each request: its times in seconds, NaN if it was rejected."""
 
@@ -88,6 +88,14 @@ class ServingRun(FleetSimulation):
     cached_tokens: np.ndarray = None  # type: ignore[assignment]  # prompt tokens that were not computed
     busy_s: tuple[float, ...] = ()  # compute time of each instance
     lower_tier_hits: np.ndarray | None = None  # (tier below the first, request) -> hit blocks that came from the tier
+
+    def _headline(self) -> str:
+        ttft = _quantiles(self.ttft_s)
+        return f"{super()._headline()}, ttft_p50_s={ttft['p50']:.4g}, ttft_p99_s={ttft['p99']:.4g}"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        times = {name: getattr(self, name) for name in ("started_s", "first_s", "ended_s", "cached_tokens")}
+        return super()._columns() | times | {"ttft_s": self.first_s - self.trace.timestamp / 1000}
 
     @property
     def rejected(self) -> int:

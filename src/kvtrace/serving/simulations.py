@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any, Unpack
 
 from .._base.errors import UsageError
+from .._base.results import PlottedResult, columns_of
 from ..analysis.capacities import log_spaced
 from ..cache.demand import block_demand
 from ..cache.engines import non_default
@@ -22,16 +23,37 @@ from .simulation import StepCost, simulate_serving
 POINTS = 10  # capacities, if none is named
 
 
-@dataclass(frozen=True)
-class Simulations:
+@dataclass(frozen=True, repr=False)
+class Simulations(PlottedResult):
     """The results of `simulate_all`, in the order of the settings, and the offline optimum at each capacity."""
 
     runs: list[Simulation]
     optima: list[Simulation]
 
+    _shown = (
+        "engine", "policy", "router", "capacity", "hit_blocks", "block_hit_rate", "token_hit_rate", "gap_to_belady",
+    )  # fmt: skip
+
+    def _headline(self) -> str:
+        settings = [run.setting for run in self.runs]
+        engines, policies = {one.engine for one in settings}, {one.policy for one in settings}
+        capacities = {one.capacity for one in settings}
+        return f"runs={len(settings)}, engines={len(engines)}, policies={len(policies)}, capacities={len(capacities)}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of({**run.to_dict(), **gap_to(self.optimum_of(run), run)} for run in self.runs)
+
     def optimum_of(self, run: Simulation) -> Simulation | None:
         """The offline optimum at the capacity of a run; None if it was not simulated."""
         return next((one for one in self.optima if one.setting.capacity == run.setting.capacity), None)
+
+
+def gap_to(optimum: Simulation | None, run: Simulation) -> dict[str, Any]:
+    """The hits of the optimum, and the gap of the rates; nothing if the optimum is unknown."""
+    if optimum is None:
+        return {}
+    gap = optimum.hits.block_hit_rate - run.hits.block_hit_rate
+    return {"belady_hit_blocks": optimum.hits.hit_blocks, "gap_to_belady": gap}
 
 
 def simulate_all(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -58,13 +59,13 @@ class Pace:
         events, starts = _thinned_events(np.append(window, len(first)), gaps, batch, max_events)
         return cls(rows, duration, starts, bins.codes(gaps[events]), batch[events], bins)
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """Lists by name."""
         names = ("rows", "duration", "starts", "gap", "batch")
         return {name: getattr(self, name).tolist() for name in names} | {"bins": self.bins.to_dict()}
 
     @classmethod
-    def from_dict(cls, values: dict) -> Pace:
+    def from_dict(cls, values: dict[str, Any]) -> Pace:
         """The pace of `to_dict`; InvalidModelError if its lists are inconsistent."""
         rows, duration, starts, gap, batch = (
             integers(values[name]) for name in ("rows", "duration", "starts", "gap", "batch")

@@ -7,6 +7,7 @@ have the mean of the rows. In other bins, draws are uniform, so that a model doe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -63,12 +64,12 @@ class Bins:
         part = rng.random(len(codes)) ** self.power[codes]
         return low + np.minimum((width * part).astype(np.int64), width - 1)
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """Lists by name."""
         return {"low": self.low.tolist(), "high": self.high.tolist(), "power": self.power.tolist()}
 
     @classmethod
-    def from_dict(cls, values: dict) -> Bins:
+    def from_dict(cls, values: dict[str, Any]) -> Bins:
         """The bins of `to_dict`; InvalidModelError if they are not in rising order."""
         bins = cls(integers(values["low"]), integers(values["high"]), np.asarray(values["power"], dtype=np.float64))
         in_order = (bins.low >= 0).all() and (bins.high >= bins.low).all() and (bins.low[1:] > bins.high[:-1]).all()
@@ -97,7 +98,7 @@ def _powers(low, high, values):
     return np.where((rows < FEW) | (low == high), 1.0, np.round(1 / share - 1, 3).clip(0.001))
 
 
-def integers(values: list, dimensions: int = 1) -> np.ndarray:
+def integers(values: list[Any], dimensions: int = 1) -> np.ndarray:
     """A list of a model file as int64; InvalidModelError if it holds anything but 64-bit integers."""
     array = np.asarray(values)
     if array.ndim != dimensions or (array.size and array.dtype.kind != "i"):

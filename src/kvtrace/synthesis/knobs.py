@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from math import inf, isfinite
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class Knobs:
         high = np.iinfo(np.int64).max if self.max_osl is None else self.max_osl
         return np.clip(scaled.astype(np.int64), low, high)
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The knobs that differ from their default."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from .._base.files import name_of
 from .._base.input_files import open_read
 from .._base.output_files import write_atomically
 from .._base.output_names import Content, require_name
+from .._base.results import Result
 from .._native.attach import KINDS
 from .arrivals import MAX_WINDOW_ROWS, Pace
 from .bins import Bins, InvalidModelError, integers
@@ -34,7 +36,7 @@ TIME_STEPS_MS = (3_600_000, 60_000, 1000)  # of coarsened times
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Model:
+class Model(Result):
     """How the requests of a trace attach to earlier requests.
 
     Records are grouped by window and sorted by value, and their values are bins. `hits`: leading blocks seen before;
@@ -53,13 +55,17 @@ class Model:
     edges: np.ndarray  # type, group -> smallest input length of the next group
     outputs: list[dict[int, int]]  # type and group -> {bin of the output length: requests}
     pace: Pace
-    types: list  # names or numbers of the types; empty without types
+    types: list[Any]  # names or numbers of the types; empty without types
     time_step_ms: int = 1  # all times of the trace are multiples of it
 
     method = "attach"
 
-    def __repr__(self) -> str:
-        return f"Model({self.rows:,} requests, {len(self.starts) - 1:,} windows, block_size={self.block_size})"
+    def _headline(self) -> str:
+        return f"{self.rows:,} requests, {len(self.starts) - 1:,} windows, block_size={self.block_size}"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """One row for each window: its fitted requests."""
+        return {"window": np.arange(len(self.window_rows)), "requests": self.window_rows}
 
     @property
     def smallest(self) -> int:
@@ -67,7 +73,7 @@ class Model:
         low = {name: self.bins[name].low[self.records[name]] for name in ("hits", "new", "tail")}
         return int(((low["hits"] + low["new"] - 1) * self.block_size + low["tail"] + 1).min())
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/synthesis/synthesize.md; `schema` is its version."""
         return {
             "schema": SCHEMA, "what": KIND, "rows": self.rows, "block_size": self.block_size, "tail": self.tail,
@@ -79,7 +85,7 @@ class Model:
         }  # fmt: skip
 
     @classmethod
-    def from_dict(cls, values: Mapping) -> Model:
+    def from_dict(cls, values: Mapping[str, Any]) -> Model:
         """The model of `to_dict`; ValueError, KeyError or TypeError if the values are not a model."""
         if values["what"] != KIND:
             raise InvalidModelError("not the JSON of a model")

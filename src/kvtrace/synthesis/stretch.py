@@ -21,6 +21,9 @@ NUMBERS = 1 << 31  # block numbers that a draft can hold
 class StretchState:
     """The state between chunks of a stream: the new numbers of core blocks."""
 
+    keys: np.ndarray
+    firsts: np.ndarray
+
     def __init__(self, block_size: int):
         self.block_size = block_size
         self.fresh = 0  # the next unused number

@@ -18,6 +18,7 @@ import numpy as np
 
 from .._base.errors import InputError
 from .._base.offsets import offsets_of
+from .._base.results import Result
 from .._native import tree as kernel
 from ..trace.prefix_forest import Chains, Forest, forest
 from ..trace.trace import Trace
@@ -31,8 +32,8 @@ STREAMS = ("walk", "own_blocks", "last_tokens", "output_length", "batch", "gap_m
 Accept = Callable[[np.ndarray], np.ndarray]  # input lengths -> mask of accepted walks
 
 
-@dataclass(frozen=True, eq=False)
-class Tree:
+@dataclass(frozen=True, eq=False, repr=False)
+class Tree(Result):
     """A core tree with its weights, and the distributions of lengths and arrivals.
 
     Node 0 is the root and has no blocks. The parent of a node has a lower number.
@@ -54,6 +55,13 @@ class Tree:
     output_length: np.ndarray  # of all requests, sorted
     batch: np.ndarray  # requests at each distinct arrival time, sorted
     gap_ms: np.ndarray  # ms between distinct arrival times, sorted
+
+    def _headline(self) -> str:
+        return f"{self.rows:,} requests, {len(self.parent):,} nodes, block_size={self.block_size}"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """One row for each node of the core tree."""
+        return {name: getattr(self, name) for name in ("parent", "length", "tokens", "ends", "leaves")}
 
     @cached_property
     def visits(self) -> np.ndarray:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from .._base.errors import RowError
 
@@ -32,8 +33,8 @@ class AcceptedContent:
 
 
 def reshape(
-    messages: list[dict], accepted_by: Callable[[str], AcceptedContent], arguments: Callable[[], str]
-) -> list[dict]:
+    messages: list[dict[str, Any]], accepted_by: Callable[[str], AcceptedContent], arguments: Callable[[], str]
+) -> list[dict[str, Any]]:
     """Reshape messages for a template. Messages that need no change are returned as the same objects.
 
     Args:

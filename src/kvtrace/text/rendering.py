@@ -58,7 +58,9 @@ class Renderer:
     def __init__(self, template: Template, loops: list[MessageLoop], names: set[str]):
         self._template, self._loops = template, loops
         self._names = sorted(names)  # variables that the template may read
-        self._starts: dict[tuple, TemplateRun] = {}  # values of these variables -> the run that starts with them
+        self._starts: dict[
+            tuple[Any, ...], TemplateRun
+        ] = {}  # values of these variables -> the run that starts with them
         self._given_up, self._requests, self._runs = False, 0, 0
 
     @classmethod
@@ -130,15 +132,17 @@ class TemplateRun:
     initial state of the next loop (None = finished).
     """
 
-    def __init__(self, template: Template, loops: list[MessageLoop], variables: dict, ends: list[LoopState]):
+    text: str
+
+    def __init__(self, template: Template, loops: list[MessageLoop], variables: dict[str, Any], ends: list[LoopState]):
         self.ends = ends
         self.after: dict[LoopState, TemplateRun] = {}  # final state of this loop -> the run that continues from it
         self.state: LoopState | None = None
         self._skipped_loops = iter(ends)
         self._loop: Any = None
-        self._outer: tuple = ()
+        self._outer: tuple[Any, ...] = ()
         self._current: LoopState | None = None  # current values of the namespaces
-        self._batch: list = []
+        self._batch: list[Any] = []
         self._written: list[str] = []
         entries = {loop.name: self._entry(loop) for loop in loops}
         context = template.new_context({**variables, **entries, "messages": None, f"{NAME_PREFIX}mark": MARKER})
@@ -167,7 +171,7 @@ class TemplateRun:
     def _entry(self, loop):
         """What the rewritten template calls at a loop: a generator of batches of messages, with a marker each."""
 
-        def enter(_, *outer) -> Iterator[list]:
+        def enter(_, *outer) -> Iterator[list[Any]]:
             if (end := next(self._skipped_loops, None)) is not None:
                 loop.restore(outer, end)
                 self._written.clear()
@@ -188,9 +192,11 @@ class Unprovable(Exception):
 class LoopState:
     """The outer values that a loop's body can see, and its cached results by message."""
 
+    values: tuple[Any, ...]
+
     __slots__ = ("steps", "values")
 
-    def __init__(self, values: tuple):
+    def __init__(self, values: tuple[Any, ...]):
         self.values = values
         self.steps: dict[Any, tuple[str, LoopState]] = {}  # message key -> (text, next state)
 
@@ -198,9 +204,12 @@ class LoopState:
 class MessageLoop:
     """One loop over the messages, and all of its states so far."""
 
+    name: str
+    positions: set[str]
+
     def __init__(self, site: nodes.For, number: int, environment: Environment):
         self.name = f"{NAME_PREFIX}loop_{number}"
-        self.states: dict[tuple, LoopState] = {}
+        self.states: dict[tuple[Any, ...], LoopState] = {}
         self.positions = loop_attributes(site) or set()
         self._undefined = environment.undefined
         self._names = outer_names(site)
@@ -220,9 +229,9 @@ class MessageLoop:
         site.body = [inner, nodes.Output([nodes.Name(mark, "load")])]
         site.set_lineno(site.lineno)
 
-    def state(self, outer: tuple, position: int) -> LoopState:
+    def state(self, outer: tuple[Any, ...], position: int) -> LoopState:
         """The state of these outer values."""
-        values: list = []
+        values: list[Any] = []
         for value, attributes in zip(outer, self._attributes, strict=True):
             if type(value) is not Namespace:
                 values.append(self._atom(value))
@@ -238,7 +247,7 @@ class MessageLoop:
             state = self.states[key] = LoopState(key)
         return state
 
-    def restore(self, outer: tuple, state: LoopState) -> None:
+    def restore(self, outer: tuple[Any, ...], state: LoopState) -> None:
         """Set the namespaces to their values in that state."""
         values = iter(state.values)
         for value, attributes in zip(outer, self._attributes, strict=True):

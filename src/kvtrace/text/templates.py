@@ -79,9 +79,13 @@ class ChatTemplate:
     '<user>Boats?'
     """
 
+    source: str
+    special_tokens: dict[str, str]
+    generation_prompt: str | None
+
     def __init__(
-        self, source: str | Mapping | list, *, generation_prompt: str | None = None, name: str = "chat template",
-        **special_tokens: str | None,
+        self, source: str | Mapping[str, Any] | list[Any], *, generation_prompt: str | None = None,
+        name: str = "chat template", **special_tokens: str | None,
     ):  # fmt: skip
         self.source, tool_use = _named(source, name)
         self.name = name
@@ -97,10 +101,10 @@ class ChatTemplate:
         self._memory: Renderer | None = None  # set inside `remembering`
         self._remembered = 0  # prompts rendered from memory
 
-    def __reduce__(self):  # compiled templates cannot be pickled
+    def __reduce__(self) -> tuple[Any, ...]:  # compiled templates cannot be pickled
         return _reopen, (self.source, self._tool_use, self.generation_prompt, self.name, self.special_tokens)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"ChatTemplate({self.name!r})"
 
     @property
@@ -133,7 +137,12 @@ class ChatTemplate:
         return named | {"sha256": digest, "wants": self.wants}
 
     def render(
-        self, messages: list[dict], tools: list | None = None, *, time: float | datetime | None = None, **variables: Any
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[Any] | None = None,
+        *,
+        time: float | datetime | None = None,
+        **variables: Any,
     ) -> str:
         """Render the prompt of one request: messages, tools, and the generation prompt.
 

@@ -20,7 +20,7 @@ import re
 import threading
 import weakref
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from . import panics, preload
 from .tokenizer_files import TokenizerFiles
 
 
-def raise_unless_failure(error):
+def raise_unless_failure(error: BaseException) -> None:
     """Raise the error again unless it is a failure of the library: an Exception or a Rust panic."""
     if isinstance(error, MemoryError | InputError) or not (is_panic(error) or isinstance(error, Exception)):
         raise error
@@ -58,7 +58,7 @@ class Library:
         _LOADING.add(self)
         self._thread.start()
 
-    def ready(self):
+    def ready(self) -> Self:
         """Wait until the tokenizer is loaded; InputError if the library cannot read it."""
         if (thread := self._thread) is not None:
             thread.join()
@@ -120,13 +120,13 @@ class Library:
 class ReferenceLibrary(Library):
     module = "tokenizers"
 
-    def encode(self, texts):
+    def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         loaded = self.ready()._loaded
         with panics.hide():
             rows = loaded.encode_batch_fast(texts, add_special_tokens=False)
         return _flat([row.ids for row in rows])
 
-    def encode_singly(self, texts):
+    def encode_singly(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """As `encode`, without starting threads, so that the caller can still fork."""
         return _flat([self._loaded.encode(text, add_special_tokens=False).ids for text in texts])
 
@@ -147,7 +147,7 @@ class FastokensLibrary(Library):
     module = "fastokens"
     used_by: int | None = None  # the first process that encoded: this one or an ancestor
 
-    def installed(self):
+    def installed(self) -> bool:
         """Whether the library is installed."""
         try:
             import fastokens  # type: ignore[import-untyped]  # noqa: F401
@@ -155,14 +155,14 @@ class FastokensLibrary(Library):
             return False
         return True
 
-    def usable(self):
+    def usable(self) -> bool:
         """False in a forked child of a process that has encoded: it would wait for threads that do not exist."""
         return FastokensLibrary.used_by in (None, os.getpid())
 
-    def can_fork(self):
+    def can_fork(self) -> bool:
         return FastokensLibrary.used_by is None
 
-    def encode(self, texts):
+    def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         loaded = self.ready()._loaded
         FastokensLibrary.used_by = FastokensLibrary.used_by or os.getpid()
         with panics.hide():

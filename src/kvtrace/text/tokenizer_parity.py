@@ -13,6 +13,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,9 @@ def sample(control_tokens: Iterable[str]) -> list[str]:
     return texts + _long() + _growing()
 
 
-def agree(reference: Callable, candidate: Callable, texts: list[str], *, in_child: bool = True) -> bool:
+def agree(
+    reference: Callable[..., Any], candidate: Callable[..., Any], texts: list[str], *, in_child: bool = True
+) -> bool:
     """True if both functions give the same ids for all texts: in one batch, in a second one, and one by one.
 
     Both take a list of texts and return (ids, offsets). The candidate runs in a forked child if `in_child`.

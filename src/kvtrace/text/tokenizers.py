@@ -9,6 +9,7 @@ in 0.05-0.1 s (0.1-0.2 s with one thread); tokenizers loads in 0.35 s and encode
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class Tokenizer:
         self._files, self._library = files, library
         self._spare: Library | None = None  # the reference, for texts on which the library fails
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self._files, self.sha256, type(self._library), self.why)
 
     def __repr__(self) -> str:

@@ -1,19 +1,17 @@
-"""A trace as an Arrow table, as a pandas or Polars data frame, and as HTML for a notebook."""
+"""A trace as an Arrow table, and as HTML for a notebook."""
 
 from __future__ import annotations
 
-from html import escape
-from importlib import import_module
 from typing import Any
 
-from .._base.errors import UsageError
+from .._base.results import headed, html_table, library
 from .columns import Columns
 
 MAX_ROWS = 5  # requests in the HTML
 MAX_IDS = 8
 
 
-def arrow(columns: Columns):
+def arrow(columns: Columns) -> Any:
     """A pyarrow Table with one row for each request; prompts are lists of ids, extra columns have their own names.
 
     >>> from kvtrace.trace.building import toy
@@ -33,17 +31,6 @@ def arrow(columns: Columns):
     return pa.table(arrays)
 
 
-def pandas(table):
-    """An Arrow table as a pandas DataFrame."""
-    library("pandas")
-    return table.to_pandas()
-
-
-def polars(table):
-    """An Arrow table as a Polars DataFrame."""
-    return library("polars").from_arrow(table)
-
-
 def trace_html(trace: Columns) -> str:
     """A summary of a trace and its first requests as HTML.
 
@@ -61,31 +48,14 @@ def trace_html(trace: Columns) -> str:
         for row in range(min(MAX_ROWS, len(trace)))
     ]
     more = len(trace) - len(rows)
-    return (
-        f"<p>{escape(repr(trace))}</p>"
-        + _html_table(("timestamp (ms)", "input_length", "output_length", "hash_ids"), rows)
-        + (f"<p>and {more:,} more</p>" if more else "")
-    )
+    table = html_table(("timestamp (ms)", "input_length", "output_length", "hash_ids"), rows)
+    return headed(trace, table, f"<p>and {more:,} more</p>" if more else "")
 
 
 def _ids(trace, row):
     ids = trace.hash_ids[trace.offsets[row] : trace.offsets[row + 1]]
     rest = len(ids) - MAX_IDS
     return " ".join(map(str, ids[:MAX_IDS].tolist())) + (f" and {rest:,} more" if rest > 0 else "")
-
-
-def _html_table(header, rows) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def library(name: str) -> Any:
-    """Import a data frame library; UsageError if it is not installed."""
-    try:
-        return import_module(name)
-    except ImportError:
-        raise UsageError(f"data frames need {name}. Try `pip install 'kvtrace[frames]'`.") from None
 
 
 def _lists(pa, ids, offsets):

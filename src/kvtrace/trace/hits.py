@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
 from .._base.offsets import joined
+from .._base.results import Result, columns_of
 from .._native import sharing
 from .columns import Columns
 from .trace import Trace
@@ -36,8 +37,8 @@ class HitsDict(TypedDict):
     request_hit_rate: float
 
 
-@dataclass(frozen=True)
-class Hits:
+@dataclass(frozen=True, repr=False)
+class Hits(Result):
     """Counts of requests, blocks and tokens, and of the hits among them."""
 
     requests: int
@@ -62,6 +63,13 @@ class Hits:
     def request_hit_rate(self) -> float:
         """Mean over requests of hit blocks / blocks: what `datagen analyze` and `aiperf analyze-trace` print."""
         return self.request_hits / self.requests_with_blocks if self.requests_with_blocks else 0.0
+
+    def _headline(self) -> str:
+        rates = (f"{name}={getattr(self, name):.4f}" for name in HitsDict.__annotations__ if name.endswith("_rate"))
+        return ", ".join([f"{self.requests:,} requests", *rates])
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of([self.to_dict()])
 
     def __add__(self, other: Hits) -> Hits:
         return Hits(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))

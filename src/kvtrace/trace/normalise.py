@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from .._base.offsets import in_first, joined
+from .._base.results import Result, columns_of
 from .columns import Columns, replace_columns
 from .invariants import require_offsets
 
 
-@dataclass
-class Fixes:
+@dataclass(repr=False)
+class Fixes(Result):
     """The changes that made a Trace of a file's columns."""
 
     rows_moved: int = 0  # rows with an earlier time than a row before them
     first_timestamp: float = 0.0  # ms subtracted from all times
     renumbered: bool = False  # whether ids did not count 0, 1, 2, ... by first appearance
     dangling_parents: int = 0  # parents that do not exist or come later: read as -1
+
+    def _headline(self) -> str:
+        return str(self) or "none"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of([asdict(self)])
 
     def __str__(self) -> str:
         fixes = []

@@ -7,16 +7,23 @@ from functools import cached_property
 
 import numpy as np
 
+from .._base.results import Result
 from .trace import Trace
 
 
-@dataclass(frozen=True, eq=False)
-class Forest:
+@dataclass(frozen=True, eq=False, repr=False)
+class Forest(Result):
     """Blocks as a forest; a parent's id is always less than its children's."""
 
     parent: np.ndarray  # block -> the block before it, -1 = root
     visits: np.ndarray  # block -> prompts that have it
     length: np.ndarray  # block -> tokens: block_size, or fewer for a tail block
+
+    def _headline(self) -> str:
+        return f"{len(self):,} blocks, {len(self.roots):,} roots, deepest={int(self.depth.max(initial=0)):,}"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {"parent": self.parent, "depth": self.depth, "visits": self.visits, "length": self.length}
 
     def __len__(self) -> int:
         return len(self.parent)

@@ -6,17 +6,18 @@ A Trace verifies its invariants when it is made, and all other code relies on th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from .._base.errors import InputError, UsageError
+from .._base.results import PlottedResult, drawing
 from .columns import TAILS, Columns, fields_of, replace_columns
 from .invariants import require_offsets, require_rows
 from .normalise import Fixes, by_first_appearance, normalise, renumber
 
 
-class Trace(Columns):
+class Trace(Columns, PlottedResult):
     """LLM requests in time order, with prompts as block ids that form a forest.
 
     The arrays are read-only. InputError names the row that breaks an invariant.
@@ -92,7 +93,7 @@ class Trace(Columns):
             and all(_same(mine[name], theirs[name]) for name in mine)
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None]  # type: ignore[assignment]
 
     def prompt(self, row: int) -> np.ndarray:
         """The ids of one request's prompt, root first."""
@@ -211,22 +212,22 @@ class Trace(Columns):
 
     # -- for other libraries -------------------------------------------------------------------------------------
 
-    def to_pandas(self) -> Any:  # pandas.DataFrame; this room imports NumPy alone
-        """The requests as a pandas DataFrame, prompts as arrays of ids; needs the `frames` extra."""
+    def to_arrow(self) -> Any:  # pyarrow.Table; this room imports NumPy alone
+        """The requests as a pyarrow Table, prompts as lists of ids; needs the `frames` extra."""
         from . import frames
 
-        return frames.pandas(frames.arrow(self))
+        return frames.arrow(self)
 
-    def to_polars(self) -> Any:  # polars.DataFrame
-        """The requests as a Polars DataFrame, prompts as lists of ids; needs the `frames` extra."""
-        from . import frames
+    def plot(self, name: str = "overview") -> Any:
+        """A plotly Figure of the trace; needs the `report` extra.
 
-        return frames.polars(frames.arrow(self))
+        Args:
+            name: "overview", or a plot of docs/report/report.md, such as "hit-curve", "reuse" or "arrivals".
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        from . import frames
-
-        return frames.arrow(self).__arrow_c_stream__(requested_schema)
+        Raises:
+            UsageError: The name is unknown, or plotly is not installed.
+        """
+        return drawing["figure"](self, name)
 
     def _repr_html_(self) -> str:
         from . import frames

@@ -81,7 +81,7 @@ def path_beside(output: str) -> str:
     return f"{output}.cells.jsonl"
 
 
-def _require_same(path: str, earlier: dict, header: dict) -> None:
+def _require_same(path: str, earlier: dict[str, Any], header: dict[str, Any]) -> None:
     """UsageError or InputError if the earlier run was not the same sweep of the same traces."""
     anew = f"Delete {path} to start again."
     if any(earlier.get(name) != header[name] for name in ("kvtrace_sweep", "version")):

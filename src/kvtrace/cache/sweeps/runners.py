@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from ... import __version__
 from ..._base.errors import UsageError
@@ -70,7 +71,7 @@ class Task:
 
 def on_ray(
     work: Work,
-    requests: dict,
+    requests: dict[Any, int],
     address: str | None = None,
     in_flight: int | None = None,
     on_progress: Callable[[int], None] | None = None,

@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from ..._base.distinct_files import NamedFile, require_distinct
 from ..._base.errors import UsageError
@@ -61,7 +62,7 @@ def sweep(
     [(2, 1), (3, 2)]
     """
     _refuse(grid, output, resume, runner, threads, ray_address)
-    requests: dict = {}  # workload -> requests
+    requests: dict[Any, Any] = {}  # workload -> requests
     try:
         cells = plan(grid, lambda workload, trace: requests.setdefault(workload, len(trace)))
         if on_total is not None:
@@ -139,7 +140,7 @@ def _code(policy: str) -> str | None:
 
 def _pending(cells: list[Cell], done) -> list[tuple[int, Cell]]:
     """(number, cell) of each cell to run; cells of equal source, workload and demand are neighbours."""
-    order: dict = {}  # source, then workload -> place
+    order: dict[Any, int] = {}  # source, then workload -> place
     for cell in cells:
         order.setdefault(cell.workload.source, len(order))
         order.setdefault(cell.workload, len(order))

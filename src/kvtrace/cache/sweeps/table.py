@@ -12,6 +12,7 @@ from ..._base.csv_text import csv_text
 from ..._base.errors import UsageError
 from ..._base.files import SUFFIXES, is_std
 from ..._base.output_files import write_atomically
+from ..._base.results import PlottedResult
 from ...formats import parquet, writing
 from .cells import COLUMNS, ENGINE_OPTIONS, SETTINGS, Row
 
@@ -20,11 +21,23 @@ FORMS = (".csv", ".json", ".jsonl", ".parquet")
 TEXTS = {*SETTINGS, *ENGINE_OPTIONS, "error"} - {"block_size", "capacity", "seed"}
 
 
-@dataclass(frozen=True)
-class SweepTable:
+@dataclass(frozen=True, repr=False)
+class SweepTable(PlottedResult):
     """The rows of a sweep, in the order of its axes, each with every column."""
 
     rows: list[Row]
+
+    _shown = (
+        "trace", "engine", "policy", "capacity", "block_size", "seed", "hit_blocks", "block_hit_rate", "token_hit_rate",
+    )  # fmt: skip
+
+    def _headline(self) -> str:
+        counts = (len({row[name] for row in self.rows}) for name in ("trace", "policy", "capacity"))
+        different = "traces={}, policies={}, capacities={}".format(*counts)
+        return f"{len(self.rows):,} cells, {different}, failed={len(self.failed)}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return {name: [row[name] for row in self.rows] for name in COLUMNS}
 
     @property
     def failed(self) -> list[Row]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from ..._base.errors import UsageError
 from ..._base.files import is_regular, is_std
@@ -45,7 +46,9 @@ class Written:
     usage: list[str]
 
 
-def write(trace: Trace, path: str | Path, to: str, *, first_id: int = 0, meta: Mapping | None = None) -> Written:
+def write(
+    trace: Trace, path: str | Path, to: str, *, first_id: int = 0, meta: Mapping[str, Any] | None = None
+) -> Written:
     """Write a trace for the client `to`; UsageError for an unknown client or a trace that it cannot read.
 
     `-` is stdout. A file that can be read back as a trace also gets a sidecar.

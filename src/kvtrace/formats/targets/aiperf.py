@@ -4,7 +4,12 @@ It builds prompts from the ids. One id with two block sizes, more ids than block
 It would treat rows with the same `session_id` as increments of one conversation.
 """
 
+from __future__ import annotations
+
+from pathlib import Path
+
 from ..._base.shell import pasted
+from ...trace.trace import Trace
 from .portable import SIDECAR, adapt, check_name, write
 
 DEFAULT_BLOCK_SIZE = 512
@@ -12,7 +17,7 @@ DEFAULT_BLOCK_SIZE = 512
 __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
 
 
-def usage(trace, path) -> list[str]:
+def usage(trace: Trace, path: str | Path) -> list[str]:
     """How to replay the file, and how to check it.
 
     >>> from kvtrace.trace.building import toy

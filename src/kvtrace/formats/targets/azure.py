@@ -3,11 +3,16 @@
 Dates start at EPOCH, an arbitrary day: a trace has no recording date.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from datetime import datetime, timedelta
+from pathlib import Path
+from typing import BinaryIO
 
 from ..._base.errors import InputError
+from ...trace.trace import Trace
 from .lengths import SIDECAR, adapt, check_name, rows_of, write_table
 
 __all__ = ["EPOCH", "SIDECAR", "adapt", "check_name", "usage", "write"]
@@ -16,12 +21,12 @@ EPOCH = datetime(2000, 1, 1)
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
 
-def write(stream, trace, *, first_id=0, name="") -> None:
+def write(stream: BinaryIO, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
     """Write the table as CSV; times have seven decimals, as in the published files."""
     write_table(stream, HEADER, rows_of(trace), lambda time, isl, osl: f"{_date(time)},{isl},{osl}\n")
 
 
-def usage(_trace, path) -> list[str]:
+def usage(_trace: Trace, path: str | Path) -> list[str]:
     """The settings of inference-perf for the file."""
     trace = f"trace: {{file: {_yaml(path)}, format: AzurePublicDataset}}"
     return [f"load: {{type: trace_replay, {trace}}}", f"data: {{type: random, {trace}}}"]

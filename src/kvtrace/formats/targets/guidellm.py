@@ -3,10 +3,16 @@
 It recognises JSON Lines by the file's name.
 """
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
 from ..._base.errors import UsageError
 from ..._base.files import is_std
 from ..._base.output_names import Content, require_name
 from ..._base.shell import pasted
+from ...trace.trace import Trace
 from ..jsonl_write import lists, seconds, whole, write_rows
 from .portable import adapt, require_small_ids
 
@@ -15,14 +21,14 @@ __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
 SIDECAR = False  # kvtrace would read its seconds as milliseconds
 
 
-def check_name(path) -> None:
+def check_name(path: str | Path) -> None:
     """UsageError if GuideLLM cannot read a file with this name."""
     if not is_std(path) and not str(path).endswith(".jsonl"):
         require_name(path, Content.JSON_LINES, "the client's input")
         raise UsageError(f"{path}: GuideLLM needs a file name that ends in .jsonl. Rename the output.")
 
 
-def write(stream, trace, *, first_id=0, name="") -> None:
+def write(stream: BinaryIO, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
     """Write the rows as JSON Lines."""
     require_small_ids(trace, first_id)
     fields = {
@@ -34,7 +40,7 @@ def write(stream, trace, *, first_id=0, name="") -> None:
     write_rows(stream, trace, fields, first_id=first_id)
 
 
-def usage(trace, path) -> list[str]:
+def usage(trace: Trace, path: str | Path) -> list[str]:
     """How to replay the file."""
     data = f"kind=mooncake,source.kind=json_file,source.path={pasted(path)},hash_id_block_size={trace.block_size}"
     return [f"guidellm run --profile kind=replay --data {data}"]

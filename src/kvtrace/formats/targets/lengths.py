@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from ..._base.output_names import Content, require_name
 from ...trace.columns import replace_columns
@@ -33,12 +34,12 @@ def adapt(trace: Trace, *, sessions: bool = False) -> tuple[Trace, list[str]]:
     return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.sentences
 
 
-def check_name(path) -> None:
+def check_name(path: str | Path) -> None:
     """UsageError if the name states another content than CSV; readers of tables decompress them."""
     require_name(path, Content.CSV, "the client's input")
 
 
-def write_table(stream: BinaryIO, header: str, rows: Iterable[tuple], line: Callable[..., str]) -> None:
+def write_table(stream: BinaryIO, header: str, rows: Iterable[tuple[Any, ...]], line: Callable[..., str]) -> None:
     """Write a header, and one line for each row, formatted by `line`."""
     stream.write(f"{header}\n".encode())
     for lines in _batches(line(*row) for row in rows):

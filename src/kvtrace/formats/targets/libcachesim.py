@@ -6,6 +6,9 @@ a leading run is lost: libCacheSim counts each block separately.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import BinaryIO
+
 import numpy as np
 
 from ..._base.files import SUFFIXES
@@ -35,13 +38,13 @@ def adapt(trace: Trace) -> tuple[Trace, list[str]]:
     return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.sentences
 
 
-def check_name(path) -> None:
+def check_name(path: str | Path) -> None:
     """UsageError if the name states another content than CSV or oracleGeneral."""
     content = Content.CSV if is_csv(str(path)) else Content.ORACLE_GENERAL
     require_name(path, content, "the client's input")
 
 
-def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
+def write(stream: BinaryIO, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
     """Write one record for each block reference, in time order, each root first; times are whole seconds."""
     records = np.empty(len(trace.hash_ids), dtype=RECORD)
     records["time"] = np.repeat(trace.timestamp // 1000, trace.prompt_blocks)
@@ -74,7 +77,7 @@ def is_csv(name: str) -> bool:
     return plain.lower().endswith(".csv")
 
 
-def usage(trace, path) -> list[str]:
+def usage(trace: Trace, path: str | Path) -> list[str]:
     """How to simulate with the file."""
     if is_csv(str(path)):
         columns = "time-col=1,obj-id-col=2,obj-size-col=3,has-header=true,delimiter=,"

@@ -1,5 +1,10 @@
 """llm-d-benchmark's trace replay: Qwen-Bailian's keys, times in seconds, blocks of 16 tokens."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
 from ...trace.columns import replace_columns
 from ...trace.normalise import normalise
 from ...trace.trace import Trace
@@ -13,7 +18,7 @@ SIDECAR = True
 BLOCK_SIZE = 16
 
 
-def adapt(trace):
+def adapt(trace: Trace) -> tuple[Trace, list[str]]:
     """The trace with at least one output token in each request, and the losses; sessions become chat ids."""
     losses = Losses()
     trace = losses.without_empty_prompts(trace)
@@ -31,11 +36,11 @@ def adapt(trace):
     return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.sentences
 
 
-def write(stream, trace, *, first_id=0, name="") -> None:
+def write(stream: BinaryIO, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
     """Write the rows as JSON Lines."""
     bailian.write(stream, trace, first_id=first_id)
 
 
-def usage(trace, path) -> list[str]:
+def usage(trace: Trace, path: str | Path) -> list[str]:
     """How readers must interpret the file."""
     return [f"Qwen-Bailian rows in {path}: times in seconds, block size {trace.block_size}"]

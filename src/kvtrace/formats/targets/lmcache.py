@@ -6,6 +6,9 @@ https://github.com/LMCache/LMCache, lmcache/tools/cache_simulator. A trace has n
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import BinaryIO
+
 import orjson
 
 from ..._base.shell import pasted
@@ -34,7 +37,7 @@ def adapt(trace: Trace) -> tuple[Trace, list[str]]:
     return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta), losses.sentences
 
 
-def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
+def write(stream: BinaryIO, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
     """Write one lookup for each request as JSON Lines."""
     size, full = trace.block_size, trace.full_blocks.tolist()
     hashes = [f"0x{block + first_id:016x}" for block in range(trace.distinct)]  # id -> its hash
@@ -56,7 +59,7 @@ def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
         )
 
 
-def usage(trace, path) -> list[str]:
+def usage(trace: Trace, path: str | Path) -> list[str]:
     """How to simulate with the file."""
     return [
         f"lmcache tool cache-simulator sweep -i {pasted(path)} --kv-bytes-per-chunk BYTES",

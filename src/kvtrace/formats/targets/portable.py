@@ -7,6 +7,7 @@ for each id; no sessions, because some readers treat the rows of a session as in
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -45,14 +46,14 @@ def adapt(trace: Trace) -> tuple[Trace, list[str]]:
     return Trace(**vars(columns), block_size=trace.block_size, tail=rule, meta=trace.meta), losses.sentences
 
 
-def check_name(path) -> None:
+def check_name(path: str | Path) -> None:
     """UsageError if the name asks for compression, as clients read plain files only, or states another content."""
     if Path(path).suffix.lower() in PACKED:
         raise UsageError(f"{path}: the client reads plain files only. Remove {Path(path).suffix} from the name.")
     require_name(path, Content.JSON_LINES, "the client's input")
 
 
-def write(stream, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
+def write(stream: BinaryIO, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
     """Write the rows as JSON Lines; UsageError if ids do not fit 31 bits."""
     require_small_ids(trace, first_id)
     mooncake.write(stream, trace, first_id=first_id)

@@ -1,6 +1,12 @@
 """Vidur's request traces, https://github.com/microsoft/vidur: arrival in seconds, tokens to prefill and decode."""
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
 from ..._base.shell import pasted
+from ...trace.trace import Trace
 from .lengths import SIDECAR, adapt, check_name, number, rows_of, write_table
 
 __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
@@ -8,12 +14,12 @@ __all__ = ["SIDECAR", "adapt", "check_name", "usage", "write"]
 HEADER = "arrived_at,num_prefill_tokens,num_decode_tokens"
 
 
-def write(stream, trace, *, first_id=0, name="") -> None:
+def write(stream: BinaryIO, trace: Trace, *, first_id: int = 0, name: str = "") -> None:
     """Write the table as CSV."""
     write_table(stream, HEADER, rows_of(trace), lambda time, isl, osl: f"{number(time / 1000)},{isl},{osl}\n")
 
 
-def usage(_trace, path) -> list[str]:
+def usage(_trace: Trace, path: str | Path) -> list[str]:
     """How to draw lengths from the file, and how to replay it in versions that read `arrived_at` (0.0.26 does not)."""
     command = "python -m vidur.main --request_generator_config_type"
     return [

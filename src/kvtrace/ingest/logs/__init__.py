@@ -108,7 +108,7 @@ def open_reader(
     return reader.with_spellings(rows).informed_by(rows)
 
 
-def detect(rows: list[dict]) -> str:
+def detect(rows: list[dict[str, Any]]) -> str:
     """The name of the reader that matches most rows; RowError if no reader matches any row.
 
     >>> detect([{"messages": [], "created": 0}])
@@ -202,7 +202,7 @@ class LogReader:
         unit = "none found in the first rows" if self.unit is None else _with_origin(str(self.unit), self.unit_detected)
         return {"reader": _with_origin(self.name, self.name_detected), "time": unit}
 
-    def with_spellings(self, rows: list[dict]) -> LogReader:
+    def with_spellings(self, rows: list[dict[str, Any]]) -> LogReader:
         """This reader with fields that these rows have under another name (spellings.py)."""
         reader, mapped = READERS[self.name], {target for target, _ in self.fields.paths}
         if not getattr(reader, "SPELLINGS", True):
@@ -218,7 +218,7 @@ class LogReader:
         names, note = spellings.spellings_of(rows, records, mapped) if records else ({}, None)
         return replace(self, fields=replace(self.fields, spellings=(*(chosen | names).items(),)), note=note)
 
-    def informed_by(self, rows: list[dict]) -> LogReader:
+    def informed_by(self, rows: list[dict[str, Any]]) -> LogReader:
         """This reader with the unit of time, the block size and the years that these rows show."""
         reader = READERS[self.name]
         rows = [self.fields.overlay(row) for row in rows]
@@ -258,7 +258,7 @@ class LogReader:
         return self.fields.overlay(row) if self.fields else row
 
 
-def records_of(reader, row: dict) -> list[Record]:
+def records_of(reader, row: dict[str, Any]) -> list[Record]:
     """The Records of one row, by a reader module's `read_all` or `read`."""
     return reader.read_all(row) if hasattr(reader, "read_all") else [reader.read(row)]
 

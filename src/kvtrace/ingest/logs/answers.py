@@ -71,7 +71,7 @@ def is_item(value: Any) -> bool:
     return type(kind) is str and (kind in ("message", "reasoning") or kind.endswith("_call"))
 
 
-def message_text(message: dict, path: str) -> str:
+def message_text(message: dict[str, Any], path: str) -> str:
     """The generated text of a message: its reasoning, its content and its tool-call arguments, end to end."""
     # engines that write both names write the same text under each
     texts = [message.get("reasoning_content") or message.get("reasoning")]

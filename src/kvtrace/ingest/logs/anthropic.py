@@ -19,7 +19,7 @@ UNREADABLE = frozenset(("redacted_thinking",))  # encrypted: its tokens are unkn
 BLOCKS = CALLS | UNREADABLE | {"thinking", "tool_result"}  # content blocks of this API only
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one request and its response; RowError if the row does not have this format.
 
     >>> row = {"timestamp": 0, "system": "Be brief.", "messages": [{"role": "user", "content": "Hello"}],
@@ -37,7 +37,7 @@ def read(row: dict) -> Record:
     return record
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     requests, responses = pairs.split(row)
     messages, _ = fields.find(requests, "messages")
@@ -105,7 +105,7 @@ def has_content_blocks(message: Any) -> bool:
     return any(type(block) is dict and str(block.get("type")) in BLOCKS for block in blocks)
 
 
-def chat_messages(turn: Any, path: str) -> list[tuple[dict, str]]:
+def chat_messages(turn: Any, path: str) -> list[tuple[dict[str, Any], str]]:
     """One turn as chat messages, each with its JSON path; RowError.
 
     >>> block = {"type": "tool_use", "id": "t1", "name": "find", "input": {"a": 1}}
@@ -119,7 +119,7 @@ def chat_messages(turn: Any, path: str) -> list[tuple[dict, str]]:
         raise fields.wrong(role, f"{path}.role", "a string")
     if content is None or type(content) is str:
         return [({"role": role, "content": content}, path)]
-    messages: list[tuple[dict, str]] = []
+    messages: list[tuple[dict[str, Any], str]] = []
     for i, block in enumerate(_blocks(content, f"{path}.content")):
         block_path = f"{path}.content[{i}]"
         kind = _kind(block, block_path)

@@ -6,6 +6,8 @@ zone, the 2024 files have one.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..._base.errors import EmptyPrompt
 from . import fields, tables
 from .record import Record
@@ -13,7 +15,7 @@ from .record import Record
 PROMPTS = False  # lengths only
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one row, with its lengths only; RowError if the row does not have this format.
 
     >>> read({"TIMESTAMP": "2023-11-16 18:17:03", "ContextTokens": "4808", "GeneratedTokens": "10"}).input_length
@@ -29,11 +31,11 @@ def read(row: dict) -> Record:
     return record
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     return "ContextTokens" in row and "GeneratedTokens" in row
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """None: times are dates."""
     return None

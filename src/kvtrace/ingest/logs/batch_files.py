@@ -79,7 +79,7 @@ def _places(paths) -> dict[str, _Place]:
     return places
 
 
-def _row(line) -> dict:
+def _row(line) -> dict[str, Any]:
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -7,11 +7,13 @@ safety_identifier, tenant), type, model, adapter, tools, output_length, prompt_t
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import fields
 from .record import Record
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one row; RowError if the row does not have this format.
 
     >>> read({"timestamp": 0, "input": "Hello", "output": [5, 6]}).output_length
@@ -24,11 +26,11 @@ def read(row: dict) -> Record:
     return record
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     return row.get("input") is not None
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """None: the field's name does not tell the unit of small times."""
     return None

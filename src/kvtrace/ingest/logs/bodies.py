@@ -13,7 +13,7 @@ from .record import Record
 APIS = (responses, anthropic, openai)
 
 
-def read_bodies(row: dict, *, time: Any, request: str, response: str, **fields: Any) -> Record:
+def read_bodies(row: dict[str, Any], *, time: Any, request: str, response: str, **fields: Any) -> Record:
     """The Record of the bodies in these two fields of a row; RowError names the row's own fields.
 
     Args:

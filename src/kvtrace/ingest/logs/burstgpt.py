@@ -6,6 +6,8 @@ tokens, Log Type. A row without response tokens is a failed request. It is left 
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..._base.errors import EmptyPrompt, NotARequest
 from . import fields, tables
 from .record import Record
@@ -13,7 +15,7 @@ from .record import Record
 PROMPTS = False  # lengths only
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one row, with its lengths only; NotARequest if it failed, RowError if the format is another.
 
     >>> read({"Timestamp": "5", "Model": "ChatGPT", "Request tokens": "472", "Response tokens": "18"}).input_length
@@ -31,11 +33,11 @@ def read(row: dict) -> Record:
     return record
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     return "Request tokens" in row and "Response tokens" in row
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """Seconds, unless a field map sets the time."""
     return None if row.get("timestamp") is not None else "s"

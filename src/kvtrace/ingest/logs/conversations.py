@@ -34,7 +34,7 @@ REQUEST_FIELDS = (
 _LATER_SEGMENT = re.compile(r"(?=[^_]*[0-9A-Z])[0-9A-Za-z]{7}_0*[1-9][0-9]*", re.ASCII)
 
 
-def read_all(row: dict) -> list[Record]:
+def read_all(row: dict[str, Any]) -> list[Record]:
     """The Records of one conversation, in the order of its turns. They share the message objects.
 
     NotARequest if the conversation has no assistant turn; RowError if the row does not have this format.
@@ -61,7 +61,7 @@ def read_all(row: dict) -> list[Record]:
     return records
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     if _is_turns(row.get("conversations")) or _is_turns(row.get("conversation")):
         return True
@@ -71,7 +71,7 @@ def matches(row: dict) -> bool:
     return any(type(message) is dict and message.get("role") == "assistant" for message in messages)
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """None: the field's name does not tell the unit of small times."""
     return None
 
@@ -80,7 +80,7 @@ def _is_turns(value: Any) -> bool:
     return type(value) is list and bool(value) and type(value[0]) is dict and bool(value[0].keys() & {"role", "from"})
 
 
-def _turns(row) -> tuple[list, str]:
+def _turns(row) -> tuple[list[Any], str]:
     """The logged turns and their JSON path."""
     turns, path = fields.find([("", row)], "input", "conversations", "conversation", "messages")
     if turns is None:
@@ -93,7 +93,7 @@ def _turns(row) -> tuple[list, str]:
     return turns, path
 
 
-def _messages(row, turns, path) -> tuple[list[dict], int]:
+def _messages(row, turns, path) -> tuple[list[dict[str, Any]], int]:
     """The turns as chat messages, after the row's system message if it has one, and the index of the first turn."""
     messages = [turn if path == "messages" else _message(turn, f"{path}[{i}]") for i, turn in enumerate(turns)]
     for i, message in enumerate(messages):

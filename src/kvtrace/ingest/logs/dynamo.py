@@ -18,7 +18,7 @@ SCHEMA = "dynamo.request.trace.v1"
 NO_HASHES = "Log request_end records with their replay hashes."
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one request; NotARequest for other events, RowError if the row does not have this format.
 
     >>> replay = {"trace_block_size": 16, "input_length": 20, "input_sequence_hashes": [2**64 - 1, 7]}
@@ -40,12 +40,12 @@ def read(row: dict) -> Record:
     return record
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     return _event(row)[0].get("schema") == SCHEMA
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """Milliseconds, by the field's name, unless a field map sets the time."""
     return None if row.get("timestamp") is not None and "event" not in row else "ms"
 

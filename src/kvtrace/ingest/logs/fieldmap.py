@@ -58,13 +58,13 @@ class FieldMap:
                 raise UsageError(f"--map {target}= needs a path. Example: --map {target}=meta.{target}.")
         return cls(tuple((paths or {}).items()))
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return bool(self.paths or self.spellings)
 
-    def __contains__(self, target):
+    def __contains__(self, target: object) -> bool:
         return any(target == name for name, _ in self.paths)
 
-    def overlay(self, row: dict) -> dict:
+    def overlay(self, row: dict[str, Any]) -> dict[str, Any]:
         """The row with the mapped fields under their targets' names."""
         mapped = row | {target: find(row, path) for target, path in self.paths}
         for target, name in self.spellings:

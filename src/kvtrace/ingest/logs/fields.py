@@ -19,7 +19,7 @@ from .prompts import is_cut_json, opened_prompt, require_prompt
 from .record import Record
 from .spellings import MISSING_TIME as MISSING_TIME
 
-Places = list[tuple[str, dict]]
+Places = list[tuple[str, dict[str, Any]]]
 
 SESSION = ("session", "session_id", "conversation_id")
 USER = ("user", "user_id", "safety_identifier")
@@ -94,7 +94,7 @@ def time_in(places: Places, *names: str) -> tuple[Any, str]:
     return find(places, *names)
 
 
-def fill(record: Record, row: dict, places: Places, **names: tuple[str, ...]) -> None:
+def fill(record: Record, row: dict[str, Any], places: Places, **names: tuple[str, ...]) -> None:
     """Set unset keys of the record from alternative field names: `fill(record, row, places, user=("end_user",))`.
 
     The first alternative that is set in some place counts. A mapped field that the row lacks stays empty.
@@ -194,7 +194,7 @@ def put_output(record: Record, value: Any, path: str) -> None:
         raise RowError("is missing, and no output length is logged.", field=path, hint="Try --map output_length=FIELD.")
 
 
-def put_assistant_messages(record: Record, messages: list[dict], path: str) -> None:
+def put_assistant_messages(record: Record, messages: list[dict[str, Any]], path: str) -> None:
     """Set the record's output to the texts of the assistant's messages, end to end."""
     texts = [message_text(message, path) for message in messages if message["role"] == "assistant"]
     put_output(record, "".join(texts) if texts else None, path)
@@ -252,7 +252,7 @@ def key_of(value, path):
     raise wrong(value, path, "a string or a whole number")
 
 
-def plain_key(place: dict, *names: str) -> str | None:
+def plain_key(place: dict[str, Any], *names: str) -> str | None:
     """The first of these fields that is a string or a whole number, as a key; None if a map replaces one in vain.
 
     >>> plain_key({"project": {"title": "x"}, "team_id": 7}, "project", "team_id")

@@ -7,6 +7,8 @@ github.com/Helicone/helicone, examples/export/typescript/index.ts; docs.helicone
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..._base.errors import NotARequest, RowError
 from . import fields
 from .bodies import number, read_bodies
@@ -17,7 +19,7 @@ SPELLINGS = False  # the reader knows all names
 SESSION = ("Helicone-Session-Id", "helicone-session-id")
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one request; NotARequest if it failed, RowError if the row does not have this format.
 
     >>> row = {"request_created_at": "2031-03-04T05:06:07Z", "completion_tokens": 7}
@@ -45,11 +47,11 @@ def read(row: dict) -> Record:
     )  # fmt: skip
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     return "request_created_at" in row and ("request_body" in row or "response_status" in row)
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """None: times are ISO 8601."""
     return None

@@ -34,7 +34,7 @@ def as_text(value: Any, path: str) -> str:
     return value if type(value) is str else json_bytes(value, path).decode()
 
 
-def unpacked(value: Any) -> dict | list | None:
+def unpacked(value: Any) -> dict[str, Any] | list[Any] | None:
     """The object or the list that the value is, or that it holds as JSON text, encoded up to three times; else None.
 
     >>> unpacked('[{"role": "user"}]'), unpacked('"{\\\\"a\\\\": 1}"'), unpacked("[broken"), unpacked("[1] is a list")
@@ -50,7 +50,7 @@ def unpacked(value: Any) -> dict | list | None:
     return value if type(value) in (dict, list) else None
 
 
-def unfolded(row: dict) -> dict:
+def unfolded(row: dict[str, Any]) -> dict[str, Any]:
     """The row with JSON text of the fields FOLDED replaced by the objects and lists that it holds.
 
     >>> unfolded({"messages": '[{"role": "user"}]', "input": "[1]"})

@@ -27,7 +27,7 @@ MODEL = ("model", "providedModelName", "provided_model_name", "internalModelId")
 OWNERS = ("projectId", "project_id", "session_id", "user_id", "type", "id", "model")  # read below, or not meant for us
 
 
-def read_all(row: dict) -> list[Record]:
+def read_all(row: dict[str, Any]) -> list[Record]:
     """The Records of an observation, or of the generations of a trace; NotARequest if there is none, RowError.
 
     >>> row = {"traceId": "t1", "type": "GENERATION", "startTime": "2031-03-04T05:06:07Z", "sessionId": "s1"}
@@ -43,14 +43,14 @@ def read_all(row: dict) -> list[Record]:
     return [_record(one, row, f"observations[{i}].") for i, one in places]
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     if type(observations := unpacked(row.get("observations"))) is list and observations:
         return any(type(one) is dict and _is_observation(one) for one in observations)
     return _is_observation(row)
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """None: times are ISO 8601."""
     return None
 

@@ -8,6 +8,8 @@ run's own `session_id` is its project, and `tenant_id` the workspace of the log'
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..._base.errors import NotARequest
 from . import fields, langchain
 from .bodies import number
@@ -20,7 +22,7 @@ NOT_OURS = ("session_id", "tenant_id", "session_name")
 PROMPTS = ("messages", "prompts", "prompt", "input", "contents")
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one run; NotARequest if it is of another type or failed, RowError if it is bad.
 
     >>> row = {"run_type": "llm", "start_time": "2031-03-04T05:06:07Z", "outputs": {"content": "Hi"}}
@@ -49,12 +51,12 @@ def read(row: dict) -> Record:
     return record
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     return type(row.get("run_type")) is str and "start_time" in row and ("inputs" in row or "outputs" in row)
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """None: times are ISO 8601, or milliseconds since 1970."""
     return None
 

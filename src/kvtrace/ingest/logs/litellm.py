@@ -26,7 +26,7 @@ USER = ("end_user", "user_api_key_end_user_id", *ACCOUNT)
 TENANT = ("user_api_key_org_id", "organization_id", "user_api_key_team_id", "team_id")
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one call; NotARequest if nothing was generated, RowError if the row does not have this format.
 
     >>> row = {"call_type": "acompletion", "startTime": 5.5, "completion_tokens": 7, "metadata": {}}
@@ -46,12 +46,12 @@ def read(row: dict) -> Record:
     return record
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     return "startTime" in row and "call_type" in row
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """Seconds for `startTime`; None for `timestamp`."""
     return None if row.get("timestamp") is not None else "s"
 

@@ -8,13 +8,15 @@ precedence); `model`, else the request's; `choices[0]`, its message or its `text
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..._base.errors import RowError
 from . import answers, fields, pairs
 from .pairs import small_unit as small_unit
 from .record import Record
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one request and its response; RowError if the row does not have this format.
 
     >>> row = {"created": 5, "messages": [{"role": "user", "content": "Hello"}], "usage": {"completion_tokens": 7}}
@@ -28,7 +30,7 @@ def read(row: dict) -> Record:
     return record
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     requests, _ = pairs.split(row)
     return fields.find(requests, "messages", "prompt")[0] is not None

@@ -14,7 +14,7 @@ from .json_values import unpacked as unpacked
 from .record import Record
 
 
-def split(row: dict) -> tuple[Places, Places]:
+def split(row: dict[str, Any]) -> tuple[Places, Places]:
     """The places of the request's fields and of the response's fields. The row itself is the first place of both.
 
     >>> split({"body": {"model": "a"}, "response": {"body": {"created": 5}}})[1][1]
@@ -25,7 +25,7 @@ def split(row: dict) -> tuple[Places, Places]:
     return [("", row), *request], [("", row), *response]
 
 
-def opened(row: dict) -> tuple[Places, Places, Record]:
+def opened(row: dict[str, Any]) -> tuple[Places, Places, Record]:
     """The places of `split`, and a Record with the time, the names and the counts that all APIs have."""
     requests, responses = split(row)
     return requests, responses, common(places(requests, responses), *time_of(requests, responses))
@@ -45,7 +45,7 @@ def time_of(requests: Places, responses: Places) -> tuple[Any, str]:
     return time, path
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """Seconds for `created`, as the API defines it; None for `timestamp`."""
     return None if row.get("timestamp") is not None else "s"
 
@@ -63,7 +63,7 @@ def usage(responses: Places) -> Places:
     return [(f"{path}.", counts)] if type(counts) is dict else []
 
 
-def inside(row: dict, name: str) -> Places:
+def inside(row: dict[str, Any], name: str) -> Places:
     """The place of the object of that name in the row, which may be JSON in a string: a list of one or none."""
     value = _object(row.get(name))
     return [] if value is None else [(f"{name}.", value)]

@@ -7,6 +7,8 @@ in `metadata` is the user. A trace id is new for each request unless the client 
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..._base.errors import NotARequest, RowError
 from . import fields
 from .bodies import number, read_bodies
@@ -17,7 +19,7 @@ SPELLINGS = False  # the reader knows all names
 MARKS = ("ai_model", "ai_org", "req_units", "res_units", "is_success")
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one request; NotARequest if it failed, RowError if the row does not have this format.
 
     >>> row = {"created_at": "2031-03-04T05:06:07Z", "ai_model": "m", "res_units": 7}
@@ -41,12 +43,12 @@ def read(row: dict) -> Record:
     )  # fmt: skip
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     has_body = row.get("request") is not None or row.get("request.body") is not None
     return has_body and "created_at" in row and any(name in row for name in MARKS)
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """None: times are ISO 8601."""
     return None

@@ -18,7 +18,7 @@ _CUT = re.compile(r'\s*(\[\s*\{\s*"(role|content|type)"|\{\s*"messages")\s*:')
 _PYTHON = re.compile(r"\s*(\[\s*\{\s*'(role|content)'|\{\s*'messages')\s*:")
 
 
-def opened_prompt(value: Any, path: str) -> tuple[Any, str, dict]:
+def opened_prompt(value: Any, path: str) -> tuple[Any, str, dict[str, Any]]:
     """The prompt inside a value, its JSON path, and the request body that holds it ({} = none); RowError.
 
     >>> opened_prompt('{"messages": [{"role": "user", "content": "Hi"}]}', "input")[:2]

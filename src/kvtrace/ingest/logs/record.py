@@ -12,8 +12,8 @@ class Record:
     """One request as logged. The prompt is one of `messages`, `text`, `token_ids`, `hashes` or `input_length`."""
 
     time: Any = None  # as logged: a number or a string (times.py finds its unit); None = unknown
-    messages: list[dict] | None = None  # chat messages, to be rendered by the chat template
-    tools: list[dict] | None = None  # tool definitions, rendered with the messages
+    messages: list[dict[str, Any]] | None = None  # chat messages, to be rendered by the chat template
+    tools: list[dict[str, Any]] | None = None  # tool definitions, rendered with the messages
     text: str | None = None  # a templated prompt
     token_ids: array[int] | None = None  # a tokenised prompt, uint32
     hashes: array[int] | None = None  # an engine's chained hashes, uint64, one a block; as secret as the prompt

@@ -8,6 +8,8 @@ conversation, item_reference, a stored prompt) is incomplete.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..._base.errors import EmptyPrompt, NotARequest
 from . import answers, fields, pairs
 from .pairs import small_unit as small_unit
@@ -24,7 +26,7 @@ REFERENCES = {  # item that refers to state on the server -> missing part of the
 }
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one request and its response; NotARequest if it is of another API, RowError if it is bad.
 
     >>> row = {"object": "response", "created_at": 5, "instructions": "Be brief.", "input": "Hello", "output": [
@@ -46,7 +48,7 @@ def read(row: dict) -> Record:
     return record
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     requests, responses = pairs.split(row)
     if fields.find(requests, "input")[0] is None:
@@ -107,7 +109,7 @@ def _messages(record, value, path, role):
     return chat_messages(value, path)
 
 
-def chat_messages(items: list, path: str) -> list[tuple[dict, str]]:
+def chat_messages(items: list[Any], path: str) -> list[tuple[dict[str, Any], str]]:
     """Items as chat messages, each with the JSON path of its first item; RowError.
 
     >>> call = {"type": "function_call", "call_id": "c1", "name": "find", "arguments": "{}"}
@@ -115,7 +117,7 @@ def chat_messages(items: list, path: str) -> list[tuple[dict, str]]:
     >>> [(message["role"], path) for message, path in chat_messages(items, "input")]
     [('assistant', 'input[0]'), ('tool', 'input[1]')]
     """
-    messages: list[tuple[dict, str]] = []
+    messages: list[tuple[dict[str, Any], str]] = []
     for i, item in enumerate(items):
         item_path = f"{path}[{i}]"
         if type(item) is not dict:

@@ -24,7 +24,7 @@ KEYS = ("extra_key", "cache_salt")  # requests with different values share no bl
 BATCHED = ("text", "input_ids", "rid", "lora_path", "session_params", *MEDIA, *KEYS)  # a batch has lists of these
 
 
-def read_all(row: dict) -> list[Record]:
+def read_all(row: dict[str, Any]) -> list[Record]:
     """The Records of one line: one, or one a prompt of a batch; NotARequest for other events, RowError.
 
     >>> row = {"timestamp": "2031-01-01T00:00:09", "event": "request.finished", "rid": "a", "obj": {"text": "Hello"}}
@@ -45,13 +45,13 @@ def read_all(row: dict) -> list[Record]:
     ]
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     event = row.get("event")
     return type(event) is str and event.startswith("request.") and "rid" in row
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """None: times are ISO 8601."""
     return None
 

@@ -63,7 +63,7 @@ class LogPiece:
         return data
 
 
-def find(arguments: str | os.PathLike | Iterable[str | os.PathLike]) -> list[LogSource]:
+def find(arguments: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[LogSource]:
     """The sources of paths, directories, globs or `-`, each once.
 
     Arguments keep their order. The files of a directory or a glob are sorted. InputError if a file is missing or

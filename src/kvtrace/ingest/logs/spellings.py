@@ -43,7 +43,7 @@ NAME = re.compile(r"[A-Za-z_@][A-Za-z0-9_ .-]{0,31}", re.ASCII)  # a name that m
 MISSING_TIME = "is missing. A trace needs the time of each request."
 
 
-def spelling_of_time(rows: list[dict]) -> str | None:
+def spelling_of_time(rows: list[dict[str, Any]]) -> str | None:
     """The field that holds the time under another name: dates, in at least half of the rows; None if there is none.
 
     >>> spelling_of_time([{"createdAt": "2031-03-04T05:06:07Z"}]), spelling_of_time([{"time": 0.3}])
@@ -55,7 +55,9 @@ def spelling_of_time(rows: list[dict]) -> str | None:
     return None
 
 
-def spellings_of(rows: list[dict], records: list[Record], mapped: Iterable[str]) -> tuple[dict[str, str], str | None]:
+def spellings_of(
+    rows: list[dict[str, Any]], records: list[Record], mapped: Iterable[str]
+) -> tuple[dict[str, str], str | None]:
     """Field -> its name in the rows, for fields that the reader did not find, and a note on names that are not used.
 
     >>> rows = [{"sessionId": "a", "team": "x"}, {"sessionId": "a", "team": "x"}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from typing import Any
 
 import orjson
 
@@ -38,7 +39,7 @@ def row(line: bytes, columns: tuple[str, ...]) -> dict[str, str] | None:
     return {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
 
 
-def token_count(row: dict, *names: str) -> int:
+def token_count(row: dict[str, Any], *names: str) -> int:
     """The number of tokens in the first of these columns that is set; RowError if none is.
 
     >>> token_count({"ContextTokens": "4808"}, "input_length", "ContextTokens")

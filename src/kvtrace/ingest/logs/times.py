@@ -38,7 +38,7 @@ class Unit:
     name: str  # s, ms, us, ns or iso
     span: str = "any"  # one of SPANS
 
-    def __str__(self):
+    def __str__(self) -> str:
         if self.name == "iso":
             return "ISO 8601, UTC where no zone is given"
         return {"epoch": "epoch {}", "start": "{} from the start", "any": "{}"}[self.span].format(WORDS[self.name])

@@ -7,12 +7,14 @@ the other fields are read as in openai.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import fields, pairs
 from .pairs import small_unit as small_unit
 from .record import Record
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one tokenised request; RowError if the row does not have this format.
 
     >>> read({"timestamp": 0, "prompt_token_ids": [1, 2, 3], "token_ids": [4]}).token_ids
@@ -29,7 +31,7 @@ def read(row: dict) -> Record:
     return record
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     requests, responses = pairs.split(row)
     return _prompt_ids(requests, responses)[0] is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from ..._base.errors import RowError
 from .spellings import CERTAIN
@@ -33,7 +34,7 @@ GUESSES = {  # field -> words that its name may have, the likeliest first
 }
 
 
-def unknown_form(rows: list[dict], formats: Iterable[str] = ()) -> RowError:
+def unknown_form(rows: list[dict[str, Any]], formats: Iterable[str] = ()) -> RowError:
     """The error for rows that match no reader; their names are in the order of the first row.
 
     >>> print(unknown_form([{"question": "x", "answer": "y", "when": 1}] * 2))
@@ -52,7 +53,7 @@ Try --map timestamp=when --map input=question --map output=answer, or --log-form
     return RowError(f"{reason} {fields}", hint=f"Try {maps or '--map input=FIELD'}, or --log-format NAME.")
 
 
-def common_names(rows: list[dict]) -> list[str]:
+def common_names(rows: list[dict[str, Any]]) -> list[str]:
     """The fields that at least half of the rows have, of at least two rows, if their names cannot be content.
 
     >>> common_names([{"question": 1, "Ann Lee": 2, "id7": 3}] * 2), common_names([{"question": 1}])

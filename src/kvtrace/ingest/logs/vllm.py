@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from typing import Any
 
 import orjson
 
@@ -30,7 +31,7 @@ _STAMP = re.compile(r"\s*(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]
 _TIME = re.compile(r"\b(?:(\d{4})-)?(\d\d-\d\d \d\d:\d\d:\d\d)\b")
 
 
-def row_of_line(line: bytes) -> dict | None:
+def row_of_line(line: bytes) -> dict[str, Any] | None:
     """The fields of a line that logs a request; None for any other line.
 
     >>> line = b"INFO 06-10 23:35:35 [x.py:39] Received request a: prompt: 'Hi', params: SamplingParams(max_tokens=5)."
@@ -58,7 +59,7 @@ def row_of_line(line: bytes) -> dict | None:
     return {name: value for name, value in row.items() if value is not None}
 
 
-def read(row: dict) -> Record:
+def read(row: dict[str, Any]) -> Record:
     """The Record of one line; NotARequest if it has no prompt, RowError if it has no output length.
 
     >>> read({"vllm": "request", "timestamp": "2000-06-10 23:35:35", "prompt": "Hi", "output_length": 5}).text
@@ -81,12 +82,12 @@ def read(row: dict) -> Record:
     return record
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row is of such a line."""
     return row.get("vllm") == "request"
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """None: times are dates."""
     return None
 

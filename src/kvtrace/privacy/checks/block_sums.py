@@ -12,6 +12,10 @@ from .tail_sums import TailBlocks
 class BlockSums:
     """The sums that several checks share."""
 
+    uses: BlockUses
+    parents: BlockParents
+    tails: TailBlocks
+
     def __init__(self, requests: AuditedRequests, distinct: int):
         self.uses, self.parents = BlockUses(distinct), BlockParents(distinct, requests.full_blocks)
         self.tails = TailBlocks(requests)

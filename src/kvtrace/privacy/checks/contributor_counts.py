@@ -7,6 +7,7 @@ after the other, each in its own pass.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from .bound import TABLE
 CONTRIBUTOR_BITS = (1 << 31) - 1  # in a (block, contributor) pair
 
 
-def count_up_to(limit: int, feed: Callable, contributor: np.ndarray, uses: np.ndarray) -> np.ndarray:
+def count_up_to(limit: int, feed: Callable[..., Any], contributor: np.ndarray, uses: np.ndarray) -> np.ndarray:
     """The different contributors of each block, at most `limit` (block -> uint8, or int32 for a large limit).
 
     Args:

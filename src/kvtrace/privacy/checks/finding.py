@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ..._base.results import Result, columns_of, headed, html_table
 from ..profiles import Profile
 
 PEOPLE = ("accounts", "users", "client_users")  # contributors that no trace shows
@@ -12,8 +13,8 @@ LEVELS = ("PASS", "WARN", "FAIL")  # from good to bad
 SCHEMA = 2
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Result):
     """The result of one check. Figure, sentence and remedy contain no string, id or name from the trace."""
 
     level: str  # one of LEVELS
@@ -21,6 +22,16 @@ class Finding:
     sentence: str
     remedy: str = ""
     name: str = ""  # of the check: its key in CHECKS
+
+    def _headline(self) -> str:
+        return f"{self.name}, {self.level}: {self.sentence}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of([self._row()])
+
+    def _row(self) -> dict[str, Any]:
+        """What a table shows: all but the figures, which each check has of its own."""
+        return {name: getattr(self, name) for name in ("name", "level", "sentence", "remedy")}
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, the name first."""
@@ -49,13 +60,25 @@ def not_checked(reason: str, level: str = "FAIL") -> Finding:
     return Finding(level, {"checked": False}, f"the check could not run: {reason}.", remedy)
 
 
-@dataclass(frozen=True)
-class Audit:
+@dataclass(frozen=True, repr=False)
+class Audit(Result):
     """The findings of all checks, and the profile that they were graded against."""
 
     profile: Profile
     own: Profile | None  # the profile that the trace declares
     findings: list[Finding]
+
+    def _headline(self) -> str:
+        levels = [finding.level for finding in self.findings]
+        counts = ", ".join(f"{levels.count(level)} {level}" for level in LEVELS)
+        return f"{self.level}, graded as {self.profile.name}, {counts}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of(finding._row() for finding in self.findings)
+
+    def _repr_html_(self) -> str:
+        columns = self._columns()
+        return headed(self, html_table(columns, zip(*columns.values(), strict=True)))
 
     @property
     def declared(self) -> bool:

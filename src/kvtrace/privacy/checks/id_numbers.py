@@ -27,6 +27,11 @@ class IdNumbers:
     (3, 3, 8, False)
     """
 
+    distinct: int
+    smallest: int
+    largest: int
+    in_order: bool
+
     def __init__(self, max_ids: int | None = None) -> None:
         self._max_ids, self.distinct = max_ids, 0
         self.smallest = self.largest = 0  # of the ids

@@ -14,6 +14,8 @@ UNSEEN = -2
 class BlockParents:
     """The parents of the blocks seen so far. Memory: 5 bytes a block, and 4 more if outputs have blocks."""
 
+    are_one: bool
+
     def __init__(self, distinct: int, full_blocks: np.ndarray):
         self.are_one = True  # each block of prompts and outputs always has the same parent
         self._full_blocks = full_blocks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from ..._base.workers import cores, retrying_map
 
@@ -20,6 +21,6 @@ class LocalRunner:
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or cores()
 
-    def map(self, function: Callable, items: Sequence) -> Iterator:
+    def map(self, function: Callable[..., Any], items: Sequence[Any]) -> Iterator[Any]:
         """function(item) for each item, in order."""
         return retrying_map(function, items, self.workers)

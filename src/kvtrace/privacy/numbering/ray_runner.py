@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 RETRIES = 5
 
@@ -17,7 +18,7 @@ class RayRunner:
     def __init__(self, workers: int):
         self.workers = workers
 
-    def map(self, function: Callable, items: Sequence) -> Iterator:
+    def map(self, function: Callable[..., Any], items: Sequence[Any]) -> Iterator[Any]:
         """function(item) for each item, in order."""
         from ..._base.ray_cluster import ordered
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..._base.results import Result, columns_of
 from ..._native.ids import DigestIndex
 from ...trace.columns import Columns
 from ...trace.hits import Hits, sum_hits
@@ -31,13 +32,13 @@ class Runner(Protocol):
     workers: int
     is_far: bool  # whether workers are on other machines: they read the key from its file
 
-    def map(self, function: Callable, items: Sequence) -> Iterator:
+    def map(self, function: Callable[..., Any], items: Sequence[Any]) -> Iterator[Any]:
         """function(item) for each item, in order; a task that died runs again."""
         ...
 
 
-@dataclass
-class Numbered:
+@dataclass(repr=False)
+class Numbered(Result):
     """A released trace in pieces, from tasks or from memory, and its sidecar's values."""
 
     block_size: int
@@ -48,6 +49,17 @@ class Numbered:
     columns: Callable[[], Iterator[Columns]]  # some rows at a time; ids and parents are those of the whole trace
     contributors: Callable[[], Contributors | None]  # the contributor of each request; None if none were counted
     bytes: dict[str, int] = field(default_factory=dict)  # stage -> bytes written
+
+    def _headline(self) -> str:
+        figures = self.figures
+        size = (
+            f"{figures['requests']:,} requests, {figures['blocks']:,} blocks, {figures['distinct_blocks']:,} distinct"
+        )
+        return f"{self.account.profile.name}, {size}, block_size={self.block_size:,}, tail={self.tail}"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        """One row: the figures that a sidecar states."""
+        return columns_of([{"block_size": self.block_size, "tail": self.tail, **self.figures}])
 
     @classmethod
     def of_rows(cls, rows: Columns, *, figures: Mapping[str, Any], account: Account, **settings: Any) -> Numbered:

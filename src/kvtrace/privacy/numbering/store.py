@@ -40,7 +40,7 @@ class Store:
     url: str
 
     @classmethod
-    def at(cls, place: str | os.PathLike, *, resume: bool = False) -> Store:
+    def at(cls, place: str | os.PathLike[str], *, resume: bool = False) -> Store:
         """A store in a folder, by its absolute path, or at a URL.
 
         A run deletes its store in the end, so a folder that is not empty is a UsageError, unless a run is resumed. A

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...analysis.block_sizes import each_block_size
-from .plot import Axis, Panel, Plot, Series, Study, rate_axis
+from .plot import Axis, Panel, Plot, Series, Study, highest, rate_axis
 
 MAX_DOUBLINGS = 10
 
@@ -36,7 +36,7 @@ def plot(study: Study) -> Plot:
     ]
     ticks = {float(size): f"{size // 1024}k" if size % 1024 == 0 else f"{size}" for size in sizes}
     x = Axis("tokens per block", log=True, ticks=ticks, unit="tokens per block")
-    return _plot(Panel(title, x, rate_axis("hit rate", series), series))
+    return _plot(Panel(title, x, rate_axis("hit rate", highest(series)), series))
 
 
 def _plot(panel):

@@ -7,7 +7,7 @@ import numpy as np
 from ...analysis.comparison import PreparedTrace, samples, sessions_of_both
 from ...analysis.distances import WeightedValues, distance
 from .capacity import POINTS
-from .plot import Axis, Panel, Plot, Series, Study, cdf, rate_axis
+from .plot import Axis, Panel, Plot, Series, Study, cdf, highest, rate_axis
 
 SHAPE = {  # figures of single requests
     "Input length": ("input_length", "tokens"),
@@ -90,5 +90,5 @@ def _curves(*studies):
         at = np.array(study.curve.capacities(POINTS))
         rates = np.array([hits.token_hit_rate for hits in study.curve.hits(at)])
         series.append(Series(study.name, at * study.trace.block_size, rates, colour))
-    y = rate_axis("token hit rate", series)
+    y = rate_axis("token hit rate", highest(series))
     return Panel("Hit rate of an LRU cache", Axis("capacity (tokens)", log=True, unit="tokens"), y, series)

@@ -21,10 +21,9 @@ FACTOR = Axis("factor of the assumption", unit="times as large")
 
 def instances(plan: Plan) -> Plot:
     """TTFT at three quantiles, and at the target's, against the number of instances, for each router."""
-    part, place = plan.instances, f"p{100 * plan.instances.target.quantile:g}"
+    part, place = plan.instances, _place(plan.instances)
     panels = [_latency_panel(name, _lines(part, values), None) for name, values in QUANTILES.items() if name != place]
-    at_target = _lines(part, lambda point: point.ttft_s, noise=True)
-    panels.append(_latency_panel(place, at_target, part.target.ttft_s))
+    panels.append(at_target(part))
     return Plot(
         "Time to first token by number of instances",
         "Each point is one simulation in time. Bars are intervals of 90 % by a bootstrap over windows of requests. "
@@ -35,17 +34,35 @@ def instances(plan: Plan) -> Plot:
 
 def sensitivity(plan: Plan) -> Plot:
     """The cost by number of instances, and TTFT and instances if an assumption changes."""
-    part, usd = plan.instances, Axis("cost of the trace (USD)", log=True, unit="USD")
-    cost = _lines(part, lambda point: point.usd)
-    panels = [Panel("Cost", INSTANCES, usd, cost) if any((line.y > 0).any() for line in cost)
-              else Panel("Cost", missing="the GPUs have no price.")]  # fmt: skip
-    panels += _changes(plan.sensitivity, part)
+    panels = [cost(plan.instances), *_changes(plan.sensitivity, plan.instances)]
     return Plot(
         "Cost, and what changes the plan",
         "Left: what more instances cost. Right: the plan of the best router if one assumption is 0.6 to 1.4 times as "
         "large.",
         panels,
     )
+
+
+def at_target(part: InstancesPlan) -> Panel:
+    """TTFT at the target's quantile by number of instances, with intervals and the target."""
+    return _latency_panel(_place(part), _lines(part, lambda point: point.ttft_s, noise=True), part.target.ttft_s)
+
+
+def cost(part: InstancesPlan) -> Panel:
+    """The cost of the trace by number of instances."""
+    lines = _lines(part, lambda point: point.usd)
+    if not any((line.y > 0).any() for line in lines):
+        return Panel("Cost", missing="the GPUs have no price.")
+    return Panel("Cost", INSTANCES, Axis("cost of the trace (USD)", log=True, unit="USD"), lines)
+
+
+def needed(plan: Plan) -> Panel:
+    """The number of instances that the target needs if an assumption changes."""
+    return _changes(plan.sensitivity, plan.instances)[1]
+
+
+def _place(part: InstancesPlan) -> str:
+    return f"p{100 * part.target.quantile:g}"
 
 
 def _latency_panel(place: str, series: list[Series], target_s: float | None) -> Panel:
@@ -78,7 +95,7 @@ def _lines(part: InstancesPlan, value: Callable[[CurvePoint], float], *, noise: 
 
 def _changes(rows: list[Sensitivity] | None, part: InstancesPlan) -> list[Panel]:
     """TTFT with the planned number of instances, and the number that the target needs."""
-    place = f"p{100 * part.target.quantile:g}"
+    place = _place(part)
     if not rows or part.best is None:
         why = "no router meets the target."
         return [Panel(f"TTFT {place} of the plan", missing=why), Panel("Instances for the target", missing=why)]
@@ -112,7 +129,7 @@ def _needed(rows: list[Sensitivity], best: RouterPlan) -> Panel:
         series.append(Series(_name(group), x, y, colour, "dots"))
         notes += [f"{row.what} x {row.factor:g}" for row in group if row.instances is None]
     note = f"No number of instances meets the target: {', '.join(notes)}." if notes else ""
-    axis = Axis("instances", limits=(0, 0), unit="instances")
+    axis = Axis("instances", limits=(0, 0), unit="instances", whole=True)
     return Panel(f"Instances for the target, {best.router}", FACTOR, axis, series, note=note)
 
 

@@ -25,11 +25,18 @@ BINS = 120  # of a time axis
 OPTIMA = 12  # capacities at which the optimum is simulated
 POLICIES = ("lru", "lfu", "s3fifo", "sieve")  # beside belady, unless the reader chooses
 MAX_REFERENCES = 5_000_000  # blocks of a trace that is simulated without being told to
+MAX_LINES = 8  # of one panel, as many as the palette has colours
 MAX_LINEAR_RATIO = 20  # largest ratio of values on a linear axis
 
 
 class Study:
     """A trace, with the results that several plots share, each computed once."""
+
+    trace: Trace
+    name: str
+    kv_bytes_per_token: int | None
+    policies: tuple[str, ...]
+    chosen_capacity: int | None
 
     def __init__(
         self, trace: Trace, name: str = "trace", kv_bytes_per_token: int | None = None, *,
@@ -113,6 +120,7 @@ class Axis:
     limits: tuple[float, float] | None = None  # None: from the data; (0, 0): from 0 to the end of the data
     ticks: dict[float, str] | None = None  # value -> label, in place of plain numbers
     unit: str = ""  # of the values that the page shows under the pointer; shares need none
+    whole: bool = False  # values are whole numbers, as instances are
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +136,8 @@ class Series:
     high: np.ndarray | None = None
 
 
-STYLES = ("line", "dash", "step", "dots", "bars")
+# dots: a line with markers; points: markers alone; bars: upwards; across: to the right
+STYLES = ("line", "dash", "step", "dots", "points", "bars", "across")
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,16 +171,33 @@ class Plot:
     panels: list[Panel]
 
 
-def rate_axis(title: str, series: list[Series]) -> Axis:
+def bars(title: str, axis: Axis, values: dict[str, float]) -> Panel:
+    """One bar to the right for each name, the first on top, so that names of any length have room.
+
+    >>> bars("Load", Axis("tokens"), {"0": 5.0, "1": 7.0}).y.ticks
+    {0.0: '1', 1.0: '0'}
+    """
+    place = np.arange(len(values), dtype=float)
+    names = Axis("", ticks=dict(zip(place.tolist(), [*values][::-1], strict=True)), limits=(-0.5, len(values) - 0.5))
+    return Panel(title, axis, names, [Series(title, np.array([*values.values()][::-1]), place, 0, "across")])
+
+
+def rate_axis(title: str, top: float) -> Axis:
     """An axis of hit rates, from 0 to a little above the highest."""
-    top = max(float(line.y.max(initial=0.0)) for line in series)
     return Axis(title, percent=True, limits=(0, min(1.0, top * 1.15) or 1.0))
 
 
-def cdf(title: str, axis: Axis, *samples: tuple[str, np.ndarray, np.ndarray | None], why: str = "") -> Panel:
+def highest(series: list[Series]) -> float:
+    """The highest value of some series."""
+    return max(float(line.y.max(initial=0.0)) for line in series)
+
+
+def cdf(
+    title: str, axis: Axis, *samples: tuple[str, np.ndarray, np.ndarray | None], why: str = "", note: str = ""
+) -> Panel:
     """The cumulative distributions of samples (name, values, counts).
 
-    `why` is the reason to show if there are no values.
+    `why` is the reason to show if there are no values, and `note` stands below the panel.
 
     >>> panel = cdf("Lengths", Axis("tokens"), ("ISL", np.array([1, 2, 2, 3]), None))
     >>> panel.series[0].y.tolist()
@@ -184,7 +210,7 @@ def cdf(title: str, axis: Axis, *samples: tuple[str, np.ndarray, np.ndarray | No
         axis = replace(axis, log=False, limits=(0, 0))
     together = np.concatenate([value for _, value, _ in parts])
     low, high = float(together[together > 0].min()) if axis.log else 0.0, float(together.max())
-    series, notes = [], []
+    series, notes = [], [note] if note else []
     for colour, (name, value, share) in enumerate(parts):
         x, y = _across(value, share, low, high)
         series.append(Series(name, x, y, colour, "step"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...cache.many_settings import settings_of, simulate_settings
-from .plot import Axis, Panel, Plot, Series, Study, rate_axis
+from .plot import Axis, Panel, Plot, Series, Study, highest, rate_axis
 
 TITLES = ("Block hit rate of each policy", "Token hit rate of each policy", "Hit blocks / hit blocks of belady")
 
@@ -43,8 +43,8 @@ def plot(study: Study) -> Plot:
     token = lines(lambda one, _: one.token_hit_rate, bound=True)
     share = lines(lambda one, most: one.hit_blocks / most.hit_blocks if most.hit_blocks else 1.0, bound=False)
     panels = [
-        Panel(TITLES[0], x, rate_axis("block hit rate", block), block),
-        Panel(TITLES[1], x, rate_axis("token hit rate", token), token),
+        Panel(TITLES[0], x, rate_axis("block hit rate", highest(block)), block),
+        Panel(TITLES[1], x, rate_axis("token hit rate", highest(token)), token),
         Panel(TITLES[2], x, Axis("share of the optimum's hits", percent=True), share)
         if share else Panel(TITLES[2], missing="no policy but belady was chosen."),
     ]  # fmt: skip

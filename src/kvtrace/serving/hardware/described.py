@@ -74,6 +74,9 @@ class Fields:
     32
     """
 
+    name: str
+    values: dict[str, Any]
+
     def __init__(self, name: str, values: Mapping[str, Any], hint: str = HINT):
         # null means that the config lacks the field
         self.name, self.values = name, {key: value for key, value in values.items() if value is not None}

@@ -30,6 +30,9 @@ class PromptBuilder:
     [8, 8]
     """
 
+    blocks: PromptBlocks
+    words: WordList
+
     def __init__(self, blocks: PromptBlocks, words: WordList, *, seed: int = 0):
         self.blocks, self.words = blocks, words
         self._seed = seed

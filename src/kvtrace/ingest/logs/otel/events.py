@@ -19,7 +19,7 @@ BODY = "gen_ai.event.content"  # the attribute of a span event that holds the bo
 FIELDS = ("role", "content", "tool_calls", "id", "message")
 
 
-def span_content(attributes: dict[str, Any], events: list[tuple[str, dict]]) -> SpanContent | None:
+def span_content(attributes: dict[str, Any], events: list[tuple[str, dict[str, Any]]]) -> SpanContent | None:
     """The content of the span's events; None if they hold no prompt.
 
     >>> span_content({}, [("gen_ai.user.message", {"content": "Hello"})]).messages

@@ -18,7 +18,7 @@ TOOLS = "llm.request.functions"
 HINT = "Log with TRACELOOP_TRACE_CONTENT=true."
 
 
-def span_content(attributes: dict[str, Any], events: list[tuple[str, dict]]) -> SpanContent | None:
+def span_content(attributes: dict[str, Any], events: list[tuple[str, dict[str, Any]]]) -> SpanContent | None:
     """The content of a span in this convention; None if the span does not use it.
 
     >>> span_content({"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hello"}, []).messages

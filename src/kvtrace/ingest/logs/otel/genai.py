@@ -20,7 +20,7 @@ HINT = "Log with OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY."
 REASONING = ("reasoning", "thinking")
 
 
-def span_content(attributes: dict[str, Any], events: list[tuple[str, dict]]) -> SpanContent | None:
+def span_content(attributes: dict[str, Any], events: list[tuple[str, dict[str, Any]]]) -> SpanContent | None:
     """The content of a span in this convention; None if the span does not use it, RowError if it is malformed.
 
     >>> content = span_content({INPUT: '[{"role": "user", "parts": [{"type": "text", "content": "Hello"}]}]'}, [])
@@ -86,7 +86,7 @@ def _messages(logged, path) -> Any:
     """The messages in chat format. Values that are not messages stay; the reader refuses them."""
     if type(logged) is not list:
         return logged
-    messages: list = []
+    messages: list[Any] = []
     for i, message in enumerate(logged):
         if type(message) is dict and message.get("parts") is not None:
             messages += _from_parts(message, f"{path}[{i}]")
@@ -95,7 +95,7 @@ def _messages(logged, path) -> Any:
     return messages
 
 
-def _from_parts(message, path) -> list[dict]:
+def _from_parts(message, path) -> list[dict[str, Any]]:
     """The chat message of a list of parts, and one more for each tool result among them."""
     if type(message["parts"]) is not list or not all(type(part) is dict for part in message["parts"]):
         raise RowError("is not a list of parts.", field=f"{path}.parts")

@@ -19,7 +19,7 @@ HIDDEN = "__REDACTED__"
 HINT = "Log with OPENINFERENCE_HIDE_INPUTS=false."
 
 
-def span_content(attributes: dict[str, Any], events: list[tuple[str, dict]]) -> SpanContent | None:
+def span_content(attributes: dict[str, Any], events: list[tuple[str, dict[str, Any]]]) -> SpanContent | None:
     """The content of a span in this convention; None if the span does not use it, RowError if it is hidden.
 
     >>> span_content({INPUT: [{"message.role": "user", "message.content": "Hello"}]}, []).messages

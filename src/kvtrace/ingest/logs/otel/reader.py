@@ -7,6 +7,8 @@ left out. Sessions and users are attributes of the span or of its resource.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...._base.errors import NotARequest, RowError
 from .. import fields
 from ..pairs import unpacked
@@ -38,7 +40,7 @@ OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens",
                  "llm.token_count.completion")  # fmt: skip
 
 
-def read_all(row: dict) -> list[Record]:
+def read_all(row: dict[str, Any]) -> list[Record]:
     """The Records of the model calls among a line's spans; NotARequest if it has none, RowError if one is bad.
 
     >>> attributes = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hi", "llm.usage.completion_tokens": 3}
@@ -61,7 +63,7 @@ def read_all(row: dict) -> list[Record]:
     return records
 
 
-def matches(row: dict) -> bool:
+def matches(row: dict[str, Any]) -> bool:
     """Whether the row has this format."""
     if any(type(row.get(name)) is list for name in CONTAINERS):
         return True
@@ -69,7 +71,7 @@ def matches(row: dict) -> bool:
     return has_attributes and any(row.get(name) is not None for name in STARTS)
 
 
-def small_unit(row: dict) -> str | None:
+def small_unit(row: dict[str, Any]) -> str | None:
     """Nanoseconds if a field's name says so, else None."""
     return "ns" if any(name in row for name in (*NANOSECONDS, *CONTAINERS)) else None
 

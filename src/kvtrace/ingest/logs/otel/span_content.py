@@ -16,16 +16,16 @@ class SpanContent:
     path: str  # JSON path of the prompt
     messages: Any = None
     text: str | None = None  # a prompt that is not a chat
-    system: list[dict] = field(default_factory=list)  # system messages outside `messages`; they come first
+    system: list[dict[str, Any]] = field(default_factory=list)  # system messages outside `messages`; they come first
     system_path: str = ""
-    tools: list[dict] = field(default_factory=list)
+    tools: list[dict[str, Any]] = field(default_factory=list)
     output: Any = None  # text, or an assistant's message
     output_path: str = ""
     cut: str | None = None  # JSON path of a text that was cut short
     lacks: str | None = None  # the missing part of an incomplete prompt, in words
 
 
-def chat_message(logged: dict) -> dict:
+def chat_message(logged: dict[str, Any]) -> dict[str, Any]:
     """A message in chat format: with nested tool calls, and without fields that are None.
 
     >>> chat_message({"role": "assistant", "tool_calls": [{"id": "c", "name": "f", "arguments": "{}"}]})["tool_calls"]
@@ -50,7 +50,7 @@ def tool_call(call: Any) -> Any:
     return {**head, "type": "function", "function": function}
 
 
-def tool(definition: Any, path: str) -> dict:
+def tool(definition: Any, path: str) -> dict[str, Any]:
     """A tool definition with its name and schema under `function`; RowError if it is not an object."""
     if type(definition) is not dict:
         raise RowError("is not a tool definition.", field=path)

@@ -1,0 +1,10 @@
+"""Written by tools/kernel_stubs.py: what Python sees of python_policy.py, which is compiled."""
+
+from typing import Any
+
+from kvtrace.cache.policies.base import Policy
+
+def without_exit(function: Any) -> Any: ...
+
+class PythonPolicy(Policy):
+    def __init__(self, context: Any, user_policy: Any) -> None: ...

@@ -1,0 +1,3 @@
+"""Written by tools/kernel_stubs.py: what Python sees of slot_pool.py, which is compiled."""
+
+class SlotPool: ...

@@ -1,0 +1,3 @@
+"""Written by tools/kernel_stubs.py: what Python sees of tokens_in.py, which is compiled."""
+
+class Tokens: ...

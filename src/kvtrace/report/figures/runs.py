@@ -1,0 +1,161 @@
+"""Simulations: the hits of one over time, the hits of several by capacity, and the times of those in time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ...cache.simulation import Simulation
+from ...cache.tiered import TieredSimulation
+from ...serving.instances import FleetSimulation
+from ...serving.simulation import ServingRun
+from ...serving.simulations import Simulations
+from ...trace.hits import count_hits, unlimited_hits
+from ..plots import over_time as rates
+from ..plots.plot import MAX_LINES, Axis, Panel, Plot, Series, bars, cdf, rate_axis
+
+
+def single(run: Simulation) -> Plot:
+    """The figure of one run, by its type."""
+    if isinstance(run, ServingRun):
+        return times(run)
+    if isinstance(run, FleetSimulation):
+        return instances(run)
+    return tiers(run) if isinstance(run, TieredSimulation) else over_time(run)
+
+
+def over_time(run: Simulation) -> Plot:
+    """The block hit rate of a run over time, beside that of a cache that never evicts.
+
+    >>> from kvtrace.cache.simulation import simulate
+    >>> from kvtrace.trace.building import toy
+    >>> [series.name for series in over_time(simulate(toy("0", "1", "0"), 1)).panels[0].series][1::2]
+    ['lru, 1 blocks: cumulative', 'no eviction: cumulative']
+    """
+    setting = run.setting
+    name = f"{setting.policy}, {setting.capacity:,} blocks"
+    panel = rates.panel(run.trace, {name: run.hit_blocks, "no eviction": unlimited_hits(run.trace)})
+    title = f"{setting.engine}, {setting.policy}, {setting.capacity:,} blocks"
+    return Plot(title, "The warm-up of the cache, and what eviction costs.", [panel])
+
+
+def tiers(run: TieredSimulation) -> Plot:
+    """The hit rate over time, and the share of all blocks that each tier serves."""
+    assert run.tier_hits is not None
+    blocks = max(1, int(run.trace.prompt_blocks[run.warm_up :].sum()))
+    shares = {
+        f"{name}, {size:,} blocks": float(hits[run.warm_up :].sum() / blocks)
+        for (name, size), hits in zip(run.tiers, run.tier_hits, strict=True)
+    }
+    axis = Axis("share of all blocks", percent=True, limits=(0, 0))
+    panel = bars("Hits by tier", axis, shares)
+    return Plot("A cache in tiers", "The tier that each hit block came from.", [*over_time(run).panels, panel])
+
+
+def instances(run: FleetSimulation) -> Plot:
+    """The hit rate over time, and the tokens of each instance."""
+    tokens = {f"instance {load['instance']}": float(load["tokens"]) for load in run.loads}
+    panel = bars(f"Load, {run.router}", Axis("prompt tokens", limits=(0, 0)), tokens)
+    return Plot("Instances behind a router", "Hits, and the balance of the load.", [*over_time(run).panels, panel])
+
+
+def times(run: ServingRun) -> Plot:
+    """The distributions of time to first token, queueing and time per output token, and the load of the instances."""
+    return Plot(
+        "Serving in time",
+        "The times of the requests that were served.",
+        [*_times([run]), *([_busy(run)] if run.instances > 1 else [])],
+    )
+
+
+def plot(done: Simulations) -> Plot:
+    """The hits of all runs by capacity, or by setting at one capacity; times, if the runs are in time.
+
+    >>> from kvtrace.serving.simulations import simulate_all
+    >>> from kvtrace.trace.building import toy
+    >>> plot(simulate_all(toy("0 1", "2", "0 1"), [2, 3])).panels[0].series[0].y.round(2).tolist()
+    [0.2, 0.4]
+    """
+    served = [run for run in done.runs if isinstance(run, ServingRun)]
+    if len(done.runs) == 1:
+        return single(done.runs[0])
+    if served:
+        return Plot("Serving in time", "The times of the requests that were served.", _times(served))
+    panel = _by_capacity(done) if len({run.setting.capacity for run in done.runs}) > 1 else _by_setting(done)
+    return Plot("Simulated prefix caches", "The hits of each setting.", [panel])
+
+
+def _by_capacity(done: Simulations) -> Panel:
+    lines: dict[str, list[Simulation]] = {}
+    for run in done.runs:
+        lines.setdefault(label(run, done.runs, capacity=False), []).append(run)
+    series = [_line(name, runs, number) for number, (name, runs) in enumerate(list(lines.items())[:MAX_LINES])]
+    if done.optima:
+        series.append(_line("belady, the optimum", done.optima, len(series), style="dash"))
+    capacities = np.concatenate([one.x for one in series])
+    unlimited = _unlimited(done.runs[0])
+    ends = np.array([capacities.min(), capacities.max()])
+    series.append(Series("unlimited", ends, np.full(2, unlimited), len(series), "dash"))
+    left = len(lines) - MAX_LINES
+    note = f"{left} more settings are not drawn." if left > 0 else ""
+    axis = Axis("capacity (blocks)", log=True)
+    return Panel("Block hit rate by capacity", axis, rate_axis("block hit rate", unlimited), series, note=note)
+
+
+def _line(name: str, runs: list[Simulation], colour: int, style: str = "dots") -> Series:
+    runs = sorted(runs, key=lambda run: run.setting.capacity)
+    x = np.array([run.setting.capacity for run in runs])
+    return Series(name, x, np.array([run.hits.block_hit_rate for run in runs]), colour, style)
+
+
+def _by_setting(done: Simulations) -> Panel:
+    values = {label(run, done.runs): run.hits.block_hit_rate for run in done.runs}
+    unlimited = _unlimited(done.runs[0])
+    title = f"Block hit rate, {done.runs[0].setting.capacity:,} blocks"
+    panel = bars(title, rate_axis("block hit rate", unlimited), values)
+    panel.series[0] = replace(panel.series[0], name="simulated")
+    ends = np.array([-0.5, len(values) - 0.5])
+    panel.series.append(Series("unlimited", np.full(2, unlimited), ends, 1, "dash"))
+    for optimum in done.optima:
+        panel.series.append(Series("belady, the optimum", np.full(2, optimum.hits.block_hit_rate), ends, 2, "dash"))
+    return panel
+
+
+def _unlimited(run: Simulation) -> float:
+    return count_hits(run.trace, unlimited_hits(run.trace), slice(run.warm_up, None)).block_hit_rate
+
+
+def label(run: Simulation, runs: list[Simulation], *, capacity: bool = True) -> str:
+    """What tells a run from the others: the values in which they differ."""
+
+    def values(one: Simulation) -> dict[str, str]:
+        setting = one.setting
+        named = {"engine": setting.engine, "policy": setting.policy, "mode": setting.mode}
+        if isinstance(one, FleetSimulation):
+            named |= {"router": one.router}
+        return named | ({"capacity": f"{setting.capacity:,} blocks"} if capacity else {})
+
+    every = [values(one) for one in runs]
+    different = [name for name, value in values(run).items() if any(one.get(name) != value for one in every)]
+    return ", ".join(values(run)[name] for name in different) or values(run)["policy"]
+
+
+def _times(runs: list[ServingRun]) -> list[Panel]:
+    drawn = runs[:MAX_LINES]
+    note = f"{len(runs) - MAX_LINES} more settings are not drawn." if len(runs) > MAX_LINES else ""
+    names = [label(run, list(runs)) if len(runs) > 1 else "requests" for run in drawn]
+    why = "no request was served."
+    ttft = [(name, run.ttft_s, None) for name, run in zip(names, drawn, strict=True)]
+    tpot = [(name, run.tpot_s, None) for name, run in zip(names, drawn, strict=True)]
+    return [
+        cdf("Time to first token", Axis("TTFT (s)", log=True), *ttft, why=why, note=note),
+        cdf("Time per output token", Axis("TPOT (s)", log=True), *tpot, why=why, note=note),
+    ]
+
+
+def _busy(run: ServingRun) -> Panel:
+    """Instances by their use of the time."""
+    span = run.makespan_s
+    busy = {f"instance {number}": seconds / span if span else 0.0 for number, seconds in enumerate(run.busy_s)}
+    return bars("Busy instances", Axis("share of the time", percent=True, limits=(0, 1)), busy)

@@ -1,0 +1,179 @@
+"""Each public result is one line, a table in a notebook, a data frame, and a figure where one helps."""
+
+import html.parser
+import inspect
+import sys
+
+import numpy as np
+import pytest
+
+import kvtrace
+from kvtrace._base.results import PlottedResult, Result, column_table, columns_of
+from kvtrace.cache.sweeps.cells import COLUMNS
+from kvtrace.privacy.checks.finding import failed
+from tests.docs import ROOT
+
+PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := getattr(kvtrace, name))}
+NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
+    "arguments": {
+        "BatchLimits", "Columns", "Context", "Gpu", "Grid", "Key", "Knobs", "LocalRunner", "LowerTier", "ModelShape",
+        "PlanTarget", "Prices", "Profile", "Roofline", "Runner", "Schedule", "Setting", "StepCost", "Tier", "Tokenizer",
+    },
+    "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Sequence", "TraceBuilder"},
+    "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},
+}  # fmt: skip
+NO_FIGURE = {  # results that are one row, or that a table shows best
+    "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Converted", "Dataset", "Distribution", "Finding",
+    "Fixes", "Forest", "Hits", "Model", "Numbered", "Popularity", "Published", "SessionLinks", "Tree", "Violation",
+}  # fmt: skip
+RESULTS = sorted(
+    name
+    for name, kind in PUBLIC.items()
+    if not issubclass(kind, Exception) and name not in set().union(*NOT_RESULTS.values())
+)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """One small result of each public type that a library call returns."""
+    folder = tmp_path_factory.mktemp("results")
+    trace = kvtrace.toy("0 1 2", "0 1 3", "4", "0 1 2 5", gap_ms=500, block_size=16)
+    setting, cost = kvtrace.Setting(4), kvtrace.StepCost(0.001)
+    summary = kvtrace.analyze(trace)
+    released = kvtrace.release(trace, kvtrace.profile("standard"))
+    kvtrace.write(trace, folder / "small.jsonl")
+    made = [
+        trace, summary, summary.basics, summary.arrivals, summary.popularity, summary.reuse_distance, trace.fixes,
+        kvtrace.hit_curve(trace), kvtrace.compare(trace, trace), kvtrace.by_block_size(trace, [2])[0],
+        kvtrace.infer_sessions(trace), kvtrace.forest(trace), kvtrace.fit(trace),
+        kvtrace.fit_tree(trace), kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace)),
+        kvtrace.simulate(trace, 4), kvtrace.simulate_all(trace, [4, 6], ["lru", "sieve"]),
+        kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 4}), kvtrace.simulate_instances(trace, 2, setting=setting),
+        kvtrace.simulate_serving(trace, cost, setting=setting), released, released.trace,
+        kvtrace.convert_file(folder / "small.jsonl", folder / "again.jsonl"),
+        kvtrace.Violation("small.jsonl", 3, "ids", "ids do not count by first appearance."),
+        kvtrace.SweepTable([{name: None for name in COLUMNS} | {
+            "trace": "small.jsonl", "policy": policy, "capacity": capacity, "block_size": 16, "seed": 0,
+            "block_hit_rate": 0.25, "error": "",
+        } for policy in ("lru", "sieve") for capacity in (4, 8)]),
+        kvtrace.Audit(kvtrace.profile("standard"), None, [failed({}, "a <b> is bold.", "Leave it out.")]),
+        failed({}, "a <b> is bold.", "Leave it out."),
+        big_curve(), plan(trace),
+    ]  # fmt: skip
+    if "pyarrow" in sys.modules or pytest.importorskip("pyarrow"):
+        kvtrace.write(trace, folder / "day.dataset", format="dataset")
+        made.append(kvtrace.open_dataset(folder / "day.dataset"))
+    published = kvtrace.publish(released.trace, folder / "public.jsonl")
+    numbered = kvtrace.Numbered.of_rows(
+        released.trace, figures=published.figures, account=released, block_size=16, tail="unique", meta={}
+    )
+    counts = type("Counts", (), {"rejected": 2})()
+    made += [published, numbered, kvtrace.AnonymizedDataset(numbered, counts)]
+    return {type(one).__name__: one for one in made}
+
+
+def big_curve():
+    trace = kvtrace.toy(*[" ".join(str(first + i) for i in range(40)) for first in range(0, 4000, 40)] * 2)
+    return kvtrace.hit_curve(trace, sample=0.1)
+
+
+def plan(trace):
+    shape = kvtrace.model_shape(ROOT / "tests/data/models/llama-3.1-8b.json")
+    return kvtrace.plan(trace, kvtrace.Roofline(shape, kvtrace.gpu("h100")))
+
+
+def test_every_public_class_is_a_result_or_is_named_with_its_reason():
+    named = set().union(*NOT_RESULTS.values())
+    assert named | NO_FIGURE <= PUBLIC.keys()
+    assert [name for name in RESULTS if not issubclass(PUBLIC[name], Result)] == []
+    assert {name for name in RESULTS if not issubclass(PUBLIC[name], PlottedResult)} == NO_FIGURE
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_one_short_line(results, name):
+    line = repr(results[name])
+    assert line.startswith(f"{name.removeprefix('Released')}(" if name == "ReleasedTrace" else f"{name}(")
+    assert "\n" not in line and len(line) < 300 and "array(" not in line
+
+
+class Tags(html.parser.HTMLParser):
+    """The tags of a piece of HTML, and whether all are closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.seen, self.open = set(), []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.add(tag)
+        self.open.append(tag)
+        assert not attributes
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_notebook_shows_a_result_as_plain_tables(results, name):
+    tags = Tags(results[name]._repr_html_())
+    assert {"p", "table", "td"} <= tags.seen and not tags.open
+    assert tags.seen <= {"p", "table", "caption", "thead", "tbody", "tr", "th", "td"}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_a_data_frame(results, name):
+    pytest.importorskip("polars")
+    result = results[name]
+    assert result.to_pandas().shape == result.to_polars().shape == result.to_arrow().shape
+    assert result.to_arrow().num_columns
+
+
+@pytest.mark.parametrize("name", sorted({*RESULTS} - NO_FIGURE))
+def test_a_result_has_a_figure_with_titled_axes(results, name):
+    pytest.importorskip("plotly")
+    drawn = results[name].plot()
+    assert drawn.data and all(len(series.x) for series in drawn.data)
+    assert all(axis.title.text for axis in drawn.select_xaxes() if axis.visible is not False) and drawn.to_json()
+
+
+def test_names_in_a_result_are_escaped(results):
+    assert "a &lt;b&gt; is bold." in results["Audit"]._repr_html_()
+    assert "<b>" not in kvtrace.compare(*[kvtrace.toy("0")] * 2, names=("<b>", "c"))._repr_html_()
+
+
+def test_a_long_result_shows_its_first_rows_only():
+    shown = column_table({"request": np.arange(1000)})
+    assert shown.count("<tr>") == 11 and shown.endswith("<p>and 990 more</p>")
+
+
+def test_what_a_notebook_keeps_of_a_release_is_the_released_trace_alone(results):
+    assert "original" not in repr(results["Released"]) + results["Released"]._repr_html_()
+    assert results["Released"].to_arrow() == results["ReleasedTrace"].to_arrow()
+
+
+def test_rows_of_different_keys_have_all_columns():
+    assert columns_of([{"a": 1}, {"b": {"c": 2}}, {"d": [3]}]) == {"a": [1, None, None], "b_c": [None, 2, None]}
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch, results):
+    for module, call, extra in (
+        ("pandas", results["HitCurve"].to_pandas, "frames"),
+        ("pyarrow", results["Audit"].to_arrow, "frames"),
+        ("plotly.subplots", results["HitCurve"].plot, "report"),
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(kvtrace.UsageError, match=rf"kvtrace\[{extra}\]"):
+            call()
+
+
+def test_an_unknown_plot_is_refused_with_the_names():
+    with pytest.raises(kvtrace.UsageError, match=r"'curve' is not a plot. Choose one of overview, hit-curve, "):
+        kvtrace.toy("0 1").plot("curve")
+
+
+def test_a_curve_is_drawn_with_the_line_of_a_cache_that_never_evicts(results):
+    # 3 + 3 + 1 + 4 blocks, 0 + 2 + 0 + 3 of them hits
+    pytest.importorskip("plotly")
+    drawn = results["HitCurve"].plot()
+    lines = {line.name: line for line in drawn.data}
+    assert lines["block, unlimited"].y == (0.45455, 0.45455) and lines["block hit rate, LRU"].y[-1] == 0.45455
