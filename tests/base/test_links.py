@@ -41,7 +41,7 @@ def test_a_sidecar_replaces_a_planted_link_or_pipe():
 def test_sidecar_and_card_of_a_release_replace_planted_links():
     kvtrace.write(kvtrace.toy("0 1", "0 2", block_size=16), "day.jsonl")
     for end in ("meta.json", "card.md"):
-        os.symlink("victim", f"out.jsonl.{end}")
+        os.symlink(f"victim of {end}", f"out.jsonl.{end}")
     assert run(["release", "day.jsonl", "-o", "out.jsonl", "-q"]) == 0
     assert not [name for name in os.listdir() if os.path.islink(name)]
     os.symlink("victim", "card.md")

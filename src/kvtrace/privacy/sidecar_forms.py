@@ -28,8 +28,10 @@ SEED = 10**6
 TOKENS = 1 << 24  # in a block
 
 # names of readers, units and tokenizers that a sidecar may state; others are left out, and the digest remains
-READERS = ("litellm", "otel", "sglang", "tokens", "dynamo", "azure", "burstgpt", "conversations", "responses",
-           "anthropic", "block-hash", "openai")  # fmt: skip
+READERS = (
+    "litellm", "langfuse", "langsmith", "helicone", "portkey", "otel", "sglang", "vllm", "tokens",
+    "dynamo", "azure", "burstgpt", "conversations", "responses", "anthropic", "block-hash", "openai",
+)  # fmt: skip
 UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
 TIMES = (*UNITS, *(f"epoch {unit}" for unit in UNITS), *(f"{unit} from the start" for unit in UNITS),
          "ISO 8601, UTC where no zone is given")  # fmt: skip
