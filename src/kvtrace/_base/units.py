@@ -112,3 +112,15 @@ def count(text: str) -> int:
     if not match:
         raise UsageError(f"{text!r} is not a whole number. Examples: 8, 1000, 1,000.")
     return int(f"{match[1]}{match[2].replace(',', '').replace('_', '')}")
+
+
+def short(value: float) -> str:
+    """A number as an axis label.
+
+    >>> [short(value) for value in (0.05, 20, 1500, 2e6, 3e9)]
+    ['0.05', '20', '1.5k', '2M', '3G']
+    """
+    for suffix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{suffix}"
+    return f"{value:.3g}"

@@ -33,8 +33,6 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
     from ..analysis.block_sizes import block_size_table, by_block_size
     from ..analysis.summary import analyze, basics
     from ..formats.memory_needs import analyzing
-    from ..report.figures import overview
-    from ..report.plots.plot import Study
     from ..report.progress import ANALYZE, Work
     from ..serving.hardware.kv_bytes import chosen
 
@@ -59,4 +57,11 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
         print_json(statistics.to_dict() | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
     else:
         print_tables([*statistics.tables(), *([block_size_table(sizes)] if sizes else [])])
-    write_figure(lambda: overview.plot(Study(loaded, kv_bytes_per_token=kv_bytes)))
+
+    def figure():
+        from ..report.figures import overview
+        from ..report.plots.plot import Study
+
+        return overview.plot(Study(loaded, kv_bytes_per_token=kv_bytes))
+
+    write_figure(figure)

@@ -34,7 +34,6 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     from ..formats.lazy import LazyTrace
     from ..formats.memory_needs import curving, sampled
     from ..report import curve_tables
-    from ..report.plots.capacity import curve_plot
     from ..report.progress import CURVE, Work
     from ..serving.hardware.kv_bytes import chosen
 
@@ -59,4 +58,10 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     else:
         print_tables([curve_tables.curve_table(values)])
         print_notes([*curve_tables.notes(values), *filter(None, [hint_on_commas(capacity, values["longest"])])])
-    write_figure(lambda: curve_plot(curve, kv_bytes))
+
+    def figure():
+        from ..report.plots.capacity import curve_plot
+
+        return curve_plot(curve, kv_bytes)
+
+    write_figure(figure)

@@ -60,18 +60,19 @@ def json_option(page: str) -> Decorator:
 
 def figure_writer(png: str | None, svg: str | None, quiet: bool = False) -> Callable[[Callable[[], Any]], None]:
     """A function that draws a result into the files; it refuses names that cannot be written now, before any work."""
+    if not (png or svg):
+        return lambda plot: None
     from ..report import paper
     from .output import print_lines
 
     paper.check_outputs(png, svg)
 
     def write(plot):
-        if png or svg:
-            drawn = plot()
-            names = paper.write_plot(drawn, png, svg)
-            if not quiet:
-                notes = [("note", f"{panel.title}: {panel.note}") for panel in drawn.panels if panel.note]
-                print_lines([*notes, *(("wrote", name) for name in names)])
+        drawn = plot()
+        names = paper.write_plot(drawn, png, svg)
+        if not quiet:
+            notes = [("note", f"{panel.title}: {panel.note}") for panel in drawn.panels if panel.note]
+            print_lines([*notes, *(("wrote", name) for name in names)])
 
     return write
 

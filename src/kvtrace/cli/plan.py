@@ -52,7 +52,6 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     from .._base.units import milliseconds
     from ..formats import reading
     from ..report import planning
-    from ..report.figures import plans
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
     from ..serving.planning import PlanTarget, parse_tier, plan
     from ..serving.simulation import BatchLimits
@@ -77,4 +76,10 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
         click.echo(planning.as_csv(result), nl=False)
     else:
         print_tables(planning.tables(result))
-    write_figure(lambda: plans.plot(result))
+
+    def figure():
+        from ..report.figures import plans
+
+        return plans.plot(result)
+
+    write_figure(figure)

@@ -70,7 +70,6 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     from .._base.output_files import write_atomically
     from .._base.units import milliseconds
     from ..report import simulation as simulation_report
-    from ..report.figures import runs
     from ..report.progress import RequestProgress
     from ..serving.hardware import roofline_of
     from ..serving.hardware.kv_bytes import chosen
@@ -99,7 +98,13 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
         print_tables(simulation_report.tables(values, verbose=verbose))
     if not quiet:
         print_lines(("warning", one) for one in dict.fromkeys(map(simulation_report.warning, done.runs)) if one)
-    write_figure(lambda: runs.plot(done))
+
+    def figure():
+        from ..report.figures import runs
+
+        return runs.plot(done)
+
+    write_figure(figure)
 
 
 def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, **engine_options):

@@ -50,7 +50,6 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
     from .._base.errors import UsageError
     from ..cache.sweeps import sweep
     from ..report import sweep_tables
-    from ..report.figures import sweeps
     from ..report.progress import RequestProgress
 
     if as_json and output == "-":
@@ -74,7 +73,13 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
         written = [] if output in (None, "-") else [f"wrote       {output}", f"cells       {len(table.rows):,}"]
         for line in written + sweep_tables.failure_lines(table):
             print_line(console(), line)
-    write_figure(lambda: sweeps.plot(table))
+
+    def figure():
+        from ..report.figures import sweeps
+
+        return sweeps.plot(table)
+
+    write_figure(figure)
 
 
 def _grid(traces, *, policies, engines, modes, schedules, block_sizes, seeds, model_config, kv_bytes_per_token, **others):

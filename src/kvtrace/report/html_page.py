@@ -17,13 +17,14 @@ from .._base.files import is_std
 from .._base.output_files import write_atomically
 from .._base.output_names import Content, require_name
 from .._base.tables import TextTable, printable
+from .._base.units import short
 from ..analysis.comparison import Comparison, compare_prepared
 from ..formats.writing import require_place
 from ..serving.plan_result import Plan
 from ..trace.trace import Trace
 from . import interactive, paper, planning
 from .plots import PLOTS, comparison, planned
-from .plots.plot import Plot, Study, short, time_unit
+from .plots.plot import Plot, Study, time_unit
 
 WIDE = 6  # columns of a table that takes the width of the page
 

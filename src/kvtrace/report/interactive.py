@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import UsageError
-from .plots.plot import Axis, Density, Panel, Plot, Series, log_ticks, short
+from .._base.units import short
+from .plots.plot import Axis, Density, Panel, Plot, Series, log_ticks
 
 MISSING = "plotly is not installed. Run `pip install 'kvtrace[report]'`."
 DIGITS = 5  # significant digits, more than a screen shows

@@ -11,8 +11,9 @@ import numpy as np
 from .._base.errors import InputError, UsageError
 from .._base.output_files import write_atomically
 from .._base.tables import printable
+from .._base.units import short
 from .interactive import MAX_COLUMNS, PALETTE, extent
-from .plots.plot import Axis, Panel, Plot, log_ticks, short
+from .plots.plot import Axis, Panel, Plot, log_ticks
 
 WIDTH, HEIGHT, DPI = 3.4, 2.4, 200  # inches of a panel (a column of a paper), dots per inch
 LEGEND_ROW, LEGEND_COLUMNS = 0.15, 2  # inches, below the axes; names side by side

@@ -26,7 +26,7 @@ from rich.table import Column
 from rich.text import Text
 
 from .._base.input_files import reads_reported
-from .plots.plot import short
+from .._base.units import short
 
 # Step -> its share of the time for a million requests of 24 blocks on average; steps of less than 1 % are left out.
 REPORT = {

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..._base.units import short
 from ...analysis.exact_curve import HitCurve
 from ...analysis.sampled_curve import SampledCurve
-from .plot import Axis, Panel, Plot, Series, Study, log_ticks, rate_axis, short
+from .plot import Axis, Panel, Plot, Series, Study, log_ticks, rate_axis
 
 POINTS = 200  # capacities of the drawn curve
 

@@ -299,15 +299,3 @@ def log_ticks(low: float, high: float, steps: tuple[int, ...] | None = None) -> 
     ticks = [float(step * 10.0**power) for power in powers for step in steps]
     inside = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
     return inside or [float(low)]
-
-
-def short(value: float) -> str:
-    """A number as an axis label.
-
-    >>> [short(value) for value in (0.05, 20, 1500, 2e6, 3e9)]
-    ['0.05', '20', '1.5k', '2M', '3G']
-    """
-    for suffix, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{suffix}"
-    return f"{value:.3g}"
