@@ -98,7 +98,7 @@ def at_their_times(trace: kvtrace.Trace, seen: Replayed, capacity: int) -> tuple
         rows = rows[np.argsort(seen.admit[rows], kind="stable")]
         demand = replace(block_demand(trace[rows], "grow", recompute_last=True), arrival=seen.admit[rows])
         engine = build(Setting(capacity, engine="vllm", mode="grow"), demand)
-        engine.schedule("timed", end=seen.end[rows])
+        engine.schedule("open-loop", end=seen.end[rows])
         engine.advance(len(rows))
         hits[rows] = engine.hits
         early += engine.early_frees
@@ -153,7 +153,7 @@ def four_workers(trace: kvtrace.Trace, path: str, runs: int) -> None:
 
 def rules(trace: kvtrace.Trace) -> None:
     """Print the third table: `kv-aware` made Dynamo's router, a rule at a time."""
-    print(f"\nrules of Dynamo's router, timed:{MS_PER_TOKEN}")
+    print(f"\nrules of Dynamo's router, open-loop:{MS_PER_TOKEN}")
     ours = Rules(waiting=False, shared=False, bunched=False, whole=False, drawn=False)
     table = {
         "none: kv-aware": ours,

@@ -11,6 +11,7 @@ import pytest
 import kvtrace
 from kvtrace.cache.many_settings import simulate_settings
 from kvtrace.cache.simulation import Setting
+from kvtrace.cli import run
 from kvtrace.trace.building import toy
 from tests.unaudited import write
 
@@ -58,6 +59,26 @@ class ExpiresTheSame(Fifo):
 
     def expired(self):
         return 0 if self.order or hasattr(self, "looped") else None
+
+class FailsToExpire(Fifo):
+    def expired(self):
+        raise ValueError("a word")
+
+class ExpiresWithAnArgument(Fifo):
+    def expired(self, now):
+        return None
+
+class FailsAtAMiss(Fifo):
+    def miss(self, block):
+        return {}[block]
+
+class MissesWithoutABlock(Fifo):
+    def miss(self):
+        pass
+
+class Unready(Fifo):
+    def __init__(self):
+        pass
 
 class Endless(Fifo):
     def insert(self, block):
@@ -119,3 +140,40 @@ def test_ctrl_c_ends_a_policy_that_does_not_return(policies, command):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert said.strip().startswith("kvtrace: stopped by the keyboard;") and process.returncode in (5, 130)
+
+
+FAILURES = {
+    "FailsToExpire": "ValueError at unruly.py:48: a word",
+    "ExpiresWithAnArgument": "TypeError in the call of expired(): ExpiresWithAnArgument.expired() missing 1 required",
+    "FailsAtAMiss": "KeyError at unruly.py:56: 0",
+    "MissesWithoutABlock": "TypeError in the call of miss(): MissesWithoutABlock.miss() takes 1 positional argument",
+    "Unready": "TypeError in the call of Unready(): Unready.__init__() takes 1 positional argument but 2",
+}
+
+
+@pytest.mark.parametrize("command", ["simulate day.jsonl --capacity 2", "report day.jsonl -o page.html"])
+def test_each_command_finds_a_policy_in_the_current_folder_and_says_where_it_failed(
+    policies, monkeypatch, capsys, command
+):
+    write(toy("0", "1", "2", "0"), policies / "day.jsonl")
+    monkeypatch.chdir(policies)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(policies)])
+    assert run([*command.split(), "--policy", "unruly:Fifo", "-q"]) == 0
+    for name, said in FAILURES.items():
+        assert run([*command.split(), "--policy", f"unruly:{name}", "-q"]) == 2
+        assert capsys.readouterr().err.startswith(f"kvtrace: The policy failed: unruly:{name}, {said}")
+
+
+def test_a_failed_cell_of_a_sweep_names_the_call(policies):
+    write(toy("0", "1"), policies / "day.jsonl")
+    rows = kvtrace.sweep(kvtrace.Grid((f"{policies}/day.jsonl",), ("lru", "unruly:MissesWithoutABlock"), "2")).rows
+    assert rows[1]["error"] == "Policy unruly:MissesWithoutABlock failed, TypeError in the call of miss()."
+
+
+def test_a_class_has_no_parameter_and_runs_in_the_reference_engine(policies):
+    assert refusal("unruly:Fifo:300") == (
+        "A class of your own has no parameter on the command line. "
+        "Write unruly:Fifo, and let its constructor set '300'."
+    )
+    with pytest.raises(kvtrace.UsageError, match="Try lru. Your own policies run in the reference engine."):
+        kvtrace.simulate(toy("0"), 1, "unruly:Fifo", engine="vllm")

@@ -7,7 +7,7 @@ figures.
 import numpy as np
 import pytest
 
-from benchmarks.dynamo_replay import PYTHON, at_their_times, in_order, replay
+from benchmarks.dynamo_replay import PYTHON, Replayed, at_their_times, in_order, replay
 from kvtrace import read, toy
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.schedules import parse_schedule
@@ -116,6 +116,15 @@ def test_an_idle_worker_takes_what_its_polynomials_say(conversation):
         context = range(int(trace.input_length[row]) + 1, int(trace.input_length[row] + trace.output_length[row]))
         took = sum(twin.decode_ms(tokens, 10_000 * 512) for tokens in context)
         assert seen.end[row] - seen.first[row] == pytest.approx(took, abs=1e-3)
+
+
+def test_requests_hit_at_given_workers_and_times_as_in_the_open_loop_of_one_worker():
+    trace = drawn(0, gap=20)
+    room, nothing = int(block_demand(trace, "grow").max_blocks.sum()), np.zeros(len(trace), dtype=int)
+    times = trace.timestamp, trace.timestamp, parse_schedule("open-loop:5").ends(trace)
+    ours, early = at_their_times(trace, Replayed("", {}, nothing, nothing, *times, nothing), room)
+    wanted = simulate(trace, room, engine="vllm", mode="grow", schedule="open-loop:5")
+    assert (ours.tolist(), early) == (wanted.hit_blocks.tolist(), wanted.early_frees) and ours.any()
 
 
 @needs_dynamo

@@ -7,6 +7,7 @@ import click
 from .help import Command
 from .options import BLOCK_SIZE, CHAIN, KV_BYTES, MODEL_CONFIG, QUIET_ERRORS, RowsOption, gpu_names
 from .output import console, print_lines
+from .own_policies import own_policies
 
 
 @click.command("report", cls=Command, groups={"--ttft": "Instances and time", "--gpu": "Instances and time"}, examples=(
@@ -49,7 +50,7 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
     html_page.check_output(output)
     paths = [path for path in (trace, other) if path is not None]
     roofline, kv_bytes = roofline_of(model_config, gpu_name, gpus), chosen(model_config, kv_bytes_per_token)
-    with Work(console(), "report", COMPARED if other else REPORT, quiet, files=len(paths)) as work:
+    with Work(console(), "report", COMPARED if other else REPORT, quiet, files=len(paths)) as work, own_policies():
         work.step("read")
         traces = [reading.read(path, block_size=block_size) for path in paths]
         traces = [loaded.chained() if chain else loaded for loaded in traces]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
@@ -13,6 +12,7 @@ from .help import Command
 from .large import load
 from .options import CSV, FIGURE, STREAMED, WARM_UP, RowsOption, figure_writer, gpu_names, json_option, require_one
 from .output import console, print_json, print_lines, print_tables
+from .own_policies import own_policies
 
 
 def _policies():
@@ -83,7 +83,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     loaded = load(trace, memory, quiet, need, block_size=block_size, chain=chain, ids=True)
     units = {"block_size": loaded.block_size, "working_set": loaded.working_set, "kv_bytes_per_token": kv_bytes}
     with write_atomically(per_request) if per_request else nullcontext() as stream:
-        with RequestProgress(console(), quiet) as bar, _user_policies():
+        with RequestProgress(console(), quiet) as bar, own_policies():
             done = _simulate_all(loaded, units, bar, warm_up=leading_rows(warm_up, loaded.timestamp), **options)
         if stream:
             simulation_report.write_per_request(done.runs, stream)
@@ -121,30 +121,6 @@ def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, t
     bounds = [] if no_gap or tiers else [optimum_of(one) for one in settings]
     beyond = "--tiers" if tiers else "--instances" if instances else "--gpu" if roofline else "--over-time" if over_time else None
     return simulating(dataset, dict.fromkeys(settings + bounds), workers, per_request=bool(per_request), beyond=beyond)
-
-
-@contextmanager
-def _user_policies():
-    """Import policy classes from the current folder, and report their exceptions as usage errors."""
-    import traceback
-
-    from .._base.errors import KvtraceError, UsageError
-    from .._base.workers import place_of
-    from ..cache.policies import VERBS
-
-    sys.path.insert(0, "")
-    try:
-        yield
-    except (KvtraceError, MemoryError):
-        raise
-    except Exception as error:
-        functions = {frame.name.rpartition(".")[2] for frame in traceback.extract_tb(error.__traceback__)}
-        if not functions & {"_users", *VERBS}:
-            raise
-        message = f": {error}" if str(error) else ""  # safe: a policy sees numbers only, no content
-        raise UsageError(f"The policy failed: {place_of(error)}{message}") from error
-    finally:
-        sys.path.remove("")
 
 
 def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers, routers, no_gap, roofline, **options):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from .help import Command
 from .options import CHAIN, FIGURE, KV_BYTES, MODEL_CONFIG, QUIET, WARM_UP, figure_writer, json_option
 from .output import console, print_json, print_line, print_tables
+from .own_policies import own_policies
 
 
 @click.command("sweep", cls=Command, groups={"--block-size": "Cache", "--seed": "Input", "--requests": "Input"}, examples=(
@@ -56,15 +55,11 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
         raise UsageError("--json and -o - both write to stdout. Use one of them.")
     write_figure = figure_writer(png, svg, quiet)
     grid = _grid(traces, **options)
-    sys.path.insert(0, "")  # policy classes in the current folder
-    try:
-        with RequestProgress(console(), quiet) as bar:
-            table = sweep(
-                grid, output, resume=resume, runner=runner, threads=workers, ray_address=ray_address,
-                on_total=bar.expect, on_progress=bar.update,
-            )  # fmt: skip
-    finally:
-        sys.path.remove("")
+    with RequestProgress(console(), quiet) as bar, own_policies():
+        table = sweep(
+            grid, output, resume=resume, runner=runner, threads=workers, ray_address=ray_address,
+            on_total=bar.expect, on_progress=bar.update,
+        )  # fmt: skip
     if as_json:
         print_json(table.to_dict())
     elif output is None or (output != "-" and len(table.rows) <= sweep_tables.MAX_ROWS):

@@ -1,5 +1,5 @@
 """Runs a user's policy written in Python: each verb calls the object's method. Exceptions propagate, except
-sys.exit().
+sys.exit(); `failure` tells which policy raised one.
 
 The run holds the interpreter lock throughout, so a verb costs as much as a Python call.
 """
@@ -7,35 +7,57 @@ The run holds the interpreter lock throughout, so a verb costs as much as a Pyth
 import cython
 from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 
-from kvtrace._base.errors import UsageError
+from kvtrace._base.errors import KvtraceError, UsageError
+from kvtrace._base.workers import place_of
 
 
-def without_exit(function):
-    """The function of a user, which may raise but not end the program: sys.exit() becomes a UsageError."""
+def users_function(function, policy, verb):
+    """The function of a user's policy: sys.exit() becomes a UsageError, and `failure` knows what else it raises."""
 
     def call(*arguments):
         try:
             return function(*arguments)
         except SystemExit:
             pass
+        except Exception as error:
+            if not isinstance(error, (KvtraceError, MemoryError)):
+                inside = error.__traceback__.tb_next is not None  # else the call failed, before the user's first line
+                place = place_of(error) if inside else f"{type(error).__name__} in the call of {verb}()"
+                error.kvtrace_failure = policy, place
+            raise
         raise UsageError("the policy called sys.exit(). To stop a run, raise an exception such as ValueError.")
 
     return call
 
 
-class PythonPolicy(Policy):
-    """Calls the object's methods of the same names; `expired` and `miss` only if the object has them."""
+def failure(error):
+    """(policy, place) of an exception that a user's policy raised, such as ("mine:Cls", "ValueError at mine.py:7").
 
-    def __init__(self, context: Context, user_policy):
+    None for any other exception.
+    """
+    return getattr(error, "kvtrace_failure", None)
+
+
+class PythonPolicy(Policy):
+    """Calls the object's methods of the same names; `expired` and `miss` only if the object has them.
+
+    `name` is the policy in errors; the default is "module:Class".
+    """
+
+    def __init__(self, context: Context, user_policy, name=None):
         Policy.__init__(self, context)
         self.needs_lock = True
         self.user_policy = user_policy
-        self._insert, self._use = without_exit(user_policy.insert), without_exit(user_policy.use)
-        self._release, self._remove = without_exit(user_policy.release), without_exit(user_policy.remove)
-        self._victim = without_exit(user_policy.victim)
+        kind = type(user_policy)
+        name = name or f"{kind.__module__}:{kind.__qualname__}"
+        self._insert = users_function(user_policy.insert, name, "insert")
+        self._use = users_function(user_policy.use, name, "use")
+        self._release = users_function(user_policy.release, name, "release")
+        self._victim = users_function(user_policy.victim, name, "victim")
+        self._remove = users_function(user_policy.remove, name, "remove")
         self.expires, self.misses = hasattr(user_policy, "expired"), hasattr(user_policy, "miss")
-        self._expired = without_exit(user_policy.expired) if self.expires else None
-        self._miss = without_exit(user_policy.miss) if self.misses else None
+        self._expired = users_function(user_policy.expired, name, "expired") if self.expires else None
+        self._miss = users_function(user_policy.miss, name, "miss") if self.misses else None
 
     def insert(self, block):
         with cython.gil:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from ..._base.errors import UsageError
+from ..policies import is_users
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def build(name: str, demand, context, policy: str, **options: str):
     """
     row = find(name)
     if row.policies is not None and policy.partition(":")[0] not in row.policies:
-        raise UsageError(f"Engine {name} does not have policy {policy!r}. Try {', '.join(row.policies)}.")
+        own = " Your own policies run in the reference engine." if is_users(policy) else ""
+        raise UsageError(f"Engine {name} does not have policy {policy!r}. Try {', '.join(row.policies)}.{own}")
     for option, value in options.items():
         flag = f"--{option.replace('_', '-')}"
         if option not in row.options:

@@ -79,6 +79,15 @@ POLICIES: dict[str, Row] = {
 VERBS = ("insert", "use", "release", "victim", "remove")
 
 
+def is_users(policy: str) -> bool:
+    """Whether a policy is a class of the user's, named `module:Class`.
+
+    >>> is_users("mine:Newest"), is_users("ttl:5m")
+    (True, False)
+    """
+    return ":" in policy and policy.partition(":")[0] not in POLICIES
+
+
 def make(spec: str, context):
     """Create the policy of a spec: `lru`, `ttl:60s`, or a Python class as `module:Class`.
 
@@ -113,10 +122,17 @@ def _shipped(name, colon, text, context):
 
 
 def _users(module, name, context):
-    from ..core.python_policy import PythonPolicy, without_exit
+    from ..core.python_policy import PythonPolicy, users_function
 
+    spec = f"{module}:{name}"
+    if ":" in name:
+        cls, _, text = name.partition(":")
+        raise UsageError(
+            f"A class of your own has no parameter on the command line. Write {module}:{cls}, and let its constructor "
+            f"set {text!r}."
+        )
     try:
-        cls = getattr(without_exit(import_module)(module), name, None)
+        cls = getattr(users_function(import_module, spec, "import")(module), name, None)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):  # the module exists, and one of its own imports is missing
             raise
@@ -127,5 +143,5 @@ def _users(module, name, context):
         raise UsageError(f"Module {module!r} has no class {name!r}. A policy class has the verbs {', '.join(VERBS)}.")
     missing = [verb for verb in VERBS if not callable(getattr(cls, verb, None))]
     if missing:
-        raise UsageError(f"Policy {module}:{name} lacks {', '.join(missing)}. A policy needs {', '.join(VERBS)}.")
-    return PythonPolicy(context, without_exit(cls)(context))
+        raise UsageError(f"Policy {spec} lacks {', '.join(missing)}. A policy needs {', '.join(VERBS)}.")
+    return PythonPolicy(context, users_function(cls, spec, name)(context), spec)

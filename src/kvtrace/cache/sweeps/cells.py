@@ -12,7 +12,7 @@ from ..._base.workers import place_of
 from ...trace.trace import Trace
 from ..demand import BlockDemand
 from ..engines import DEFAULTS
-from ..policies import POLICIES
+from ..policies import is_users
 from ..simulation import run
 from .grid import Cell
 
@@ -30,6 +30,8 @@ COLUMNS: tuple[str, ...] = (*SETTINGS, "capacity_tokens", "capacity_bytes", *ENG
 
 def row_of(cell: Cell, trace: Trace, demand: BlockDemand | None = None, on_progress: OnProgress | None = None) -> Row:
     """Simulate a cell; a value for each column, None where the column does not apply or the cell failed."""
+    from ..core.python_policy import failure
+
     fault: str | None = None
     try:
         done = run(cell.setting, trace, demand, on_progress)
@@ -38,9 +40,10 @@ def row_of(cell: Cell, trace: Trace, demand: BlockDemand | None = None, on_progr
     except (KvtraceError, MemoryError, InterruptedError):
         raise
     except Exception as error:
-        if not _is_user_class(cell.setting.policy):
+        if not is_users(cell.setting.policy):
             raise
-        fault = f"Policy {cell.setting.policy} failed, {place_of(error)}."
+        _, place = failure(error) or (None, place_of(error))
+        fault = f"Policy {cell.setting.policy} failed, {place}."
     if fault is not None:
         if on_progress is not None:
             on_progress(len(trace))  # its requests are done, too
@@ -58,7 +61,3 @@ def _settings(cell, trace) -> Row:
         "schedule": str(setting.schedule), "policy": setting.policy, "capacity": setting.capacity, "seed": source.seed,
         "capacity_tokens": tokens, "capacity_bytes": None if per_token is None else tokens * per_token,
     }  # fmt: skip
-
-
-def _is_user_class(policy: str) -> bool:
-    return ":" in policy and policy.partition(":")[0] not in POLICIES
