@@ -6,12 +6,14 @@ At the trace's own size for each of five seeds; with --large also at 10 and 100 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 
 import numpy as np
 
 import kvtrace
+from kvtrace.analysis.arrivals import dispersion
 from kvtrace.analysis.distances import spearman
 from kvtrace.synthesis.fitting import fit
 from kvtrace.synthesis.sampling import sample
@@ -28,13 +30,12 @@ def figures(trace: kvtrace.Trace) -> dict[str, float]:
     """What the promise is about."""
     isl, curve = trace.input_length, kvtrace.hit_curve(trace)
     best = curve.at(curve.working_set)
-    counts = np.bincount((trace.timestamp // 60_000).astype(np.int64))
     return {
         "isl mean": isl.mean(), "isl median": float(np.median(isl)), "isl std": isl.std(),
         "osl mean": trace.output_length.mean(), "spearman": spearman(isl, trace.output_length),
         "block": best.block_hit_rate, "token": best.token_hit_rate, "request": best.request_hit_rate,
         **{f"lru {capacity}": curve.at(capacity).block_hit_rate for capacity in CAPACITIES},
-        "dispersion": counts.var() / counts.mean(),
+        "dispersion": dispersion(trace.timestamp, 60_000) or math.nan,
     }  # fmt: skip
 
 

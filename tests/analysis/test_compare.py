@@ -288,6 +288,12 @@ def files(tmp_path):
     return [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]
 
 
+def test_a_score_below_1_comes_with_the_advice_to_compare_halves():
+    trace, other = kvtrace.toy("0 1", "0 1", gap_ms=1000), kvtrace.toy("0 1", "0 2", gap_ms=1000)
+    assert any("compare the two halves" in note for note in kvtrace.compare(trace, other).notes)
+    assert not any("halves" in note for note in kvtrace.compare(trace, trace).notes)
+
+
 def test_the_command_prints_scores_and_notes(files, capsys):
     assert run(["compare", *files]) == 0
     printed = capsys.readouterr().out

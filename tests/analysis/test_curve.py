@@ -33,6 +33,39 @@ def test_a_table_with_the_unlimited_cache_last(path, capsys):
     assert lines[6].startswith("* smaller than the longest request (2 blocks)")
 
 
+def test_the_last_line_is_the_least_capacity_for_most_of_the_hits(path, capsys):
+    # hits at 2, 3 and 4 blocks: 0, 3 and 3
+    last = "90 %, 95 % and 99 % of the unlimited block hits need 3, 3 and 3 blocks."
+    assert shown(capsys, path).splitlines()[-1] == last
+    assert json.loads(shown(capsys, path, "--json"))["least"] == {"90%": 3, "95%": 3, "99%": 3}
+
+
+def test_without_hits_no_capacity_is_named(tmp_path, capsys):
+    kvtrace.write(toy("0 1", "2", block_size=16), tmp_path / "trace.jsonl")
+    assert shown(capsys, str(tmp_path / "trace.jsonl")).splitlines()[-1].lstrip().startswith("unlimited")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.9, 1])
+def test_the_least_capacity_has_the_share_of_the_hits_and_one_block_less_has_not(share):
+    curve = kvtrace.hit_curve(toy("0 1", "2", "0 1", "0 3", "2", "4 5", "0 3", block_size=16))
+    least, wanted = curve.least_capacity(share), share * curve.at(curve.working_set).hit_blocks
+    assert curve.at(least).hit_blocks >= wanted > curve.at(least - 1).hit_blocks
+
+
+@pytest.mark.parametrize("share", [0, -1, 1.1, float("nan")])
+def test_a_share_of_the_hits_is_above_0_and_at_most_1(path, share):
+    with pytest.raises(kvtrace.UsageError, match="above 0 and at most 1"):
+        kvtrace.hit_curve(kvtrace.read(path)).least_capacity(share)
+
+
+@pytest.mark.parametrize("capacity", [0.5, -1, "50%", None])
+def test_a_capacity_of_a_curve_is_a_whole_number_of_blocks(path, capacity):
+    curve = kvtrace.hit_curve(kvtrace.read(path))
+    for look_up in (curve.at, curve.hits_per_request, lambda size: curve.to_dict([2, size])):
+        with pytest.raises(kvtrace.UsageError, match="is not a valid capacity; it must be a whole number"):
+            look_up(capacity)
+
+
 def test_auto_goes_from_the_longest_request_to_the_working_set(path, capsys):
     found = json.loads(shown(capsys, path, "--json"))
     assert [point["capacity"] for point in found["points"]] == [2, 3, 4]

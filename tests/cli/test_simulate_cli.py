@@ -52,6 +52,15 @@ def test_a_table_with_a_row_for_each_cache(path, capsys):
         ["lru", "2", "2"], ["lru", "3", "3"], ["unlimited", "2", "3"], ["unlimited", "3", "3"]]  # fmt: skip
 
 
+def test_a_policy_that_evicts_roots_first_in_the_flat_pool_is_named_below_the_table(path, capsys):
+    options = (path, "--capacity", "3", "--policy", "lru,fifo,2q:0.3")
+    line = "fifo, 2q:0.3: the flat pool can evict a block before its children, which then cannot hit."
+    assert line in shown(capsys, *options)
+    assert "children" not in shown(capsys, *options, "--pool", "leaf-first")
+    assert "children" not in shown(capsys, path, "--capacity", "3", "--policy", "lru,lfu,arc")
+    assert "children" not in shown(capsys, path, "--capacity", "3", "--policy", "fifo", "--engine", "sglang")
+
+
 def test_json_has_the_keys_that_the_docs_list(path, capsys):
     (found,) = results(capsys, path, "--capacity", "3", "--kv-bytes-per-token", "1024")
     wanted = {
@@ -74,7 +83,7 @@ def test_auto_goes_from_the_longest_request_to_the_working_set(path, capsys):
 def test_the_load_of_each_instance_is_printed_on_request(path, capsys):
     options = [path, "--capacity", "3", "--instances", "2", "--policy", "lru,fifo"]
     short = shown(capsys, *options)
-    assert "evictions" not in short and "Add -v" in short and len(short.splitlines()) == 6
+    assert "evictions" not in short and "Add -v" in short and len(short.splitlines()) == 7
     text = shown(capsys, *options, "-v")
     assert "evictions" in text and "2 instances of 3 blocks, policy fifo, router round-robin" in text
 
@@ -87,7 +96,11 @@ def test_csv_has_the_keys_of_json(path, capsys):
 
 
 def test_each_request_s_hits_go_to_a_file(path, capsys, tmp_path):
-    shown(capsys, path, "--capacity", "3", "--per-request", "hits.csv")
+    assert run(["simulate", path, "--capacity", "3", "--per-request", "hits.csv", "--csv"]) == 0
+    printed = capsys.readouterr()
+    assert "wrote       hits.csv\n" in printed.err and "wrote" not in printed.out
+    assert run(["simulate", path, "--capacity", "3", "--per-request", "hits.csv", "--quiet"]) == 0
+    assert "wrote" not in "".join(capsys.readouterr())
     rows = list(csv.DictReader(io.StringIO((tmp_path / "hits.csv").read_text())))
     assert [int(row["hit_blocks"]) for row in rows] == [0, 0, 2, 1]
     assert rows[2]["timestamp"] == "120000.0" and rows[2]["blocks"] == "2"

@@ -661,6 +661,15 @@ def test_a_wrong_size_names_the_first_row_that_breaks_it_and_one_that_fits():
         settled(lengths, [*blocks[:16], 40])
 
 
+def test_a_multiple_of_the_right_size_names_the_commands_that_fold_blocks():
+    with pytest.raises(
+        RowError, match=r"Try --block-size 512\. For blocks of 1024 tokens, use `kvtrace convert --fold 2`"
+    ):
+        settled([6955], [14], block_size=1024)
+    with pytest.raises(RowError, match=r"Try --block-size 512\.$"):
+        settled([6955], [14], block_size=768)
+
+
 def test_rows_of_no_tokens_fit_any_size():
     assert settled([0, 10, 9], [0, 5, 5]) == (2, "kept")
     with pytest.raises(InputError, match="all block sizes from 1"):

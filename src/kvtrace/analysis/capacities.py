@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from operator import index
 
 import numpy as np
 
@@ -98,6 +100,31 @@ def _raise_not_a_capacity(text):
     raise UsageError(
         f"{text!r} is not a capacity. Examples: 1000 (blocks), 64ktokens, 24GiB, 50% (of the working set)."
     )
+
+
+def whole_blocks(capacities: Iterable[int]) -> np.ndarray:
+    """The capacities as an array of integers.
+
+    Raises:
+        UsageError: One of them is not a whole number of blocks, 0 or more.
+
+    >>> whole_blocks([0, 300]).tolist()
+    [0, 300]
+    """
+    return np.array([_whole(capacity) for capacity in capacities], dtype=np.int64)
+
+
+def _whole(capacity):
+    try:
+        blocks = index(capacity)
+    except TypeError:
+        blocks = -1
+    if not 0 <= blocks <= MAX_BLOCKS:
+        raise UsageError(
+            f"{capacity!r} is not a valid capacity; it must be a whole number of blocks, 0 or more. "
+            "parse_capacities converts a text such as '50%' or '24GiB'."
+        )
+    return blocks
 
 
 def log_spaced(longest: int, working_set: int, points: int = 25) -> list[int]:

@@ -311,6 +311,8 @@ def _notes(comparison: Comparison):
     missing = [name for name, score in scores if score is None and not name.startswith("dispersion")]
     if missing:
         yield f"Neither trace has values, so there is no score: {', '.join(missing)}."
+    if comparison.overall < 1:
+        yield "To learn which score is good, compare the two halves of a trace: two days of one service do not score 1."
 
 
 def _in_one_only(comparison: Comparison, name: str) -> bool:

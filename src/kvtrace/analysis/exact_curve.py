@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from .._base.errors import UsageError
 from .._base.results import PlottedResult, columns_of
 from ..trace.hits import Hits
 from ..trace.trace import Trace
-from .capacities import log_spaced
+from .capacities import log_spaced, whole_blocks
 from .piecewise_linear import PiecewiseLinear, StepFunction
 from .reuse import Segments, partial_block_hits
 
 SCHEMA = 1  # version of the keys of to_dict
+SHARES = (0.90, 0.95, 0.99)  # of the hits without eviction, which `least` of to_dict has
 RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
 
 
@@ -63,11 +65,14 @@ class HitCurve(PlottedResult):
     def hits(self, capacities: Iterable[int]) -> list[Hits]:
         """The hit counts at each capacity, in blocks.
 
+        Raises:
+            UsageError: A capacity is not a whole number of blocks.
+
         >>> from kvtrace import hit_curve, toy
         >>> [hits.block_hit_rate for hits in hit_curve(toy("0", "1", "0")).hits([1, 2])]
         [0.0, 0.3333333333333333]
         """
-        capacity = np.asarray(list(capacities), dtype=np.int64)
+        capacity = whole_blocks(capacities)
         hit_blocks, shares = self._full_blocks.at(capacity)
         hit_tokens = hit_blocks * self.block_size - self._missing_tokens.at(capacity)
         return [
@@ -76,8 +81,31 @@ class HitCurve(PlottedResult):
         ]
 
     def at(self, capacity: int) -> Hits:
-        """The hit counts at one capacity, in blocks."""
+        """The hit counts at one capacity, in blocks; a UsageError if it is not a whole number."""
         return self.hits([capacity])[0]
+
+    def least_capacity(self, share: float) -> int:
+        """The smallest capacity, in blocks, with at least this share of the hit blocks of a cache that never evicts.
+
+        Args:
+            share: Above 0, at most 1.
+
+        Raises:
+            UsageError: The share is outside of this range.
+
+        >>> from kvtrace import hit_curve, toy
+        >>> curve = hit_curve(toy("0", "0", "0", "1", "0"))
+        >>> curve.least_capacity(0.6), curve.least_capacity(1)
+        (1, 2)
+        """
+        if not 0 < share <= 1:
+            raise UsageError(f"the share is {share:g}; it must be above 0 and at most 1. Example: 0.95.")
+        hit_blocks = share * self.at(self.working_set).hit_blocks
+        low, high = 1, self.working_set
+        while low < high:  # hits never fall as the capacity grows
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.at(middle).hit_blocks >= hit_blocks else (middle + 1, high)
+        return low
 
     def _hits_of(self, hit_blocks, hit_tokens, request_hits):
         return Hits(
@@ -110,10 +138,12 @@ class HitCurve(PlottedResult):
             "schema": SCHEMA, "block_size": self.block_size, "longest": self.longest, "working_set": self.working_set,
             "kv_bytes_per_token": kv_bytes_per_token, "sample": self.sample, "points": points,
             "unlimited": self.at(self.working_set).to_dict(),
+            "least": {f"{share:.0%}": self.least_capacity(share) for share in SHARES},
         }  # fmt: skip
 
     def hits_per_request(self, capacity: int) -> np.ndarray:
         """Hit blocks of each request at one capacity, in blocks."""
+        whole_blocks([capacity])
         segments = self.segments
         hits = np.zeros(self.requests, dtype=np.int64)
         np.add.at(hits, segments.row, np.clip(capacity - segments.rank + 1, 0, segments.blocks))

@@ -19,6 +19,7 @@ from .._base.errors import UsageError
 from .._base.mixing import split_mix
 from ..trace.hits import Hits
 from ..trace.trace import Trace
+from .capacities import whole_blocks
 from .exact_curve import RATES, HitCurve
 from .piecewise_linear import PiecewiseLinear, StepFunction
 from .reuse import Segments, partial_block_hits
@@ -78,7 +79,7 @@ class SampledCurve(HitCurve):
 
     def _estimates(self, capacities) -> np.ndarray:
         """(sample, measure, capacity) -> hit blocks, hit tokens and request hits."""
-        capacity = np.asarray(list(capacities), dtype=np.int64)
+        capacity = whole_blocks(capacities)
         totals = np.array([self.blocks, self.tokens, self.requests_with_blocks]).reshape(-1, 1)
         return np.clip([curve.at(capacity) for curve in self._curves], 0, totals)
 

@@ -98,6 +98,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
         print_tables(simulation_report.tables(values, verbose=verbose))
     if not quiet:
         print_lines(("warning", one) for one in dict.fromkeys(map(simulation_report.warning, done.runs)) if one)
+        print_lines(("wrote", name) for name in filter(None, [per_request]))
 
     def figure():
         from ..report.figures import runs

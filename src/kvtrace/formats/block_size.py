@@ -17,6 +17,7 @@ from .read_result import ReadResult
 
 ANY = 1 << 62  # no upper end
 MAX_TOKENS = 1 << 24  # larger than the blocks of any engine
+MAX_FACTOR = 64  # a larger multiple of the size that fits is a mistake, not a wish for larger blocks
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _misfit(result, lengths, blocks, block_size, rules) -> RowError:
         row,
         f"{_ids(blocks[row])} for {lengths[row]:,} tokens; at block size {block_size} there should be "
         f"{wrong[rule][row]:,}.",
-        _try(better) if better else None,
+        _try(better) + _larger(block_size, better) if better else None,
     )
 
 
@@ -140,6 +141,17 @@ def _interval(sizes: Sizes) -> str:
     if sizes.high == ANY:
         return f"all block sizes from {sizes.low:,}"
     return f"block sizes from {sizes.low:,} to {sizes.high:,}"
+
+
+def _larger(block_size, sizes) -> str:
+    """The commands for the given block size, if it is a few times the one that fits."""
+    factor, rest = divmod(block_size, sizes[0])
+    if rest or factor > MAX_FACTOR or len(set(sizes)) > 1:
+        return ""
+    return (
+        f" For blocks of {block_size} tokens, use `kvtrace convert --fold {factor}`, `kvtrace sweep --block-size "
+        f"{factor}x` or `kvtrace analyze --fold 1,{factor}`."
+    )
 
 
 def _try(sizes) -> str:

@@ -30,16 +30,30 @@ def curve_table(curve: dict[str, Any]) -> TextTable:
 
 
 def notes(curve: dict[str, Any]) -> list[str]:
-    """Sentences on how to read the table."""
-    sentences = []
+    """Sentences on how to read the table, and the capacities that most of the hits need."""
+    sentences, least = [], list(curve["least"].values()) if curve["unlimited"]["hit_blocks"] else []
+    exact = all(point["exact"] for point in curve["points"]) and all(size >= curve["longest"] for size in least)
     if curve["sample"]:
         sentences.append(f"Estimated from {curve['sample']:.2%} of the blocks; ± is a 95 % confidence interval.")
-    elif not all(point["exact"] for point in curve["points"]):
+    elif not exact:
         sentences.append(
             f"* smaller than the longest request ({curve['longest']:,} blocks). Which part of such a request stays in "
             "the cache depends on the engine, so the figure is a guide."
         )
-    return sentences
+    return [*sentences, _least(curve)] if least else sentences
+
+
+def _least(curve):
+    shares = [share.replace("%", " %") for share in curve["least"]]
+    blocks = curve["least"].values()
+    marks = ["" if curve["sample"] or size >= curve["longest"] else "*" for size in blocks]
+    sizes = [f"{mark}{size:,}" for mark, size in zip(marks, blocks, strict=True)]
+    about = "about " if curve["sample"] else ""
+    return f"{_and(shares)} of the unlimited block hits need {about}{_and(sizes)} blocks."
+
+
+def _and(parts):
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def as_csv(curve: dict[str, Any]) -> str:

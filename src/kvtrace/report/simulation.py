@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from .._base.csv_text import cell, csv_text
 from .._base.tables import Column, TextTable
 from ..cache.engines import DEFAULTS
+from ..cache.policies import POLICIES
 from ..cache.simulation import SCHEMA, Simulation
 from ..serving.instances import FleetSimulation
 from ..serving.simulations import gap_to
@@ -26,6 +27,7 @@ MEANINGS = {  # heading -> its meaning, printed below the table
     "TTFT p50": "time to first token, the median over the requests",
     "TPOT p50": "time per output token, the median over the requests",
 }
+ROOTS_FIRST = "the flat pool can evict a block before its children, which then cannot hit. Compare --pool leaf-first."
 CellOf = Callable[[dict[str, Any]], str]  # the cell of a column, in the row of a result
 ColumnOf = tuple[Column, CellOf]
 
@@ -76,12 +78,21 @@ def tables(values: dict[str, Any], *, verbose: bool = False) -> list[TextTable]:
         table.columns.append(column)
         if column.name in MEANINGS:
             table.legend[column.name] = MEANINGS[column.name]
+    if names := _roots_first(results):
+        table.legend[", ".join(names)] = ROOTS_FIRST
     for row in results:
         table.add_row(*(cell_of(row) for _, cell_of in columns))
     if routed and not verbose:
         table.caption = "Add -v for the load and the hits of each instance."
     instances = [_instances(row) for row in results] if routed and verbose else []
     return [table, *instances, *(_windows(row) for row in results if "over_time" in row)]
+
+
+def _roots_first(results) -> list[str]:
+    """The policies of a flat pool that can evict a parent before its children; tiers have no other pool."""
+    flat = [row["policy"] for row in results if row["engine"] == "reference" and row.get("pool", "flat") == "flat"]
+    names = dict.fromkeys(flat) if "tiers" not in results[0] else {}
+    return [name for name in names if (known := POLICIES.get(name.partition(":")[0])) and known.roots_first]
 
 
 def _is_routed(results) -> bool:

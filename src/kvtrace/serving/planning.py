@@ -15,7 +15,7 @@ import numpy as np
 from .._base.errors import UsageError
 from ..analysis.block_sizes import by_block_size
 from ..analysis.curves import hit_curve
-from ..analysis.exact_curve import HitCurve
+from ..analysis.exact_curve import SHARES, HitCurve
 from ..cache.demand import check_mode
 from ..cache.simulation import Setting, simulate
 from ..cache.tiered import simulate_tiers
@@ -63,7 +63,6 @@ __all__ = [
 Part = TypeVar("Part")
 
 GIB = 1 << 30
-SHARES = (0.90, 0.95, 0.99)  # of the possible hits
 POINTS = 12
 TTLS = {"5m": 300, "1h": 3600}
 
@@ -162,7 +161,7 @@ def memory(trace: Trace, curve: HitCurve, roofline: Roofline) -> MemoryPlan:
         MemoryPoint(size, size * block_bytes / GIB, rate, possible.block_hit_rate - rate, gap_to_belady.get(place))
         for place, (size, rate) in enumerate(zip(capacities, rates, strict=True))
     ]
-    least = {f"{share:.0%}": _least(curve, share * possible.hit_blocks, capacities) for share in SHARES}
+    least = {f"{share:.0%}": curve.least_capacity(share) for share in SHARES}
     return MemoryPlan(
         unlimited_block_hit_rate=possible.block_hit_rate, points=points, knee=points[knee],
         least={share: LeastMemory(size, size * block_bytes / GIB) for share, size in least.items()},
@@ -177,15 +176,6 @@ def _knee(capacities, rates) -> int:
     x = np.log(capacities)
     x, y = (x - x[0]) / (x[-1] - x[0]), (np.array(rates) - rates[0]) / (rates[-1] - rates[0])
     return int((y - x).argmax())
-
-
-def _least(curve: HitCurve, hit_blocks: float, capacities) -> int:
-    """The smallest capacity with at least `hit_blocks` hits, which never fall as it grows."""
-    low, high = 1, capacities[-1]
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if curve.at(middle).hit_blocks >= hit_blocks else (middle + 1, high)
-    return low
 
 
 # -- tiers, instances, the closed loop ---------------------------------------------------------------------------

@@ -43,22 +43,27 @@ class Row:
     example: str = ""
     required: bool = False
     ghosts: bool = False  # the policy remembers evicted blocks; a live cache can't use it, because it reuses slots
+    roots_first: bool = False  # in a flat pool, a parent can be evicted before its children, which then cannot hit
     bound: bool = False  # the policy looks ahead or never evicts: an upper bound that no engine can implement
 
 
 POLICIES: dict[str, Row] = {
     "lru": Row("lru", "LRU", "least recently used", 8),
-    "fifo": Row("fifo", "FIFO", "first in, first out", 8),
+    "fifo": Row("fifo", "FIFO", "first in, first out", 8, roots_first=True),
     "mru": Row("mru", "MRU", "most recently used", 16),
     "lfu": Row("lfu", "LFU", "least frequently used, ties by least recently used", 16),
     "lfu-da": Row("lfu_da", "LFUDA", "LFU with dynamic aging", HEAPS),
     "slru": Row("slru", "SLRU", "segmented LRU: a protected segment for blocks that were hit", 8, _share, "slru:0.8"),
-    "sieve": Row("sieve", "Sieve", "SIEVE: one FIFO queue, one hand, one visited bit per block", 16),
+    "sieve": Row(
+        "sieve", "Sieve", "SIEVE: one FIFO queue, one hand, one visited bit per block", 16, roots_first=True
+    ),
     "s3fifo": Row(
-        "s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", 16, _share, "s3fifo:0.1", ghosts=True
+        "s3fifo", "S3FIFO", "S3-FIFO: a small, a main and a ghost queue", 16, _share, "s3fifo:0.1", ghosts=True,
+        roots_first=True,
     ),
     "2q": Row(
-        "two_q", "TwoQ", "2Q: a queue of new blocks, ghosts, an LRU main queue", HEAPS, _share, "2q:0.25", ghosts=True
+        "two_q", "TwoQ", "2Q: a queue of new blocks, ghosts, an LRU main queue", HEAPS, _share, "2q:0.25", ghosts=True,
+        roots_first=True,
     ),
     "arc": Row("arc", "ARC", "adapts between recency and frequency", 16, ghosts=True),
     "ttl": Row(

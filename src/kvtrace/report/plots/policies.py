@@ -19,8 +19,8 @@ def plot(study: Study) -> Plot:
     ['lru', 'mru']
     """
     explanation = (
-        "Whether another eviction order pays. One request at a time; belady knows the future and is the optimum of all "
-        "eviction orders."
+        "Whether another eviction order pays. One request at a time, in a flat pool: any idle block can be evicted. "
+        "belady knows the future and is the optimum of all eviction orders."
     )
     if study.too_large:
         missing = f"{study.too_large} Add --policy lru,sieve to simulate them."
