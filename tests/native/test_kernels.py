@@ -150,6 +150,12 @@ def test_a_row_that_is_not_there_is_refused():
         ragged.take(np.array([1]), np.array([0, 1]), np.array([1]))
 
 
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 5))))
+def test_ranges_equal_their_twin(pairs):
+    first, lengths = [start for start, _ in pairs], [length for _, length in pairs]
+    assert ragged.ranges(np.array(first), np.array(lengths)).tolist() == slow_ragged.ranges(first, lengths)
+
+
 # -- the forest --------------------------------------------------------------------------------------------------
 
 

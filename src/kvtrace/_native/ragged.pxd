@@ -3,3 +3,4 @@ ctypedef fused number:
     long long
 
 cdef _take(const number[::1] values, const long long[::1] offsets, const long long[::1] rows, number[::1] out)
+cdef _ranges(const long long[::1] first, const long long[::1] lengths, long long[::1] out)

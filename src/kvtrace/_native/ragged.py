@@ -28,6 +28,21 @@ def take(values, offsets, rows):
     return taken, taken_offsets
 
 
+def ranges(first, lengths):
+    """The numbers that count up from each first one, `lengths` of them, end to end (int64).
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3]))
+    array([5, 6, 0, 1, 2])
+    """
+    first = np.ascontiguousarray(first, dtype=np.int64)
+    lengths = np.ascontiguousarray(lengths, dtype=np.int64)
+    if len(first) != len(lengths) or (len(lengths) and lengths.min() < 0):
+        raise ValueError("each first number needs a length of at least 0")
+    numbers = np.empty(int(lengths.sum()), dtype=np.int64)
+    _ranges(first, lengths, numbers)
+    return numbers
+
+
 def _take(values, offsets, rows, out):
     i: cython.Py_ssize_t
     j: cython.Py_ssize_t
@@ -37,3 +52,14 @@ def _take(values, offsets, rows, out):
             for j in range(offsets[rows[i]], offsets[rows[i] + 1]):
                 out[at] = values[j]
                 at += 1
+
+
+def _ranges(first, lengths, out):
+    i: cython.Py_ssize_t
+    j: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    with cython.nogil:
+        for i in range(first.shape[0]):
+            for j in range(lengths[i]):
+                out[at + j] = first[i] + j
+            at += lengths[i]

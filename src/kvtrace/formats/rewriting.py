@@ -22,7 +22,7 @@ from ..trace.columns import Columns, replace_columns, rows_of
 from . import dataset as datasets
 from . import parquet
 from .format_table import FORMATS
-from .jsonl_write import lists, print_rows, require_no_clash, require_writable
+from .jsonl_write import all_fields, lists, print_rows, require_writable
 from .open_parquet import OpenColumns, OpenDataset, Source
 from .open_rows import OpenRows
 from .opened import OpenTrace
@@ -119,9 +119,8 @@ def _write_rows(opened: OpenRows, stream) -> None:
     columns, format = opened.result.columns, FORMATS[opened.result.format]
     no_ids = np.empty(0, np.int64)
     columns = replace_columns(columns, hash_ids=no_ids, output_ids=None if columns.output_ids is None else no_ids)
-    fields, extra = format.fields_of(columns), format.extra_of(columns)
     require_writable(columns, 0)
-    require_no_clash(fields, extra)
+    fields, extra = all_fields(format.fields_of(columns), format.extra_of(columns))
     for rows, ids in opened.pieces():
         fields["hash_ids"] = _list_field(ids.hash_ids, ids.offsets)
         if columns.output_ids is not None:
