@@ -1,7 +1,11 @@
+ctypedef fused number:
+    int
+    long long
+
 cdef _place_rows(const int[::1] contributor, long long[::1] starts, long long[::1] order)
-cdef _count_uses(const int[::1] blocks, int[::1] uses)
-cdef _runs(const int[::1] blocks, const long long[::1] offsets, const int[::1] uses, const unsigned char[::1] alone,
-           int[::1] run_at, int[::1] number, int[::1] length, long long[::1] run_offsets)
+cdef _count_uses(const number[::1] blocks, int[::1] uses)
+cdef _runs(const number[::1] blocks, const long long[::1] offsets, const int[::1] uses, const unsigned char[::1] alone,
+           int[::1] run_at, int[::1] run, int[::1] length, long long[::1] run_offsets)
 cdef _count(const int[::1] blocks, const long long[::1] offsets, const long long[::1] order,
             const int[::1] contributor, int[::1] count, int[::1] last)
 cdef _split(int[::1] blocks, const long long[::1] offsets, const long long[::1] order, const int[::1] contributor,

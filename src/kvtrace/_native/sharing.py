@@ -56,14 +56,21 @@ def runs(blocks, offsets, is_alone, distinct):
     >>> runs(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 3, 6]), np.array([False, True]), 4)
     (array([0, 1, 0, 2], dtype=int32), array([0, 2, 4]), array([2, 1, 1], dtype=int32))
     """
-    blocks, offsets = _checked(blocks, offsets, distinct)
+    blocks, offsets = _checked(blocks, offsets, distinct, np.int32 if blocks.dtype == np.int32 else np.int64)
     uses, alone = np.zeros(distinct, dtype=np.int32), np.zeros(distinct, dtype=np.uint8)
-    _count_uses(blocks, uses)
+    if blocks.dtype == np.int32:
+        _count_uses[cython.int](blocks, uses)
+    else:
+        _count_uses[cython.longlong](blocks, uses)
     alone[blocks[offsets[1:][is_alone & (np.diff(offsets) > 0)] - 1]] = 1
     run_at = np.full(distinct, UNKNOWN, dtype=np.int32)  # block -> the run that begins with it
     number, length = np.empty(len(blocks), np.int32), np.empty(distinct, np.int32)  # unused room takes no memory
     run_offsets = np.zeros(len(offsets), dtype=np.int64)
-    count = _runs(blocks, offsets, uses, alone, run_at, number, length, run_offsets)
+    tables = uses, alone, run_at, number, length, run_offsets
+    if blocks.dtype == np.int32:
+        count = _runs[cython.int](blocks, offsets, *tables)
+    else:
+        count = _runs[cython.longlong](blocks, offsets, *tables)
     return number[: run_offsets.item(-1)].copy(), run_offsets, length[:count].copy()
 
 
@@ -167,8 +174,8 @@ def _lengths(prompts, offsets):
     return prompts
 
 
-def _checked(blocks, offsets, distinct):
-    blocks, offsets = np.ascontiguousarray(blocks, dtype=np.int32), np.ascontiguousarray(offsets, dtype=np.int64)
+def _checked(blocks, offsets, distinct, dtype=np.int32):
+    blocks, offsets = np.ascontiguousarray(blocks, dtype=dtype), np.ascontiguousarray(offsets, dtype=np.int64)
     if not len(offsets) or offsets[0] != 0 or offsets.item(-1) != len(blocks) or (np.diff(offsets) < 0).any():
         raise ValueError("the offsets do not match the rows or the ids")
     if len(blocks) and not (0 <= blocks.min() and blocks.max() < distinct):
@@ -196,13 +203,13 @@ def _count_uses(blocks, uses):
             uses[blocks[i]] += 1
 
 
-def _runs(blocks, offsets, uses, alone, run_at, number, length, run_offsets):
+def _runs(blocks, offsets, uses, alone, run_at, run, length, run_offsets):
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     at: cython.Py_ssize_t = 0
     runs: cython.int = 0
-    block: cython.int
-    before: cython.int
+    block: cython.longlong
+    before: cython.longlong
     is_new: cython.bint
     with cython.nogil:
         for row in range(offsets.shape[0] - 1):
@@ -216,7 +223,7 @@ def _runs(blocks, offsets, uses, alone, run_at, number, length, run_offsets):
                         run_at[block] = runs
                         length[runs] = 0
                         runs += 1
-                    number[at] = run_at[block]
+                    run[at] = run_at[block]
                     at += 1
                 length[runs - 1] += is_new
                 before = block

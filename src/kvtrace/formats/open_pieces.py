@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from .._base.digests import SeenBytes
+from .._base.files import is_regular
 from .._base.input_files import open_read
 from . import dataset as datasets
 from . import parquet
@@ -43,7 +44,7 @@ def open_pieces(path: str | Path, *, format: str | None = None, threads: int | N
     if names_dataset(path, format):
         return OpenDataset(path)
     require_trace(path)
-    seen = SeenBytes()
+    seen = SeenBytes(repeats=is_regular(path))
     stream = open_read(path, seen=seen)
     try:
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):

@@ -11,6 +11,7 @@ import numpy as np
 from .._base.offsets import in_first, joined, offsets_of
 from .._native import ids, ragged, sharing
 from ..trace.columns import Columns
+from ..trace.trace import Trace
 
 
 class RowBlocks:
@@ -55,16 +56,15 @@ class RowBlocks:
         return cls(number, offsets, distinct=int(number.max(initial=-1)) + 1, prompts=prompts)
 
     @classmethod
-    def in_runs(cls, columns: Columns, has_tail: np.ndarray) -> RowBlocks:
-        """As `of`, in runs, for prompts whose blocks form a forest; `has_tail` marks those with a partial last block.
+    def in_runs(cls, trace: Trace, has_tail: np.ndarray) -> RowBlocks:
+        """As `of`, in runs, for a chained trace of prompts; `has_tail` marks those with a partial last block.
 
         >>> from kvtrace.trace.building import toy
         >>> blocks = RowBlocks.in_runs(toy("0 1 2", "0 1 3"), np.array([False, False]))
         >>> blocks.number, blocks.lengths
         (array([0, 1, 0, 2], dtype=int32), array([2, 1, 1], dtype=int32))
         """
-        distinct = int(columns.hash_ids.max(initial=-1)) + 1
-        number, offsets, lengths = sharing.runs(columns.hash_ids, columns.offsets, has_tail, distinct)
+        number, offsets, lengths = sharing.runs(trace.hash_ids, trace.offsets, has_tail, trace.distinct)
         return cls(number, offsets, distinct=len(lengths), lengths=lengths)
 
     def take(self, rows: np.ndarray) -> RowBlocks:

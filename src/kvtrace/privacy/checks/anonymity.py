@@ -95,7 +95,11 @@ def shapes(uses: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def _numbered(values) -> np.ndarray:
-    return np.unique(values, return_inverse=True)[1]
+    """A number for each distinct value."""
+    from ..._native import ids
+
+    values = values + 0.0 if values.dtype.kind == "f" else values  # -0.0 becomes 0.0
+    return ids.renumber(np.ascontiguousarray(values).view(np.int64))[0]
 
 
 def _group(first, second) -> np.ndarray:

@@ -75,6 +75,10 @@ class IdNumbers:
             raise InputError("the file changed during the audit. Audit it again when it is complete.")
         return numbers
 
+    def dense_ids(self, numbers: np.ndarray) -> np.ndarray:
+        """The ids of numbers (int64), if `are_dense`."""
+        return numbers + np.int64(self._first)
+
     def _make_index(self):
         from ..._native.ids import DigestIndex
 
