@@ -135,6 +135,14 @@ def test_renumbering_in_place_equals_its_twin(values):
     assert former[blocks].tolist() == values
 
 
+@given(st.lists(st.integers(-1, 4)), st.integers(0, 3), st.sampled_from([0, -7, 2**62]))
+def test_ids_that_count_on_are_counted_as_by_the_twin(steps, distinct, first):
+    ids_seen = [first + step for step in steps]
+    assert ids.count_on(np.array(ids_seen, dtype=np.int64), first, distinct) == slow_ids.count_on(
+        ids_seen, first, distinct
+    )
+
+
 # -- ragged rows -------------------------------------------------------------------------------------------------
 
 

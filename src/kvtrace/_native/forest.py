@@ -28,7 +28,7 @@ def verify(hash_ids, offsets, full_blocks, output_ids=None, output_offsets=None,
         references = len(hash_ids) + (0 if output_ids is None else len(output_ids))
         reach = _reach(hash_ids, output_ids, references)
         parent = np.empty(reach, dtype=np.int32 if reach < 2**31 else np.int64)  # read only where it was written
-    arrays = _arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets)
+    arrays = _arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets)  # a parent is int32 or int64
     if parent.dtype == np.int32:
         return _walk[cython.int](*arrays, parent, distinct)
     return _walk[cython.longlong](*arrays, parent, distinct)
