@@ -153,6 +153,13 @@ def test_taking_rows_equals_its_twin(rows, data):
     assert cut(values.tolist(), offsets) == slow_ragged.take(rows, chosen)
 
 
+@given(st.lists(st.lists(st.integers(-5, 5) | int64, max_size=4), min_size=1), st.sets(st.integers(-5, 5)))
+def test_hashes_of_rows_equal_their_twin(rows, skipped):
+    values, offsets = join(rows)
+    skip = np.isin(values, sorted(skipped)) if skipped else None
+    assert ragged.hash_rows(values, offsets, skip).tolist() == slow_ragged.hash_rows(rows, skipped)
+
+
 def test_a_row_that_is_not_there_is_refused():
     with pytest.raises(IndexError):
         ragged.take(np.array([1]), np.array([0, 1]), np.array([1]))

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvtrace._base import digests
-from kvtrace._base.digests import IN_WORDS, Words
+from kvtrace.formats.seen_words import IN_WORDS, MAX_WORD, Words
 from tests.reference.words import words as slow_words
 
 pieces = st.lists(
@@ -33,4 +32,4 @@ def test_more_new_words_than_usual_are_all_found():
 
 
 def test_only_the_end_of_a_very_long_word_is_kept():
-    assert [len(word) for word in found([b"a" * 3000, b"b" * 10])] == [digests.MAX_WORD]
+    assert [len(word) for word in found([b"a" * 3000, b"b" * 10])] == [MAX_WORD]
