@@ -358,6 +358,15 @@ def test_printing_equals_its_twin(rows, first_id):
     assert bytes(rows_out.dump(fields, len(rows), first_id)) == slow_rows_out.dump(slow, first_id)
 
 
+@pytest.mark.parametrize("first", [0, 7, 95, 9_990, 99_999_990, 10**8, 10**18 - 5, -5])
+def test_ids_that_count_up_are_printed_as_by_the_twin(first):
+    ids = [*range(first, first + 25), first, first + 1, first + 1, first]
+    fields = [(b'{"ids": ', rows_out.IDS, (np.array(ids), np.array([0, 20, 20, len(ids)])))]
+    slow = [{"ids": ids[:20]}, {"ids": []}, {"ids": ids[20:]}]
+    for first_id in (0, 3):
+        assert bytes(rows_out.dump(fields, 3, first_id)) == slow_rows_out.dump(slow, first_id)
+
+
 def test_a_part_of_longer_columns_is_printed():
     ids = np.arange(9), np.array([0, 2, 5, 9])
     fields = [(b'{"n": ', rows_out.WHOLE, np.array([4])), (b', "ids": ', rows_out.IDS, (ids[0], ids[1][1:3]))]

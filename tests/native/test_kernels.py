@@ -135,6 +135,14 @@ def test_renumbering_in_place_equals_its_twin(values):
     assert former[blocks].tolist() == values
 
 
+@given(st.lists(st.integers(-1, 4)), st.integers(0, 3), st.sampled_from([0, -7, 2**62]))
+def test_ids_that_count_on_are_counted_as_by_the_twin(steps, distinct, first):
+    ids_seen = [first + step for step in steps]
+    assert ids.count_on(np.array(ids_seen, dtype=np.int64), first, distinct) == slow_ids.count_on(
+        ids_seen, first, distinct
+    )
+
+
 # -- ragged rows -------------------------------------------------------------------------------------------------
 
 
@@ -145,9 +153,22 @@ def test_taking_rows_equals_its_twin(rows, data):
     assert cut(values.tolist(), offsets) == slow_ragged.take(rows, chosen)
 
 
+@given(st.lists(st.lists(st.integers(-5, 5) | int64, max_size=4), min_size=1), st.sets(st.integers(-5, 5)))
+def test_hashes_of_rows_equal_their_twin(rows, skipped):
+    values, offsets = join(rows)
+    skip = np.isin(values, sorted(skipped)) if skipped else None
+    assert ragged.hash_rows(values, offsets, skip).tolist() == slow_ragged.hash_rows(rows, skipped)
+
+
 def test_a_row_that_is_not_there_is_refused():
     with pytest.raises(IndexError):
         ragged.take(np.array([1]), np.array([0, 1]), np.array([1]))
+
+
+@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 5))))
+def test_ranges_equal_their_twin(pairs):
+    first, lengths = [start for start, _ in pairs], [length for _, length in pairs]
+    assert ragged.ranges(np.array(first), np.array(lengths)).tolist() == slow_ragged.ranges(first, lengths)
 
 
 # -- the forest --------------------------------------------------------------------------------------------------

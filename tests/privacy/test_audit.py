@@ -40,8 +40,8 @@ from kvtrace.privacy.checks.id_numbers import ID_BYTES, IdNumbers
 from kvtrace.privacy.contributors import Contributors
 from kvtrace.privacy.profiles import PROFILES, profile
 from kvtrace.privacy.releases import release
+from kvtrace.privacy.row_blocks import RowBlocks
 from kvtrace.privacy.sidecar_forms import SIDECAR
-from kvtrace.privacy.trace_draft import TraceDraft
 from kvtrace.report.audit_table import table
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns, replace_columns, rows_of
@@ -910,7 +910,7 @@ def test_holders_are_counted_up_to_a_number_as_they_are_counted_at_all(trace, co
         found = contributor_counts.count_up_to(
             most, lambda take: [take(blocks) for blocks in parts], contributor, uses.anywhere
         )
-    assert found.tolist() == np.minimum(TraceDraft.of(trace).blocks.contributors(contributor), most).tolist()
+    assert found.tolist() == np.minimum(RowBlocks.of(trace).contributors(contributor), most).tolist()
 
 
 @given(traces(outputs=False), cuts)

@@ -1,6 +1,7 @@
 """Release profiles: each step against its slow twin, the laws they keep, and what they cost on a real trace."""
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from kvtrace._native import sharing as kernel
 from kvtrace.privacy.contributors import contributors
 from kvtrace.privacy.profiles import PROFILES, declared, profile
 from kvtrace.privacy.releases import release
+from kvtrace.privacy.row_blocks import RowBlocks
 from kvtrace.privacy.steps import drop_sessions, keep_allowed, round_lengths, step_times
 from kvtrace.privacy.trace_draft import TraceDraft
 from kvtrace.trace.building import toy
@@ -36,7 +38,7 @@ def rows_of(trace):
 
 
 def count_contributors(trace, contributor):
-    return TraceDraft.of(trace).blocks.contributors(contributor)
+    return RowBlocks.of(trace).contributors(contributor)
 
 
 def split_below(trace, contributor, k):
@@ -87,6 +89,19 @@ def test_blocks_are_split_as_the_twin_splits_them(both, k):
     trace, users = both
     contributor = contributors_of(trace, users, "users").contributor if (users >= 0).any() else np.arange(len(trace))
     assert rows_of(split_below(trace, contributor, k)) == reference.release_by_k(trace, contributor, k)
+
+
+@given(traces(outputs=False), st.data())
+def test_blocks_are_joined_to_runs_as_the_twin_joins_them(trace, data):
+    trace = trace.chained()
+    is_alone = data.draw(st.lists(st.booleans(), min_size=len(trace), max_size=len(trace)))
+    blocks, prompts = RowBlocks.in_runs(trace, np.array(is_alone, dtype=bool)), rows_of(trace)
+    parts = reference.runs(prompts, is_alone)
+    assert [[len(part) for part in row] for row in parts] == [
+        blocks.lengths[blocks.number[a:b]].tolist() for a, b in pairwise(blocks.offsets)
+    ]
+    assert blocks.prompt_blocks().tolist() == trace.prompt_blocks.tolist()
+    assert blocks.segments()["hash_ids"].tolist() == trace.hash_ids.tolist()
 
 
 @given(traces())

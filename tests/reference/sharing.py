@@ -18,6 +18,22 @@ def split(rows, contributor, is_split):
     ]
 
 
+def runs(rows, is_alone):
+    """Each request's blocks, joined where the same requests have them; a last block in `is_alone` joins no other."""
+    users = {}
+    for row, ids in enumerate(rows):
+        for block in ids:
+            users.setdefault(block, set()).add(row)
+    alone, joined = {ids[-1] for ids, is_last in zip(rows, is_alone, strict=True) if is_last and ids}, []
+    for ids in rows:
+        parts = []
+        for before, block in zip([None, *ids], ids, strict=False):
+            is_joined = before is not None and users[before] == users[block] and not {before, block} & alone
+            parts = [*parts[:-1], [*parts[-1], block]] if is_joined else [*parts, [block]]
+        joined.append(parts)
+    return joined
+
+
 def infer(prompts, tails, several=3):
     """The conversation of each request: that of the last request that used its deepest block seen before."""
     last, users, session_of = {}, {}, []

@@ -1,13 +1,19 @@
-"""Digests of the bytes that pass by, to compare two files without a second copy of either."""
+"""Digests of the bytes that pass by, and comparisons of two files without a second copy of either."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+from typing import Any, BinaryIO, Protocol
 
-IN_WORDS = {*b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_\\", *range(128, 256)}
-SPACED = bytes(byte if byte in IN_WORDS else 32 for byte in range(256))  # translates all other bytes to spaces
-MAX_WORD = 1000  # bytes of a word that are kept
+import numpy as np
+
+
+class Sink(Protocol):
+    """What takes bytes."""
+
+    def write(self, data: Any, /) -> int:
+        """Take some bytes; returns their number."""
 
 
 class ByteDigest(io.RawIOBase):
@@ -44,46 +50,58 @@ class ByteDigest(io.RawIOBase):
         return (self.size, self._hash.digest()) == (other.size, other._hash.digest())
 
 
-class WordDigest(ByteDigest):
-    """A digest that also keeps the distinct words: two letters or more, other bytes above 127, and escapes.
+class SameBytes(io.RawIOBase):
+    """A stream that compares the bytes written to it with those of another stream, which it closes.
 
-    >>> digest = WordDigest()
-    >>> digest.write(b'{"hash_ids": [1], "no'), digest.write(b'te": "a"}'), sorted(digest.words)
-    (21, 9, [b'hash_ids', b'note'])
+    >>> same = SameBytes(io.BytesIO(b"abc"))
+    >>> same.write(b"ab"), same.is_complete(), same.write(b"c"), same.is_complete()
+    (2, False, 1, True)
     """
 
-    MAX_WORDS = 10_000
-
-    def __init__(self) -> None:
+    def __init__(self, other: BinaryIO) -> None:
         super().__init__()
-        self._words: set[bytes] = set()
-        self._rest = b""  # a word that may go on in the next bytes
+        self._other, self._is_same, self._size = other, True, 0
+        self._buffer = bytearray()
+
+    def writable(self) -> bool:
+        """True, as for any output."""
+        return True
 
     def write(self, data) -> int:
-        """Add bytes."""
-        words = (self._rest + bytes(data)).translate(SPACED).rsplit(b" ", 1)
-        self._rest = words.pop()[-MAX_WORD:]
-        if words and len(self._words) < self.MAX_WORDS:
-            self._words.update(words[0].split())
-        return super().write(data)
+        """Compare bytes with the next ones of the other stream."""
+        view = memoryview(data).cast("B")
+        if self._is_same:
+            self._is_same = np.array_equal(
+                np.frombuffer(self._next(len(view)), np.uint8), np.frombuffer(view, np.uint8)
+            )
+        self._size += len(view)
+        return len(view)
 
-    @property
-    def words(self) -> set[bytes]:
-        """The words so far, at least MAX_WORDS of them if there are more."""
-        return {word for word in (*self._words, self._rest) if len(word) > 1}
+    def tell(self) -> int:
+        """The number of bytes so far."""
+        return self._size
+
+    def is_complete(self) -> bool:
+        """Whether all bytes of the other stream were written, and no others."""
+        return self._is_same and not self._other.read(1)
+
+    def close(self) -> None:
+        """Close the other stream."""
+        self._other.close()
+        super().close()
+
+    def _next(self, size: int) -> memoryview:
+        if len(self._buffer) < size:
+            self._buffer = bytearray(size)
+        view, have = memoryview(self._buffer)[:size], 0
+        while have < size and (more := self._other.readinto(view[have:])):  # type: ignore[attr-defined]
+            have += more
+        return view[:have]
 
 
 class SeenBytes:
-    """The bytes of a file that was read: as they are there (`packed`), and decompressed (`plain`)."""
+    """What takes the bytes of a file that is read: as they are there (`packed`), and decompressed (`plain`)."""
 
-    packed: WordDigest
-    plain: WordDigest
-
-    def __init__(self) -> None:
+    def __init__(self, packed: Sink | None = None, plain: Sink | None = None) -> None:
         self.form: str | None = None  # gzip, zstd or None
-        self.packed, self.plain = WordDigest(), WordDigest()
-
-    @property
-    def words(self) -> set[bytes]:
-        """The words of the decompressed bytes."""
-        return (self.plain if self.form else self.packed).words
+        self.packed, self.plain = packed, plain

@@ -30,10 +30,10 @@ def open_read(path: str | Path, *, seen: SeenBytes | None = None) -> io.Buffered
     """A stream of a file's bytes, decompressed if they are gzip or zstd; `-` is stdin.
 
     The stream of a plain file can seek. All errors, now or during reading, are InputErrors that name the file. `seen`
-    takes digests of all bytes that are read.
+    takes all bytes that are read.
     """
     name = name_of(path)
-    source, track = _open(path), seen is not None
+    source = _open(path)
     try:
         head = _read(source, name, 4)
         form = _form(head)
@@ -44,8 +44,8 @@ def open_read(path: str | Path, *, seen: SeenBytes | None = None) -> io.Buffered
             raise InputError(f"{name}: the file is not {named} data, although its name says so. Rename it.")
         seen = seen or SeenBytes()
         seen.form = form
-        raw = _FileBytes(source, name, head, owned=not is_std(path), see=seen.packed.write if track else None)
-        plain = _Decompressed(raw, name, form, see=seen.plain.write if track else None) if form else raw
+        raw = _FileBytes(source, name, head, owned=not is_std(path), see=seen.packed.write if seen.packed else None)
+        plain = _Decompressed(raw, name, form, see=seen.plain.write if seen.plain else None) if form else raw
         return io.BufferedReader(plain, BUFFER)
     except BaseException:
         if not is_std(path):

@@ -26,8 +26,12 @@ def verify(hash_ids, offsets, full_blocks, output_ids=None, output_offsets=None,
     """
     if parent is None:
         references = len(hash_ids) + (0 if output_ids is None else len(output_ids))
-        parent = np.full(_reach(hash_ids, output_ids, references), UNSEEN, dtype=np.int64)
-    return _walk(*_arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets), parent, distinct)
+        reach = _reach(hash_ids, output_ids, references)
+        parent = np.empty(reach, dtype=np.int32 if reach < 2**31 else np.int64)  # read only where it was written
+    arrays = _arrays(hash_ids, offsets, full_blocks, output_ids, output_offsets)  # a parent is int32 or int64
+    if parent.dtype == np.int32:
+        return _walk[cython.int](*arrays, parent, distinct)
+    return _walk[cython.longlong](*arrays, parent, distinct)
 
 
 def parents(hash_ids, offsets, full_blocks, output_ids, output_offsets, distinct):
@@ -100,10 +104,7 @@ def _reach(hash_ids, output_ids, references):
     return min(greatest + 1, references)
 
 
-def _walk(hash_ids: cython.const[cython.longlong][::1], offsets: cython.const[cython.longlong][::1],
-          full: cython.const[cython.longlong][::1], output_ids: cython.const[cython.longlong][::1],
-          output_offsets: cython.const[cython.longlong][::1], parent: cython.longlong[::1],
-          distinct: cython.longlong):  # fmt: skip
+def _walk(hash_ids, offsets, full, output_ids, output_offsets, parent, distinct):
     row: cython.Py_ssize_t
     prompt: cython.longlong  # full blocks of the prompt
     before: cython.longlong

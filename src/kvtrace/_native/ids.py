@@ -56,6 +56,30 @@ def _is_numbered(ids):
     return sound
 
 
+def count_on(ids, first, distinct):
+    """The number of distinct ids after these, if they count up by first appearance from `first`; else -1.
+
+    `distinct` counts the ids before them.
+
+    >>> count_on(np.array([7, 8, 7]), 7, 0), count_on(np.array([8, 9]), 7, 2), count_on(np.array([9]), 7, 1)
+    (2, 3, -1)
+    """
+    return _count_on(np.ascontiguousarray(ids, dtype=np.int64), first, distinct)
+
+
+def _count_on(ids, first, distinct):
+    i: cython.Py_ssize_t
+    number: cython.ulonglong
+    with cython.nogil:
+        for i in range(ids.shape[0]):
+            number = cython.cast(cython.ulonglong, ids[i]) - cython.cast(cython.ulonglong, first)
+            if number > cython.cast(cython.ulonglong, distinct):
+                distinct = -1
+                break
+            distinct += number == cython.cast(cython.ulonglong, distinct)
+    return distinct
+
+
 def _larger(keys, numbers):
     """The same table with four times the slots."""
     used = numbers >= 0

@@ -51,7 +51,7 @@ def _check(kind, values, rows):
 
 def _bound(fields, rows, first_id):
     """Upper bound of the bytes of all rows."""
-    bound = (2 + 2 * MAX_LISTS) * rows  # closing braces, ends of lines, brackets
+    bound = (2 + 2 * MAX_LISTS) * rows + 8  # closing braces, ends of lines, brackets; the last id is written as 8 bytes
     for before, kind, values in fields:
         bound += len(before) * rows
         if kind in (WHOLE, SECONDS):
@@ -135,10 +135,28 @@ def _put(out, at, text, i, end):
 
 
 def _put_ids(out, at, ids, i, end, first_id):
+    value: cython.longlong
+    before: cython.longlong = -1  # the last value, if `text` holds its digits
+    text: cython.ulonglong = 0  # at most 8 digits, the first one in the lowest byte
+    length: cython.int = 0
+    j: cython.int
     out[at] = 91  # [
     at += 1
     while i < end:
-        at = _put_whole(out, at, ids[i] + first_id)
+        value = ids[i] + first_id
+        if not 0 <= value < 100_000_000:
+            at = _put_whole(out, at, value)
+            before = -1
+        else:
+            if before >= 0 and value == before + 1 and text >> (8 * length - 8) & 255 < 57:  # the last digit was no 9
+                text += cython.cast(cython.ulonglong, 1) << (8 * length - 8)
+            else:
+                text = _text(value)
+                length = _digits(value)
+            for j in range(8):  # compilers turn this into one store; what exceeds the digits is written over
+                out[at + j] = cython.cast(cython.uchar, text >> (8 * j) & 255)
+            at += length
+            before = value
         i += 1
         if i < end:
             out[at] = 44  # a comma and a space
@@ -146,6 +164,23 @@ def _put_ids(out, at, ids, i, end, first_id):
             at += 2
     out[at] = 93  # ]
     return at + 1
+
+
+def _text(value):
+    """The digits of a number below 10^8, the first one in the lowest byte."""
+    text: cython.ulonglong = 0
+    while value >= 10:
+        text = text << 8 | (48 + value % 10)
+        value //= 10
+    return text << 8 | (48 + value)
+
+
+def _digits(value):
+    """The number of decimal digits of a number below 10^8."""
+    return (
+        1 + (value >= 10) + (value >= 100) + (value >= 1000) + (value >= 10_000) + (value >= 100_000)
+        + (value >= 1_000_000) + (value >= 10_000_000)
+    )  # fmt: skip
 
 
 def _put_whole(out, at, value):

@@ -47,6 +47,33 @@ def split(blocks, offsets, contributor, count, is_split):
     return former
 
 
+def runs(blocks, offsets, is_alone, distinct):
+    """Join consecutive blocks that the same rows have: (runs of the rows, their offsets, blocks of each run), int32.
+
+    The blocks must form a forest: each one always follows the same block. Runs are numbered by first appearance. The
+    last block of a row marked by `is_alone` is a run of its own.
+
+    >>> runs(np.array([0, 1, 2, 0, 1, 3]), np.array([0, 3, 6]), np.array([False, True]), 4)
+    (array([0, 1, 0, 2], dtype=int32), array([0, 2, 4]), array([2, 1, 1], dtype=int32))
+    """
+    blocks, offsets = _checked(blocks, offsets, distinct, np.int32 if blocks.dtype == np.int32 else np.int64)
+    uses, alone = np.zeros(distinct, dtype=np.int32), np.zeros(distinct, dtype=np.uint8)
+    if blocks.dtype == np.int32:
+        _count_uses[cython.int](blocks, uses)
+    else:
+        _count_uses[cython.longlong](blocks, uses)
+    alone[blocks[offsets[1:][is_alone & (np.diff(offsets) > 0)] - 1]] = 1
+    run_at = np.full(distinct, UNKNOWN, dtype=np.int32)  # block -> the run that begins with it
+    number, length = np.empty(len(blocks), np.int32), np.empty(distinct, np.int32)  # unused room takes no memory
+    run_offsets = np.zeros(len(offsets), dtype=np.int64)
+    tables = uses, alone, run_at, number, length, run_offsets
+    if blocks.dtype == np.int32:
+        count = _runs[cython.int](blocks, offsets, *tables)
+    else:
+        count = _runs[cython.longlong](blocks, offsets, *tables)
+    return number[: run_offsets.item(-1)].copy(), run_offsets, length[:count].copy()
+
+
 def first_rows(blocks, offsets, lengths, distinct):
     """The first row that has each block among its first `lengths` ones (int32), -1 = none.
 
@@ -75,18 +102,19 @@ def leading_hits(blocks, offsets, prompts, unseen, outputs=False):
     return hits
 
 
-def infer(blocks, offsets, prompts, tails, distinct):
+def infer(blocks, offsets, prompts, tails, distinct, enough=None):
     """The conversation of each request, from 0 (int64), inferred from the requests before it.
 
     Take the last request that used the deepest block of this request's shared prefix. This request continues its
     conversation if the shared prefix is all of that request's path (with `tails`: all except a last, perhaps partial,
     block) and fewer than three conversations have used the block. `prompts` counts the blocks of each prompt; the
-    others of a row are its output's.
+    others of a row are its output's. `enough` counts the leading blocks of each path that must be shared, if `tails`
+    does not say it.
 
     >>> infer(np.array([0, 1, 0, 1, 2, 0, 3]), np.array([0, 2, 5, 7]), np.array([2, 3, 2]), False, 4)
     array([0, 0, 1])
     """
-    return Inference(len(offsets) - 1, tails, distinct).go_on(blocks, offsets, 0, prompts).astype(np.int64)
+    return Inference(len(offsets) - 1, tails, distinct).go_on(blocks, offsets, 0, prompts, enough).astype(np.int64)
 
 
 class Inference:
@@ -101,21 +129,21 @@ class Inference:
 
     def __init__(self, rows, tails, distinct):
         self.session = np.empty(rows, dtype=np.int32)  # request -> its conversation, for the rows so far
-        self._blocks = np.empty(rows, dtype=np.int32)  # request -> number of blocks of its prompt
+        self._enough = np.empty(rows, dtype=np.int32)  # request -> leading blocks that continue its conversation
         self._last = np.full(distinct, UNKNOWN, dtype=np.int32)  # block -> the last row that used it
         self._users = np.full((distinct, SEVERAL - 1), UNKNOWN, dtype=np.int32)  # block -> its first conversations
         self._several = np.zeros(distinct, dtype=np.uint8)  # block -> whether there are more
         self._tails, self._fresh = bool(tails), 0
 
-    def go_on(self, blocks, offsets, row, prompts=None):
+    def go_on(self, blocks, offsets, row, prompts=None, enough=None):
         """The conversations of the next requests; the first of them is `row`."""
         blocks, offsets = _checked(blocks, offsets, len(self._last))
         prompts = np.diff(offsets) if prompts is None else np.ascontiguousarray(prompts, dtype=np.int64)
         stop = row + len(offsets) - 1
         if not 0 <= row <= stop <= len(self.session):
             raise ValueError("the rows are outside the trace")
-        self._blocks[row:stop] = prompts
-        self._fresh = _infer(blocks, offsets, prompts, row, self._tails, self._fresh, self._blocks, self._last,
+        self._enough[row:stop] = prompts - self._tails if enough is None else enough
+        self._fresh = _infer(blocks, offsets, prompts, row, self._fresh, self._enough, self._last,
                              self._users, self._several, self.session)  # fmt: skip
         return self.session[row:stop]
 
@@ -126,7 +154,17 @@ def _by_contributor(contributor, rows):
         raise ValueError("contributor: one value a row is needed")
     if len(contributor) and contributor.min() < 0:
         raise ValueError("contributor: a value is negative")
-    return contributor, np.argsort(contributor, kind="stable")
+    return contributor, _rows_by_contributor(contributor)
+
+
+def _rows_by_contributor(contributor):
+    """The rows in order of their contributors, those of one in their own order."""
+    largest = int(contributor.max(initial=-1))
+    if largest > 4 * len(contributor):
+        return np.argsort(contributor, kind="stable")
+    order, starts = np.empty(len(contributor), np.int64), np.zeros(largest + 2, np.int64)
+    _place_rows(contributor, starts, order)
+    return order
 
 
 def _lengths(prompts, offsets):
@@ -136,13 +174,61 @@ def _lengths(prompts, offsets):
     return prompts
 
 
-def _checked(blocks, offsets, distinct):
-    blocks, offsets = np.ascontiguousarray(blocks, dtype=np.int32), np.ascontiguousarray(offsets, dtype=np.int64)
+def _checked(blocks, offsets, distinct, dtype=np.int32):
+    blocks, offsets = np.ascontiguousarray(blocks, dtype=dtype), np.ascontiguousarray(offsets, dtype=np.int64)
     if not len(offsets) or offsets[0] != 0 or offsets.item(-1) != len(blocks) or (np.diff(offsets) < 0).any():
         raise ValueError("the offsets do not match the rows or the ids")
     if len(blocks) and not (0 <= blocks.min() and blocks.max() < distinct):
         raise ValueError("an id is negative, or not below the number of distinct ids")
     return blocks, offsets
+
+
+def _place_rows(contributor, starts, order):
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    with cython.nogil:
+        for row in range(contributor.shape[0]):
+            starts[contributor[row] + 1] += 1
+        for i in range(1, starts.shape[0]):
+            starts[i] += starts[i - 1]
+        for row in range(contributor.shape[0]):
+            order[starts[contributor[row]]] = row
+            starts[contributor[row]] += 1
+
+
+def _count_uses(blocks, uses):
+    i: cython.Py_ssize_t
+    with cython.nogil:
+        for i in range(blocks.shape[0]):
+            uses[blocks[i]] += 1
+
+
+def _runs(blocks, offsets, uses, alone, run_at, run, length, run_offsets):
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    at: cython.Py_ssize_t = 0
+    runs: cython.int = 0
+    block: cython.longlong
+    before: cython.longlong
+    is_new: cython.bint
+    with cython.nogil:
+        for row in range(offsets.shape[0] - 1):
+            before = -1
+            is_new = False
+            for i in range(offsets[row], offsets[row + 1]):
+                block = blocks[i]
+                if before < 0 or uses[block] != uses[before] or alone[block] or alone[before]:
+                    is_new = run_at[block] < 0
+                    if is_new:
+                        run_at[block] = runs
+                        length[runs] = 0
+                        runs += 1
+                    run[at] = run_at[block]
+                    at += 1
+                length[runs - 1] += is_new
+                before = block
+            run_offsets[row + 1] = at
+    return runs
 
 
 def _count(blocks, offsets, order, contributor, count, last):
@@ -213,7 +299,7 @@ def _leading_hits(blocks, offsets, prompts, unseen, outputs, hits):
             hits[row] = hit
 
 
-def _infer(ids, offsets, prompts, first, tails, fresh, blocks, last, users, several, session):
+def _infer(ids, offsets, prompts, first, fresh, enough, last, users, several, session):
     r: cython.Py_ssize_t
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -232,7 +318,7 @@ def _infer(ids, offsets, prompts, first, tails, fresh, blocks, last, users, seve
             if depth > 0:
                 block = ids[offsets[r] + depth - 1]
                 before = last[block]
-                if depth >= blocks[before] - tails and not several[block]:
+                if depth >= enough[before] and not several[block]:
                     session[row] = session[before]
             fresh += session[row] == fresh
             for i in range(offsets[r], offsets[r] + prompts[r]):

@@ -17,6 +17,7 @@ import orjson
 
 from .._base.errors import InputError, RowError
 from .._base.files import MAX_LINE
+from .._base.growing_array import GrowingArray
 from .._base.input_files import size_of
 from .._base.offsets import offsets_of
 from .._native.rows import PAD, Scanner
@@ -267,9 +268,9 @@ class _Table:
 
     def __init__(self, path, on_error, size, ids):
         self._path, self._on_error, self._size, self._ids = path, on_error, size, ids
-        self._columns = {name: _Growing(np.int64) for name in (*NEEDED, "output_ids")}
-        self._columns["timestamp"] = _Growing(np.float64)
-        self._blocks, self._output_blocks = _Growing(np.int64), _Growing(np.int64)
+        self._columns = {name: GrowingArray(np.int64) for name in (*NEEDED, "output_ids")}
+        self._columns["timestamp"] = GrowingArray(np.float64)
+        self._blocks, self._output_blocks = GrowingArray(np.int64), GrowingArray(np.int64)
         self._lines: list[tuple[int, np.ndarray]] = []  # rows before, and the lines of rows after a gap
         self._others: dict[str, list[scalars.Chunk]] = {}
         self._nested: dict[str, int] = {}
@@ -325,27 +326,6 @@ class _Table:
         for before, moved in self._lines:
             lines[before : before + len(moved)] = moved
         return lines
-
-
-class _Growing:
-    """An array that grows at its end; untouched capacity needs no memory."""
-
-    def __init__(self, dtype):
-        self._array, self._length = np.empty(1 << 12, dtype=dtype), 0
-
-    def extend(self, values, growth: float):
-        """Append values; the array is expected to become `growth` times as long as it is then."""
-        length = self._length + len(values)
-        if length > len(self._array):
-            room = max(int(length * growth * 1.05), len(self._array) * 3 // 2, length)
-            larger = np.empty(room, dtype=self._array.dtype)
-            larger[: self._length] = self._array[: self._length]
-            self._array = larger
-        self._array[self._length : length] = values
-        self._length = length
-
-    def done(self):
-        return self._array[: self._length]
 
 
 # -- one line, decoded by orjson ---------------------------------------------------------------------------------

@@ -32,11 +32,19 @@ def write_rows(
 
     Rows omit an extra key if its value is None. `first_id` is added to each id.
     """
-    require_no_clash(fields, extra)
-    if extra and all(values.dtype == np.int64 for values in extra.values()):  # the kernel prints the same text, faster
-        fields, extra = {**fields, **{name: whole(values) for name, values in extra.items()}}, None
+    fields, extra = all_fields(fields, extra)
     for start, stop in _batches(columns):
         stream.write(print_rows(fields, start, stop, first_id=first_id, extra=extra))
+
+
+def all_fields(
+    fields: Mapping[str, Field], extra: Mapping[str, np.ndarray] | None
+) -> tuple[dict[str, Field], Mapping[str, np.ndarray] | None]:
+    """The fields, with those extra columns that the kernel can print, and the others; UsageError if names clash."""
+    require_no_clash(fields, extra)
+    if extra and all(values.dtype == np.int64 for values in extra.values()):  # the kernel prints the same text, faster
+        return {**fields, **{name: whole(values) for name, values in extra.items()}}, None
+    return dict(fields), extra
 
 
 def print_rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .._base.digests import SeenBytes
+from .._base.files import is_regular
 from .._base.input_files import open_read
 from . import dataset as datasets
 from . import parquet
@@ -14,6 +14,7 @@ from .format_table import require_format
 from .open_parquet import OpenDataset, OpenParquet, PackedParquet
 from .open_rows import OpenRows
 from .opened import OpenTrace
+from .seen_words import SeenWords
 
 
 def open_pieces(path: str | Path, *, format: str | None = None, threads: int | None = None) -> OpenTrace:
@@ -43,7 +44,7 @@ def open_pieces(path: str | Path, *, format: str | None = None, threads: int | N
     if names_dataset(path, format):
         return OpenDataset(path)
     require_trace(path)
-    seen = SeenBytes()
+    seen = SeenWords(repeats=is_regular(path))
     stream = open_read(path, seen=seen)
     try:
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from .._base.digests import SeenBytes
 from .._base.errors import RowError
 from .._base.files import name_of
 from ..trace.columns import Columns, replace_columns
 from .read_result import ReadResult
+from .seen_words import SeenWords
 from .sidecar import is_deep
 
 CACHED = 1 << 20  # maximum block references of a file that stay in memory
@@ -63,7 +63,7 @@ class OpenTrace(ABC):
 
     def __init__(self, path: str | Path, *, repeats: bool):
         self.path, self.name, self.repeats = path, name_of(path), repeats
-        self.seen = SeenBytes()  # of the first pass; unused for Parquet that is not compressed
+        self.seen = SeenWords()  # of the first pass; unused for Parquet that is not compressed
         self.unread: list[RowError] = []  # rows that could not be read
         self.texts: list[MetadataText] = []  # metadata inside the file
         self.unknown_columns: dict[str, int] = {}  # columns of a Parquet file that are not read -> rows

@@ -1,31 +1,32 @@
 """Whether a trace file is, byte for byte, what kvtrace writes of the rows that it reads from it.
 
-Rows that are read are written again into a digest. Whatever a reader passes over changes the digest: repeated keys,
-spaces, blank lines, bytes between Parquet's row groups, names in a gzip header, metadata of a schema.
+Rows that are read are written again, and compared with the file. Whatever a reader passes over makes a difference:
+repeated keys, spaces, blank lines, bytes between Parquet's row groups, names in a gzip header, metadata of a schema.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from .._base.digests import ByteDigest
+from .._base.digests import ByteDigest, SameBytes
 from .._base.errors import KvtraceError
 from .._base.files import BUFFER
+from .._base.input_files import open_read
 from .._base.output_files import packed_stream
 from ..trace.columns import Columns, replace_columns, rows_of
 from . import dataset as datasets
 from . import parquet
 from .format_table import FORMATS
-from .jsonl_write import lists, print_rows, require_no_clash, require_writable
+from .jsonl_write import all_fields, lists, print_rows, require_writable
 from .open_parquet import OpenColumns, OpenDataset, Source
 from .open_rows import OpenRows
-from .opened import OpenTrace
+from .opened import OpenTrace, Piece
 from .sidecar import dump
 
 
@@ -57,8 +58,10 @@ LABELS = {
 }
 
 
-def differences(opened: OpenTrace) -> list[Difference]:
-    """How a trace differs from what kvtrace writes of the same rows; reads all ids again, a piece at a time.
+def differences(opened: OpenTrace, pieces: Iterable[Piece] | None = None) -> list[Difference]:
+    """How a trace differs from what kvtrace writes of the same rows; reads all bytes again, a piece at a time.
+
+    `pieces` are the rows with their ids, as `opened` gave them, if the caller has them.
 
     >>> import tempfile
     >>> from kvtrace.formats import writing
@@ -74,17 +77,17 @@ def differences(opened: OpenTrace) -> list[Difference]:
     """
     opened.read()
     if isinstance(opened, OpenRows):
-        return _of_rows(opened)
+        return _of_rows(opened, opened.pieces() if pieces is None else pieces)
     assert isinstance(opened, OpenColumns)
     if isinstance(opened, OpenDataset):
         return _of_dataset(opened)
     source = opened.sources()[0]
     found = _of_parquet(source, opened.result.columns)
     if opened.seen.form is not None and not found:  # a compressed Parquet file
-        packed = ByteDigest()
-        with io.BufferedWriter(_packer(packed, opened.seen.form), BUFFER) as stream:
-            stream.write(source.getvalue() if isinstance(source, io.BytesIO) else Path(source).read_bytes())
-        found += [] if packed.equals(opened.seen.packed) else [Difference.COMPRESSION]
+        with _Rewritten(opened, packed=True) as packed:
+            with io.BufferedWriter(_packer(packed.stream, opened.seen.form), BUFFER) as stream:
+                stream.write(source.getvalue() if isinstance(source, io.BytesIO) else Path(source).read_bytes())
+            found += [] if packed.is_same() else [Difference.COMPRESSION]
     return found
 
 
@@ -99,30 +102,60 @@ def same_text(text: bytes, values: dict[str, Any]) -> bool:
 # -- rows of JSON ------------------------------------------------------------------------------------------------
 
 
-def _of_rows(opened: OpenRows) -> list[Difference]:
-    plain, packed, form = ByteDigest(), ByteDigest(), opened.seen.form
-    try:
-        if form is None:
-            _write_rows(opened, plain)
+def _of_rows(opened: OpenRows, pieces: Iterable[Piece]) -> list[Difference]:
+    with _Rewritten(opened) as plain:
+        try:
+            if opened.seen.form is None:
+                _write_rows(opened, pieces, plain.stream)
+                return [] if plain.is_same() else [Difference.ROWS]
+            with _Rewritten(opened, packed=True) as packed:
+                with io.BufferedWriter(_packer(packed.stream, opened.seen.form), BUFFER) as packer:
+                    _write_rows(opened, pieces, _Tee(plain.stream, packer))
+                if plain.is_same():
+                    return [] if packed.is_same() else [Difference.COMPRESSION]
+        except KvtraceError:  # such as a time that is not finite: it cannot be written, so it was not
+            pass
+        return [Difference.ROWS]
+
+
+class _Rewritten:
+    """What kvtrace writes, to be compared with the bytes of the file; `packed`: as they are in the file.
+
+    The file is read again; if that cannot be, the digests of its bytes are compared.
+    """
+
+    def __init__(self, opened: OpenTrace, *, packed: bool = False) -> None:
+        seen = opened.seen
+        self._digest = (seen.packed if packed or seen.form is None else seen.plain).digest
+        self.stream: ByteDigest | SameBytes  # takes the bytes
+        if self._digest is not None:
+            self.stream = ByteDigest()
         else:
-            with io.BufferedWriter(_packer(packed, form), BUFFER) as packer:
-                _write_rows(opened, _Tee(plain, packer))
-    except KvtraceError:  # such as a time that is not finite: it cannot be written, so it was not
-        return [Difference.ROWS]
-    if not plain.equals(opened.seen.plain if form else opened.seen.packed):
-        return [Difference.ROWS]
-    return [] if form is None or packed.equals(opened.seen.packed) else [Difference.COMPRESSION]
+            file = open(opened.path, "rb") if packed else open_read(opened.path)  # noqa: SIM115 - `close` closes it
+            self.stream = SameBytes(file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+
+    def is_same(self) -> bool:
+        """Whether the stream got the bytes of the file, and no others."""
+        if isinstance(self.stream, SameBytes):
+            return self.stream.is_complete()
+        assert self._digest is not None
+        return self.stream.equals(self._digest)
 
 
-def _write_rows(opened: OpenRows, stream) -> None:
+def _write_rows(opened: OpenRows, pieces: Iterable[Piece], stream) -> None:
     """Write the rows with the normal writer's fields; the ids come piece by piece."""
     columns, format = opened.result.columns, FORMATS[opened.result.format]
     no_ids = np.empty(0, np.int64)
     columns = replace_columns(columns, hash_ids=no_ids, output_ids=None if columns.output_ids is None else no_ids)
-    fields, extra = format.fields_of(columns), format.extra_of(columns)
     require_writable(columns, 0)
-    require_no_clash(fields, extra)
-    for rows, ids in opened.pieces():
+    fields, extra = all_fields(format.fields_of(columns), format.extra_of(columns))
+    for rows, ids in pieces:
         fields["hash_ids"] = _list_field(ids.hash_ids, ids.offsets)
         if columns.output_ids is not None:
             output_ids, offsets = ids.output_ids, ids.output_offsets
@@ -158,7 +191,7 @@ class _Packer(io.RawIOBase):
             self._stream.close()
 
 
-def _packer(sink: ByteDigest, form: str) -> _Packer:
+def _packer(sink: ByteDigest | SameBytes, form: str) -> _Packer:
     return _Packer(packed_stream(sink, form))
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import orjson
 
+from .._native import ids
+
 Chunk = tuple[np.ndarray, Any]  # rows, and their values: int64, or a list of scalars
 
 
@@ -54,6 +56,10 @@ def labels(values: np.ndarray) -> np.ndarray:
     >>> labels(np.array(["b", None, "a", "b"], dtype=object))
     array([ 0, -1,  1,  0])
     """
+    if values.dtype == np.int64:  # the kernel gives the same numbers, faster
+        numbered, inside = np.full(len(values), -1, dtype=np.int64), values != -1
+        numbered[inside] = ids.renumber(values[inside])[0]
+        return numbered
     number: dict[Any, int] = {None: -1, -1: -1}
     return np.array([number.setdefault(value, len(number) - 2) for value in values.tolist()], dtype=np.int64)
 

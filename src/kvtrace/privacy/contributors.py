@@ -140,10 +140,17 @@ def counted_kind(counts: str, users: str | None, sessions: bool) -> str:
 def _with_unknown(values: np.ndarray, kind: str, members: np.ndarray) -> Contributors:
     """Contributors with one number for all requests whose value is -1."""
     if (values >= 0).all():
-        same = len(np.unique(members)) == len(np.unique(values))
+        same = members is values or _distinct(members) == _distinct(values)
         return Contributors(values.astype(np.int64), kind, None if same else members)
     unknown = int(values.max(initial=-1)) + 1
     return Contributors(np.where(values < 0, unknown, values).astype(np.int64), kind, members, unknown)
+
+
+def _distinct(values: np.ndarray) -> int:
+    """The number of distinct values."""
+    from .._native import ids
+
+    return ids.renumber(values)[1]
 
 
 def _numbered(*choices):

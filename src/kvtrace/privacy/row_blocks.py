@@ -1,4 +1,8 @@
-"""The blocks of rows as int32 numbers, which the steps of a release change in place: 4 bytes a block reference."""
+"""The blocks of rows as int32 numbers, which the steps of a release change in place: 4 bytes a block reference.
+
+Where possible, a number stands for a run: consecutive blocks that the same rows have. All steps treat the blocks of a
+run alike, so that they look at far fewer numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import numpy as np
 from .._base.offsets import in_first, joined, offsets_of
 from .._native import ids, ragged, sharing
 from ..trace.columns import Columns
+from ..trace.trace import Trace
 
 
 class RowBlocks:
@@ -23,13 +28,21 @@ class RowBlocks:
     prompts: np.ndarray  # row -> blocks of its prompt; the others are its output's
     distinct: int  # numbers are below it
     has_outputs: bool
+    lengths: np.ndarray | None  # number -> blocks of its run, int32; None = each number is one block
 
     def __init__(
-        self, number: np.ndarray, offsets: np.ndarray, *, distinct: int, prompts: np.ndarray | None = None
+        self,
+        number: np.ndarray,
+        offsets: np.ndarray,
+        *,
+        distinct: int,
+        prompts: np.ndarray | None = None,
+        lengths: np.ndarray | None = None,
     ) -> None:
         self.number, self.offsets, self.distinct = number, offsets, distinct
         self.has_outputs = prompts is not None
         self.prompts = np.diff(offsets) if prompts is None else prompts
+        self.lengths = lengths
 
     @classmethod
     def of(cls, columns: Columns) -> RowBlocks:
@@ -42,11 +55,23 @@ class RowBlocks:
         number = np.array(blocks, dtype=np.int32)
         return cls(number, offsets, distinct=int(number.max(initial=-1)) + 1, prompts=prompts)
 
+    @classmethod
+    def in_runs(cls, trace: Trace, has_tail: np.ndarray) -> RowBlocks:
+        """As `of`, in runs, for a chained trace of prompts; `has_tail` marks those with a partial last block.
+
+        >>> from kvtrace.trace.building import toy
+        >>> blocks = RowBlocks.in_runs(toy("0 1 2", "0 1 3"), np.array([False, False]))
+        >>> blocks.number, blocks.lengths
+        (array([0, 1, 0, 2], dtype=int32), array([2, 1, 1], dtype=int32))
+        """
+        number, offsets, lengths = sharing.runs(trace.hash_ids, trace.offsets, has_tail, trace.distinct)
+        return cls(number, offsets, distinct=len(lengths), lengths=lengths)
+
     def take(self, rows: np.ndarray) -> RowBlocks:
         """The blocks of some rows, in their order."""
         number, offsets = ragged.take(self.number, self.offsets, rows)
         prompts = self.prompts[rows] if self.has_outputs else None
-        return RowBlocks(number, offsets, distinct=self.distinct, prompts=prompts)
+        return RowBlocks(number, offsets, distinct=self.distinct, prompts=prompts, lengths=self.lengths)
 
     # -- steps of a release, in place ----------------------------------------------------------------------------
 
@@ -54,7 +79,7 @@ class RowBlocks:
         """Give each of these references a block of its own; returns the former number of each new block."""
         former = self.number[references]
         self.number[references] = self.distinct + np.arange(len(references), dtype=np.int32)
-        self.distinct += len(references)
+        self._add(former)
         return former
 
     def drop(self, references: np.ndarray) -> None:
@@ -96,8 +121,14 @@ class RowBlocks:
         if not is_split.any():
             return np.empty(0, dtype=np.int32)
         former = sharing.split(self.number, self.offsets, contributor, count, is_split)
-        self.distinct += len(former)
+        self._add(former)
         return former
+
+    def _add(self, former: np.ndarray) -> None:
+        """Count the numbers that follow the last one; each is as long as its former one."""
+        self.distinct += len(former)
+        if self.lengths is not None:
+            self.lengths = np.concatenate([self.lengths, self.lengths[former]])
 
     # -- what they show ------------------------------------------------------------------------------------------
 
@@ -116,7 +147,12 @@ class RowBlocks:
 
     def conversations(self, *, tails: bool) -> np.ndarray:
         """The conversation of each row, inferred from the blocks of prompts; `tails`: the last one may be partial."""
-        return sharing.infer(self.number, self.offsets, self.prompts, tails, self.distinct)
+        enough = None
+        if self.lengths is not None:  # all of a prompt, or all except a last block that is a run of its own
+            ends = self.offsets[1:][self.prompts > 0] - 1
+            enough = self.prompts.copy()
+            enough[self.prompts > 0] -= tails & (self.lengths[self.number[ends]] == 1)
+        return sharing.infer(self.number, self.offsets, self.prompts, tails, self.distinct, enough)
 
     def hits(self, is_new: np.ndarray | None = None, *, outputs: bool = False) -> np.ndarray:
         """The leading blocks of each prompt that an earlier prompt has, int32; with `outputs`, or an earlier output.
@@ -124,7 +160,18 @@ class RowBlocks:
         `is_new` marks the blocks that no prompt (or output) before these rows has; without it, all are.
         """
         unseen = np.ones(self.distinct, dtype=bool) if is_new is None else is_new.copy()
-        return sharing.leading_hits(self.number, self.offsets, self.prompts, unseen, outputs)
+        return self._blocks_in(sharing.leading_hits(self.number, self.offsets, self.prompts, unseen, outputs))
+
+    def prompt_blocks(self) -> np.ndarray:
+        """The number of blocks of each prompt."""
+        return self._blocks_in(self.prompts)
+
+    def _blocks_in(self, leading: np.ndarray) -> np.ndarray:
+        """The blocks of the first numbers of each row, which has `leading` of them."""
+        if self.lengths is None:
+            return leading
+        before = offsets_of(self.lengths[self.number])
+        return (before[self.offsets[:-1] + leading] - before[self.offsets[:-1]]).astype(leading.dtype)
 
     def first_rows(self) -> np.ndarray:
         """The first row that has each block, int32."""
@@ -138,10 +185,15 @@ class RowBlocks:
         """Number the blocks by first appearance; returns the former number of each."""
         former = ids.by_first_appearance(self.number, self.distinct)
         self.distinct = len(former)
+        self.lengths = None if self.lengths is None else self.lengths[former]
         return former
 
     def segments(self) -> dict[str, np.ndarray]:
         """The blocks as columns of a trace: `hash_ids` and `offsets`, and those of outputs."""
+        if self.lengths is not None:
+            lengths = self.lengths[self.number]
+            ids = ragged.ranges(offsets_of(self.lengths)[self.number], lengths)
+            return {"hash_ids": ids, "offsets": offsets_of(lengths)[self.offsets]}
         if not self.has_outputs:
             return {"hash_ids": self.number.astype(np.int64), "offsets": self.offsets}
         is_prompt, offsets = self._in_prompts(), offsets_of(self.prompts)

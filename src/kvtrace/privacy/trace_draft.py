@@ -39,9 +39,12 @@ class TraceDraft:
     @classmethod
     def of(cls, trace: Trace) -> TraceDraft:
         """A draft of a trace, which does not change."""
-        return cls(
-            without_blocks(trace), RowBlocks.of(trace), block_size=trace.block_size, tail=trace.tail, meta=trace.meta
-        )
+        if trace.is_chained and trace.output_ids is None:
+            has_tail = (trace.input_length % trace.block_size > 0) & (trace.tail != "dropped")
+            blocks = RowBlocks.in_runs(trace, has_tail)
+        else:
+            blocks = RowBlocks.of(trace)
+        return cls(without_blocks(trace), blocks, block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -71,7 +74,7 @@ class TraceDraft:
     def hits(self) -> Hits:
         """The hits of a cache that never evicts."""
         hits = self.blocks.hits().astype(np.int64)
-        return sum_hits([(hits, self.blocks.prompts, self.rows.input_length)], self.block_size)
+        return sum_hits([(hits, self.blocks.prompt_blocks(), self.rows.input_length)], self.block_size)
 
     def columns(self) -> Columns:
         """The columns, with ids by first appearance."""

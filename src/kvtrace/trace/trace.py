@@ -260,6 +260,10 @@ class Trace(Columns, PlottedResult):
     def _require_unique_tails(self):
         has_tail = self.input_length % self.block_size != 0
         tails = self.hash_ids[self.offsets[1:][has_tail] - 1]
+        is_tail = np.zeros(self.distinct, dtype=bool)
+        is_tail[tails] = True
+        if np.count_nonzero(is_tail) == np.count_nonzero(is_tail[self.hash_ids]) == len(tails):
+            return  # each is used once, without an array of all uses
         uses = np.bincount(self.hash_ids, minlength=self.distinct)
         if (shared := np.flatnonzero(uses[tails] > 1)).size:
             row = int(np.flatnonzero(has_tail)[shared[0]])

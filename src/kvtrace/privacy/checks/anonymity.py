@@ -12,7 +12,6 @@ import numpy as np
 from .blocks import RequestBlocks
 from .evidence import Evidence
 from .finding import Finding, not_checked, passed, warned
-from .row_hashes import hash_rows
 
 NEAR_MS = 60_000.0
 MAX_LOCATED = 0.1  # share of located requests above which the check warns
@@ -91,11 +90,17 @@ def shapes(uses: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     >>> same == alike, same == other
     (True, False)
     """
-    return hash_rows(uses, offsets, skip=uses < 2)
+    from ..._native import ragged
+
+    return ragged.hash_rows(uses, offsets, skip=uses < 2)
 
 
 def _numbered(values) -> np.ndarray:
-    return np.unique(values, return_inverse=True)[1]
+    """A number for each distinct value."""
+    from ..._native import ids
+
+    values = values + 0.0 if values.dtype.kind == "f" else values  # -0.0 becomes 0.0
+    return ids.renumber(np.ascontiguousarray(values).view(np.int64))[0]
 
 
 def _group(first, second) -> np.ndarray:

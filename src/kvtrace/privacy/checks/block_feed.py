@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..._base.growing_array import GrowingArray
 from ..._base.offsets import offsets_of
 from ...trace.columns import Columns
 from .blocks import RequestBlocks
@@ -22,15 +23,17 @@ class KeptNumbers:
 
     def __init__(self, max_references: int = KEPT) -> None:
         self._max, self._references = max_references, 0
-        self._pieces: list[tuple[slice, np.ndarray, np.ndarray]] | None = []  # rows, their numbers and offsets
+        self._pieces: list[tuple[slice, np.ndarray]] | None = []  # rows, and their offsets
+        self._numbers = GrowingArray(np.int32)
 
     def add(self, rows: slice, piece: Columns, numbers: np.ndarray | None) -> None:
         """Keep the numbers of the next rows; None for rows with outputs."""
         self._references += 0 if numbers is None else len(numbers)
         if numbers is None or self._references > self._max:
-            self._pieces = None
+            self._pieces, self._numbers = None, GrowingArray(np.int32)
         if self._pieces is not None and numbers is not None:
-            self._pieces.append((rows, numbers.astype(np.int32), piece.offsets.copy()))
+            self._numbers.extend(numbers)
+            self._pieces.append((rows, piece.offsets.copy()))
 
     @property
     def are_complete(self) -> bool:
@@ -39,14 +42,16 @@ class KeptNumbers:
 
     def pieces(self) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
         """The rows of the file, with the numbers of their blocks (int64) and offsets, piece by piece."""
-        for rows, numbers, offsets in self._pieces or ():
-            yield rows, numbers.astype(np.int64), offsets
+        start, whole = 0, self._numbers.done()
+        for rows, offsets in self._pieces or ():
+            stop = start + offsets.item(-1)
+            yield rows, whole[start:stop].astype(np.int64), offsets
+            start = stop
 
     def joined(self) -> tuple[np.ndarray, np.ndarray]:
         """The numbers of all rows (int32), rows end to end, and their offsets."""
-        pieces = self._pieces or []
-        numbers = np.concatenate([np.empty(0, np.int32), *(numbers for _, numbers, _ in pieces)])
-        return numbers, offsets_of(np.concatenate([np.diff(offsets) for _, _, offsets in pieces]))
+        blocks = [np.diff(offsets) for _, offsets in self._pieces or ()]
+        return self._numbers.done(), offsets_of(np.concatenate([np.empty(0, np.int64), *blocks]))
 
 
 def number_ids(piece: Columns, numbers: IdNumbers) -> np.ndarray | None:

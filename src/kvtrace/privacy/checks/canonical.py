@@ -15,7 +15,7 @@ OTHER_VERSION = "Audit it with that version of pyarrow, or write it anew with `k
 
 def check(evidence: Evidence) -> Finding:
     """Write the rows that were read again, and compare the bytes; look at the numbers of sessions, too."""
-    found = differences(evidence.source)
+    found = differences(evidence.source, evidence.kept_ids())
     session = evidence.columns.session if evidence.read_result.format == "parquet" else None
     renamed = session is not None and not np.array_equal(by_first_appearance(session), session)
     figure = {"differs": [one.value for one in found], "sessions_in_order": not renamed}

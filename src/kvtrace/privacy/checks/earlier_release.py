@@ -15,7 +15,6 @@ from .block_feed import number_ids
 from .evidence import Evidence
 from .finding import Finding, failed, not_checked, passed
 from .id_numbers import IdNumbers
-from .row_hashes import hash_rows
 
 MAX_MATCHING = 0.05  # share of matching rows beyond chance above which the check fails
 SIGMAS = 10.0  # ... and the matches must exceed chance by this many of its standard deviations
@@ -100,10 +99,12 @@ def lists(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     >>> len(lists(np.array([0, 1, 2, 3, 0, 1, 2, 9]), np.array([0, 4, 8])))
     1
     """
+    from ..._native import ragged
+
     blocks = np.diff(offsets)
     rows = np.flatnonzero(blocks >= MIN_BLOCKS)
     rows = rows[ids[offsets[rows + 1] - 1] - ids[offsets[rows]] + 1 != blocks[rows]]
-    return hash_rows(ids, offsets)[rows]
+    return ragged.hash_rows(ids, offsets)[rows]
 
 
 def _lists_of(evidence) -> np.ndarray:

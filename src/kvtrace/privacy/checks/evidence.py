@@ -5,7 +5,7 @@ Columns over requests are in memory. Block ids are not: `Evidence.feed` passes t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..._base.errors import InputError
-from ...formats.opened import MetadataText, OpenTrace
+from ...formats.opened import MetadataText, OpenTrace, Piece
 from ...formats.read_result import ReadResult
 from ...formats.sidecar import Sidecar
 from ...trace.columns import Columns
@@ -109,6 +109,16 @@ class Evidence:
             if rows.stop > len(request_of_row):
                 raise InputError("the file grew during the audit. Audit it again when it is complete.")
             take(blocks_of(columns, request_of_row[rows], self.numbers))
+
+    def kept_ids(self) -> Iterator[Piece] | None:
+        """The rows of the file with their ids, piece by piece, if memory holds the numbers of ids that are dense."""
+        if not self.kept.are_complete or not self.numbers.are_dense:
+            return None
+        blank = np.empty(0, dtype=np.int64)
+        return (
+            (rows, Columns(blank, blank, blank, self.numbers.dense_ids(numbers), offsets))
+            for rows, numbers, offsets in self.kept.pieces()
+        )
 
     def contributors_up_to(self, limit: int, contributor: np.ndarray) -> np.ndarray:
         """The different contributors of each block, at most `limit`; `contributor` has one for each request.

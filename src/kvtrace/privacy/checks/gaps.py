@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from .evidence import Evidence
 from .finding import Finding, failed, passed, warned
 
@@ -36,8 +34,10 @@ def _unused(values) -> int:
     if values is None:
         return 0
     if values.dtype.kind in "iu":
-        numbers = np.unique(values[values != -1])
-        return int(numbers[-1]) - int(numbers[0]) + 1 - len(numbers) if len(numbers) else 0
+        from ..._native import ids
+
+        numbers = values[values != -1]
+        return int(numbers.max()) - int(numbers.min()) + 1 - ids.renumber(numbers)[1] if len(numbers) else 0
     known = {value for value in values.tolist() if value is not None and value != -1}
     if not known or any(type(value) is not int for value in known):
         return 0

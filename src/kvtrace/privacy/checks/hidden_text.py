@@ -69,7 +69,7 @@ def spells_text(values: np.ndarray) -> bool:
     """
     large = values[values > 255]
     if len(large) > len(values) // 2:
-        return len(np.unique(large)) >= DISTINCT and bool(np.mean(_are_text(large)) >= SHARE)
+        return bool(np.mean(_are_text(large)) >= SHARE) and len(np.unique(large)) >= DISTINCT
     small = values[(values >= 0) & (values < 256)]
     if len(small) < max(MIN_ROWS, SHARE * len(values)) or not np.mean(TEXT[small]) >= SHARE:
         return False

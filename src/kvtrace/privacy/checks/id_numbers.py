@@ -56,14 +56,14 @@ class IdNumbers:
             return np.empty(0, dtype=np.int64)
         if not self.distinct:
             self._first = self.smallest = self.largest = ids.item(0)
+        from ..._native.ids import count_on
+
         before = self.distinct
         if self._index is None:
-            numbers = ids - np.int64(self._first)  # wraps, and adding the first id wraps back
-            reached = np.maximum.accumulate(np.append(before - 1, numbers))
-            if (numbers >= 0).all() and (numbers <= reached[:-1] + 1).all():
-                self.distinct = int(reached[-1]) + 1
+            if (distinct := count_on(ids, self._first, before)) >= 0:
+                self.distinct = distinct
                 self._note(np.arange(before, self.distinct) + np.int64(self._first))
-                return numbers
+                return ids - np.int64(self._first)  # wraps, and adding the first id wraps back
             self._make_index()
         numbers = self._in_index(ids)
         self.distinct = self._index.distinct
@@ -79,6 +79,10 @@ class IdNumbers:
         if len(ids) and not (numbers.min() >= 0 and numbers.max() < self.distinct):
             raise InputError("the file changed during the audit. Audit it again when it is complete.")
         return numbers
+
+    def dense_ids(self, numbers: np.ndarray) -> np.ndarray:
+        """The ids of numbers (int64), if `are_dense`."""
+        return numbers + np.int64(self._first)
 
     def _make_index(self):
         from ..._native.ids import DigestIndex

@@ -20,6 +20,7 @@ class BlockParents:
         self.are_one = True  # each block of prompts and outputs always has the same parent
         self._full_blocks = full_blocks
         self._several = 0
+        self._are_dense, self._distinct = True, 0  # numbers so far count up by first appearance, in a forest
         self._in_prompts: Any = np.full(distinct, UNSEEN, dtype=np.int32)  # block -> parent, -1 = root
         self._anywhere: Any = None  # the same in prompts and outputs
         self._has_several: Any = np.zeros(distinct, dtype=bool)
@@ -36,6 +37,8 @@ class BlockParents:
 
     def take(self, blocks: RequestBlocks) -> None:
         """Add the blocks of some requests."""
+        if self._take_forest(blocks):
+            return
         numbers, before = blocks.numbers, _before(blocks.numbers, blocks.offsets, -1)
         wrong = _differing(self._in_prompts, numbers, before)
         self._has_several[numbers[wrong]] = True
@@ -49,6 +52,20 @@ class BlockParents:
             begins = self._last_full(blocks)
             after = _before(blocks.output_numbers, blocks.output_offsets, begins)
             self.are_one = self.are_one and not _differing(self._anywhere, blocks.output_numbers, after).any()
+
+    def _take_forest(self, blocks: RequestBlocks) -> bool:
+        """Add rows without outputs whose blocks form a forest with all before them, faster; False for other rows."""
+        from ..._native import forest
+
+        if not self._are_dense or blocks.output_numbers is not None:
+            self._are_dense = False
+            return False
+        full = self._full_blocks[blocks.requests]
+        self._distinct, gap, fork = forest.verify(
+            blocks.numbers, blocks.offsets, full, parent=self._in_prompts, distinct=self._distinct
+        )
+        self._are_dense = gap < 0 and fork < 0
+        return self._are_dense
 
     def _last_full(self, blocks):
         """The last full block of each prompt, which is the parent of its output; -1 = none."""
