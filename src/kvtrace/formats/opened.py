@@ -56,7 +56,7 @@ class OpenTrace(ABC):
     path: str | Path
     name: str
     repeats: bool
-    seen: SeenBytes
+    seen: SeenWords
 
     result: ReadResult  # its columns have offsets but no block ids
     fields: dict[str, np.ndarray]  # field -> scalar values as in the file, None where a row has none; without the ids
