@@ -177,3 +177,23 @@ def test_a_class_has_no_parameter_and_runs_in_the_reference_engine(policies):
     )
     with pytest.raises(kvtrace.UsageError, match="Try lru. Your own policies run in the reference engine."):
         kvtrace.simulate(toy("0"), 1, "unruly:Fifo", engine="vllm")
+
+
+@pytest.mark.parametrize("names", ["lru,unruly:Endless", "unruly:Endless,lru"])
+def test_ctrl_c_in_a_policy_keeps_the_cells_of_the_others(policies, names):
+    write(toy("0", "1"), policies / "day.jsonl")
+    command = [
+        sys.executable,
+        "-m",
+        "kvtrace",
+        *["sweep", "day.jsonl", "-o", "table.csv", "--capacity", "2,3", "-q", "--policy"],
+    ]
+    process = subprocess.Popen(
+        [*command, names], cwd=policies, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "started\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert "finished work is saved: continue with --resume." in said and process.returncode == 5
+    assert len((policies / "table.csv.cells.jsonl").read_text().splitlines()) == 3  # a header and two cells

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 
 from .errors import UsageError
 from .units import count, milliseconds, share
@@ -54,6 +55,19 @@ def names(text: str) -> list[str]:
     if not words:
         raise UsageError(f"{text!r} is not a list of names. Example: lru,fifo.")
     return list(dict.fromkeys(words))
+
+
+def require_lists(**values: object) -> None:
+    """Raise UsageError for an argument that is one value or one word where a list belongs.
+
+    >>> require_lists(capacities=1000)
+    Traceback (most recent call last):
+    kvtrace._base.errors.UsageError: capacities must be a list. Try capacities=[1000].
+    """
+    for name, value in values.items():
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            shown = value.__name__ if isinstance(value, type) else repr(value)
+            raise UsageError(f"{name} must be a list. Try {name}=[{shown}].")
 
 
 def leading_rows(text: str, timestamp) -> int:

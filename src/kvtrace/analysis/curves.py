@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import overload
 
 from .._base.errors import InputError
+from ..trace.columns import require_trace
 from ..trace.trace import Trace
 from .exact_curve import HitCurve
 from .reuse import find_segments
@@ -40,6 +41,7 @@ def hit_curve(
     >>> [hits.hit_blocks for hits in curve.hits([1, 2, 3])]
     [0, 1, 2]
     """
+    require_trace(trace)
     if not trace.offsets[-1]:
         raise InputError("the trace has no hash_ids, so its reuse is unknown.")
     if sample is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._base.results import Result
+from ..trace.columns import require_trace
 from ..trace.trace import Trace
 from ..trace.turns import previous_turn
 
@@ -64,6 +65,7 @@ def infer_sessions(trace: Trace) -> SessionLinks:
     """
     from .._native import sharing
 
+    require_trace(trace)
     has_tails = trace.tail != "dropped"
     session = sharing.infer(trace.hash_ids, trace.offsets, trace.prompt_blocks, has_tails, trace.distinct)
     return SessionLinks(session, previous_turn(session), recorded=False)

@@ -13,6 +13,7 @@ import numpy as np
 
 from .._base.errors import InputError
 from .._base.tables import TextTable
+from ..trace.columns import require_trace
 from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
 from .arrivals import Arrivals, arrival_statistics
@@ -106,6 +107,7 @@ def basics(trace: Trace, quantiles: Sequence[float] = (), *, uses: BlockUses | N
     >>> statistics.context_length.mean, statistics.unique_prompt_length.max, statistics.prefix_groups
     (1.3333333333333333, 1.0, 1)
     """
+    require_trace(trace)
     uses = uses or _require_uses(trace)
     blocks, context = trace.prompt_blocks, _context_length(trace, uses)
     has_blocks = blocks > 0
@@ -250,6 +252,7 @@ def analyze(
     >>> summary.basics.hits.hit_blocks, summary.reuse_distance.max
     (2, 1.0)
     """
+    require_trace(trace)
     uses = _require_uses(trace)
     reuse = ReuseAccumulator(trace)
     for _, piece in trace.pieces():

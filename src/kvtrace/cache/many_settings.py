@@ -10,6 +10,7 @@ from itertools import product
 from .._base.workers import stoppable_threads
 from ..trace.trace import Trace
 from .demand import block_demand
+from .policies import name_of
 from .simulation import Setting, Simulation, run, runs_by_runs
 
 
@@ -51,7 +52,7 @@ def simulate_settings(
 
 
 def settings_of(
-    capacities: Iterable[int], policies: Iterable[str], engine_names: Iterable[str] = ("reference",), **common
+    capacities: Iterable[int], policies: Iterable[str | type], engine_names: Iterable[str] = ("reference",), **common
 ) -> list[Setting]:
     """Every engine with every policy at every capacity. An upper bound has no engine: it comes once per capacity.
 
@@ -59,7 +60,7 @@ def settings_of(
     [('lru', 1), ('lru', 2), ('belady', 1), ('belady', 2)]
     """
     made = [
-        Setting(capacity, policy, engine, **common)
+        Setting(capacity, name_of(policy), engine, **common)
         for engine, policy, capacity in product(engine_names, policies, capacities)
     ]
     return list(dict.fromkeys(replace(one, engine="reference") if one.bound else one for one in made))

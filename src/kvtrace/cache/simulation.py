@@ -7,6 +7,7 @@ semantics.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack, cast
@@ -16,11 +17,12 @@ import numpy as np
 from .._base.errors import UsageError
 from .._base.results import PlottedResult
 from ..formats.lazy import LazyTrace
+from ..trace.columns import require_trace
 from ..trace.hits import Hits, HitsDict, count_hits
 from ..trace.trace import Trace
 from . import engines
 from .demand import BlockDemand, block_demand
-from .policies import POLICIES, Row
+from .policies import POLICIES, Row, name_of
 from .schedules import SERIAL, Schedule, parse_schedule
 
 SCHEMA = 2  # version of the keys and values of to_dict
@@ -37,6 +39,10 @@ class Setting:
     mode: str = "block"
     schedule: Schedule = SERIAL
     engine_options: tuple[tuple[str, str], ...] = ()  # those that differ from engines.DEFAULTS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "capacity", whole_blocks(self.capacity))
+        object.__setattr__(self, "policy", name_of(self.policy))
 
     @property
     def bound(self) -> bool:
@@ -57,6 +63,16 @@ class Setting:
     def demand_options(self) -> tuple[str, bool]:
         """The arguments of `block_demand`: the mode, and whether a prompt's last token is always computed."""
         return self.mode, not self.bound and engines.find(self.engine).recompute_last
+
+
+def whole_blocks(capacity: Any) -> int:
+    """A capacity in blocks; UsageError if it is text or a fraction."""
+    try:
+        return operator.index(capacity)
+    except TypeError:
+        raise UsageError(
+            f"a capacity is a whole number of blocks, not {capacity!r}. For '50%' see kvtrace.parse_capacities."
+        ) from None
 
 
 class EngineOptions(TypedDict, total=False):
@@ -158,7 +174,7 @@ class Simulation(PlottedResult):
 def simulate(
     trace: Trace,
     capacity: int,
-    policy: str = "lru",
+    policy: str | type = "lru",
     *,
     engine: str = "reference",
     mode: str = "block",
@@ -171,7 +187,7 @@ def simulate(
     Args:
         trace: The trace.
         capacity: Blocks that the cache holds.
-        policy: An eviction policy of docs/cache/policies.md, or "module:Class" for one of your own.
+        policy: An eviction policy of docs/cache/policies.md, or your own as "module:Class" or as the class.
         engine: "reference", or the serving engine whose cache is imitated, such as "vllm"; see docs/cache/simulate.md.
         mode: Blocks that a request holds: "block", "token" or "grow"; see docs/cache/simulate.md.
         schedule: Requests that are active at once: "serial", "concurrency:N" or "open-loop:MS".
@@ -193,7 +209,10 @@ def simulate(
     >>> simulate(toy("0 1 2", "3", "0 1"), capacity=3).hit_blocks.tolist()
     [0, 0, 2]
     """
-    setting = Setting(capacity, policy, engine, mode, parse_schedule(schedule), engines.non_default(engine_options))
+    require_trace(trace)
+    setting = Setting(
+        capacity, name_of(policy), engine, mode, parse_schedule(schedule), engines.non_default(engine_options)
+    )
     return replace(run(setting, trace), warm_up=warm_up)
 
 

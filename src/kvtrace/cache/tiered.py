@@ -16,10 +16,11 @@ from typing import TypedDict
 import numpy as np
 
 from .._base.errors import UsageError
+from ..trace.columns import require_trace
 from ..trace.trace import Trace
 from .demand import BlockDemand, block_demand
-from .policies import make
-from .simulation import Setting, Simulation, SimulationDict, advance_all, require_room, run
+from .policies import make, name_of
+from .simulation import Setting, Simulation, SimulationDict, advance_all, require_room, run, whole_blocks
 
 
 class TierDict(TypedDict):
@@ -67,7 +68,7 @@ class TieredSimulation(Simulation):
 def simulate_tiers(
     trace: Trace,
     tiers: dict[str, int],
-    policy: str = "lru",
+    policy: str | type = "lru",
     *,
     exclusive: bool = True,
     setting: Setting | None = None,
@@ -94,10 +95,12 @@ def simulate_tiers(
     >>> result.hit_blocks.tolist(), result.tier_hits.tolist()
     ([0, 0, 2], [[0, 0, 0], [0, 0, 2]])
     """
+    require_trace(trace)
+    tiers = {name: whole_blocks(capacity) for name, capacity in tiers.items()}
     if len(tiers) < 2 or min(tiers.values()) < 1:
         raise UsageError("--tiers needs two tiers or more of at least 1 block each. Try --tiers hbm=5000,dram=50000.")
     sizes = tuple(tiers.items())
-    setting = replace(setting or Setting(1), policy=policy, capacity=sizes[0][1])
+    setting = replace(setting or Setting(1), policy=name_of(policy), capacity=sizes[0][1])
     demand = block_demand(trace, setting.mode)
     require_room(setting.capacity, demand)
     run_tiers = _exclusive if exclusive else _inclusive

@@ -14,7 +14,7 @@ from .._base.errors import KvtraceError, UsageError
 from .._base.files import SUFFIXES, is_regular, is_std
 from .._base.output_files import outputs_together, write_atomically, write_together
 from .._base.output_names import Content, require_name
-from ..trace.columns import Columns
+from ..trace.columns import Columns, require_trace
 from ..trace.meta import without_claims
 from ..trace.trace import Trace
 from . import dataset as datasets
@@ -59,6 +59,7 @@ def write(
     Returns:
         The names of the files.
     """
+    require_trace(columns)
     format = check_output(path, format)
     if isinstance(columns, Trace):
         _require_same(columns, block_size, tail)

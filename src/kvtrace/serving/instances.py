@@ -18,6 +18,7 @@ from .._base.errors import UsageError
 from ..cache.demand import BlockDemand, block_demand
 from ..cache.schedules import parse_schedule
 from ..cache.simulation import Setting, Simulation, SimulationDict, advance_all, build
+from ..trace.columns import require_trace
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
 from .routers import check_router
@@ -155,6 +156,7 @@ def simulate_instances(
     """
     from .core.fleet import Fleet
 
+    require_trace(trace)
     check_router(router)
     if instances < 1:
         raise UsageError("--instances must be at least 1.")

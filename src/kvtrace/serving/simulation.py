@@ -16,6 +16,7 @@ from .._base.errors import UsageError
 from ..cache.demand import BlockDemand, block_demand
 from ..cache.simulation import Setting, advance_all, build
 from ..cache.tiered import tiered
+from ..trace.columns import require_trace
 from ..trace.trace import Trace
 from .instances import FleetDict, FleetSimulation, make_router
 from .routers import check_router
@@ -181,6 +182,7 @@ def simulate_serving(
     """
     from .core.serving import Serving
 
+    require_trace(trace)
     check_router(router)
     limits = limits or BatchLimits()
     sizes = {"instances": instances, "step-tokens": limits.step_tokens, "max-requests": limits.requests,

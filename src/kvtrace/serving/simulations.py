@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any, Unpack
 
 from .._base.errors import UsageError
+from .._base.lists import require_lists
 from .._base.results import PlottedResult, columns_of
 from ..analysis.capacities import log_spaced
 from ..cache.demand import block_demand
@@ -16,6 +17,7 @@ from ..cache.many_settings import optimum_of, settings_of, simulate_settings
 from ..cache.schedules import parse_schedule
 from ..cache.simulation import EngineOptions, Setting, Simulation
 from ..cache.tiered import simulate_tiers
+from ..trace.columns import require_trace
 from ..trace.trace import Trace
 from .instances import OVERLAP, simulate_instances
 from .simulation import StepCost, simulate_serving
@@ -59,7 +61,7 @@ def gap_to(optimum: Simulation | None, run: Simulation) -> dict[str, Any]:
 def simulate_all(
     trace: Trace,
     capacities: Iterable[int] | None = None,
-    policies: Iterable[str] = ("lru",),
+    policies: Iterable[str | type] = ("lru",),
     *,
     engines: Iterable[str] = ("reference",),
     mode: str = "block",
@@ -81,7 +83,7 @@ def simulate_all(
     Args:
         trace: The trace.
         capacities: Blocks that a cache holds; the default is ten sizes, from the longest request to the working set.
-        policies: Eviction policies of docs/cache/policies.md.
+        policies: Eviction policies of docs/cache/policies.md, or classes of your own.
         engines: Engines of docs/cache/simulate.md.
         mode, engine_options: As in `simulate`.
         schedule: As in `simulate`, and as in `simulate_instances` with instances and without a cost.
@@ -107,6 +109,9 @@ def simulate_all(
     >>> [(run.setting.policy, run.setting.capacity, run.hits.hit_blocks) for run in done.runs]
     [('lru', 2, 1), ('lru', 3, 2), ('mru', 2, 0), ('mru', 3, 2)]
     """
+    require_trace(trace)
+    given = {"capacities": capacities, "policies": policies, "engines": engines, "routers": routers}
+    require_lists(**{name: value for name, value in given.items() if value is not None})
     if (routers and not instances) or (tiers and (instances or cost)):
         raise UsageError("--router needs --instances. --tiers cannot be combined with --instances or --gpu.")
     schedule = schedule or (OVERLAP if instances and cost is None else "serial")

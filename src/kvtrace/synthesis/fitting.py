@@ -9,6 +9,7 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.offsets import offsets_of
 from .._native import attach
+from ..trace.columns import require_trace
 from ..trace.trace import Trace
 from ..trace.turns import previous_turn
 from .arrivals import Pace, stratified_sample
@@ -34,6 +35,7 @@ def fit(trace: Trace) -> Model:
     >>> model.bins["hits"].low[model.records["hits"]].tolist()
     [0, 2, 3]
     """
+    require_trace(trace)
     trace.require_chained()
     if not trace.input_length.any():
         raise InputError("the trace has no prompts, so there is nothing to fit.")

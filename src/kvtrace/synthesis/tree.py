@@ -20,6 +20,7 @@ from .._base.errors import InputError
 from .._base.offsets import offsets_of
 from .._base.results import Result
 from .._native import tree as kernel
+from ..trace.columns import require_trace
 from ..trace.prefix_forest import Chains, Forest, forest
 from ..trace.trace import Trace
 from .draft import Draft
@@ -106,6 +107,7 @@ def fit_tree(trace: Trace) -> Tree:
     >>> tree.own_blocks
     array([1, 2])
     """
+    require_trace(trace)
     path_blocks, last_tokens = _path_blocks(trace), _last_tokens(trace)
     used = np.flatnonzero(path_blocks > 0)  # an empty prompt has no path
     if not len(used):

@@ -5,13 +5,14 @@ Readers return Columns and writers take them. `block_size` and `tail` are passed
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._base.errors import InputError
+from .._base.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -146,3 +147,14 @@ def _moved_parents(parent, rows):
     moved = np.full(len(parent) + 1, -1, dtype=np.int64)  # old row -> new row; the last is for -1
     moved[rows] = np.arange(len(rows))
     return moved[parent[rows]]
+
+
+def require_trace(*values: object) -> None:
+    """Raise UsageError if a value is the path of a trace: public functions take the trace.
+
+    >>> require_trace("day.jsonl")
+    Traceback (most recent call last):
+    kvtrace._base.errors.UsageError: this function takes a Trace, not its path. Read it first: kvtrace.read(path).
+    """
+    if any(isinstance(value, str | os.PathLike) for value in values):
+        raise UsageError("this function takes a Trace, not its path. Read it first: kvtrace.read(path).")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import UsageError
-from .columns import replace_columns
+from .columns import replace_columns, require_trace
 from .folding import fold
 from .meta import ConvertedSection, merge, without_claims, without_stale
 from .trace import Trace
@@ -55,6 +55,7 @@ def convert(
     >>> convert(toy("0 1", "0 2", "3 4", gap_ms=100.0), start_ms=100.0, factor=2, ratio=4.0).timestamp
     array([ 0., 25.])
     """
+    require_trace(trace)
     trace = trace.chained() if chain else trace
     if start_ms > 0 or stop_ms != np.inf:
         trace = window(trace, start_ms, stop_ms)
@@ -95,6 +96,7 @@ def sample_rows(trace: Trace, share: float, rng: np.random.Generator) -> Trace:
     >>> sample_rows(toy("0", "0 1", "0 2", "0 3"), 0.5, np.random.default_rng(7)).prompt_blocks
     array([2])
     """
+    require_trace(trace)
     return _require_requests(trace[rng.random(len(trace)) < _share(share)], trace, "the sample")
 
 
@@ -115,6 +117,7 @@ def sample_sessions(trace: Trace, share: float, rng: np.random.Generator) -> Tra
     >>> sample_sessions(trace, 0.5, np.random.default_rng(8)).session
     array([0, 0])
     """
+    require_trace(trace)
     if trace.session is None:
         raise UsageError("the trace has no sessions to sample. Sample requests instead: sample_rows, or `--sample`.")
     alone = np.flatnonzero(trace.session < 0)
@@ -143,6 +146,7 @@ def speed_up(trace: Trace, ratio: float) -> Trace:
     >>> speed_up(toy("0", "1", "2", gap_ms=5.0), 4).timestamp
     array([0.  , 1.25, 2.5 ])
     """
+    require_trace(trace)
     columns = replace_columns(trace, timestamp=trace.timestamp / checked_ratio(ratio))
     return Trace(**vars(columns), block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
 

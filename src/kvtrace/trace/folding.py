@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.offsets import offsets_of
-from .columns import replace_columns
+from .columns import replace_columns, require_trace
 from .invariants import expected_blocks, expected_output_blocks
 from .normalise import normalise
 from .trace import Trace
@@ -31,6 +31,7 @@ def fold(trace: Trace, factor: int) -> Trace:
     >>> fold(toy("0 1 2", "0 1 2 3", "0 1 4 5"), 2).hash_ids
     array([0, 1, 0, 2, 0, 3])
     """
+    require_trace(trace)
     if isinstance(factor, bool) or not isinstance(factor, (int, np.integer)) or factor < 1:
         raise UsageError(f"blocks are folded by {factor!r}; it is a whole number, 1 or more.")
     if factor == 1:

@@ -15,7 +15,7 @@ import numpy as np
 from .._base.offsets import joined
 from .._base.results import Result, columns_of
 from .._native import sharing
-from .columns import Columns
+from .columns import Columns, require_trace
 from .trace import Trace
 
 REFERENCES = 1 << 20  # block references in a batch
@@ -94,6 +94,7 @@ def count_hits(trace: Trace, hit_blocks: np.ndarray, rows: np.ndarray | slice = 
     >>> count_hits(toy("0 1", "0 2"), np.array([0, 1])).block_hit_rate
     0.25
     """
+    require_trace(trace)
     return sum_hits([(hit_blocks[rows], trace.prompt_blocks[rows], trace.input_length[rows])], trace.block_size)
 
 
@@ -152,6 +153,7 @@ def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> n
     >>> unlimited_hits(toy("0 1 2", "0 1 3", "0 1 3 4"))
     array([0, 2, 3])
     """
+    require_trace(trace)
     hits, unseen = np.empty(len(trace), dtype=np.int64), np.ones(max(_reach(trace), seen), dtype=bool)
     unseen[:seen] = False
     for where, piece in trace.pieces():

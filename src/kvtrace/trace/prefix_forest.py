@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from .._base.results import Result
+from .columns import require_trace
 from .trace import Trace
 
 
@@ -77,6 +78,7 @@ def forest(trace: Trace) -> Forest:
     """
     from .._native import forest as kernel
 
+    require_trace(trace)
     trace.require_chained()
     parent = kernel.parents(
         trace.hash_ids, trace.offsets, trace.full_blocks, trace.output_ids, trace.output_offsets, trace.distinct

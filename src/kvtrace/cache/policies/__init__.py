@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -91,6 +92,25 @@ def is_users(policy: str) -> bool:
     (True, False)
     """
     return ":" in policy and policy.partition(":")[0] not in POLICIES
+
+
+def name_of(policy: str | type) -> str:
+    """The name of a policy: a class of a module, or of a notebook, is `module:Class`.
+
+    >>> from kvtrace._base.units import count
+    >>> name_of("lru")
+    'lru'
+    >>> name_of(count)
+    Traceback (most recent call last):
+    kvtrace._base.errors.UsageError: a policy is a name or a class, not a function. Try "lru".
+    """
+    if isinstance(policy, str):
+        return policy
+    if not isinstance(policy, type):
+        raise UsageError(f'a policy is a name or a class, not a {type(policy).__name__}. Try "lru".')
+    if getattr(sys.modules.get(policy.__module__), policy.__qualname__, None) is not policy:
+        raise UsageError(f"the policy {policy.__qualname__} is not at the top level of its module. Define it there.")
+    return f"{policy.__module__}:{policy.__qualname__}"
 
 
 def make(spec: str, context):

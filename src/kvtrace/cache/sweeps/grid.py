@@ -8,7 +8,7 @@ from itertools import product
 
 from ..._base.errors import KvtraceError, UsageError
 from ..._base.files import base_names
-from ..._base.lists import leading_rows
+from ..._base.lists import leading_rows, require_lists
 from ...analysis.capacities import log_spaced, parse_capacities
 from ...trace.building import toy
 from ...trace.trace import Trace
@@ -40,6 +40,11 @@ class Grid:
     kv_bytes_per_token: int | None = None
     trace_block_size: int | None = None
     chain: bool = False
+
+    def __post_init__(self) -> None:
+        require_lists(traces=self.traces, **{name: getattr(self, name) for name in (*AXES, "block_sizes", "seeds")})
+        if not all(isinstance(policy, str) for policy in self.policies):
+            raise UsageError('a sweep names a policy of your own: "module:Class".')
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,12 @@ def local(work: Work, threads: int, on_progress: Callable[[int], None] | None = 
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (one.result() for one in ended)
             if cell.setting.in_python:
-                yield _numbered(number, cell, trace, demand, served)
+                try:
+                    row = _numbered(number, cell, trace, demand, served)
+                except BaseException:  # Ctrl-C: the cells that threads finished meanwhile are not lost
+                    yield from (one.result() for one in running if one.done() and one.exception() is None)
+                    raise
+                yield row
                 continue
             running.add(pool.submit(_numbered, number, cell, trace, demand, served))
         while running:

@@ -139,7 +139,10 @@ def _code(policy: str) -> str | None:
 
 
 def _pending(cells: list[Cell], done) -> list[tuple[int, Cell]]:
-    """(number, cell) of each cell to run; cells of equal source, workload and demand are neighbours."""
+    """(number, cell) of each cell to run; cells of equal source, workload and demand are neighbours.
+
+    Among them the policies in Python are last: one that is slow, or does not return, keeps no other cell waiting.
+    """
     order: dict[Any, int] = {}  # source, then workload -> place
     for cell in cells:
         order.setdefault(cell.workload.source, len(order))
@@ -148,6 +151,7 @@ def _pending(cells: list[Cell], done) -> list[tuple[int, Cell]]:
 
     def place(one):
         number, cell = one
-        return order[cell.workload.source], order[cell.workload], cell.setting.demand_options, number
+        setting = cell.setting
+        return order[cell.workload.source], order[cell.workload], setting.demand_options, setting.in_python, number
 
     return sorted(waiting, key=place)
