@@ -54,8 +54,8 @@ class SameBytes(io.RawIOBase):
     """A stream that compares the bytes written to it with those of another stream, which it closes.
 
     >>> same = SameBytes(io.BytesIO(b"abc"))
-    >>> same.write(b"ab"), same.is_complete(), same.write(b"c"), same.is_complete()
-    (2, False, 1, True)
+    >>> same.write(b"ab"), same.write(b"c"), same.is_complete()
+    (2, 1, True)
     """
 
     def __init__(self, other: BinaryIO) -> None:
@@ -82,7 +82,7 @@ class SameBytes(io.RawIOBase):
         return self._size
 
     def is_complete(self) -> bool:
-        """Whether all bytes of the other stream were written, and no others."""
+        """Whether all bytes of the other stream were written, and no others; to be called once, at the end."""
         return self._is_same and not self._other.read(1)
 
     def close(self) -> None:

@@ -15,9 +15,8 @@ class WordFinder:
 
     >>> in_words = np.isin(np.arange(256), list(b"abcdefgh"))
     >>> finder = WordFinder(in_words)
-    >>> finder.find(b'1 abc, "de" 23 fg'), finder.find(b"h abc d head")
-    ((array([[2, 5],
-           [8, 10]]), 15), (array([[0, 1]]), 8))
+    >>> [(spans.tolist(), end) for spans, end in map(finder.find, (b'1 abc, "de" 23 fg', b"h abc d head"))]
+    [([[2, 5], [8, 10]], 15), ([[0, 1]], 8)]
     """
 
     def __init__(self, in_words):
