@@ -39,6 +39,8 @@ def local(work: Work, threads: int, on_progress: Callable[[int], None] | None = 
                 ended, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (one.result() for one in ended)
             if cell.setting.in_python:
+                ended, running = wait(running, timeout=0)  # saved before a policy that may not return
+                yield from (one.result() for one in ended)
                 try:
                     row = _numbered(number, cell, trace, demand, served)
                 except BaseException:  # Ctrl-C: the cells that threads finished meanwhile are not lost
