@@ -169,3 +169,8 @@ def test_an_amount_that_is_not_valid_is_one_line_that_says_how_to_write_it(optio
 
 def test_names_are_checked_by_the_library_which_lists_them():
     assert Name(lambda: ["a"]).convert("b", None, None) == "b"
+
+
+def test_a_command_that_is_called_without_its_group_keeps_both_names_of_help():
+    printed = CliRunner().invoke(cli.commands.commands["convert"], ["-h"])
+    assert printed.exit_code == 0 and "-h, --help" in printed.output

@@ -99,6 +99,7 @@ class Command(click.Command):
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
+        self.context_settings.setdefault("help_option_names", ["-h", "--help"])  # also when called without its group
         self.examples, self.groups = examples, groups or {}
         for param in self.params:
             param.type = {**TYPES, **(types or {})}.get(param.opts[-1]) or _type_of(param)
