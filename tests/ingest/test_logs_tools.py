@@ -143,6 +143,13 @@ def test_a_limit_of_vllm_is_the_output_length_only_if_it_is_reached_or_mapped():
     assert open_reader("auto", [RECEIVED % ENDLESS]).read(RECEIVED % ENDLESS).output_length == 5
 
 
+@pytest.mark.parametrize("ids", [b"[01, 2]", b"[1 2]", b"[,]", b"[" + b"9" * 400 + b"]"])
+def test_ids_of_vllm_that_are_not_whole_numbers_are_no_prompt(ids):
+    line = b"INFO 06-10 23:35:35 [x.py:1] Received request a: params: P(%s), prompt_token_ids: %s" % (ENDLESS, ids)
+    with pytest.raises(NotARequest, match=r"^prompt: logs a request without its prompt\.$"):
+        open_reader("auto", [line]).read(line)
+
+
 def test_the_stamp_of_a_container_is_the_time():
     line = b"2031-03-04T05:06:07.123456789Z " + RECEIVED % ENDLESS
     reader = open_reader("auto", [line])

@@ -26,7 +26,8 @@ YEAR = 2000  # a leap year; the log names none, and a trace counts from its firs
 MARK = b"Received request "
 _LINE = re.compile(r"Received request (\S+): (.*)", re.DOTALL)
 _LITERAL = re.compile(r"""\bprompt: (None|'[^'\\]*+(?:\\.[^'\\]*+)*+'|"[^"\\]*+(?:\\.[^"\\]*+)*+")""", re.DOTALL)
-_IDS = re.compile(r"\bprompt_token_ids: \[([0-9, ]*)\]")
+_ID = r"(?:0|[1-9][0-9]{0,9})"
+_IDS = re.compile(rf"\bprompt_token_ids: \[({_ID}(?:, ?{_ID})*)\]")
 _STAMP = re.compile(r"\s*(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\s")
 _TIME = re.compile(r"\b(?:(\d{4})-)?(\d\d-\d\d \d\d:\d\d:\d\d)\b")
 
@@ -50,7 +51,7 @@ def row_of_line(line: bytes) -> dict[str, Any] | None:
     ids = _IDS.search(parameters)
     row = {"vllm": "request", "id": identity, "timestamp": _time(text[: match.start()])}
     row["prompt"] = None if literal is None else _text(literal[1])
-    row["prompt_token_ids"] = orjson.loads(f"[{ids[1]}]") if ids and ids[1] else None
+    row["prompt_token_ids"] = orjson.loads(f"[{ids[1]}]") if ids else None
     row["is_preview"] = literal is not None and "params: " in rest[: literal.start()]
     row["max_tokens"] = _number(parameters, "max_tokens")
     row["ignore_eos"] = "ignore_eos=True" in parameters
