@@ -70,7 +70,7 @@ class _Place:
 
     file: NamedFile
     path: str
-    number: tuple[int, int] | None  # device and inode, None if there is no file
+    number: tuple[int, int] | None  # device and inode; None if the file does not exist
 
     def relation(self, other: _Place) -> str:
         """How this place touches another one, in words; empty if it does not."""
@@ -95,8 +95,8 @@ def _place(file: NamedFile) -> _Place | None:
     return _Place(file, os.path.realpath(file.path), number)
 
 
-def _number(found: os.stat_result) -> tuple[int, int] | None:
-    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) else None
+def _number(status: os.stat_result) -> tuple[int, int] | None:
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) else None
 
 
 def _is_inside(path: str, folder: str) -> bool:

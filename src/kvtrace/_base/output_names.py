@@ -66,11 +66,13 @@ day.parquet.
     stem, suffix = os.path.splitext(base)
     packing = suffix if suffix.lower() in PACKED else ""
     plain, inner = os.path.splitext(stem) if packing else (stem, suffix)
-    said = NAMED.get(inner.lower())
-    if said is not None and inner.lower() not in content.suffixes:
+    stated = NAMED.get(inner.lower())
+    if stated is not None and inner.lower() not in content.suffixes:
         packing = "" if content is Content.DATASET else packing and PACKED[packing.lower()]
         name = _free(os.path.join(folder, plain), content.suffixes[0] + packing)
-        raise UsageError(f"{path}: the name says {said}, but {writer} is {content.words}. Use {option} {pasted(name)}.")
+        raise UsageError(
+            f"{path}: the name says {stated}, but {writer} is {content.words}. Use {option} {pasted(name)}."
+        )
     if packing and content is Content.DATASET:
         name = os.path.join(folder, stem)
         raise UsageError(f"{path}: a data set is a folder, which is not compressed. Use {option} {pasted(name)}.")

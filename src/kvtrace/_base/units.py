@@ -95,11 +95,20 @@ def size_bytes(text: str, what: str = "size") -> int:
     """
     match = re.fullmatch(rf"\s*({NUMBER})\s*([a-zA-Z]+)\s*", text)
     if match and match[2].lower() in ("k", "m", "g", "t", "ki", "mi", "gi", "ti"):
-        unit = match[2][0].upper()
-        raise UsageError(f"{text!r} could be {match[1]}{unit}B or {match[1]}{unit}iB. Write one of them.")
+        raise UsageError(f"{text!r} {two_sizes(match[1], match[2])}")
     if not match or match[2].lower() not in BYTES:
         raise UsageError(f"{text!r} is not a {what}. Examples: 2GB, 800MB, 1.5GiB.")
     return int(number(match[1]) * BYTES[match[2].lower()])
+
+
+def two_sizes(value: str, unit: str) -> str:
+    """The two meanings of a size that lacks its B, as the end of a sentence.
+
+    >>> two_sizes("40", "g")
+    'could be 40GB or 40GiB. Write one of them.'
+    """
+    prefix = unit[0].upper()
+    return f"could be {value}{prefix}B or {value}{prefix}iB. Write one of them."
 
 
 def count(text: str) -> int:

@@ -9,7 +9,7 @@ from operator import index
 import numpy as np
 
 from .._base.errors import UsageError
-from .._base.units import BYTES, NUMBER, number
+from .._base.units import BYTES, NUMBER, number, two_sizes
 
 MAX_BLOCKS = 1 << 48  # larger than any cache, small enough for exact sums
 FORM = re.compile(rf"({NUMBER})\s*([a-zA-Z%]*)")
@@ -85,6 +85,8 @@ def parse_capacity(text: str, *, block_size: int, working_set: int, kv_bytes_per
         blocks = int(amount * COUNTS[unit.removesuffix("token")] // block_size)
     elif unit.removesuffix("block") in COUNTS:
         blocks = int(amount * COUNTS[unit.removesuffix("block")])
+    elif unit in ("g", "t"):
+        raise UsageError(f"capacity {text} {two_sizes(match[1], unit)}")
     else:
         return _raise_not_a_capacity(text)
     if not 1 <= blocks <= MAX_BLOCKS:
@@ -94,9 +96,6 @@ def parse_capacity(text: str, *, block_size: int, working_set: int, kv_bytes_per
 
 
 def _raise_not_a_capacity(text):
-    if match := re.fullmatch(r"([\d.,_]+)\s*([gGtT])", text):
-        size = f"{match[1]}{match[2].upper()}"
-        raise UsageError(f"capacity {text} could be {size}B or {size}iB. Write one of them.")
     raise UsageError(
         f"{text!r} is not a capacity. Examples: 1000 (blocks), 64ktokens, 24GiB, 50% (of the working set)."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -84,11 +84,12 @@ class HitCurve(PlottedResult):
         """The hit counts at one capacity, in blocks; a UsageError if it is not a whole number."""
         return self.hits([capacity])[0]
 
-    def least_capacity(self, share: float) -> int:
-        """The smallest capacity, in blocks, with at least this share of the hit blocks of a cache that never evicts.
+    def least_capacity(self, share: float, counted: Literal["hit_blocks", "hit_tokens"] = "hit_blocks") -> int:
+        """The smallest capacity, in blocks, with at least this share of the hits of a cache that never evicts.
 
         Args:
             share: Above 0, at most 1.
+            counted: The hits that count.
 
         Raises:
             UsageError: The share is outside of this range.
@@ -100,11 +101,11 @@ class HitCurve(PlottedResult):
         """
         if not 0 < share <= 1:
             raise UsageError(f"the share is {share:g}; it must be above 0 and at most 1. Example: 0.95.")
-        hit_blocks = share * self.at(self.working_set).hit_blocks
+        needed = share * getattr(self.at(self.working_set), counted)
         low, high = 1, self.working_set
         while low < high:  # hits never fall as the capacity grows
             middle = (low + high) // 2
-            low, high = (low, middle) if self.at(middle).hit_blocks >= hit_blocks else (middle + 1, high)
+            low, high = (low, middle) if getattr(self.at(middle), counted) >= needed else (middle + 1, high)
         return low
 
     def _hits_of(self, hit_blocks, hit_tokens, request_hits):

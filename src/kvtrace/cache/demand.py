@@ -74,7 +74,7 @@ class BlockDemand:
 
 
 def check_mode(mode: str) -> None:
-    """Raise UsageError if there is no mode of that name."""
+    """Raise UsageError if the mode is unknown."""
     if mode not in MODES:
         raise UsageError(f"{mode!r} is not a mode. Try {', '.join(MODES)}.")
 

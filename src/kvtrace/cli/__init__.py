@@ -26,7 +26,7 @@ from .completion import completion_command
 from .convert import convert_command
 from .curve import curve_command
 from .files import keep_inputs
-from .help import Group
+from .help import HELP_NAMES, Group
 from .plan import plan_command
 from .release import release_command
 from .report import report_command
@@ -35,7 +35,7 @@ from .sweep import sweep_command
 from .synthesize import synthesize_command
 from .texts import texts_command
 
-CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 120, "show_default": True}
+CONTEXT: dict[str, Any] = {"help_option_names": HELP_NAMES, "max_content_width": 120, "show_default": True}
 
 
 def main(command: click.Command | None = None, name: str = "kvtrace") -> None:

@@ -57,11 +57,4 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
         print_json(statistics.to_dict() | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
     else:
         print_tables([*statistics.tables(), *([block_size_table(sizes)] if sizes else [])])
-
-    def figure():
-        from ..report.figures import overview
-        from ..report.plots.plot import Study
-
-        return overview.plot(Study(loaded, kv_bytes_per_token=kv_bytes))
-
-    write_figure(figure)
+    write_figure(loaded, kv_bytes_per_token=kv_bytes)

@@ -60,4 +60,5 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, chain):
     else:
         print_tables(result.tables())
         print_notes(result.notes)
-    write_figure(lambda: comparison.plot(*studies))
+    if png or svg:
+        write_figure(comparison.plot(*studies))

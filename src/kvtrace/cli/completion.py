@@ -82,6 +82,13 @@ def gpus() -> list[str]:
     return list(GPUS)
 
 
+def models() -> list[str]:
+    """Models with a row of their own; a config.json describes any other."""
+    from ..serving.hardware import MODELS
+
+    return list(MODELS)
+
+
 def profiles() -> list[str]:
     """Release profiles."""
     from ..privacy.profiles import PROFILES
@@ -136,7 +143,7 @@ def completion_command(shell):
 
     root = click.get_current_context().find_root()
     name = root.info_name or "kvtrace"
-    found = get_completion_class(shell)
-    assert found is not None  # SHELLS are click's own
+    completion = get_completion_class(shell)
+    assert completion is not None  # SHELLS are click's own
     variable = f"_{name.replace('-', '_').upper()}_COMPLETE"
-    click.echo(found(root.command, {}, name, variable).source())
+    click.echo(completion(root.command, {}, name, variable).source())

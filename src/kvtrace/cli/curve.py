@@ -58,10 +58,4 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     else:
         print_tables([curve_tables.curve_table(values)])
         print_notes([*curve_tables.notes(values), *filter(None, [hint_on_commas(capacity, values["longest"])])])
-
-    def figure():
-        from ..report.plots.capacity import curve_plot
-
-        return curve_plot(curve, kv_bytes)
-
-    write_figure(figure)
+    write_figure(curve, kv_bytes_per_token=kv_bytes)

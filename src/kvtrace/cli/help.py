@@ -68,8 +68,7 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--quantile": Amount(units.share, 0.01, 0.999),
     "--ms-per-token": Amount(units.in_milliseconds, 0),
 }
-
-
+HELP_NAMES = ["-h", "--help"]
 HYPHEN = "\ue000"  # stands for a hyphen at which no line breaks, while click breaks lines
 
 
@@ -99,7 +98,7 @@ class Command(click.Command):
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
-        self.context_settings.setdefault("help_option_names", ["-h", "--help"])  # also when called without its group
+        self.context_settings.setdefault("help_option_names", HELP_NAMES)  # also when called without its group
         self.examples, self.groups = examples, groups or {}
         for param in self.params:
             param.type = {**TYPES, **(types or {})}.get(param.opts[-1]) or _type_of(param)

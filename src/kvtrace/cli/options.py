@@ -7,9 +7,11 @@ from typing import Any
 
 import click
 
+from . import completion
 from .large import MEMORY
 
 Decorator = Callable[[Any], Any]  # of a command
+
 
 class RowsOption(click.Option):
     """An option whose help names the rows of a table in place of `{rows}`; the table is imported only to print it."""
@@ -19,23 +21,8 @@ class RowsOption(click.Option):
         self.rows = rows
 
     def get_help_record(self, ctx):
-        self.help = self.help.replace("{rows}", self.rows())
+        self.help = self.help.replace("{rows}", ", ".join(self.rows()))
         return super().get_help_record(ctx)
-
-
-def gpu_names() -> str:
-    """The names of GPUs, for help texts."""
-    from ..serving.hardware import GPUS
-
-    return ", ".join(GPUS)
-
-
-def model_names() -> str:
-    """The names of models, for help texts."""
-    from ..serving.hardware import MODELS
-
-    return ", ".join(MODELS)
-
 
 
 BLOCK_SIZE = click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block.  [default: from the sidecar, else inferred]")
@@ -46,7 +33,7 @@ SVG = click.option("--svg", metavar="FILE", help="Also draw the result into this
 CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
 FIRST_ID = click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 KV_BYTES = click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
-MODEL_CONFIG = click.option("--model", "--model-config", "model_config", metavar="M", cls=RowsOption, rows=model_names, help="Model, which gives the bytes of KV cache per token: {rows}, or its config.json.")
+MODEL_CONFIG = click.option("--model", "--model-config", "model_config", metavar="M", cls=RowsOption, rows=completion.models, help="Model, which gives the bytes of KV cache per token: {rows}, or its config.json.")
 QUIET = click.option("-q", "--quiet", is_flag=True, help="Print results and errors only.")
 QUIET_ERRORS = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 SAME_BYTES = click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The same seed gives the same bytes.")
@@ -58,17 +45,23 @@ def json_option(page: str) -> Decorator:
     return click.option("--json", "as_json", is_flag=True, help=f"Print one JSON object; its keys are in docs/{page}.")
 
 
-def figure_writer(png: str | None, svg: str | None, quiet: bool = False) -> Callable[[Callable[[], Any]], None]:
-    """A function that draws a result into the files; it refuses names that cannot be written now, before any work."""
+def figure_writer(png: str | None, svg: str | None, quiet: bool = False) -> Callable[..., None]:
+    """A function that draws a result, or a Plot, into the files; names that cannot be written are refused now.
+
+    The function takes the result and the options of `plot_of`. Without files it does nothing and imports nothing.
+    """
     if not (png or svg):
-        return lambda plot: None
+        return lambda result, **options: None
     from ..report import paper
     from .output import print_lines
 
     paper.check_outputs(png, svg)
 
-    def write(plot):
-        drawn = plot()
+    def write(result, **options):
+        from ..report.figures import plot_of
+        from ..report.plots.plot import Plot
+
+        drawn = result if isinstance(result, Plot) else plot_of(result, **options)
         names = paper.write_plot(drawn, png, svg)
         if not quiet:
             notes = [("note", f"{panel.title}: {panel.note}") for panel in drawn.panels if panel.note]

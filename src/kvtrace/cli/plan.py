@@ -5,18 +5,9 @@ from __future__ import annotations
 import click
 
 from ..serving.routers import PLANNED, ROUTERS, check_router
+from . import completion
 from .help import Command
-from .options import (
-    BLOCK_SIZE,
-    FIGURE,
-    QUIET,
-    RowsOption,
-    figure_writer,
-    gpu_names,
-    json_option,
-    model_names,
-    require_one,
-)
+from .options import BLOCK_SIZE, FIGURE, QUIET, RowsOption, figure_writer, json_option, require_one
 from .output import console, print_json, print_tables
 
 
@@ -25,8 +16,8 @@ from .output import console, print_json, print_tables
     "kvtrace plan trace.jsonl --model-config config.json --quantile 95% --tiers dram=512GiB@25GB/s",
 ))
 @click.argument("trace", metavar="TRACE")
-@click.option("--model", "--model-config", "model_config", required=True, metavar="M", cls=RowsOption, rows=model_names, help="Model: {rows}, or its config.json, as in its Hugging Face repository.")
-@click.option("--gpu", "gpu_name", default="h100", metavar="G", cls=RowsOption, rows=gpu_names, help="GPU: {rows}, or a JSON file; its keys are in docs/serving/serving-model.md.")
+@click.option("--model", "--model-config", "model_config", required=True, metavar="M", cls=RowsOption, rows=completion.models, help="Model: {rows}, or its config.json, as in its Hugging Face repository.")
+@click.option("--gpu", "gpu_name", default="h100", metavar="G", cls=RowsOption, rows=completion.gpus, help="GPU: {rows}, or a JSON file; its keys are in docs/serving/serving-model.md.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="GPUs per instance, which work as one.")
 @click.option("--ttft", default="2s", metavar="TIME", help="Target: the largest time to first token.")
 @click.option("--quantile", default=0.9, type=click.FloatRange(0.01, 0.999), metavar="Q", help="Target: the share of the requests that must meet --ttft.")
@@ -76,10 +67,4 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
         click.echo(planning.as_csv(result), nl=False)
     else:
         print_tables(planning.tables(result))
-
-    def figure():
-        from ..report.figures import plans
-
-        return plans.plot(result)
-
-    write_figure(figure)
+    write_figure(result)

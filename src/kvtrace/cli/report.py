@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from . import completion
 from .help import Command
-from .options import BLOCK_SIZE, CHAIN, KV_BYTES, MODEL_CONFIG, QUIET_ERRORS, RowsOption, gpu_names
+from .options import BLOCK_SIZE, CHAIN, KV_BYTES, MODEL_CONFIG, QUIET_ERRORS, RowsOption
 from .output import console, print_lines
 from .own_policies import own_policies
 
@@ -23,7 +24,7 @@ from .own_policies import own_policies
 @click.option("--policy", "policies", metavar="P,...", help="Eviction policies to compare.  [default: lru,lfu,s3fifo,sieve, if prompts have at most 5 million blocks]")
 @click.option("--capacity", metavar="C", help="Capacity of the LRU cache whose hit rate is drawn over time. Example: 1000, 64ktokens, 24GiB or 50%.  [default: where it has 90 % of the hits]")
 @MODEL_CONFIG
-@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=gpu_names, help="With --model: add a capacity plan for {rows}, or a JSON file.")
+@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: add a capacity plan for {rows}, or a JSON file.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
 @click.option("--ttft", default="2s", metavar="TIME", help="With --gpu: the largest time to first token for 90 % of the requests.")
 @KV_BYTES

@@ -8,9 +8,10 @@ from functools import partial
 import click
 
 from ..serving.routers import ROUTERS
+from . import completion
 from .help import Command
 from .large import load
-from .options import CSV, FIGURE, STREAMED, WARM_UP, RowsOption, figure_writer, gpu_names, json_option, require_one
+from .options import CSV, FIGURE, STREAMED, WARM_UP, RowsOption, figure_writer, json_option, require_one
 from .output import console, print_json, print_lines, print_tables
 from .own_policies import own_policies
 
@@ -20,13 +21,7 @@ def _policies():
 
     names = [row.example if row.required else name for name, row in POLICIES.items() if not row.bound]
     bounds = [name for name, row in POLICIES.items() if row.bound]
-    return f"{', '.join(names)}, or your class as module:Class; bounds: {', '.join(bounds)}"
-
-
-def _engines():
-    from ..cache.engines import ENGINES
-
-    return ", ".join(ENGINES)
+    return [*names, f"or your class as module:Class; bounds: {', '.join(bounds)}"]
 
 
 @click.command("simulate", cls=Command, examples=(
@@ -38,7 +33,7 @@ def _engines():
 @click.argument("trace", metavar="TRACE")
 @click.option("--policy", "policies", default="lru", metavar="P,...", cls=RowsOption, rows=_policies, help="Eviction orders: {rows}.")
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set. auto: ten from the longest request to the working set.")
-@click.option("--engine", "engine_names", default="reference", metavar="E,...", cls=RowsOption, rows=_engines, help="Engine whose cache is simulated: {rows}.")
+@click.option("--engine", "engine_names", default="reference", metavar="E,...", cls=RowsOption, rows=completion.engines, help="Engine whose cache is simulated: {rows}.")
 @click.option("--mode", default="block", metavar="M", help="What is cached. block: each id counts as a full block. token: true lengths of prompts. grow: outputs too.")
 @click.option("--schedule", metavar="S", help="Requests that are active together: serial is one at a time, concurrency:N is N at a time, open-loop:MS starts them at their times and takes MS ms per output token.  [default: serial; with --instances open-loop:30]")
 @click.option("--capacity-counts", default="total", metavar="WHAT", help="Blocks that count: total is active and idle blocks, idle is idle blocks only. (reference)")
@@ -49,7 +44,7 @@ def _engines():
 @click.option("--inclusive", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: exclusive]")
 @click.option("--instances", type=click.IntRange(1), metavar="N", help="Number of instances behind a router, each with its own cache.")
 @click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
-@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=gpu_names, help="With --model: simulate serving in time on {rows}, or a JSON file; prints TTFT and TPOT.")
+@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: simulate serving in time on {rows}, or a JSON file; prints TTFT and TPOT.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
 @WARM_UP
 @click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")
@@ -99,13 +94,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     if not quiet:
         print_lines(("warning", one) for one in dict.fromkeys(map(simulation_report.warning, done.runs)) if one)
         print_lines(("wrote", name) for name in filter(None, [per_request]))
-
-    def figure():
-        from ..report.figures import runs
-
-        return runs.plot(done)
-
-    write_figure(figure)
+    write_figure(done)
 
 
 def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, **engine_options):

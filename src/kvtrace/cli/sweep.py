@@ -68,13 +68,7 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
         written = [] if output in (None, "-") else [f"wrote       {output}", f"cells       {len(table.rows):,}"]
         for line in written + sweep_tables.failure_lines(table):
             print_line(console(), line)
-
-    def figure():
-        from ..report.figures import sweeps
-
-        return sweeps.plot(table)
-
-    write_figure(figure)
+    write_figure(table)
 
 
 def _grid(traces, *, policies, engines, modes, schedules, block_sizes, seeds, model_config, kv_bytes_per_token, **others):

@@ -55,7 +55,7 @@ def synthesize_command(trace, n, output, method, scale, seed, save_model, extra,
     from ..synthesis.sampling import write_sample
 
     if output is None and save_model is None:
-        raise UsageError("There is no output. Use -o FILE, --save-model FILE, or both.")
+        raise UsageError("Nothing would be written. Use -o FILE, --save-model FILE, or both.")
     if save_model is not None and method != "attach":
         raise UsageError("--save-model needs --method attach.")
     settings = Knobs(**knobs)

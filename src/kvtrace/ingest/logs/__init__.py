@@ -231,9 +231,10 @@ class LogReader:
                 continue
             small[reader.small_unit(row)] += 1
         default = max(small, key=small.__getitem__, default=None)
-        unit = self.unit or times.detect([record.time for record in records], default)
+        logged_times = [record.time for record in records]
+        unit = self.unit or times.detect(logged_times, default)
         sizes = (record.block_size for record in records if record.block_size is not None)
-        about_ns = None if unit is None else times.median_ns(unit, [record.time for record in records])
+        about_ns = None if unit is None else times.median_ns(unit, logged_times)
         return replace(self, unit=unit, block_size=next(sizes, None), about_ns=about_ns)
 
     def _row(self, line: bytes) -> dict[str, Any] | None:

@@ -20,8 +20,8 @@ from ..plots.capacity import curve_plot
 from ..plots.plot import Plot, Study
 from . import overview, plans, runs, scores, statistics, sweeps
 
-FIGURES: dict[type, Callable[[Any], Plot]] = {
-    Trace: lambda trace: overview.plot(Study(trace)),
+FIGURES: dict[type, Callable[..., Plot]] = {
+    Trace: lambda trace, **options: overview.plot(Study(trace, **options)),
     DistributionFrames: statistics.plot,
     HitCurve: curve_plot,
     Comparison: scores.plot,
@@ -32,12 +32,13 @@ FIGURES: dict[type, Callable[[Any], Plot]] = {
 }
 
 
-def plot_of(result: object, name: str = "overview") -> Plot:
+def plot_of(result: object, name: str = "overview", **options: Any) -> Plot:
     """The panels of a result's figure.
 
     Args:
         result: A result of one of the types in FIGURES.
         name: For a Trace: "overview", or one of the plots of the report.
+        options: Of the overview of a Trace and of a HitCurve: `kv_bytes_per_token`, to show capacities in GiB, too.
 
     Raises:
         UsageError: The name is unknown.
@@ -50,7 +51,7 @@ def plot_of(result: object, name: str = "overview") -> Plot:
         if name not in PLOTS:
             raise UsageError(f"{name!r} is not a plot. Choose one of overview, {', '.join(PLOTS)}.")
         return PLOTS[name](Study(result))
-    return next(FIGURES[kind] for kind in type(result).__mro__ if kind in FIGURES)(result)
+    return next(FIGURES[kind] for kind in type(result).__mro__ if kind in FIGURES)(result, **options)
 
 
 def figure_of(result: object, name: str = "overview") -> Any:

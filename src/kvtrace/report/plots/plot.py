@@ -66,13 +66,7 @@ class Study:
     @cached_property
     def capacity_of_most_hits(self) -> int:
         """The smallest LRU cache with 90 % of the hit tokens of a cache that never evicts, in blocks."""
-        curve = self.curve
-        best = curve.at(curve.working_set).hit_tokens
-        low, high = max(curve.longest, 1), max(curve.working_set, curve.longest)
-        while low < high:  # hit tokens never decrease with capacity
-            middle = (low + high) // 2
-            low, high = (low, middle) if curve.at(middle).hit_tokens >= 0.9 * best else (middle + 1, high)
-        return low
+        return max(self.curve.longest, self.curve.least_capacity(0.9, "hit_tokens"))
 
     @cached_property
     def at_capacity(self) -> Simulation | None:
