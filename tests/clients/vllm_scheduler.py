@@ -173,9 +173,14 @@ class Server:
             parts.append([row, before, count])
             if self.cached[row] < 0:
                 self.cached[row] = before
+        decodes = [count == 1 and before >= self.rows[row]["tokens"] for row, before, count in parts]
         tokens = sum(count for _, _, count in parts)
-        read = sum(before for _, before, _ in parts)
-        pairs = sum(count * (2 * before + count) for _, before, count in parts)
+        read = sum(before + decode for (_, before, _), decode in zip(parts, decodes, strict=True))
+        pairs = sum(
+            count * (2 * before + count)
+            for (_, before, count), decode in zip(parts, decodes, strict=True)
+            if not decode
+        )
         seconds = (
             max(cost["token_s"] * tokens + cost["pair_s"] * pairs, cost["step_s"] + cost["read_s"] * read)
             + cost["overhead_s"]

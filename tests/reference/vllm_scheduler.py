@@ -234,10 +234,15 @@ class Scheduler:
 
 
 def seconds_of(cost, parts):
-    """The time of a step."""
-    tokens = sum(chunk for _, _, chunk in parts)
-    read = sum(before for _, before, _ in parts)
-    pairs = sum(chunk * (2 * before + chunk) for _, before, chunk in parts)
+    """The time of a step. A request that decodes reads its new token too, and its pairs are not counted."""
+    tokens, pairs, read = 0, 0, 0
+    for live, before, chunk in parts:
+        tokens += chunk
+        if chunk == 1 and before >= live.prompt:
+            read += before + 1
+        else:
+            pairs += chunk * (2 * before + chunk)
+            read += before
     computing = cost["token_s"] * tokens + cost["pair_s"] * pairs
     return max(computing, cost["step_s"] + cost["read_s"] * read) + cost["overhead_s"]
 

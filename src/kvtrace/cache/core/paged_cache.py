@@ -1,0 +1,129 @@
+"""vLLM's prefix cache for a scheduler: a request gets blocks when its tokens need them, and publishes full ones.
+
+A scheduler decides who gets tokens and calls five verbs: `look_up`, `start_with` (the hits), `extend` (to a number of
+tokens), `publish` (full blocks, so that lookups find them) and `release`. Blocks, hashes and the order of eviction
+are those of block_queue.py. Twin: Blocks in tests/reference/vllm_scheduler.py.
+"""
+
+import cython
+import numpy as np
+from cython.cimports.kvtrace.cache.core.block_queue import NOTHING, BlockQueue
+from cython.cimports.kvtrace.cache.core.engine import Engine
+from cython.cimports.kvtrace.cache.policies.base import Context
+
+
+class PagedCache(Engine):
+    """A cache of `context.capacity` physical blocks, which requests take as their tokens are computed.
+
+    `demand` is the BlockDemand in mode grow. `seats` is the largest number of requests that hold blocks at once.
+    """
+
+    def __init__(self, context: Context, demand, unhashed_first=True):
+        Engine.__init__(self, context, demand)
+        rows = len(demand.full)
+        blocks: cython.int = min(context.capacity, int(demand.max_blocks.sum()))
+        self.queue = BlockQueue(blocks, context.blocks, unhashed_first)
+        self.block_size = demand.trace.block_size
+        self.tokens = np.ascontiguousarray(demand.trace.input_length, dtype=np.int64)
+        self.held = np.empty(1 << 12, dtype=np.int32)
+        self.begin = np.zeros(rows, dtype=np.int64)
+        self.count, self.published, self.room = np.zeros((3, rows), dtype=np.int32)
+        longest = int(demand.max_blocks.max(initial=1))
+        self.vacant = [[] for _ in range(longest.bit_length() + 1)]
+        self.top = 0
+        self.idle_hits = 0
+
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
+        self.evictions = self.queue.evictions
+        return self.queue.self_check()
+
+    def peek(self, row):
+        return self.look_up(row, self.tokens[row])
+
+    def blocks_of(self, tokens):
+        """The blocks that so many tokens need."""
+        return (tokens + self.block_size - 1) // self.block_size
+
+    def block_at(self, row, place):
+        """The number of a full block of a request's prompt and output."""
+        if place < self.full[row]:
+            return self.ids[self.start[row] + place]
+        return self.fresh[row] + place - self.full[row]
+
+    def look_up(self, row, tokens):
+        """The leading blocks that hit, with `tokens` tokens of prompt and output known; the last one is computed."""
+        limit: cython.longlong = (tokens - 1) // self.block_size
+        physical: cython.int
+        hit: cython.int = 0
+        self.idle_hits = 0
+        while hit < limit:
+            physical = self.queue.copy[self.block_at(row, hit)]
+            if physical == NOTHING:
+                break
+            self.idle_hits += self.queue.pins[physical] == 0
+            hit += 1
+        return hit
+
+    def missing(self, row, tokens):
+        """Blocks that a request must still take for `tokens` tokens."""
+        return self.blocks_of(tokens) - self.count[row]
+
+    def start_with(self, row, hits):
+        """Pin the hits of a request that holds nothing."""
+        k: cython.int
+        physical: cython.int
+        part: cython.longlong = self._part(row)
+        for k in range(hits):
+            physical = self.queue.copy[self.block_at(row, k)]
+            self.queue.pin(physical)
+            self.held[part + k] = physical
+        self.count[row] = self.published[row] = hits
+        return 0
+
+    def extend(self, row, tokens):
+        """Take the blocks that `tokens` tokens need. The caller has checked that there are enough."""
+        blocks: cython.longlong = self.blocks_of(tokens)
+        while self.count[row] < blocks:
+            self.held[self.begin[row] + self.count[row]] = self.queue.take()
+            self.count[row] += 1
+        return 0
+
+    def publish(self, row, tokens):
+        """Give the full blocks of the first `tokens` tokens their hashes."""
+        full: cython.longlong = tokens // self.block_size
+        while self.published[row] < full:
+            self.queue.register(
+                self.held[self.begin[row] + self.published[row]], self.block_at(row, self.published[row])
+            )
+            self.published[row] += 1
+        return 0
+
+    def release(self, row):
+        """Unpin all blocks of a request, tail first."""
+        k: cython.longlong
+        part: cython.longlong = self.begin[row]
+        for k in range(part + self.count[row] - 1, part - 1, -1):
+            self.queue.unpin(self.held[k])
+        self.count[row] = self.published[row] = 0
+        self.vacant[self.room[row]].append(part)
+        return 0
+
+    def _part(self, row):
+        """A part of `held` with room for all blocks that a request can come to hold."""
+        blocks: cython.longlong = self.full[row] + self.grown[row] + self.grown_tail[row]
+        power: cython.int = 0
+        while (cython.cast(cython.longlong, 1) << power) < blocks:
+            power += 1
+        self.room[row] = power
+        vacant: list = self.vacant[power]
+        if vacant:
+            self.begin[row] = vacant.pop()
+            return self.begin[row]
+        self.begin[row] = self.top
+        self.top += cython.cast(cython.longlong, 1) << power
+        if self.top > self.held.shape[0]:
+            grown = np.empty(2 * self.top, dtype=np.int32)
+            grown[: self.held.shape[0]] = self.held
+            self.held = grown
+        return self.begin[row]

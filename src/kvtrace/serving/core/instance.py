@@ -1,0 +1,31 @@
+"""An instance of a serving engine in simulated time: a scheduler with its requests, a cache, and a clock.
+
+A scheduler is a subclass with three verbs: `active` (requests that have not ended), `take` (a request arrives) and
+`run` (all steps up to a time). It keeps the counts that a router reads.
+"""
+
+
+class Instance:
+    """The clock of an instance, in seconds, and what a router sees of it."""
+
+    def __init__(self, engine, requests, cost):
+        self.engine, self.requests, self.cost = engine, requests, cost
+        self.now = self.busy = 0
+        self.steps = self.load = self.prefill = self.blocks = 0
+
+    def active(self):
+        """The requests that have arrived and not ended."""
+        return 0
+
+    def take(self, row):
+        """A request arrives."""
+        return 0
+
+    def run(self, until):
+        """Run all steps that begin before `until`."""
+        return 0
+
+    def _pass(self, seconds):
+        self.now += seconds
+        self.busy += seconds
+        return 0
