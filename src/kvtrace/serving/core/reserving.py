@@ -119,7 +119,7 @@ class ReservingInstance(Instance):
         if not chunks and not self.batch:  # all prompts wait for their transfers
             self.now = min(soonest, until)
             return
-        self._pass(step_seconds(cython.address(self.cost), tokens, pairs, cached))
+        self._pass(step_seconds(cython.address(self.cost), len(chunks) + self.batch, tokens, pairs, cached))
         self._token(1)
         for item in chunks:
             row, chunk = item

@@ -1,11 +1,13 @@
-"""The time of a step: the longer of compute and memory time, plus an overhead."""
+"""The time of a step: the longer of compute and memory time, plus what overlaps with neither."""
 
 import cython
 
 
-def step_seconds(cost, tokens, pairs, read):
-    """Seconds of a step of so many tokens, pairs of tokens that attend to each other, and cached tokens that it reads."""
-    return max(cost.token_s * tokens + cost.pair_s * pairs, cost.step_s + cost.read_s * read) + cost.overhead_s
+def step_seconds(cost, requests, tokens, pairs, read):
+    """Seconds of a step of so many requests and tokens, pairs of tokens, and cached tokens that it reads."""
+    overlapped: cython.double = max(cost.token_s * tokens + cost.pair_s * pairs, cost.step_s + cost.read_s * read)
+    alone: cython.double = cost.overhead_s + cost.request_s * requests
+    return overlapped + alone + cost.attention_pair_s * pairs + cost.attention_read_s * read
 
 
 def decode_seconds(cost, batch, context, steps):
@@ -20,4 +22,7 @@ def decode_seconds(cost, batch, context, steps):
     after: cython.double = steps - before
     sum_of: cython.double = after * before + after * (after - 1) / 2  # sum of the step numbers after `before`
     read: cython.double = after * (cost.step_s + cost.read_s * context) + cost.read_s * batch * sum_of
-    return before * compute + read + steps * cost.overhead_s
+    all_steps: cython.double = steps
+    reads: cython.double = all_steps * context + batch * all_steps * (all_steps - 1) / 2
+    alone: cython.double = all_steps * (cost.overhead_s + cost.request_s * batch) + cost.attention_read_s * reads
+    return before * compute + read + alone

@@ -272,7 +272,7 @@ class VllmInstance(Instance):
             else:
                 pairs += chunk * (2 * done + chunk)
                 read += done
-        return step_seconds(cython.address(self.cost), tokens, pairs, read)
+        return step_seconds(cython.address(self.cost), self.parts, tokens, pairs, read)
 
     def _advance_parts(self, first, last):
         """Count the tokens of the planned step; list the requests whose first and last output tokens it gives."""
