@@ -156,8 +156,13 @@ class Server:
             tokens = [id_ for id_ in row["ids"] for _ in range(self.size)][: row["tokens"]]
             self.scheduler.add_request(
                 Request(
-                    f"{self.next:09}", tokens, SamplingParams(max_tokens=row["output"], ignore_eos=True), None,
-                    arrival_time=row["arrival"], block_hasher=self.hasher, priority=row.get("priority", 0),
+                    f"{self.next:09}",
+                    tokens,
+                    SamplingParams(max_tokens=row["output"], ignore_eos=True),
+                    None,
+                    arrival_time=row["arrival"],
+                    block_hasher=self.hasher,
+                    priority=row.get("priority", 0),
                 )  # fmt: skip
             )
             self.next += 1

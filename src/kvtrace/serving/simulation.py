@@ -1,7 +1,7 @@
-"""Serve a trace in simulated time: instances with continuous batching, a queue and a prefix cache, behind a router.
+"""Serve a trace in simulated time: instances, each with a scheduler and a prefix cache, behind a router.
 
 Hits shorten prefills, prefills decide when requests end, and the ends decide what hits later. This simulation follows
-that loop event by event; the hit curve of one pass is a quick estimate. docs/serving/serving.md states the model.
+that loop step by step; the hit curve of one pass is a quick estimate. docs/serving/serving.md states the model.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ import numpy as np
 
 from .._base.errors import UsageError
 from ..cache.demand import BlockDemand, block_demand
-from ..cache.simulation import Setting, advance_all, build
-from ..cache.tiered import tiered
+from ..cache.simulation import Setting, advance_all
 from ..trace.columns import require_trace
 from ..trace.trace import Trace
 from .instances import FleetDict, FleetSimulation, make_router
 from .routers import check_router
+from .schedulers import scheduler_of
+from .schedulers.base import BatchLimits, Scheduler, Tier
 
 CHUNK = 1 << 12  # requests between two reports of progress
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """The time of a step of an instance: the larger of its compute time and its read time, plus `overhead_s`.
+    """The seconds of a step of an instance: the larger of its compute time and its read time, plus what overlaps with neither.
 
     Computing takes `token_s` per token, and `pair_s` per pair of tokens that attend to each other, counted as n^2 - p^2
-    for a prompt that grows from p to n tokens. Reading takes `step_s`, and `read_s` per cached token.
+    for a prompt that grows from p to n tokens. Reading takes `step_s`, and `read_s` per cached token. Beside both, a
+    step takes `overhead_s`, `request_s` per request in it, `attention_pair_s` per pair and `attention_read_s` per
+    cached token.
     """
 
     token_s: float
@@ -37,23 +40,9 @@ class StepCost:
     step_s: float = 0.0
     read_s: float = 0.0
     overhead_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class BatchLimits:
-    """The limits of a batch: tokens per step, and requests at once."""
-
-    step_tokens: int = 8192
-    requests: int = 256
-
-
-@dataclass(frozen=True)
-class Tier:
-    """A tier below the first one: its capacity in blocks, and the time to fetch a block from it."""
-
-    name: str
-    capacity: int
-    fetch_seconds: float  # seconds per block: bytes of a block / bandwidth
+    request_s: float = 0.0
+    attention_pair_s: float = 0.0
+    attention_read_s: float = 0.0
 
 
 class Quantiles(TypedDict):
@@ -74,9 +63,14 @@ class ServingDict(FleetDict):
     makespan_s: float
     requests_per_s: float
     utilisation: list[float]
+    scheduler: str
+    preemptions: int
+    recomputed_tokens: int
+    steps: int
     queued_s: Quantiles
     ttft_s: Quantiles
     tpot_s: Quantiles
+    e2e_s: Quantiles
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,13 +83,18 @@ class ServingRun(FleetSimulation):
     cached_tokens: np.ndarray = None  # type: ignore[assignment]  # prompt tokens that were not computed
     busy_s: tuple[float, ...] = ()  # compute time of each instance
     lower_tier_hits: np.ndarray | None = None  # (tier below the first, request) -> hit blocks that came from the tier
+    scheduler: Scheduler | None = None
+    steps: tuple[int, ...] = ()  # that each instance took
+    preemptions: np.ndarray = None  # type: ignore[assignment]  # request -> times that it was preempted
+    recomputed_tokens: np.ndarray = None  # type: ignore[assignment]  # request -> tokens computed again after that
 
     def _headline(self) -> str:
         ttft = _quantiles(self.ttft_s)
         return f"{super()._headline()}, ttft_p50_s={ttft['p50']:.4g}, ttft_p99_s={ttft['p99']:.4g}"
 
     def _columns(self) -> dict[str, np.ndarray]:
-        times = {name: getattr(self, name) for name in ("started_s", "first_s", "ended_s", "cached_tokens")}
+        names = ("started_s", "first_s", "ended_s", "cached_tokens", "preemptions", "recomputed_tokens")
+        times = {name: getattr(self, name) for name in names}
         return super()._columns() | times | {"ttft_s": self.first_s - self.trace.timestamp / 1000}
 
     @property
@@ -120,6 +119,11 @@ class ServingRun(FleetSimulation):
         return _served((self.ended_s - self.first_s)[several] / (self.trace.output_length[several] - 1))
 
     @property
+    def e2e_s(self) -> np.ndarray:
+        """Time from arrival to the last token, of the requests that were served."""
+        return _served(self.ended_s - self.trace.timestamp / 1000)
+
+    @property
     def makespan_s(self) -> float:
         """Time from the start of the trace to the last end."""
         return float(np.nanmax(self.ended_s)) if self.rejected < len(self.ended_s) else 0.0
@@ -133,7 +137,10 @@ class ServingRun(FleetSimulation):
             "cached_tokens": int(self.cached_tokens.sum()), "makespan_s": span,
             "requests_per_s": served / span if span else 0.0,
             "utilisation": [busy / span if span else 0.0 for busy in self.busy_s],
-            "queued_s": _quantiles(self.queued_s), "ttft_s": _quantiles(self.ttft_s), "tpot_s": _quantiles(self.tpot_s),
+            "scheduler": f"{self.scheduler.name} {self.scheduler.version}".strip() if self.scheduler else "",
+            "preemptions": int(self.preemptions.sum()), "recomputed_tokens": int(self.recomputed_tokens.sum()),
+            "steps": sum(self.steps), "queued_s": _quantiles(self.queued_s), "ttft_s": _quantiles(self.ttft_s),
+            "tpot_s": _quantiles(self.tpot_s), "e2e_s": _quantiles(self.e2e_s),
         }  # fmt: skip
 
 
@@ -145,6 +152,7 @@ def simulate_serving(
     instances: int = 1,
     router: str = "round-robin",
     limits: BatchLimits | None = None,
+    scheduler: Scheduler | None = None,
     tiers: Sequence[Tier] = (),
     prefetch: bool = True,
     demand: BlockDemand | None = None,
@@ -152,25 +160,27 @@ def simulate_serving(
 ) -> ServingRun:
     """Serve a trace in simulated time: instances that batch continuously, behind a router, each with a prefix cache.
 
-    Requests are admitted in order of arrival, when all blocks that they may need (of the prompt and, in mode grow, of
-    the output) fit beside those of the active requests. A request that does not fit into an empty instance is rejected.
-    Blocks that the first tier evicts go to the `tiers` below it. A hit in a lower tier is fetched if that is faster
-    than computing the block again; with `prefetch` the transfer starts while the request waits.
+    The engine of the setting decides the scheduler: vllm takes the steps of vLLM's own one. The other engines admit a
+    request when all blocks that it may need (of the prompt and, in mode grow, of the output) fit beside those of the
+    active requests. A request that does not fit into an empty instance is rejected. Blocks that the first tier evicts
+    go to the `tiers` below it. A hit in a lower tier is fetched if that is faster than computing the block again; with
+    `prefetch` the transfer starts while the request waits.
 
     Args:
         trace: The trace, with its arrivals.
         cost: The time that a step of an instance takes.
-        setting: The cache of each instance; its schedule is not used.
+        setting: The cache of each instance; its schedule is not used. vLLM's scheduler implies mode grow.
         instances: The number of instances.
         router: A router of docs/serving/instances.md.
-        limits: Tokens per step and requests at once; the default is `BatchLimits()`.
+        limits: Tokens per step and requests at once; the default is that of the scheduler.
+        scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
         tiers: Tiers below the first one of each instance, the fastest first.
         prefetch: Fetch blocks from lower tiers while their request waits.
         demand: The block demand of the trace, if it is already known.
         on_progress: Receives the number of requests served since its last call.
 
     Returns:
-        The times of each request in seconds, its hits, and the load of each instance.
+        The times of each request in seconds, its hits and preemptions, and the load of each instance.
 
     Raises:
         UsageError: An argument is not valid.
@@ -180,14 +190,15 @@ def simulate_serving(
     >>> done.ttft_s.tolist(), done.cached_tokens.tolist()
     ([2.0, 1.0], [0, 1])
     """
+    from .core.requests import Requests
     from .core.serving import Serving
 
     require_trace(trace)
     check_router(router)
-    limits = limits or BatchLimits()
-    sizes = {"instances": instances, "step-tokens": limits.step_tokens, "max-requests": limits.requests,
-             "capacity": setting.capacity}  # fmt: skip
-    for name, size in sizes.items():
+    if scheduler is not None and limits is not None:
+        raise UsageError("Give limits or a scheduler, which has its own limits, not both.")
+    scheduler = scheduler or scheduler_of(setting.engine, limits)
+    for name, size in (("instances", instances), ("capacity", setting.capacity)):
         if size < 1:
             raise UsageError(f"--{name} must be at least 1.")
     if setting.schedule.kind != "serial":
@@ -196,31 +207,29 @@ def simulate_serving(
         raise UsageError(
             f"A simulation in time does not support the upper bound {setting.policy}. Try another --policy."
         )
+    setting = scheduler.setting_of(setting)
     demand = demand or block_demand(trace, *setting.demand_options)
-    engines = [_engine(setting, demand, tiers) for _ in range(instances)]
-    batch_limits = asdict(limits) | {"blocks": setting.capacity, "block_size": trace.block_size}
-    run = Serving(
-        engines, make_router(trace, router, engines), trace.timestamp / 1000, trace.input_length, trace.output_length,
-        demand.max_blocks, batch_limits, asdict(cost), prefetch,
-    )  # fmt: skip
+    tokens, output = scheduler.lengths(trace)
+    requests = Requests(trace.timestamp / 1000, tokens, output, demand.max_blocks, _priorities(trace))
+    engines = [scheduler.engine(setting, demand, tiers) for _ in range(instances)]
+    built = [scheduler.instance(engine, requests, asdict(cost), prefetch=prefetch) for engine in engines]
+    run = Serving(built, make_router(trace, router, engines), requests, setting.capacity)
     advance_all(run, len(demand), on_progress, CHUNK)
     run.close()
-    outcomes = run.outcomes
+    outcomes = requests.outcomes
     hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines)
     return ServingRun(
         setting, trace, hit_blocks, sum(engine.evictions for engine in engines), 0, 0, router, outcomes["instance"],
         instances, outcomes["started"], outcomes["first"], outcomes["ended"], outcomes["cached"], tuple(run.busy),
         sum(engine.tier_hits.astype(np.int64) for engine in engines) if tiers else None,
+        scheduler, tuple(one.steps for one in built), outcomes["preempted"], outcomes["recomputed"],
     )  # fmt: skip
 
 
-def _engine(setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]):
-    """Build the cache of one instance."""
-    if not tiers:
-        return build(setting, demand, must_hold=False)
-    engine = tiered(setting, demand, [setting.capacity, *(tier.capacity for tier in tiers)])
-    engine.set_fetch_seconds([tier.fetch_seconds for tier in tiers])
-    return engine
+def _priorities(trace: Trace) -> np.ndarray | None:
+    """The column `priority` of a trace, if it has one of whole numbers."""
+    column = trace.extra.get("priority")
+    return column if isinstance(column, np.ndarray) and column.dtype.kind in "iu" else None
 
 
 def _served(values) -> np.ndarray:

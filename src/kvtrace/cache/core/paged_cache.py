@@ -21,15 +21,15 @@ class PagedCache(Engine):
     def __init__(self, context: Context, demand, unhashed_first=True):
         Engine.__init__(self, context, demand)
         rows = len(demand.full)
-        blocks: cython.int = min(context.capacity, int(demand.max_blocks.sum()))
+        most = np.maximum(demand.max_blocks, 1)  # an empty prompt counts as one token
+        blocks: cython.int = min(context.capacity, int(most.sum()))  # more are never taken
         self.queue = BlockQueue(blocks, context.blocks, unhashed_first)
         self.block_size = demand.trace.block_size
         self.tokens = np.ascontiguousarray(demand.trace.input_length, dtype=np.int64)
         self.held = np.empty(1 << 12, dtype=np.int32)
         self.begin = np.zeros(rows, dtype=np.int64)
         self.count, self.published, self.room = np.zeros((3, rows), dtype=np.int32)
-        longest = int(demand.max_blocks.max(initial=1))
-        self.vacant = [[] for _ in range(longest.bit_length() + 1)]
+        self.vacant = [[] for _ in range(int(most.max(initial=1)).bit_length() + 1)]
         self.top = 0
         self.idle_hits = 0
 
@@ -53,7 +53,7 @@ class PagedCache(Engine):
 
     def look_up(self, row, tokens):
         """The leading blocks that hit, with `tokens` tokens of prompt and output known; the last one is computed."""
-        limit: cython.longlong = (tokens - 1) // self.block_size
+        limit: cython.longlong = min((tokens - 1) // self.block_size, self.full[row] + self.grown[row])
         physical: cython.int
         hit: cython.int = 0
         self.idle_hits = 0
@@ -91,7 +91,7 @@ class PagedCache(Engine):
 
     def publish(self, row, tokens):
         """Give the full blocks of the first `tokens` tokens their hashes."""
-        full: cython.longlong = tokens // self.block_size
+        full: cython.longlong = min(tokens // self.block_size, self.full[row] + self.grown[row])
         while self.published[row] < full:
             self.queue.register(
                 self.held[self.begin[row] + self.published[row]], self.block_at(row, self.published[row])
@@ -113,7 +113,7 @@ class PagedCache(Engine):
         """A part of `held` with room for all blocks that a request can come to hold."""
         blocks: cython.longlong = self.full[row] + self.grown[row] + self.grown_tail[row]
         power: cython.int = 0
-        while (cython.cast(cython.longlong, 1) << power) < blocks:
+        while (cython.cast(cython.longlong, 1) << power) < blocks:  # at least one, also for an empty prompt
             power += 1
         self.room[row] = power
         vacant: list = self.vacant[power]

@@ -64,7 +64,9 @@ class ReservingInstance(Instance):
             self.engine.serve(row)
             requests.started[row] = self.now
             hit_tokens: cython.longlong = self.engine.hit[row] * self.limits.block_size
-            requests.cached[row] = max(0, min(hit_tokens, requests.tokens[row] - 1))  # the last token is always computed
+            requests.cached[row] = max(
+                0, min(hit_tokens, requests.tokens[row] - 1)
+            )  # the last token is always computed
             if self.engine.lower_tier_hits(row):
                 self._fetch_or_recompute(row)
             requests.done[row] = requests.cached[row]

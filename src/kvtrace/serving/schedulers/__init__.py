@@ -1,0 +1,19 @@
+"""Who gets tokens in a step, who is admitted, and who is preempted: one file and one row for each scheduler."""
+
+from __future__ import annotations
+
+from .base import BatchLimits, Scheduler
+from .reserve import ReserveScheduler
+from .vllm import VllmScheduler
+
+# engine -> its own scheduler; the others are served by ReserveScheduler
+SCHEDULERS: dict[str, type[Scheduler]] = {"vllm": VllmScheduler}
+
+
+def scheduler_of(engine: str, limits: BatchLimits | None = None) -> Scheduler:
+    """The scheduler of an engine, with its defaults or with the limits of a batch.
+
+    >>> scheduler_of("vllm").name, scheduler_of("reference", BatchLimits(512, 4)).limits.requests
+    ('vllm', 4)
+    """
+    return SCHEDULERS.get(engine, ReserveScheduler).within(limits)

@@ -1,0 +1,70 @@
+"""What every scheduler says of itself: its limits, the demand that it needs, and how to build an instance."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from ..._base.errors import UsageError
+from ...cache.demand import BlockDemand
+from ...cache.simulation import Setting
+from ...trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """The limits of a batch: tokens per step, and requests at once."""
+
+    step_tokens: int = 8192
+    requests: int = 256
+
+    def __post_init__(self) -> None:
+        for name, size in (("step-tokens", self.step_tokens), ("max-requests", self.requests)):
+            if size < 1:
+                raise UsageError(f"--{name} must be at least 1.")
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A tier below the first one: its capacity in blocks, and the time to fetch a block from it."""
+
+    name: str
+    capacity: int
+    fetch_seconds: float  # seconds per block: bytes of a block / bandwidth
+
+
+class Scheduler(ABC):
+    """A scheduler and its options."""
+
+    name: ClassVar[str]
+    version: ClassVar[str]  # of the engine whose steps it takes; empty if it is nobody's
+
+    @classmethod
+    @abstractmethod
+    def within(cls, limits: BatchLimits | None) -> Self:
+        """The scheduler with its defaults, or with these limits."""
+
+    @property
+    @abstractmethod
+    def limits(self) -> BatchLimits:
+        """Its tokens per step and requests at once."""
+
+    @abstractmethod
+    def setting_of(self, setting: Setting) -> Setting:
+        """The setting of its caches. UsageError for a cache that it does not support."""
+
+    def lengths(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of each prompt and of each output."""
+        return trace.input_length, trace.output_length
+
+    @abstractmethod
+    def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
+        """The compiled cache of one instance."""
+
+    @abstractmethod
+    def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool) -> Any:
+        """The compiled instance with this cache."""

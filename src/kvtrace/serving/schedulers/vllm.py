@@ -1,0 +1,103 @@
+"""vLLM's scheduler, step by step: version 0.33.0 (vllm/v1/core/sched/scheduler.py), for one group of full attention.
+
+Checked against vLLM's own Scheduler and KVCacheManager, unmodified, under the same costs: each step's requests, tokens
+and preemptions, and each request's hits and times (tests/clients/test_vllm_scheduler.py, tests/vectors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from ..._base.errors import UsageError
+from ...cache.demand import BlockDemand
+from ...cache.simulation import Setting
+from ...trace.trace import Trace
+from .base import BatchLimits, Scheduler, Tier
+
+
+@dataclass(frozen=True)
+class VllmScheduler(Scheduler):
+    """vLLM's scheduler; the options have vLLM's names, and the defaults of a server on an H100 or H200.
+
+    Requests that run get tokens first; then waiting ones are admitted while tokens are left and their prompts fit. A
+    request takes blocks as its tokens need them. If there are none, the last admitted request is preempted, and later
+    computed again from the blocks that are still cached.
+
+    >>> VllmScheduler(max_num_seqs=256).limits
+    BatchLimits(step_tokens=8192, requests=256)
+    """
+
+    name: ClassVar[str] = "vllm"
+    version: ClassVar[str] = "0.33.0"
+    max_num_batched_tokens: int = 8192  # tokens in a step
+    max_num_seqs: int = 1024  # requests that run at once
+    async_scheduling: bool = True  # plan a step while the one before runs, as vLLM does by default
+    long_prefill_token_threshold: int = 0  # the largest chunk of a prompt while others run or wait; 0 = no limit
+    long_prefill_token_threshold_adaptive: bool = False  # a chunk is at least an equal share of the step's tokens
+    scheduler_reserve_full_isl: bool = True  # admit a request only if its whole prompt fits
+    watermark: float = 0.0  # share of the blocks that stay free when a request is admitted beside others
+    policy: Literal["fcfs", "priority"] = "fcfs"  # priority: by the column `priority` of the trace, the lowest first
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
+            raise UsageError("max_num_batched_tokens and max_num_seqs must be at least 1.")
+        if self.long_prefill_token_threshold < 0:
+            raise UsageError("long_prefill_token_threshold must be at least 0.")
+        if not 0 <= self.watermark < 1:
+            raise UsageError("watermark must be at least 0 and below 1.")
+        if self.policy not in ("fcfs", "priority"):
+            raise UsageError(f"{self.policy!r} is not a policy of vLLM's scheduler. Try fcfs or priority.")
+
+    @classmethod
+    def within(cls, limits: BatchLimits | None) -> Self:
+        """This scheduler with vLLM's defaults, or with these limits."""
+        if limits is None:
+            return cls()
+        return cls(max_num_batched_tokens=limits.step_tokens, max_num_seqs=limits.requests)
+
+    @property
+    def limits(self) -> BatchLimits:
+        """Its tokens per step and requests at once."""
+        return BatchLimits(self.max_num_batched_tokens, self.max_num_seqs)
+
+    def setting_of(self, setting: Setting) -> Setting:
+        """The setting in mode grow: this scheduler counts the tokens of prompts and outputs."""
+        if setting.engine != "vllm":
+            raise UsageError(f"vLLM's scheduler runs with vLLM's cache, not with {setting.engine}. Use --engine vllm.")
+        if setting.policy != "lru":
+            raise UsageError(f"Engine vllm does not have policy {setting.policy!r}. Try lru.")
+        return replace(setting, mode="grow")
+
+    def lengths(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of each prompt and output. vLLM takes at least one of each: an empty prompt is one token."""
+        tokens = np.maximum(trace.input_length, 1)
+        return tokens, np.maximum(trace.output_length - (tokens - trace.input_length), 1)
+
+    def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
+        """vLLM's cache, which gives out blocks one by one."""
+        from ...cache.core.paged_cache import PagedCache
+        from ...cache.policies.base import Context
+
+        if tiers:
+            raise UsageError("vLLM's scheduler does not support lower tiers yet. Use --engine reference.")
+        context = Context(demand.blocks, setting.capacity, demand.trace, demand)
+        prepend = dict(setting.engine_options).get("free_order", "prepend") == "prepend"
+        return PagedCache(context, demand, prepend)
+
+    def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool, log: bool = False) -> Any:
+        """An instance that takes vLLM's steps. With `log` it records them."""
+        from ..core.vllm import VllmInstance
+
+        limits = {
+            "step_tokens": self.max_num_batched_tokens, "requests": self.max_num_seqs,
+            "watermark": int(self.watermark * (engine.context.capacity + 1)),  # vLLM counts its null block
+            "long_prefill": self.long_prefill_token_threshold,
+            "adaptive_long_prefill": self.long_prefill_token_threshold_adaptive,
+            "whole_prompt": self.scheduler_reserve_full_isl, "by_priority": self.policy == "priority",
+            "asynchronous": self.async_scheduling,
+        }  # fmt: skip
+        return VllmInstance(engine, requests, cost, limits, log)

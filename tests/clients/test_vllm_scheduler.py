@@ -1,0 +1,71 @@
+"""Our model of vLLM's scheduler takes the steps of vLLM's own, step by step.
+
+KVTRACE_CLIENTS names a folder of environments (see test_load.py), `vllm` among them.
+`KVTRACE_CLIENTS=... python -m tests.clients.test_vllm_scheduler` writes the vectors anew.
+"""
+
+import json
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.serving.scheduler_cases import vllm_case
+from tests.serving.test_vllm_scheduler import VECTORS, require_equal
+
+PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "vllm/bin/python"
+needs_vllm = pytest.mark.skipif(not PYTHON.exists(), reason="no environment vllm in KVTRACE_CLIENTS")
+
+
+def served(cases, folder):
+    """What vLLM's own scheduler says of each case."""
+    path = folder / "cases.jsonl"
+    path.write_text("".join(json.dumps(case) + "\n" for case in cases))
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONHASHSEED": "0"}
+    command = [PYTHON, Path(__file__).parent / "vllm_scheduler.py", path]
+    done = subprocess.run(command, capture_output=True, text=True, env=plain)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+@needs_vllm
+def test_random_cases_take_the_steps_of_vllm(tmp_path):
+    seed = random.SystemRandom().randrange(1 << 30)
+    cases = [vllm_case(random.Random(seed + number)) for number in range(100)]
+    for number, (case, real) in enumerate(zip(cases, served(cases, tmp_path), strict=True)):
+        require_equal(case, real, f"seed {seed + number}: {case['settings']}")
+
+
+@needs_vllm
+def test_the_vectors_are_what_vllm_says(tmp_path):
+    cases = [vector["case"] for vector in VECTORS["vectors"]]
+    for vector, real in zip(VECTORS["vectors"], served(cases, tmp_path), strict=True):
+        assert vector["served"] == {name: real[name] for name in ("steps", "requests")}
+        assert real["version"] == VECTORS["version"]
+
+
+def make_vectors(folder, count=24):
+    """Short cases that differ, half of them with preemptions, and what vLLM says of each."""
+    chosen, preempting = [], 0
+    cases = [case for seed in range(10_000, 10_600) if len((case := vllm_case(random.Random(seed)))["requests"]) <= 12]
+    for case, real in zip(cases, served(cases, folder), strict=True):
+        if len(chosen) == count:
+            break
+        preempts = any(step[2] for step in real["steps"])
+        if len(real["steps"]) > 150 or (not preempts and len(chosen) - preempting >= count // 2):
+            continue
+        preempting += preempts
+        chosen.append({"case": case, "served": {name: real[name] for name in ("steps", "requests")}})
+    return {"engine": "vllm", "version": real["version"], "vectors": chosen}
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        found = make_vectors(Path(name))
+    text = json.dumps(found, separators=(",", ":")).replace('{"case"', '\n{"case"')
+    (ROOT / "tests/vectors/scheduler_vllm.json").write_text(text + "\n")

@@ -1,0 +1,82 @@
+"""Cases for schedulers: random requests that share prefixes, settings, and the trace and the options of a case."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvtrace.serving.schedulers.vllm import VllmScheduler
+from kvtrace.serving.simulation import StepCost
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
+
+WORDS = 3
+
+
+def requests_of(rng, block_size):
+    """Requests that go on from an earlier one, or part of it; the last block of a prompt may be partial."""
+    rows, arrival, said, number = [], 0.0, [()], {}
+    for _ in range(rng.randrange(2, 40)):
+        arrival += rng.choice([0, 0.001, 0.01, 0.05, 0.3]) * rng.random()
+        before = rng.choice(said)
+        words = before[: rng.randrange(len(before) + 1)]
+        words += tuple(rng.randrange(WORDS) for _ in range(rng.randrange(1, 8)))
+        said.append(words)
+        tokens = len(words) * block_size - rng.randrange(block_size)
+        paths = [words[: i + 1] for i in range(tokens // block_size)]
+        paths += [(words, tokens)] * (tokens % block_size > 0)  # a partial block is not the full one
+        rows.append(
+            {
+                "arrival": arrival,
+                "ids": [number.setdefault(path, len(number)) for path in paths],
+                "tokens": tokens,
+                "output": rng.randrange(1, rng.choice([3, 12, 60])),
+                "priority": rng.randrange(3),
+            }  # fmt: skip
+        )
+    return rows
+
+
+def vllm_case(rng):
+    """A case of tests/clients/vllm_scheduler.py, often with too few blocks for the requests that want to run."""
+    block_size = rng.choice([1, 2, 4, 16])
+    rows = requests_of(rng, block_size)
+    need = max(-(-(row["tokens"] + row["output"]) // block_size) for row in rows)
+    tokens = rng.choice([1, 3, 8, 16, 64, 256])
+    settings = {"max_num_batched_tokens": tokens, "max_num_seqs": min(tokens, rng.choice([1, 2, 4, 8, 64]))}
+    for share, name, values in (
+        (0.4, "long_prefill_token_threshold", [1, 2, 5, 20]),
+        (0.2, "long_prefill_token_threshold_adaptive", [True]),
+        (0.3, "watermark", [0.01, 0.1, 0.3]),
+        (0.3, "scheduler_reserve_full_isl", [False]),
+        (0.3, "policy", ["priority"]),
+        (0.4, "async", [True]),
+    ):
+        if rng.random() < share:
+            settings[name] = rng.choice(values)
+    cost = {
+        "token_s": rng.random() * 1e-3, "pair_s": rng.random() * 1e-6, "step_s": rng.random() * 0.01,
+        "read_s": rng.random() * 1e-5, "overhead_s": rng.choice([0, 0.002]),
+    }  # fmt: skip
+    return {
+        "block_size": block_size, "capacity": need + rng.choice([0, 0, 1, 3, 10, 100]), "settings": settings,
+        "cost": cost, "requests": rows,
+    }  # fmt: skip
+
+
+def trace_of(case):
+    """The trace of a case's requests; it begins with the first of them."""
+    rows = case["requests"]
+    offsets = np.cumsum([0, *(len(row["ids"]) for row in rows)])
+    arrival = np.array([row["arrival"] for row in rows])
+    columns = Columns(
+        (arrival - arrival[0]) * 1000, np.array([row["tokens"] for row in rows]),
+        np.array([row["output"] for row in rows]), np.array([one for row in rows for one in row["ids"]]), offsets,
+        extra={"priority": np.array([row["priority"] for row in rows])},
+    )  # fmt: skip
+    return Trace.from_columns(columns, block_size=case["block_size"], tail="kept")
+
+
+def options_of(case):
+    """The cost and the scheduler of a case."""
+    settings = {"async_scheduling" if name == "async" else name: value for name, value in case["settings"].items()}
+    return StepCost(**case["cost"]), VllmScheduler(**{"async_scheduling": False} | settings)

@@ -1,0 +1,128 @@
+"""vLLM's scheduler takes the steps that vLLM takes: its own vectors, and a plain twin on random cases."""
+
+import json
+import os
+import random
+
+import numpy as np
+import pytest
+
+from kvtrace._base.errors import UsageError
+from kvtrace.cache.demand import block_demand
+from kvtrace.cache.simulation import Setting
+from kvtrace.serving.schedulers.vllm import VllmScheduler
+from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
+from kvtrace.trace.building import toy
+from kvtrace.trace.columns import replace_columns
+from kvtrace.trace.trace import Trace
+from tests.conftest import ROOT
+from tests.reference.vllm_scheduler import serve
+from tests.serving.scheduler_cases import options_of, trace_of, vllm_case
+
+VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm.json").read_text())
+CASES = int(os.environ.get("KVTRACE_EXAMPLES", 400))
+
+
+def logged(case):
+    """The steps and the requests of a case in our kernel, as the twin states them."""
+    from dataclasses import asdict
+
+    from kvtrace.serving.core.requests import Requests
+    from kvtrace.serving.core.router import Router
+    from kvtrace.serving.core.serving import Serving
+
+    trace, (cost, scheduler) = trace_of(case), options_of(case)
+    setting = scheduler.setting_of(Setting(case["capacity"], engine="vllm"))
+    demand = block_demand(trace, *setting.demand_options)
+    rows = case["requests"]
+    requests = Requests(
+        [row["arrival"] for row in rows], trace.input_length, trace.output_length, demand.max_blocks,
+        [row["priority"] for row in rows],
+    )  # fmt: skip
+    cache = scheduler.engine(setting, demand, ())
+    instance = scheduler.instance(cache, requests, asdict(cost), prefetch=True, log=True)
+    router = Router([cache], "round-robin", np.zeros(len(trace), np.int64), trace.input_length, trace.block_size)
+    run = Serving([instance], router, requests, case["capacity"])
+    run.advance(len(trace))
+    run.close()
+    steps = [
+        [begin if i == 0 else None, [[row, done + i, chunk] for row, done, chunk in parts], sorted(preempted)]
+        for begin, times, parts, preempted in instance.log
+        for i in range(times)
+    ]
+    names = ("cached", "started", "first", "ended", "preempted")
+    return steps, np.array([requests.outcomes[name] for name in names], dtype=float).T
+
+
+def require_equal(case, expected, name):
+    steps, requests = logged(case)
+    assert [step[1:] for step in steps] == [step[1:] for step in expected["steps"]], name
+    for step, one in zip(steps, expected["steps"], strict=True):
+        assert step[0] is None or step[0] == pytest.approx(one[0], abs=1e-9), name
+    assert requests == pytest.approx(np.array(expected["requests"], dtype=float), abs=1e-9), name
+
+
+@pytest.mark.parametrize("number", range(len(VECTORS["vectors"])))
+def test_the_steps_are_those_of_vllm(number):
+    vector = VECTORS["vectors"][number]
+    assert VECTORS["version"] == VllmScheduler.version
+    require_equal(vector["case"], vector["served"], number)
+
+
+def test_the_twin_takes_the_steps_of_vllm_too():
+    for vector in VECTORS["vectors"]:
+        assert json.loads(json.dumps(serve(vector["case"]))) == vector["served"]
+
+
+def test_the_steps_are_those_of_the_twin():
+    preempted = 0
+    for seed in range(CASES):
+        case = vllm_case(random.Random(seed))
+        expected = serve(case)
+        require_equal(case, expected, f"seed {seed}: {case['settings']}")
+        preempted += sum(len(step[2]) for step in expected["steps"])
+    assert preempted > CASES  # the cases are such that blocks run out
+
+
+def test_a_preempted_request_is_computed_again_from_what_is_cached():
+    #  blocks of one token, 1 s a token: both run until the third block is needed; the second gives way
+    columns = replace_columns(toy("0 1", "2 3", gap_ms=0.0), output_length=np.array([3, 3]))
+    trace = Trace.from_columns(columns, block_size=1)
+    scheduler = VllmScheduler(async_scheduling=False)
+    done = simulate_serving(trace, StepCost(token_s=1.0), setting=Setting(5, engine="vllm"), scheduler=scheduler)
+    assert done.preemptions.tolist() == [0, 1] and done.to_dict()["preemptions"] == 1
+    assert done.recomputed_tokens.sum() == done.to_dict()["recomputed_tokens"] > 0
+    assert done.to_dict()["scheduler"] == "vllm 0.33.0" and done.to_dict()["steps"] == sum(done.steps)
+
+
+def test_the_engine_decides_the_scheduler_and_limits_are_its_own():
+    trace = toy("0 1", "2 3", gap_ms=0.0)
+    cost, setting = StepCost(token_s=1.0), Setting(9, engine="vllm")
+    assert simulate_serving(trace, cost, setting=setting).scheduler == VllmScheduler()
+    limited = simulate_serving(trace, cost, setting=setting, limits=BatchLimits(3, 1))
+    assert limited.scheduler == VllmScheduler(max_num_batched_tokens=3, max_num_seqs=1)
+    assert simulate_serving(trace, cost, setting=Setting(9)).scheduler.name == "reserve"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_num_seqs": 0}, "at least 1"), ({"watermark": 1.0}, "below 1"),
+        ({"long_prefill_token_threshold": -1}, "at least 0"), ({"policy": "lifo"}, "fcfs or priority"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        VllmScheduler(**options)
+
+
+def test_limits_beside_a_scheduler_are_refused():
+    with pytest.raises(UsageError, match="not both"):
+        simulate_serving(
+            toy("0"), StepCost(1.0), setting=Setting(9, engine="vllm"), limits=BatchLimits(), scheduler=VllmScheduler()
+        )
+
+
+def test_it_needs_vllms_cache():
+    with pytest.raises(UsageError, match="--engine vllm"):
+        simulate_serving(toy("0"), StepCost(1.0), setting=Setting(9), scheduler=VllmScheduler())
