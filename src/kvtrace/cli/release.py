@@ -89,7 +89,7 @@ def _release_file(trace, output, profile, block_size, quiet, write_options, *, u
     import numpy as np
 
     from ..privacy.publishing import publish
-    from ..privacy.releases import release as released_trace
+    from ..privacy.releases import release_in_pieces
     from ..privacy.users import read_with_users
     from ..report.progress import RELEASE, Work
 
@@ -99,7 +99,9 @@ def _release_file(trace, output, profile, block_size, quiet, write_options, *, u
         work.requests = len(whole)
         work.step("coarsen")
         rng = np.random.default_rng(seed)
-        released = released_trace(whole, profile, users=user_numbers, session_share=share, isolate=isolate, rng=rng)
+        options = {"users": user_numbers, "session_share": share, "isolate": isolate, "rng": rng}
+        released = release_in_pieces(whole, profile, **options)
+        del whole  # the largest array of all
         work.step("write")
-        written = publish(released.trace, output, on_step=work.step, **write_options)
-    return released, written.figures, whole.block_size, written
+        written = publish(released, output, on_step=work.step, **write_options)
+    return released.account, written.figures, released.block_size, written

@@ -21,7 +21,6 @@ from ..formats.lazy import LazyTrace
 from ..trace.columns import TAILS, Columns
 from ..trace.hits import Hits, sum_hits, unlimited_hits
 from ..trace.meta import merge, without_stale
-from ..trace.trace_figures import figures
 from .account import StepHits
 from .allowed_fields import EXTRA
 from .numbering.bound import in_one_process
@@ -30,7 +29,7 @@ from .numbering.store import Store
 from .numbering.task_plan import BLOCKS, ENCODED, Plan, cuts, sample_times, split_by
 from .profiles import Profile
 from .release_steps import ReleaseStep
-from .releases import drawn, left_out, release
+from .releases import drawn, left_out, release_in_pieces
 
 CARRIED = ("session", "parent", "turn")
 
@@ -148,9 +147,7 @@ def _kind_of(users: np.ndarray | None, rows: np.ndarray | None) -> str | None:
 
 def _in_memory(dataset: Dataset, profile: Profile, **options: Any) -> Numbered:
     """The data set's release in this process."""
-    done = release(dataset.trace(), profile, **options)
-    settings: dict[str, Any] = {name: getattr(done.trace, name) for name in ("block_size", "tail", "meta")}
-    return Numbered.of_rows(done.trace, figures=figures(done.trace), account=done, **settings)
+    return release_in_pieces(dataset.trace(), profile, **options)
 
 
 def _dropped_columns(dataset: Dataset) -> list[str]:

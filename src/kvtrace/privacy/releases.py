@@ -16,6 +16,7 @@ from ..trace.trace import Trace
 from .account import Account
 from .contributors import Contributors, Users, contributors
 from .k_sharing import share_by_k
+from .numbering.run import Numbered
 from .profiles import Profile
 from .release_steps import TAIL_STEPS, ReleaseStep
 from .released_trace import ReleasedTrace
@@ -79,6 +80,30 @@ def release(
     >>> done.trace.hash_ids, [step.step.value for step in done.steps]
     (array([0, 1, 0, 2, 0, 3]), ['original', 'tails_unique', 'k_sharing'])
     """
+    draft, done = _released(trace, profile, users=users, session_share=session_share, isolate=isolate, rng=rng)
+    settings: dict[str, Any] = {"block_size": draft.block_size, "tail": draft.tail, "meta": draft.meta}
+    released = ReleasedTrace.from_columns(draft.columns(), **settings)
+    released.account = done
+    return Released(**vars(done), trace=released)
+
+
+def release_in_pieces(trace: Trace, profile: Profile, **options: Any) -> Numbered:
+    """As `release`, but the released rows come in pieces, so that memory holds no second array of all ids.
+
+    >>> from kvtrace.trace.building import toy
+    >>> from kvtrace.privacy.profiles import PROFILES
+    >>> done = release_in_pieces(toy("0 1", "0 1", "0 2"), PROFILES["standard"], users=np.array([0, 1, 2]))
+    >>> [columns.hash_ids.tolist() for columns in done.columns()]
+    [[0, 1, 0, 2, 0, 3]]
+    """
+    draft, done = _released(trace, profile, **options)
+    settings: dict[str, Any] = {"block_size": draft.block_size, "tail": draft.tail, "meta": draft.meta}
+    counted, figures = done.contributors, draft.figures(draft.meta)
+    return Numbered(figures=figures, account=done, columns=draft.pieces, contributors=lambda: counted, **settings)
+
+
+def _released(trace: Trace, profile: Profile, **options: Any) -> tuple[TraceDraft, Account]:
+    """The released draft of a trace, with the values of its sidecar, and its account; the options are `release`'s."""
     done, draft = Account(profile), TraceDraft.of(trace)
     base = trace.chained() if profile.coarsens else trace
     if base is not trace:
@@ -86,11 +111,9 @@ def release(
         draft = TraceDraft.of(base)
         done.record(ReleaseStep.CHAINED, draft)
     infer = None if base.is_chained else lambda: TraceDraft.of(base.chained()).conversations()
-    release_draft(draft, done, users=users, session_share=session_share, isolate=isolate, rng=rng, infer=infer)
-    meta = merge(without_stale(trace.meta), done.meta)
-    released = ReleasedTrace.from_columns(draft.columns(), block_size=draft.block_size, tail=draft.tail, meta=meta)
-    released.account = done
-    return Released(**vars(done), trace=released)
+    release_draft(draft, done, infer=infer, **options)
+    draft.meta = merge(without_stale(trace.meta), done.meta)
+    return draft, done
 
 
 def release_draft(
@@ -119,8 +142,8 @@ def release_draft(
     if draft.set_tail(profile.tail):
         done.record(TAIL_STEPS[draft.tail], draft)
 
-    def find(counts: str = "auto") -> Contributors:
-        return contributors(draft.rows, users, counts, infer=draft.conversations)
+    def find(infer: Callable[[], np.ndarray], counts: str = "auto") -> Contributors:
+        return contributors(draft.rows, users, counts, infer=infer)
 
     if isolate:
         if users is None:
@@ -128,7 +151,7 @@ def release_draft(
         done.isolated, done.contributors = True, share_by_k(draft, ISOLATE_K, find)
         done.record(ReleaseStep.TENANTS_ISOLATED, draft)
     if profile.k > 1:
-        done.contributors = share_by_k(draft, profile.k, lambda: find(profile.k_counts))
+        done.contributors = share_by_k(draft, profile.k, lambda infer: find(infer, profile.k_counts))
         done.record(ReleaseStep.K_SHARING, draft)
     _coarsen(draft, done)
     done.note_contributors(0 if done.contributors is None else done.contributors.unknown_requests)

@@ -48,7 +48,7 @@ def collect_evidence(
     opened = open_pieces(path, format=format)
     kept = KeptNumbers() if limit is None else KeptNumbers(0)
     for rows, columns in opened.pieces():
-        kept.add(rows, columns, number_ids(columns, numbers))
+        kept.add(rows, columns, number_ids(columns, numbers), opened.growth)
     evidence = Evidence(opened, numbers, kept)
     if limit:
         limit.require(numbers)
