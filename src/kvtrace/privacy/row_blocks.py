@@ -134,8 +134,8 @@ class RowBlocks:
         For runs. Each round looks only at the blocks that the last splits may have changed.
 
         >>> from kvtrace.trace.building import toy
-        >>> blocks = RowBlocks.in_runs(toy("0 1", "0 2", "0 3"), np.ones(3, dtype=bool))
-        >>> blocks.split_conversations(4, tails=True), blocks.number.tolist()
+        >>> blocks = RowBlocks.in_runs(toy("0 1", "0 2", "0 3"), np.zeros(3, dtype=bool))
+        >>> blocks.split_conversations(4, tails=False), blocks.number.tolist()
         (None, [0, 1, 4, 2, 5, 3])
         """
         part, references, numbers = self, np.empty(0, np.int64), np.empty(0, np.int32)
