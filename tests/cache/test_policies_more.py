@@ -245,7 +245,7 @@ def test_equal_priorities_are_lru(trace, more):
 
 
 def test_a_trace_without_priorities_says_so():
-    with pytest.raises(InputError, match="needs a trace with a column priority"):
+    with pytest.raises(InputError, match="needs a trace with the column priority"):
         hits(toy("0"), Priority, 1)
 
 

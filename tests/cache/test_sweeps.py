@@ -344,7 +344,7 @@ def test_a_misfit_beside_cells_that_run_is_a_row(folder):
 
 def test_a_column_that_a_policy_misses_is_for_the_real_trace_to_tell(folder):
     rows = sweep(Grid(("one.jsonl",), ("lru", "priority"), "9")).rows
-    assert "needs a trace with a column priority" in rows[1]["error"] and not rows[0]["error"]
+    assert "needs a trace with the column priority" in rows[1]["error"] and not rows[0]["error"]
 
 
 @pytest.mark.parametrize(
