@@ -339,12 +339,12 @@ def test_a_misfit_beside_cells_that_run_is_a_row(folder):
     rows = sweep(Grid(("one.jsonl",), ("lru", "lfu"), "2,9", ("reference", "vllm"))).rows
     assert [bool(row["error"]) for row in rows] == [True, False, True, False, True, False, True, True]
     assert "does not hold the longest request" in rows[0]["error"] and rows[0]["hit_blocks"] is None
-    assert "Engine vllm does not have policy 'lfu'" in rows[7]["error"] and rows[7]["capacity_tokens"] == 144
+    assert "Engine vllm does not support policy 'lfu'" in rows[7]["error"] and rows[7]["capacity_tokens"] == 144
 
 
 def test_a_column_that_a_policy_misses_is_for_the_real_trace_to_tell(folder):
     rows = sweep(Grid(("one.jsonl",), ("lru", "priority"), "9")).rows
-    assert "needs a trace with a column priority" in rows[1]["error"] and not rows[0]["error"]
+    assert "needs a trace with the column priority" in rows[1]["error"] and not rows[0]["error"]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_a_column_that_a_policy_misses_is_for_the_real_trace_to_tell(folder):
         ({"policies": ("lru", "ttl:soon")}, "'soon' is not a valid parameter"),
         ({"policies": ("lru", "nowhere:Lru")}, "neither a policy nor a Python module"),
         ({"engines": ("reference", "best")}, "'best' is not an engine"),
-        ({"engines": ("reference", "vllm"), "policies": ("lfu",)}, "does not have policy 'lfu'. Try lru"),
+        ({"engines": ("reference", "vllm"), "policies": ("lfu",)}, "does not support policy 'lfu'. Try lru"),
         ({"modes": ("block", "word")}, "'word' is not a mode"),
         ({"schedules": ("serial", "soon")}, "'soon' is not a schedule"),
         ({"engine_options": (("watermark", "on"),)}, "No engine of the sweep has the option --watermark"),

@@ -136,7 +136,7 @@ def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
         (["--policy", "best"], 2, "'best' is not a policy"),
         (["--policy", ","], 2, "is not a list of names"),
         (["--engine", "best"], 2, "'best' is not an engine"),
-        (["--engine", "vllm", "--policy", "lfu"], 2, "does not have policy 'lfu'. Try lru"),
+        (["--engine", "vllm", "--policy", "lfu"], 2, "does not support policy 'lfu'. Try lru"),
         (["--engine", "vllm", "--pool", "leaf-first"], 2, "does not have the option --pool"),
         (["--schedule", "soon"], 2, "is not a schedule"),
         (["--mode", "word"], 2, "is not a mode"),

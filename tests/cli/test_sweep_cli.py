@@ -78,7 +78,7 @@ def test_cells_are_those_of_simulate(folder, capsys):
     rows = list(csv.DictReader(io.StringIO(Path("table.csv").read_text())))
     for row in rows:
         if row["engine"] == "sglang" and row["policy"] == "arc":
-            assert "does not have policy 'arc'" in row["error"]
+            assert "does not support policy 'arc'" in row["error"]
             continue
         one = ["--policy", row["policy"], "--engine", row["engine"], "--capacity", row["capacity"], "--mode", "token"]
         assert run(["simulate", "one.jsonl", *one, *common, "--csv", "--no-gap"]) == 0

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Where rows of these lengths begin, and where the last one ends: row r is values[offsets[r]:offsets[r + 1]].
+    """The offsets of rows of these lengths, with the end of the last row: row r is values[offsets[r]:offsets[r + 1]].
 
     >>> offsets_of([2, 0, 3])
     array([0, 2, 2, 5])

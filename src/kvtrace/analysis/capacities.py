@@ -53,7 +53,7 @@ def _without_commas(match: re.Match[str]) -> str:
 
 
 def hint_on_commas(text: str, longest: int) -> str | None:
-    """How to write a list as one number, if it looks like one and a part of it is less than the longest request.
+    """A hint to write a list as one number, if it looks like one and a part of it is less than the longest request.
 
     >>> hint_on_commas("20,208", 100)
     'Commas separate capacities; for one of 20,208 blocks, write 20208.'

@@ -85,7 +85,7 @@ class EngineOptions(TypedDict, total=False):
 
 
 class SimulationDict(HitsDict, EngineOptions):
-    """What `Simulation.to_dict` returns; docs/cache/simulate.md explains the keys."""
+    """The result of `Simulation.to_dict`; docs/cache/simulate.md explains the keys."""
 
     engine: str
     policy: str

@@ -15,7 +15,7 @@ class Amount(click.ParamType):
     """An amount with a parser of its own, and perhaps limits.
 
     Args:
-        parse: Parses the text; its UsageError says what is wrong, with examples.
+        parse: Parses the text; its UsageError names the fault and gives examples.
         least, most: The limits; None = no limit.
     """
 

@@ -18,9 +18,9 @@ from .output import console
 @click.option("--max", "max_per_rule", default=20, metavar="N", help="List at most N violations of each kind.")
 @click.option("-q", "--quiet", is_flag=True, help="Print violations only.")
 def check_command(trace, block_size, max_per_rule, quiet):
-    """Check that a trace file is valid, and list what is not.
+    """Check a trace file, and list all violations.
 
-    One line for each violation; the exit status is 3 if there is any. TRACE may have any trace format; - is stdin.
+    Prints one line for each violation; the exit status is 3 if there is one. TRACE may have any trace format; - is stdin.
     """
     from ..formats.violations import check as violations_of
     from ..report.progress import CHECK, Work

@@ -1,4 +1,4 @@
-"""How commands print: results on stdout, progress and summaries on stderr."""
+"""The output of commands: results on stdout, progress and summaries on stderr."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from .release_options import chosen_profile, release_options
 @click.option("--format", "to", metavar="NAME", help="Trace format: mooncake, bailian or parquet.  [default: from the file name, else mooncake]")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
 @release_options
-@click.option("--users", metavar="FILE", help="File with one user a line for each row of TRACE; an empty line is an unknown user.")
-@click.option("--isolate-tenants", is_flag=True, help="With --users: no two users share a block.")
+@click.option("--users", metavar="FILE", help="File with one user per line, one line for each row of TRACE; an empty line is an unknown user.")
+@click.option("--isolate-tenants", is_flag=True, help="With --users: share no block between users.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the sample.  [default: random]")
 @click.option("--against", metavar="TRACE", help="Earlier release; fail if its requests can be recognised in this one.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Worker processes, for a data set.  [default: one for each core]")
@@ -29,8 +29,8 @@ from .release_options import chosen_profile, release_options
 def release_command(trace, output, to, block_size, sample_sessions, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
     """Coarsen a trace for publication, audit it, and write it.
 
-    A data card and a sidecar are written beside FILE. The cost of each step in hits is printed and never
-    written. Users are counted and never written. TRACE - is stdin.
+    A data card and a sidecar are written beside FILE. The cost of each step in hits is printed, but never
+    written. Users are counted, but never written. TRACE - is stdin.
     """
     from .._base.errors import UsageError
     from .._base.output_lock import only_writer

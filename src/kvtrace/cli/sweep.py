@@ -19,7 +19,7 @@ from .own_policies import own_policies
 @click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders and bounds, as in simulate.")
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities, as in simulate. auto: ten for each trace, from its longest request to its working set.")
 @click.option("--engine", "engines", default="reference", metavar="E,...", help="Engines, as in simulate.")
-@click.option("--mode", "modes", default="block", metavar="M,...", help="What a block id stands for: block, token, grow, as in simulate.")
+@click.option("--mode", "modes", default="block", metavar="M,...", help="What is cached: block, token or grow, as in simulate.")
 @click.option("--schedule", "schedules", default="serial", metavar="S,...", help="Requests that are active together: serial, concurrency:N, open-loop:MS, as in simulate.")
 @click.option("--block-size", "block_sizes", default="1x", metavar="B,...", help="Block sizes: factors as in 2x, or tokens (a multiple of the block size of the trace).")
 @click.option("--seed", "seeds", default="0", metavar="S,...", help="If a TRACE is a fitted model: seeds of its samples; 0:5 is 0,1,2,3,4.")

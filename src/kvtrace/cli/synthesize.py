@@ -33,7 +33,7 @@ from .output import console, print_lines
 @click.option("--max-osl", type=int, metavar="TOKENS", help="Cut longer outputs to this length.")
 @click.option("--max-rejections", default=10_000, metavar="N", help="With tree: stop after N redrawn prompts in a row.")
 @click.option("--step-rates", metavar="RATE@TIME,...", help="Arrival rates in requests per second. Example: 5@10m,20@2m.")
-@click.option("--extra", is_flag=True, help="Also write extra columns if the format does not define them.")
+@click.option("--extra", is_flag=True, help="Also write extra columns that the format does not define.")
 @click.option("--save-model", metavar="FILE", help="Also write the fitted model as JSON; you can share it in place of a trace.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of streams that are drawn at a time.  [default: one for each core]")
 @BLOCK_SIZE_OF_TRACE

@@ -134,12 +134,12 @@ def _converted(
 
 
 def _lost(source) -> list[str]:
-    """What no conversion keeps of the sidecar."""
+    """The values of the sidecar that no conversion keeps."""
     return [NOT_AUDITED] if "profile" in source.meta else []
 
 
 def _changed_times(trace: Trace) -> list[str]:
-    """What the seconds of Qwen-Bailian do not keep of times."""
+    """A sentence on times that the seconds of Qwen-Bailian cannot hold."""
     losses, kept = Losses(), "than seconds can keep; a reader rounds"
     losses.add(
         changed_times(trace.timestamp), f"time has more decimals {kept} it.", f"times have more decimals {kept} them."

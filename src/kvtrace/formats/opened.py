@@ -31,7 +31,7 @@ Piece = tuple[slice, Columns]  # rows of the file, and their columns
 
 @dataclass
 class MetadataText:
-    """A sidecar or another piece of metadata; `fault` says why it is not valid."""
+    """A sidecar or another piece of metadata; `fault` is the reason why it is not valid."""
 
     where: str
     values: Any = None

@@ -112,7 +112,7 @@ def _sidecar(description, name):
 
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = True, description=None) -> None:
-    """Write all columns, whatever `extra` is, and the description in the schema's metadata."""
+    """Write all columns, for any value of `extra`, and the description in the schema's metadata."""
     with RowGroups(stream, columns, blocks=len(columns.hash_ids), description=description) as groups:
         for rows in groups.rows:
             part = rows_of(columns, rows.start, rows.stop)

@@ -49,7 +49,7 @@ def release_dataset(
     rng: np.random.Generator | None = None,
     memory: int | None = None,
 ) -> Iterator[Numbered]:
-    """Coarsen a data set as its release profile says, by tasks, in bounded memory; the result is that of `release`.
+    """Coarsen a data set by a release profile, in tasks and bounded memory; the result is that of `release`.
 
     Args:
         dataset: The data set, from `open_dataset`.
@@ -66,7 +66,7 @@ def release_dataset(
     set as `release` does.
 
     Yields:
-        The released rows in pieces, their figures, and what the sidecar says.
+        The released rows in pieces, their figures, and the values of the sidecar.
 
     Raises:
         UsageError: An option is not valid, or the release needs more than `memory`.

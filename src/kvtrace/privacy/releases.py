@@ -58,7 +58,7 @@ def release(
     isolate: bool = False,
     rng: np.random.Generator | None = None,
 ) -> Released:
-    """Coarsen a trace as its release profile says.
+    """Coarsen a trace by a release profile.
 
     Args:
         trace: The trace.
@@ -126,7 +126,7 @@ def release_draft(
     rng: np.random.Generator | None = None,
     infer: Callable[[], np.ndarray] | None = None,
 ) -> None:
-    """Coarsen a draft in place as a profile says, and record each step.
+    """Coarsen a draft in place by a profile, and record each step.
 
     The options are those of `release`; `infer` gives the conversations to draw, if they are not the draft's own.
     """

@@ -61,7 +61,7 @@ class RowBlocks:
 
     @classmethod
     def in_runs(cls, trace: Trace, has_tail: np.ndarray) -> RowBlocks:
-        """As `of`, in runs, for a chained trace of prompts; `has_tail` marks those with a partial last block.
+        """Like `of`, in runs, for a chained trace of prompts; `has_tail` marks those with a partial last block.
 
         >>> from kvtrace.trace.building import toy
         >>> blocks = RowBlocks.in_runs(toy("0 1 2", "0 1 3"), np.array([False, False]))

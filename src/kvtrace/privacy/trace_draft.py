@@ -16,7 +16,7 @@ from .row_blocks import RowBlocks
 
 
 class TraceDraft:
-    """Rows in order of time, their blocks, and what a Trace says of both.
+    """Rows in order of time, their blocks, and the properties of a Trace of both.
 
     >>> from kvtrace.trace.building import toy
     >>> draft = TraceDraft.of(toy("0 1", "0 1 2"))
@@ -51,7 +51,7 @@ class TraceDraft:
         return len(self.rows)
 
     def select(self, rows: np.ndarray) -> None:
-        """Keep some rows, in order: sessions are numbered anew, times start at 0, missing parents are -1."""
+        """Keep some rows, in order: sessions are renumbered, times start at 0, missing parents are -1."""
         self.rows, self.blocks = self.rows.take(rows), self.blocks.take(rows)
         self.rows.timestamp = self.rows.timestamp - self.rows.timestamp[0]
         self.rows.session = None if self.rows.session is None else by_first_appearance(self.rows.session)

@@ -1,6 +1,6 @@
 """Progress of long runs on one line of stderr: the share of the work, its rate, and the time that remains.
 
-Nothing is printed unless stderr is a terminal. Each class says what counts as work.
+Nothing is printed unless stderr is a terminal. Each class defines what counts as work.
 """
 
 from __future__ import annotations

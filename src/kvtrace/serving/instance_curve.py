@@ -146,7 +146,7 @@ def _reason(runs: InstanceRuns, floor: PrefillFloor, last: CurvePoint) -> str:
         best = f"and {_above(floor.with_hits_s, target.ttft_s)} s with every possible hit"
         return f"{alone} {best}, above {limit}. Use faster GPUs, more GPUs per instance, or a longer target."
     if floor.without_hits_s > target.ttft_s:
-        hits = f"On {last.instances:,} instances {last.block_hit_rate:.1%} of the blocks hit, which is too few"
+        hits = f"On {last.instances:,} instances {last.block_hit_rate:.1%} of the blocks hit, which is not enough"
         return f"{alone}, above {limit}. {hits}; with every possible hit prefill takes {floor.with_hits_s:.3g} s."
     ttft = _above(last.ttft_s, target.ttft_s)
     return (

@@ -232,7 +232,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, repr=False)
 class Plan(PlottedResult):
-    """What `kvtrace.plan` returns, by part."""
+    """The result of `kvtrace.plan`, by part."""
 
     setting: PlanSetting
     memory: MemoryPlan

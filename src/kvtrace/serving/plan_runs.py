@@ -77,7 +77,7 @@ def lower_tiers(roofline: Roofline, target: PlanTarget, block_size: int, blocks:
     for tier in target.tiers:
         own = int(tier.size // block_bytes) - (above if target.write_through else 0)
         if own < 1:
-            raise UsageError(f"Tier {tier.name} has no room beyond the tiers above it. Give it a larger size.")
+            raise UsageError(f"Tier {tier.name} adds no block to the tiers above it. Give it a larger size.")
         lower.append(Tier(tier.name, own, block_bytes / tier.bandwidth))
         above += own
     return lower

@@ -1,4 +1,4 @@
-"""What a plan depends on: time to first token and the number of instances if one assumption changes.
+"""The assumptions of a plan: time to first token and the number of instances if one assumption changes.
 
 Each change is one simulation at the planned number of instances, and a bisection for the number that the target needs.
 """

@@ -23,7 +23,7 @@ DIGITS = 26  # so that 2^37 requests add up in 64 bits
 
 
 class HitsDict(TypedDict):
-    """What `Hits.to_dict` returns."""
+    """The result of `Hits.to_dict`."""
 
     requests: int
     hit_blocks: int

@@ -68,9 +68,9 @@ EARLIER = (
 def _k_sharing(evidence: Evidence) -> str:
     return (
         rf"(?:no request has|{COUNT} of {COUNT} requests have) a block shared by fewer than {COUNT} (?:{WHO})"
-        rf"(?: \(counted in place of the (?:(?:{WHO}), which this file does not hold"
+        rf"(?: \(counted instead of the (?:(?:{WHO}), which this file does not contain"
         r"|contributors of the release, which the sidecar does not name)\))?"
-        r"(?:; (?:exact|standard|strict) splits none)?\."
+        r"(?:; (?:exact|standard|strict) splits no blocks)?\."
         rf"(?: This does not stop a guess: (?:{WEAKNESSES})\.)?"
         rf"|{COUNT} blocks are shared by several users, but the release isolates tenants\."
     )

@@ -102,7 +102,7 @@ def _text(path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno == errno.ELOOP:  # whoever publishes the link publishes what it leads to
+        if error.errno == errno.ELOOP:  # publishing the link would publish its target
             raise unreadable(path, error) from None
         return b""  # it exists and cannot be read: no sidecar, and no card of ours
 

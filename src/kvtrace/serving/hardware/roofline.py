@@ -98,7 +98,7 @@ class Roofline:
         if left <= 0:
             needed = int(self.model.weight_bytes // usable) + 1
             raise UsageError(
-                f"The weights take {self.model.weight_bytes / 1e9:,.0f} GB; {self.gpus} x {self.gpu.name} have "
+                f"The weights need {self.model.weight_bytes / 1e9:,.0f} GB; {self.gpus} x {self.gpu.name} have "
                 f"{usable * self.gpus / 1e9:,.0f} GB for them. Try --gpus {needed} or more."
             )
         return int(left // self.model.kv_bytes_per_token)
