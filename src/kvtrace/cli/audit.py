@@ -48,6 +48,7 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
         need = audit_memory(dataset, profile=profile, users=users is not None, against=against)
         require_memory(need, max_bytes, quiet)
     with Work(console(), "audit", AUDIT, quiet or as_json) as work:
+        work.requests = 0 if dataset is None else len(dataset)
         work.step("read")
         result = run_checks(trace, against=against, users=users, profile=profile, memory=max_bytes, on_step=work.step, **options)
     if card_file is not None:

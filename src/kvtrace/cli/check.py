@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from .help import Command
@@ -27,7 +29,7 @@ def check_command(trace, block_size, max_per_rule, quiet):
 
     with Work(console(), "check", CHECK, quiet) as work:
         work.step("read")
-        violations = violations_of(trace, block_size=block_size, max_per_rule=max_per_rule)
+        violations = violations_of(trace, block_size=block_size, max_per_rule=max_per_rule, on_read=partial(work.step, "check"))
     for violation in violations:
         click.echo(str(violation))
     if not violations and not quiet:

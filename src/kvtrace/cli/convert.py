@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from .completion import Name, targets
@@ -46,7 +48,7 @@ def convert_command(trace, output, start, stop, sample_sessions, sample, fold, s
     with Work(console(), "convert", CONVERT, quiet) as work:
         work.step("read")
         done = convert_file(
-            trace, output, memory=size_of(memory), on_need=None if quiet else print_need,
+            trace, output, memory=size_of(memory), on_need=None if quiet else print_need, on_write=partial(work.step, "write"),
             start_ms=milliseconds(start) if start else 0.0, stop_ms=milliseconds(stop) if stop else float("inf"),
             session_share=sample_sessions, row_share=sample, factor=fold, ratio=speedup_ratio, **options,
         )

@@ -43,6 +43,7 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     from .._base.units import milliseconds
     from ..formats import reading
     from ..report import planning
+    from ..report.progress import Work, plan_shares
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
     from ..serving.planning import PlanTarget, parse_tier, plan
     from ..serving.simulation import BatchLimits
@@ -57,10 +58,12 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     )  # fmt: skip
     for router in target.routers:
         check_router(router)
-    loaded = reading.read(trace, block_size=block_size)
-    screen = console()
-    on_part = None if quiet else lambda part: screen.print(f"[dim]{planning.PROGRESS[part]} ...[/dim]", highlight=False)
-    result = plan(loaded, roofline, target, on_part=on_part)
+    shares = {"read": 1} | plan_shares(len(target.routers), tiers=bool(target.tiers))
+    with Work(console(), "plan", shares, quiet) as work:
+        work.step("read")
+        loaded = reading.read(trace, block_size=block_size)
+        work.requests = len(loaded)
+        result = plan(loaded, roofline, target, on_part=work.step)
     if as_json:
         print_json(result.to_dict())
     elif as_csv:

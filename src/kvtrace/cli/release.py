@@ -69,6 +69,7 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
     from ..privacy.publishing import publish
     from ..privacy.release_tasks import release_dataset
     from ..privacy.users import numbered
+    from ..report.progress import RELEASE_DATASET, Work
     from .large import opened, require_memory
 
     dataset, max_bytes = opened(trace, memory, block_size)
@@ -79,9 +80,12 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
     user_numbers = None if users is None else numbered(users, len(dataset))
     work, rng = temporary_name(os.path.realpath(output)), np.random.default_rng(seed)
     options = {"users": user_numbers, "session_share": share, "isolate": isolate, "rng": rng, "task_blocks": blocks, "memory": max_bytes}
-    with release_dataset(dataset, profile, runner=runner, work=work, **options) as released:
-        written = publish(released, output, memory=max_bytes, **write_options)
-        return released.account, released.figures, released.block_size, written
+    with Work(console(), "release", RELEASE_DATASET, quiet) as bar:
+        bar.requests = len(dataset)
+        with release_dataset(dataset, profile, runner=runner, work=work, on_step=bar.step, **options) as released:
+            bar.step("write")
+            written = publish(released, output, memory=max_bytes, on_step=bar.step, **write_options)
+            return released.account, released.figures, released.block_size, written
 
 
 def _release_file(trace, output, profile, block_size, quiet, write_options, *, users, share, isolate, seed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 
 import click
 
@@ -63,7 +64,7 @@ def synthesize_command(trace, n, output, method, scale, seed, save_model, extra,
         writing.check_output(output)
     with Work(console(), "fit", FIT, quiet) as work:
         work.step("read")
-        model = model_of(trace, method=method, block_size=block_size, chain=chain)
+        model = model_of(trace, method=method, block_size=block_size, chain=chain, on_read=partial(work.step, "fit"))
     written = []
     lock = nullcontext() if output is None else only_writer(output, (sidecar_path(output),))
     with lock, appear_together():  # a run that is stopped leaves both files or none

@@ -19,6 +19,7 @@ from .._base.errors import InputError, KvtraceError, UsageError
 from .._base.files import name_of
 from .._base.input_files import size_of
 from .._base.offsets import offsets_of
+from .._base.step_work import report_work
 from ..trace.columns import Columns, replace_columns, rows_of
 from . import scalars, sidecar
 from .read_result import ReadResult
@@ -158,6 +159,7 @@ class RowGroups:
             if self._writer is None:
                 self._open(arrays, table.schema)
             self._writer.write_table(table, row_group_size=max(1, len(table)))
+        report_work(rows.stop - rows.start)
 
     def _open(self, arrays, schema) -> None:
         lists = [name for name in ("hash_ids", "output_hash_ids") if name in arrays]

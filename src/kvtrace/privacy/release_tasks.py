@@ -5,7 +5,7 @@ Blocks have ids here, not digests; a public hash of the id determines its shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -16,6 +16,7 @@ import numpy as np
 
 from .._base.mixing import split_mix
 from .._base.offsets import offsets_of
+from .._base.step_work import report_work
 from ..formats.dataset import Dataset
 from ..formats.lazy import LazyTrace
 from ..trace.columns import TAILS, Columns
@@ -48,6 +49,7 @@ def release_dataset(
     isolate: bool = False,
     rng: np.random.Generator | None = None,
     memory: int | None = None,
+    on_step: Callable[[str], None] | None = None,
 ) -> Iterator[Numbered]:
     """Coarsen a data set by a release profile, in tasks and bounded memory; the result is that of `release`.
 
@@ -60,6 +62,7 @@ def release_dataset(
         task_blocks: Block references that a task holds.
         users, session_share, isolate, rng: As in `release`.
         memory: Limit in bytes for a release that needs all blocks in one process; see below.
+        on_step: Receives the name of each step before it: "encode", then those of the stages.
 
     One process needs all blocks to chain ids, to isolate users, to infer conversations, and to release blocks of
     outputs, columns that are not kvtrace's own (profile "exact"), or a sample without tails. It then holds the data
@@ -93,9 +96,13 @@ def release_dataset(
     before = [] if first == ReleaseStep.ORIGINAL else [StepHits(ReleaseStep.ORIGINAL, _hits(dataset))]
     meta = without_stale(dataset.meta)
     encode = _Encoder(dataset, Store.at(work), users, rows, drops)
+    if on_step:
+        on_step("encode")
     try:
         plan = _plan(dataset, profile, encode, partitions, task_blocks, tail, whole)
-        released = number(plan, runner, meta, before=before, first_step=first, changes_tails=tail != dataset.tail)
+        released = number(
+            plan, runner, meta, before=before, first_step=first, changes_tails=tail != dataset.tail, on_step=on_step
+        )
         released.account.sampled = rows is not None
         released.account.notes[:0] = left_out(_dropped_columns(dataset))
         released.meta = merge(released.meta, released.account.meta)
@@ -184,6 +191,7 @@ class _Encoder:
         session = _SessionNumbers()
         for columns in self._dataset.chunks(BLOCKS):
             rows = slice(start, start + len(columns))
+            report_work(len(columns), len(self._dataset))
             start += len(columns)
             users = None if self.users is None else self.users[rows]
             if self.rows is not None:
