@@ -33,7 +33,7 @@ def demo(tmp_path_factory):
 def test_the_demo_ends_with_a_valid_trace_and_its_hit_rates(demo):
     folder, _, printed = demo
     assert "demo-output/trace.jsonl: OK: all invariants hold." in printed
-    assert "block hit rate" in printed
+    assert "hit rate" in printed
     assert len((folder / "demo-output/trace.jsonl").read_text().splitlines()) == 96
 
 
