@@ -54,7 +54,7 @@ def test_a_table_with_a_row_for_each_cache(path, capsys):
 
 def test_a_policy_that_evicts_roots_first_in_the_flat_pool_is_named_below_the_table(path, capsys):
     options = (path, "--capacity", "3", "--policy", "lru,fifo,2q:0.3")
-    line = "fifo, 2q:0.3: the flat pool can evict a block before its children, which then cannot hit."
+    line = "fifo, 2q:0.3: The flat pool can evict a block before its children, which then cannot hit."
     assert line in shown(capsys, *options)
     assert "children" not in shown(capsys, *options, "--pool", "leaf-first")
     assert "children" not in shown(capsys, path, "--capacity", "3", "--policy", "lru,lfu,arc")
