@@ -45,7 +45,7 @@ def print_json(values: object) -> None:
     click.echo(orjson.dumps(values, option=orjson.OPT_INDENT_2))
 
 
-def print_tables(tables: Iterable[Any], *, on_stderr: bool = False) -> None:
+def print_tables(tables: Iterable[Any]) -> None:
     """Print tables on stdout, separated by empty lines: in colour on a terminal, plain in a pipe.
 
     A terminal, and a pipe with COLUMNS, get the columns that fit; a pipe without COLUMNS gets all of them.
@@ -55,14 +55,14 @@ def print_tables(tables: Iterable[Any], *, on_stderr: bool = False) -> None:
     from .._base.tables import TextTable
 
     tables = list(tables)
-    console = Console(stderr=on_stderr, soft_wrap=True)
+    console = Console(soft_wrap=True)
     if _line_width(console) is None:
         widths = [table.width() for table in tables if isinstance(table, TextTable)]
         console.width = max([240, *widths])
     with console.capture() as captured:
         for number, table in enumerate(tables):
             console.print(*([""] if number else []), table, sep="\n")
-    click.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False, err=on_stderr)
+    click.echo("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), nl=False)
 
 
 def print_notes(notes: Iterable[str]) -> None:
