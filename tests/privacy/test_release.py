@@ -16,7 +16,7 @@ from kvtrace.privacy import row_blocks
 from kvtrace.privacy.contributors import contributors
 from kvtrace.privacy.k_sharing import share_by_k
 from kvtrace.privacy.profiles import PROFILES, declared, profile
-from kvtrace.privacy.releases import release, release_in_pieces
+from kvtrace.privacy.releases import NO_TURNS, release, release_in_pieces
 from kvtrace.privacy.row_blocks import RowBlocks
 from kvtrace.privacy.steps import drop_sessions, keep_allowed, round_lengths, step_times
 from kvtrace.privacy.trace_draft import TraceDraft
@@ -384,6 +384,25 @@ def test_a_release_has_no_columns_but_types_of_a_closed_list_and_turns():
     assert done.extra["turn"].tolist() == [1, 2] and "turn" not in drop_sessions(done).extra
     said = release(Trace.from_columns(columns, block_size=1), PROFILES["standard"], users=np.array([0, 1]))
     assert said.notes == ["2 extra columns were left out."]
+
+
+@pytest.mark.parametrize(
+    ("turns", "kept"),
+    [
+        ([1, 2], True),
+        ([0, 9_999], True),
+        ([1, None], False),
+        ([1, 10_000], False),
+        (["a", "b"], False),
+        ([-1, 1], False),
+    ],
+)
+def test_turns_that_a_release_leaves_out_have_a_note(turns, kept):
+    columns = Columns([0, 1], [1, 1], [1, 1], [0, 1], [0, 1, 2])
+    columns.extra = {"turn": np.array(turns) if None not in turns else np.array(turns, dtype=object)}
+    done = release(Trace.from_columns(columns, block_size=1), PROFILES["standard"], users=np.array([0, 1]))
+    assert ("turn" in done.trace.extra) == kept
+    assert [note for note in done.notes if "turn" in note] == ([] if kept else [NO_TURNS])
 
 
 def test_strict_leaves_out_the_blocks_of_outputs_and_says_so():

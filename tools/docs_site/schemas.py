@@ -239,8 +239,7 @@ def simulations() -> Schema:
 
 def sweep_row() -> Schema:
     """One row of a sweep; null where a column does not apply."""
-    rates = {name for name in cells.COLUMNS if name.endswith("_rate")} | {"request_hits"}
-    kinds = {name: str if name in table.TEXTS else float if name in rates else int for name in cells.COLUMNS}
+    kinds = {name: str if name in table.TEXTS else float if name in table.REALS else int for name in cells.COLUMNS}
     hints = {name: kind | None for name, kind in kinds.items()}
     return _described(_object(hints, [*hints]), descriptions("cache/simulate.md", "cache/sweep.md"))
 

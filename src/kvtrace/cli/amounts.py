@@ -20,11 +20,11 @@ class Amount(click.ParamType):
     """
 
     name = "amount"
-    parse: Callable[[str], float]
+    parse: Callable[[str], Any]
     least: float | None
     most: float | None
 
-    def __init__(self, parse: Callable[[str], float], least: float | None = None, most: float | None = None) -> None:
+    def __init__(self, parse: Callable[[str], Any], least: float | None = None, most: float | None = None) -> None:
         self.parse, self.least, self.most = parse, least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -7,18 +7,20 @@ from functools import partial
 
 import click
 
+from .._base import units
+from .amounts import Amount
 from .help import Command
 from .options import BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, SAME_BYTES
 from .output import console, print_lines
 
 
 @click.command("synthesize", cls=Command, groups={"--seed": "Size and load", "--speedup-ratio": "Size and load", "--workers": "Large inputs"}, examples=(
-    "kvtrace synthesize trace.jsonl -n 1,000 -o synthetic.jsonl",
+    "kvtrace synthesize trace.jsonl -n 3x -o synthetic.jsonl",
     "kvtrace synthesize trace.jsonl -o bursts.jsonl --step-rates '5@10m,20@2 min'",
     "kvtrace synthesize trace.jsonl --save-model model.json",
 ))
 @click.argument("trace", metavar="TRACE")
-@click.option("-n", "--requests", "n", type=int, metavar="N", help="Number of requests.  [default: as many as TRACE has]")
+@click.option("-n", "--requests", "n", default="1x", show_default=False, type=Amount(units.requests), metavar="N", help="Number of requests: 1000, 10k, 1.5M; 3x is three times as many as TRACE has.  [default: 1x]")
 @click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. The name may end in .gz, .zst or .parquet.")
 @click.option("--method", default="attach", type=click.Choice(["attach", "tree"]), help="attach: keeps reuse over time. tree: the algorithm of datagen, with corrections.")
 @click.option("--scale", default="duration", type=click.Choice(["duration", "rate"]), help="The quantity that grows with N. duration: a longer trace with the load of TRACE. rate: more requests per second.")
@@ -71,7 +73,7 @@ def synthesize_command(trace, n, output, method, scale, seed, save_model, extra,
         if save_model is not None:
             written.append(model.save(save_model))
         if output is not None:
-            n = model.rows if n is None else n
+            n = n.of(model.rows) if isinstance(n, units.Multiple) else n
             with RequestProgress(console(), quiet, "synthesizing") as bar:
                 bar.expect(n)
                 written += write_sample(

@@ -5,7 +5,7 @@ Blocks have ids here, not digests; a public hash of the id determines its shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -31,6 +31,7 @@ from .numbering.task_plan import BLOCKS, ENCODED, Plan, cuts, sample_times, spli
 from .profiles import Profile
 from .release_steps import ReleaseStep
 from .releases import drawn, left_out, release_in_pieces
+from .steps import are_turns
 
 CARRIED = ("session", "parent", "turn")
 
@@ -104,7 +105,7 @@ def release_dataset(
             plan, runner, meta, before=before, first_step=first, changes_tails=tail != dataset.tail, on_step=on_step
         )
         released.account.sampled = rows is not None
-        released.account.notes[:0] = left_out(_dropped_columns(dataset))
+        released.account.notes[:0] = left_out(_dropped_columns(dataset, encode.names, profile))
         released.meta = merge(released.meta, released.account.meta)
         released.bytes = {"encode": encode.bytes} | released.bytes
         yield released
@@ -157,9 +158,11 @@ def _in_memory(dataset: Dataset, profile: Profile, **options: Any) -> Numbered:
     return release_in_pieces(dataset.trace(), profile, **options)
 
 
-def _dropped_columns(dataset: Dataset) -> list[str]:
-    """The extra columns that a release leaves out."""
-    return [name for name in dataset.names() if name.startswith("extra.") and name.removeprefix("extra.") not in EXTRA]
+def _dropped_columns(dataset: Dataset, carried: Container[str], profile: Profile) -> list[str]:
+    """The extra columns that a release leaves out; turns that go with the sessions have a note of their own."""
+    kept = EXTRA if profile.drop_sessions else [name for name in EXTRA if name != "turn" or "turn" in carried]
+    names = [name.removeprefix("extra.") for name in dataset.names() if name.startswith("extra.")]
+    return [name for name in names if name not in kept]
 
 
 def _hits(dataset: Dataset) -> Hits:
@@ -183,6 +186,7 @@ class _Encoder:
         self.times: list[np.ndarray] = []
         self.blocks: list[np.ndarray] = []
         self.bytes, self.names = 0, set()  # type: ignore[var-annotated]
+        self.has_turns = True  # no row has a turn that a release leaves out
 
     def run(self) -> int:
         """Write all parts; returns their number."""
@@ -207,6 +211,8 @@ class _Encoder:
             if len(columns):
                 self._write(count, columns, users)
                 count += 1
+        if not self.has_turns:  # one row without a turn, and all rows of a release have none
+            self.names.discard("turn")
         return count
 
     def _write(self, part: int, columns: Columns, users) -> None:
@@ -214,7 +220,9 @@ class _Encoder:
         if self._drops:
             ids, offsets = _without_tails(columns, self._dataset.block_size)
         linked = {"session": columns.session, "parent": columns.parent, "turn": columns.extra.get("turn")}
-        carried = {name: values for name, values in linked.items() if values is not None and values.dtype.kind in "iu"}
+        if linked["turn"] is not None and not are_turns(linked["turn"]):
+            linked["turn"], self.has_turns = None, False
+        carried = {name: values for name, values in linked.items() if values is not None}
         known: dict[str, int] = {}
         kinds = columns.extra["type"].tolist() if "type" in columns.extra else []
         codes = np.array([known.setdefault(str(kind), len(known)) for kind in kinds], dtype=np.int32)

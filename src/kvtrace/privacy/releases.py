@@ -14,6 +14,7 @@ from ..trace.columns import Columns
 from ..trace.meta import merge, without_stale
 from ..trace.trace import Trace
 from .account import Account
+from .allowed_fields import MAX_TURN
 from .contributors import Contributors, Users, contributors
 from .k_sharing import share_by_k
 from .numbering.run import Numbered
@@ -163,17 +164,27 @@ def _coarsen(draft: TraceDraft, done: Account) -> None:
     if draft.blocks.has_outputs and (profile.round_input, profile.round_output) != ("exact", "exact"):
         done.notes.append("blocks of outputs were left out: they would reveal the exact lengths.")
         draft.blocks.drop_outputs()
-    linked = draft.rows.session is not None and bool((draft.rows.session >= 0).any())
+    has_sessions = draft.rows.session is not None and bool((draft.rows.session >= 0).any())
+    linked = has_sessions or "turn" in draft.rows.extra
     draft.rows, left = coarsened(draft.rows, profile, draft.block_size, draft.tail)
     done.notes += left_out(left)
     done.note_dropped_links(linked)
 
 
+NO_TURNS = (
+    f"all values of `turn` were left out, because not every row has one that is a whole number from 0 to {MAX_TURN:,}."
+)
+
+
 def left_out(columns: Sequence[str]) -> list[str]:
-    """A note on the extra columns that a release leaves out, if there are any."""
-    if not columns:
-        return []
-    return [f"{len(columns)} extra {'columns were' if len(columns) > 1 else 'column was'} left out."]
+    """Notes on the extra columns that a release leaves out, if there are any; only `turn` is named.
+
+    >>> left_out(["note", "prompt_text"]), left_out([])
+    (['2 extra columns were left out.'], [])
+    """
+    others = len([name for name in columns if name != "turn"])
+    notes = [f"{others} extra {'columns were' if others > 1 else 'column was'} left out."] if others else []
+    return notes if others == len(columns) else [*notes, NO_TURNS]
 
 
 def drawn(

@@ -19,6 +19,12 @@ from .bound import USUAL_K
 from .evidence import Evidence
 from .finding import PEOPLE, Finding, failed, not_checked, passed, warned
 
+UNDECLARED = {  # kind -> what a file shows that nothing describes; what its release counted is not known
+    "sessions": "The audit counted sessions because it knows no users and no sidecar declares a release: a user with "
+    "several sessions counted several times.",
+    "inferred": "The audit inferred conversations from the blocks because it knows no users and no sidecar declares a "
+    "release: a guess that extends another sender's prompt counted as the same conversation.",
+}
 STRONGER = "Name the field of the account (--map account=PATH, --tenant-field PATH; --users FILE), or accept the risk."
 
 
@@ -47,10 +53,12 @@ def check(evidence: Evidence) -> Finding:
     )
     if profile_k <= 1:
         return passed(figure, f"{sentence}; {evidence.profile.name} splits no blocks.")
-    stand_in = "" if certain else f" (counted instead of {_released_contributors(evidence)})"
+    stand_in = "" if certain else f" {_released_contributors(evidence)} The audit counted {WORDS[who.kind]} instead."
     pass_users = "Pass --users FILE, one user per line for each row, to count the contributors of the release."
     if not is_exposed.any():
-        sentence = f"no request has a block shared by fewer than {k} {WORDS[who.kind]}{stand_in}."
+        sentence = f"no request has a block shared by fewer than {k} {WORDS[who.kind]}.{stand_in}"
+        if _is_undeclared(evidence) and who.kind in UNDECLARED:
+            return warned(figure, f"{sentence} {UNDECLARED[who.kind]}", pass_users)
         if weakness := WARNINGS[who.kind if certain else counted_kind_of(evidence.release) or who.kind]:
             return warned(figure, f"{sentence} This does not stop a guess: {weakness}.", STRONGER)
         return passed(figure, sentence) if certain else warned(figure, sentence, pass_users)
@@ -60,7 +68,12 @@ def check(evidence: Evidence) -> Finding:
             f"{sentence}: one of them can learn that another one sent the same text.",
             f"Split these blocks: `kvtrace release --k {k}`.",
         )
-    return warned(figure, f"{sentence}{stand_in}.", pass_users)
+    return warned(figure, f"{sentence}.{stand_in}", pass_users)
+
+
+def _is_undeclared(evidence: Evidence) -> bool:
+    """Whether only the file itself shows its contributors: nobody names users, and no sidecar declares a release."""
+    return evidence.declared is None and evidence.users is None and evidence.contributors is None
 
 
 def _split_members(evidence: Evidence, who: Contributors, k: int, count: np.ndarray) -> np.ndarray:
@@ -140,5 +153,5 @@ def inferred(evidence: Evidence) -> Contributors:
 def _released_contributors(evidence) -> str:
     released = evidence.release.get("k_counted")
     if isinstance(released, str) and released in WORDS:
-        return f"the {WORDS[released]}, which this file does not contain"
-    return "the contributors of the release, which the sidecar does not name"
+        return f"The release counted {WORDS[released]}, as its sidecar states; this file does not hold them."
+    return "The sidecar does not state what the release counted."

@@ -114,7 +114,7 @@ def number(
     finished = run(finish, plan.ranges)
     account = Account(plan.profile, isolated=isolated)
     _record_steps(account, plan, before, first_step, changes_tails)
-    account.note_dropped_links(plan.has_sessions or "session" in plan.carried)
+    account.note_dropped_links(plan.has_sessions or not {"session", "turn"}.isdisjoint(plan.carried))
     account.note_contributors(sum(one["unknown"] for one in gathered))
     figures = _figures(plan, finished, sum(blocks), meta)
     stages = {"gather": gathered, "match": matched, "rank": ranked, "resolve": resolved, "finish": finished}
