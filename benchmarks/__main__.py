@@ -12,6 +12,7 @@ import os
 import tempfile
 
 from . import analyze, anonymize, curve, large_trace, memory, policies, prefix_cache, reading, serving, simulate
+from . import million as million_requests
 from . import synthesize as synthesis
 from .apart import apart, wait_for_quiet
 from .raw_logs import AGENT, CHATS, large
@@ -41,6 +42,7 @@ def main() -> None:
         found += synthesis.claims(folder, round(synthesis.ROWS * part), rounds)
         found += serving.claims(rounds)
         found += large_trace.claims(folder)
+        found += million_requests.claims(folder, max(1, round(million_requests.COPIES * part)), rounds)
         found += policies.claims(folder, round(policies.REQUESTS * part), rounds)
     show(found)
 

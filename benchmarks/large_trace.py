@@ -30,7 +30,7 @@ REFERENCES = 30_000_000
 
 def write_large(path: str, references: int = REFERENCES) -> None:
     """Write a folder of parts of at least so many block references."""
-    once = whole() if CONVERSATION.exists() else made_up()
+    once = original()
     with DatasetWriter(path, block_size=once.block_size, tail=once.tail) as writer:
         for columns in copies(once, -(-references // len(once.hash_ids))):
             writer.add(columns)
@@ -45,6 +45,11 @@ def copies(once: Trace, count: int) -> Iterator[Columns]:
         first_ids.append(first_ids[number // 2] if again else fresh)
         fresh += 0 if again else once.distinct
         yield replace_columns(once, timestamp=once.timestamp + number * lasts, hash_ids=once.hash_ids + first_ids[-1])
+
+
+def original() -> Trace:
+    """The trace that is copied."""
+    return whole() if CONVERSATION.exists() else made_up()
 
 
 def whole() -> Trace:

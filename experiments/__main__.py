@@ -54,7 +54,7 @@ def _options(*, of_model: bool = False, **defaults):
             "--json", "as_json", is_flag=True, help="Print one JSON object; docs/experiments/experiments.md lists its keys."
         ),
         click.option("--figure", metavar="FILE", help="Also draw it: .png, .svg or .pdf."),
-        click.option("-q", "--quiet", is_flag=True, help="Print results and errors only."),
+        click.option("-q", "--quiet", is_flag=True, help="Print only results and errors."),
     ]
     if of_model:
         rows += [

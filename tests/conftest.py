@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # how long an example takes is the machine's, and what else it does; each run draws other examples
 settings.register_profile("kvtrace", deadline=None, max_examples=int(os.environ.get("KVTRACE_EXAMPLES", 40)))
 settings.load_profile("kvtrace")
+# processes of pytest-xdist have a COLUMNS, at which tables in a pipe would wrap
+os.environ.pop("COLUMNS", None)
 # `nohup` ignores SIGHUP, and a shell's background job SIGINT; the commands that tests start would ignore them, too
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)

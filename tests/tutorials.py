@@ -67,7 +67,8 @@ def put_trace(text, folder):
 
 def with_outputs(text, folder):
     """A page with the outputs of its blocks, as they are now; a block without an output block below it runs, too."""
-    environment = {**os.environ, **make_workplace(folder), "COLUMNS": "80", "NO_COLOR": "1"}
+    environment = {**os.environ, **make_workplace(folder), "NO_COLOR": "1"}
+    environment.pop("COLUMNS", None)  # a pipe without it gets every column
 
     def step(match):
         command = ["sh", "-e", "-c"] if match[1] == "sh" else [sys.executable, "-c"]

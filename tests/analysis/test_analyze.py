@@ -278,7 +278,7 @@ def test_a_pipe_gets_plain_text_that_is_not_wrapped(small):
         (["--quantiles", ""], "quantiles"),
         (["--fold", "0"], "factors"),
         (["--fold", "1.5"], "factors"),
-        (["--model-config", "x", "--kv-bytes-per-token", "3"], "Give one of them"),
+        (["--model-config", "x", "--kv-bytes-per-token", "3"], "cannot be combined"),
         (["--model-config", "no-such.json"], "no-such.json"),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_damaged_packed_file_is_refused(tmp_path, name):
 def test_a_name_that_promises_what_the_file_is_not_is_refused(tmp_path):
     path = tmp_path / "a.gz"
     path.write_bytes(b"plain")
-    with pytest.raises(InputError, match=r"a\.gz: the file is not gzip data, although its name says so\."):
+    with pytest.raises(InputError, match=r"a\.gz: the file is not gzip data, but its name has that suffix\."):
         open_read(path)
 
 

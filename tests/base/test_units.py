@@ -71,6 +71,29 @@ def test_a_whole_number_may_have_separators(text):
     assert units.count(text) == 20_208
 
 
+@pytest.mark.parametrize(
+    ("text", "requests"),
+    [
+        ("1000", 1000), ("1,000", 1000), ("10k", 10_000), ("10 K", 10_000), ("1M", 1_000_000), ("1.5m", 1_500_000),
+        ("0.07k", 70), ("0", 0), ("3x", units.Multiple(3)), ("0.5x", units.Multiple(0.5)), ("2 X", units.Multiple(2)),
+    ],
+)  # fmt: skip
+def test_a_number_of_requests(text, requests):
+    assert units.requests(text) == requests
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "k", "1.5", "0.0005k", "-1", "-2x", "1e3", "3xx", "10kk", "1kx", "nanx", "2G"]
+)
+def test_no_number_of_requests(text):
+    with pytest.raises(UsageError, match=r"is not a number of requests\. Examples: 1000, 10k, 1\.5M, 3x"):
+        units.requests(text)
+
+
+def test_a_multiple_is_rounded():
+    assert [units.Multiple(factor).of(97) for factor in (3, 0.5, 0.001)] == [291, 48, 0]
+
+
 @pytest.mark.parametrize("text", ["20,20", "2,0208", "1.0", "1e3", "", ",", "ten", "1,,000"])
 def test_no_whole_number(text):
     with pytest.raises(UsageError, match="is not a whole number"):

@@ -308,5 +308,5 @@ def test_priorities_that_are_no_whole_numbers_are_refused(column):
 
 
 def test_a_capacity_that_does_not_hold_a_request_is_refused():
-    with pytest.raises(UsageError, match="does not hold request 1 alone"):
+    with pytest.raises(UsageError, match="is too small for request 1 alone"):
         serve(toy("0", "0 1 2"), 2)

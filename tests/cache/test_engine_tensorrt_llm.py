@@ -202,7 +202,7 @@ def test_counts_on_the_conversation_trace(shared):
 
 
 def test_priorities_are_needed_and_checked():
-    with pytest.raises(InputError, match="needs a trace with a column priority"):
+    with pytest.raises(InputError, match="needs a trace with the column priority"):
         hits("0", capacity=1, policy="priority")
     with pytest.raises(InputError, match="row 1: the priority is not a number from 0 to 100"):
         hits("0", "1", capacity=1, policy="priority", priorities=[35, 101])

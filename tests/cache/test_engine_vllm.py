@@ -261,5 +261,5 @@ def test_a_free_order_that_vllm_lacks_is_refused():
 
 
 def test_a_capacity_that_does_not_hold_a_request_is_refused():
-    with pytest.raises(UsageError, match="does not hold request 1 alone"):
+    with pytest.raises(UsageError, match="is too small for request 1 alone"):
         serve(toy("0", "0 1 2"), 2)

@@ -77,5 +77,5 @@ def test_a_parameter_that_makes_no_sense_is_refused(policy, parameter):
 
 @pytest.mark.parametrize("policy", [TwoQ, LHD])
 def test_a_live_cache_has_no_trace_to_look_at(policy):
-    with pytest.raises(UsageError, match="a live cache has none"):
+    with pytest.raises(UsageError, match="which a live cache does not have"):
         policy(Context(4, 2))

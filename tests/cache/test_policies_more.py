@@ -245,7 +245,7 @@ def test_equal_priorities_are_lru(trace, more):
 
 
 def test_a_trace_without_priorities_says_so():
-    with pytest.raises(InputError, match="needs a trace with a column priority"):
+    with pytest.raises(InputError, match="needs a trace with the column priority"):
         hits(toy("0"), Priority, 1)
 
 
@@ -299,7 +299,7 @@ def test_a_parameter_that_makes_no_sense_is_refused(policy, parameter):
 
 @pytest.mark.parametrize("policy", [PGDSF, Workload, Belady])
 def test_a_policy_that_looks_at_the_trace_is_not_for_a_live_cache(policy):
-    with pytest.raises(UsageError, match="a live cache has none"):
+    with pytest.raises(UsageError, match="which a live cache does not have"):
         policy(Context(4, 2))
 
 

@@ -616,7 +616,7 @@ def test_tokens_of_another_type_are_refused(tokens):
         ({"block_size": 0}, "block_size must be from 1"), ({"idle": -1}, "idle must be from 0"),
         ({"hashing": "flat"}, "hashing must be hierarchical or direct, not 'flat'"),
         ({"policy": "best"}, "'best' is not a policy"),
-        ({"policy": "unlimited"}, "unlimited is a bound"), ({"policy": dict}, "class with the verbs insert, use"),
+        ({"policy": "unlimited"}, "an upper bound"), ({"policy": dict}, "class with the verbs insert, use"),
         ({"salt": "text"}, "salt must be bytes, not str"), ({"on_read": 1}, "on_read must be callable, not int"),
     ],
 )  # fmt: skip

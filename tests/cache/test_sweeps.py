@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import InputError, StoppedError, UsageError
 from kvtrace.cache.sweeps import Grid, SweepTable, plan, sweep
-from kvtrace.cache.sweeps.cells import COLUMNS, row_of
+from kvtrace.cache.sweeps.cells import COLUMNS, GAP, row_of
 from kvtrace.cache.sweeps.checkpoint import SweepCheckpoint
 from kvtrace.cache.sweeps.runners import Task, local, rows_of
 from kvtrace.cache.sweeps.workload import digest, forget, trace_of
@@ -87,6 +87,8 @@ def test_a_sweep_is_its_simulations(made, factors, engines, modes, schedules, po
         found = sweep(grid, threads=threads).rows
     for row in found:
         assert tuple(row) == COLUMNS
+        for name in ("warning", *GAP):  # tests/cli/test_sweep_cli.py has them
+            row[name] = None
         assert row["capacity_tokens"] == row["capacity"] * row["block_size"]
     if pool == "flat":  # a switch that not all take is a refusal of simulate's
         assert [without_blanks(row) for row in found] == [
@@ -339,12 +341,12 @@ def test_a_misfit_beside_cells_that_run_is_a_row(folder):
     rows = sweep(Grid(("one.jsonl",), ("lru", "lfu"), "2,9", ("reference", "vllm"))).rows
     assert [bool(row["error"]) for row in rows] == [True, False, True, False, True, False, True, True]
     assert "does not hold the longest request" in rows[0]["error"] and rows[0]["hit_blocks"] is None
-    assert "Engine vllm does not have policy 'lfu'" in rows[7]["error"] and rows[7]["capacity_tokens"] == 144
+    assert "Engine vllm does not support policy 'lfu'" in rows[7]["error"] and rows[7]["capacity_tokens"] == 144
 
 
 def test_a_column_that_a_policy_misses_is_for_the_real_trace_to_tell(folder):
     rows = sweep(Grid(("one.jsonl",), ("lru", "priority"), "9")).rows
-    assert "needs a trace with a column priority" in rows[1]["error"] and not rows[0]["error"]
+    assert "needs a trace with the column priority" in rows[1]["error"] and not rows[0]["error"]
 
 
 @pytest.mark.parametrize(
@@ -354,7 +356,7 @@ def test_a_column_that_a_policy_misses_is_for_the_real_trace_to_tell(folder):
         ({"policies": ("lru", "ttl:soon")}, "'soon' is not a valid parameter"),
         ({"policies": ("lru", "nowhere:Lru")}, "neither a policy nor a Python module"),
         ({"engines": ("reference", "best")}, "'best' is not an engine"),
-        ({"engines": ("reference", "vllm"), "policies": ("lfu",)}, "does not have policy 'lfu'. Try lru"),
+        ({"engines": ("reference", "vllm"), "policies": ("lfu",)}, "does not support policy 'lfu'. Try lru"),
         ({"modes": ("block", "word")}, "'word' is not a mode"),
         ({"schedules": ("serial", "soon")}, "'soon' is not a schedule"),
         ({"engine_options": (("watermark", "on"),)}, "No engine of the sweep has the option --watermark"),

@@ -172,8 +172,7 @@ def test_a_failed_cell_of_a_sweep_names_the_call(policies):
 
 def test_a_class_has_no_parameter_and_runs_in_the_reference_engine(policies):
     assert refusal("unruly:Fifo:300") == (
-        "A class of your own has no parameter on the command line. "
-        "Write unruly:Fifo, and let its constructor set '300'."
+        "The command line cannot pass a parameter to your class. Write unruly:Fifo, and let its constructor set '300'."
     )
     with pytest.raises(kvtrace.UsageError, match="Try lru. Your own policies run in the reference engine."):
         kvtrace.simulate(toy("0"), 1, "unruly:Fifo", engine="vllm")

@@ -135,7 +135,7 @@ def test_a_great_speed_up_leaves_times_apart(source):
         (["--min-isl", "9", "--max-isl", "8"], 2, "--min-isl must not be above --max-isl"),
         (["--max-isl", "100"], 3, "below the shortest prompt"),
         (["--min-isl", "100000", "--max-rejections", "50", "--method", "tree"], 3, "50 prompts in a row"),
-        (["--block-size", "16"], 2, "the sidecar says 512"),
+        (["--block-size", "16"], 2, "the sidecar states 512"),
         (["--input-file", "nowhere.jsonl"], 3, "nowhere.jsonl: no such file"),
         (["--seed", "-1"], 2, "'--seed': -1"),
         (["--output-file", "no/folder/made.jsonl"], 2, "does not exist"),

@@ -22,7 +22,7 @@ def demo(tmp_path_factory):
     command.parent.mkdir(parents=True)
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kvtrace "$@"\n')
     command.chmod(0o755)
-    environment = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(Path(kvtrace.__file__).parent.parent)}
+    environment = os.environ | {"PYTHONPATH": str(Path(kvtrace.__file__).parent.parent)}
     done = subprocess.run(
         ["sh", "examples/demo.sh", ".venv/bin/kvtrace"], cwd=folder, env=environment, capture_output=True, text=True
     )

@@ -150,7 +150,8 @@ def test_every_number_may_have_separators_of_thousands(name):
         (["curve", "t", "--points", "0"], "--points must be at least 1."),
         (["curve", "t", "--points", "20,000"], "--points must be at most 10,000."),
         (["curve", "t", "--sample", "25"], "--sample: '25' is not a share from 0 to 1. Examples: 25%, 0.25."),
-        (["synthesize", "t", "-n", "many"], "--requests: 'many' is not a whole number. Examples: 8, 1000, 1,000."),
+        (["synthesize", "t", "-n", "many"], "--requests: 'many' is not a number of requests. Examples: 1000, 10k"),
+        (["sweep", "t", "--requests", "many"], "--requests: 'many' is not a whole number. Examples: 8, 1000, 1,000."),
         (
             ["plan", "t", "--model-config", "c", "--input-price", "x"],
             "--input-price: 'x' is not a number. Examples: 2, 0.5.",

@@ -68,38 +68,41 @@ SAME += [
     )
 ]  # fmt: skip
 NAMES = [
-    ("convert day.jsonl -o x.csv", "x.csv: the name says CSV, but the format mooncake is JSON lines. Use -o x.jsonl."),
+    (
+        "convert day.jsonl -o x.csv",
+        "x.csv: the suffix stands for CSV, but the format mooncake is JSON lines. Use -o x.jsonl.",
+    ),
     ("convert day.jsonl -o day.csv", "Use -o day-2.jsonl."),  # day.jsonl is the input
     ("convert day.jsonl -o 'my x.csv'", "Use -o 'my x.jsonl'."),
     (
         "convert day.jsonl -o x.json",
-        "x.json: the name says JSON, but the format mooncake is JSON lines. Use -o x.jsonl.",
+        "x.json: the suffix stands for JSON, but the format mooncake is JSON lines. Use -o x.jsonl.",
     ),
     ("convert day.jsonl -o x.jsonl --to parquet", "the format parquet is Parquet. Use -o x.parquet."),
     ("convert day.jsonl -o x.parquet --to mooncake", "the format mooncake is JSON lines. Use -o x.jsonl."),
     ("convert day.jsonl -o x.jsonl --to dataset", "the format dataset is a data set. Use -o x.dataset."),
-    ("convert day.jsonl -o x.dataset --to bailian", "says a data set, but the format bailian is JSON lines."),
+    ("convert day.jsonl -o x.dataset --to bailian", "stands for a data set, but the format bailian is JSON lines."),
     ("convert day.jsonl -o x.jsonl.GZ", "the file would not be compressed as .GZ. Use -o x.jsonl.gz."),
     ("convert day.jsonl -o x.bz2", "the file would not be compressed as .bz2. Use -o x.jsonl.gz."),
     ("convert day.jsonl -o x.dataset.zst --to dataset", "which is not compressed. Use -o x.dataset."),
-    ("convert day.jsonl -o x.csv --to vllm", "says CSV, but the client's input is JSON lines. Use -o x.jsonl."),
+    ("convert day.jsonl -o x.csv --to vllm", "stands for CSV, but the client's input is JSON lines. Use -o x.jsonl."),
     ("convert day.jsonl -o x.jsonl.GZ --to vllm", "the client reads plain files only. Remove .GZ from the name."),
-    ("convert day.jsonl -o x.jsonl --to vidur", "says JSON lines, but the client's input is CSV. Use -o x.csv."),
+    ("convert day.jsonl -o x.jsonl --to vidur", "stands for JSON lines, but the client's input is CSV. Use -o x.csv."),
     ("convert day.jsonl -o x.jsonl --to libcachesim", "the client's input is oracleGeneral. Use -o x.oracleGeneral."),
     ("release day.jsonl -o x.parquet --format mooncake", "the format mooncake is JSON lines. Use -o x.jsonl."),
-    ("release day.jsonl -o x.pdf", "x.pdf: the name says PDF, but the format mooncake is JSON lines."),
+    ("release day.jsonl -o x.pdf", "x.pdf: the suffix stands for PDF, but the format mooncake is JSON lines."),
     ("synthesize day.jsonl -o x.csv.gz", "the format mooncake is JSON lines. Use -o x.jsonl.gz."),
     ("synthesize day.jsonl --save-model x.jsonl", "but a model is JSON. Use --save-model x.json."),
     ("texts day.jsonl -o x.parquet --tokenizer deepseek-r1", "but a file of prompts is JSON lines. Use -o x.jsonl."),
-    ("report day.jsonl -o r.pdf", "r.pdf: the name says PDF, but a report is HTML. Use -o r.html."),
-    ("report day.jsonl -o r.json", "r.json: the name says JSON, but a report is HTML. Use -o r.html."),
+    ("report day.jsonl -o r.pdf", "r.pdf: the suffix stands for PDF, but a report is HTML. Use -o r.html."),
+    ("report day.jsonl -o r.json", "r.json: the suffix stands for JSON, but a report is HTML. Use -o r.html."),
     ("sweep day.jsonl -o x.xlsx", "x.xlsx: unknown file type. Try .csv, .json, .jsonl or .parquet."),
     (
         "simulate day.jsonl --capacity 3 --per-request x.parquet",
         "the table of requests is CSV. Use --per-request x.csv.",
     ),
     ("audit day.jsonl --card x.html", "but a data card is Markdown. Use --card x.md."),
-    ("anonymize log.jsonl -o x.html", "x.html: the name says HTML, but the format mooncake is JSON lines."),
+    ("anonymize log.jsonl -o x.html", "x.html: the suffix stands for HTML, but the format mooncake is JSON lines."),
     (
         "anonymize log.jsonl -o x.jsonl --on-error skip --rejects r.csv",
         "bad rows is JSON lines. Use --rejects r.jsonl.",
@@ -211,7 +214,7 @@ def test_the_functions_refuse_as_the_commands_do(folder, how):
         lambda: kvtrace.fit(trace).save("x.parquet"),
     ]
     for call in calls:
-        with pytest.raises(kvtrace.UsageError, match="Choose another name|the name says"):
+        with pytest.raises(kvtrace.UsageError, match="Choose another name|the suffix stands for"):
             call()
     assert files(folder) == before
 

@@ -54,11 +54,26 @@ def test_a_table_with_a_row_for_each_cache(path, capsys):
 
 def test_a_policy_that_evicts_roots_first_in_the_flat_pool_is_named_below_the_table(path, capsys):
     options = (path, "--capacity", "3", "--policy", "lru,fifo,2q:0.3")
-    line = "fifo, 2q:0.3: the flat pool can evict a block before its children, which then cannot hit."
+    line = "fifo, 2q:0.3: The flat pool can evict a block before its children, which then cannot hit."
     assert line in shown(capsys, *options)
     assert "children" not in shown(capsys, *options, "--pool", "leaf-first")
     assert "children" not in shown(capsys, path, "--capacity", "3", "--policy", "lru,lfu,arc")
     assert "children" not in shown(capsys, path, "--capacity", "3", "--policy", "fifo", "--engine", "sglang")
+
+
+def test_hits_of_each_request_on_stdout_take_the_place_of_the_tables(path, capsys, tmp_path):
+    options = ("simulate", path, "--capacity", "3", "--over-time", "1s", "-v")
+    assert run([*options, "--per-request", str(tmp_path / "hits.csv")]) == 0
+    assert "Hits of a prefix cache" in capsys.readouterr().out
+    assert run([*options, "--per-request", "-"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == (tmp_path / "hits.csv").read_text() and shown.err == ""
+    for other in ("--json", "--csv"):
+        assert run([*options, "--per-request", "-", other]) == 2
+        assert capsys.readouterr() == (
+            "",
+            f"kvtrace: --per-request - and {other} both write to stdout. Use one of them.\n",
+        )
 
 
 def test_json_has_the_keys_that_the_docs_list(path, capsys):
@@ -136,7 +151,7 @@ def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
         (["--policy", "best"], 2, "'best' is not a policy"),
         (["--policy", ","], 2, "is not a list of names"),
         (["--engine", "best"], 2, "'best' is not an engine"),
-        (["--engine", "vllm", "--policy", "lfu"], 2, "does not have policy 'lfu'. Try lru"),
+        (["--engine", "vllm", "--policy", "lfu"], 2, "does not support policy 'lfu'. Try lru"),
         (["--engine", "vllm", "--pool", "leaf-first"], 2, "does not have the option --pool"),
         (["--schedule", "soon"], 2, "is not a schedule"),
         (["--mode", "word"], 2, "is not a mode"),

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import kvtrace
+from kvtrace.cache.sweeps.cells import GAP
 from kvtrace.cli import run
 from kvtrace.synthesis.fitting import fit
 from kvtrace.trace.building import toy
@@ -78,7 +80,7 @@ def test_cells_are_those_of_simulate(folder, capsys):
     rows = list(csv.DictReader(io.StringIO(Path("table.csv").read_text())))
     for row in rows:
         if row["engine"] == "sglang" and row["policy"] == "arc":
-            assert "does not have policy 'arc'" in row["error"]
+            assert "does not support policy 'arc'" in row["error"]
             continue
         one = ["--policy", row["policy"], "--engine", row["engine"], "--capacity", row["capacity"], "--mode", "token"]
         assert run(["simulate", "one.jsonl", *one, *common, "--csv", "--no-gap"]) == 0
@@ -103,6 +105,64 @@ def test_a_small_table_is_printed_and_a_large_one_is_not(folder, capsys):
     many = ",".join(map(str, range(3, 50)))
     assert shown(capsys, "one.jsonl", "-o", "table.csv", "--capacity", many, "-q") == ("", "")
     assert len(shown(capsys, "one.jsonl", "--capacity", many).out.splitlines()) == 49
+
+
+def test_block_sizes_with_unequal_memory_are_named_below_the_table(folder, capsys):
+    unequal = shown(capsys, "one.jsonl", "--capacity", "100%", "--block-size", "1x,2x").out
+    header = re.split(r"\s{2,}", unequal.splitlines()[1].strip())
+    assert header[:4] == ["block size", "policy", "capacity", "capacity tokens"]
+    assert [line.split()[:4] for line in unequal.splitlines()[2:4]] == [
+        ["16", "lru", "8", "128"],
+        ["32", "lru", "6", "192"],
+    ]
+    assert "do not compare equal memory" in unequal and "--capacity in tokens or bytes" in unequal
+    equal = shown(capsys, "one.jsonl", "--capacity", "130tokens,100tokens", "--block-size", "1x,2x").out
+    assert "equal memory" not in equal
+    assert "equal memory" not in shown(capsys, "one.jsonl", "two.jsonl", "--capacity", "100%").out
+
+
+def test_a_run_that_prints_no_table_names_warnings_and_unequal_memory_on_stderr(folder, capsys):
+    options = ("one.jsonl", "--capacity", "100%", "--block-size", "1x,2x", "--policy", "lru,sieve,fifo", "-o", "-")
+    kinds = [line.split() for line in shown(capsys, *options).err.splitlines()]
+    assert [words[:3] for words in kinds] == [["warning", "sieve,", "fifo:"], ["note", "The", "capacities"]]
+    assert shown(capsys, *options, "-q").err == ""
+
+
+def test_the_warning_of_a_policy_is_in_its_rows_and_once_below_the_table(folder, capsys):
+    options = ("one.jsonl", "--capacity", "4,5", "--policy", "lru,sieve", "--engine", "reference")
+    rows = json.loads(shown(capsys, *options, "--json", "-q").out)["results"]
+    assert [bool(row["warning"]) for row in rows] == [False, False, True, True]
+    assert rows[2]["warning"].endswith("Compare --pool leaf-first.")
+    table = shown(capsys, *options).out
+    assert table.count("Compare --pool leaf-first") == 1 and f"sieve: {rows[2]['warning']}" in table
+    assert "Compare" not in shown(capsys, *options, "--pool", "leaf-first").out
+
+
+def test_the_gap_to_belady_is_that_of_simulate_and_needs_no_run_more(folder, capsys):
+    axes = ("--capacity", "3,4,5", "--mode", "token", "--schedule", "concurrency:2", "-q")
+    options = ("one.jsonl", *axes, "--policy", "lru,belady", "--engine", "reference,vllm")
+    rows = json.loads(shown(capsys, *options, "--json").out)["results"]
+    assert len(rows) == 9
+    for row in rows:
+        one = ["--policy", row["policy"], "--engine", row["engine"], "--capacity", str(row["capacity"]), *axes[2:]]
+        assert run(["simulate", "one.jsonl", *one, "--json"]) == 0
+        (wanted,) = json.loads(capsys.readouterr().out)["results"]
+        assert [row[name] for name in GAP] == [wanted[name] for name in GAP]
+    assert any(row["gap_to_belady"] > 0 for row in rows)
+    assert "gap to belady" in shown(capsys, *options).out
+    without = shown(capsys, "one.jsonl", *axes, "--policy", "lru")
+    assert "gap to belady" not in without.out
+
+
+def test_a_cell_has_no_gap_to_a_belady_with_more_memory_or_of_another_block_size(folder, capsys):
+    # belady's idle blocks come on top of the active ones; vllm counts all blocks
+    options = ("one.jsonl", "--capacity", "4", "--policy", "lru,belady", "--engine", "reference,vllm", "--json", "-q")
+    rows = json.loads(shown(capsys, *options, "--capacity-counts", "idle").out)["results"]
+    assert {row["engine"]: row["gap_to_belady"] is None for row in rows} == {"reference": False, "vllm": True}
+    rows = json.loads(shown(capsys, *options, "--block-size", "2x,1x").out)["results"]
+    bounds = {row["block_size"]: row["hit_blocks"] for row in rows if row["policy"] == "belady"}
+    assert len(set(bounds.values())) == 2
+    assert all(row["belady_hit_blocks"] == bounds[row["block_size"]] for row in rows)
 
 
 def test_csv_goes_to_stdout(folder, capsys):

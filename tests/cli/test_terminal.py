@@ -74,9 +74,25 @@ def test_a_narrow_terminal_names_what_is_left_out_and_how_to_see_it(folder):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_pipe_gets_every_column(folder, command, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
+def test_a_pipe_gets_every_column(folder, command, capsys):
     with contextlib.chdir(folder):
         assert run(shlex.split(command)) in (0, 4)
     shown = capsys.readouterr().out
     assert "Not shown" not in shown and "…" not in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_pipe_with_columns_gets_what_fits_them(folder, command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with contextlib.chdir(folder):
+        assert run(shlex.split(command)) in (0, 4)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80 and "…" not in shown
+
+
+@pytest.mark.parametrize("columns", ["", "0", "-1", "wide", "9" * 30])
+def test_columns_that_are_no_width_are_ignored(folder, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    with contextlib.chdir(folder):
+        assert run(["simulate", "trace.jsonl", "--capacity", "50%", "-q"]) == 0
+    assert "gap to belady" in capsys.readouterr().out.splitlines()[1]

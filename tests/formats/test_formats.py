@@ -581,9 +581,9 @@ def test_the_sidecar_of_another_file_is_refused_unless_the_block_size_is_given(f
 def test_what_is_given_may_not_contradict_the_sidecar(folder):
     kvtrace.write(toy("0 1", "0 2", block_size=7), "t.jsonl")
     assert kvtrace.read("t.jsonl", block_size=7, tail="kept").block_size == 7
-    with pytest.raises(UsageError, match=r"the sidecar says 7, not --block-size 14\. Omit the option"):
+    with pytest.raises(UsageError, match=r"the sidecar states 7, not --block-size 14\. Omit it"):
         kvtrace.read("t.jsonl", block_size=14)
-    with pytest.raises(UsageError, match="the sidecar says kept, not --tail dropped"):
+    with pytest.raises(UsageError, match="the sidecar states kept, not --tail dropped"):
         kvtrace.read("t.jsonl", tail="dropped")
 
 

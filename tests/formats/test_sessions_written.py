@@ -111,7 +111,7 @@ def test_parents_that_a_session_does_not_give_are_said_to_be_lost(folder, capsys
     kvtrace.write(branching(), "tree.dataset")
     assert run(["convert", "tree.dataset", "-o", "tree.jsonl"]) == 0
     (line,) = summary(capsys, "lost")
-    assert line.startswith("1 parent was left out: rows of this format name their session only.")
+    assert line.startswith("1 parent was left out: this format has sessions only.")
     assert run(["convert", "tree.dataset", "-o", "chat.jsonl", "--to", "bailian"]) == 0 and not summary(capsys, "lost")
     assert kvtrace.read("chat.jsonl").parent.tolist() == branching().parent.tolist()
 
@@ -128,7 +128,7 @@ def test_chunks_lose_what_the_whole_trace_loses(size):
 @pytest.mark.parametrize("source", ["day.jsonl", "day.dataset"])
 def test_a_standard_release_has_sessions_and_a_strict_one_says_that_it_drops_them(folder, capsys, source):
     kvtrace.write(kvtrace.read("day.jsonl"), "day.dataset")
-    note = "sessions and turns were left out, so no row names its conversation."
+    note = "sessions and turns were left out, so rows do not name their conversation."
     for profile in ("standard", "strict"):
         assert run(["release", source, "-o", f"{profile}.jsonl", "--profile", profile]) == 0
         notes, rows = summary(capsys, "note"), written(f"{profile}.jsonl")

@@ -65,6 +65,24 @@ def test_simulations_fit_their_schema(folder, line):
     validate("simulation", json.loads(kvtrace(folder, f"{line} --json --quiet")))
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("analysis", "analyze trace.jsonl"),
+        ("analysis", "analyze trace.jsonl --basic --fold 1,2 --quantiles 0.9,99.9%"),
+        ("analysis", "analyze outputs.jsonl --kv-bytes-per-token 2048"),
+        ("curve", "curve trace.jsonl --points 3"),
+        ("curve", "curve trace.jsonl --capacity 50% --sample 0.5 --kv-bytes-per-token 2048"),
+        ("comparison", "compare trace.jsonl outputs.jsonl"),
+        ("comparison", "compare trace.jsonl one.jsonl"),
+    ],
+)
+def test_analyses_fit_their_schemas(folder, name, line):
+    kvtrace(folder, f"anonymize {LOG} -o outputs.jsonl --block-size 16 --outputs --quiet")
+    kvtrace(folder, "convert trace.jsonl -o one.jsonl --limit 1 --quiet")
+    validate(name, json.loads(kvtrace(folder, f"{line} --json")))
+
+
 def test_a_plan_fits_its_schema(folder):
     for more in ("", " --tiers dram=64GiB@25GB"):
         line = f"plan trace.jsonl --model-config {MODEL} --gpu a100 --router sticky,lmetric --json --quiet{more}"
@@ -105,6 +123,11 @@ def test_audits_fit_their_schema(folder):
         ("simulation", {"schema": 1}),
         ("simulation", {"results": [{}]}),
         ("simulation", {"more": 1}),
+        ("analysis", {"input_length": {"count": 1}}),
+        ("analysis", {"q0.9": 1.0}),
+        ("curve", {"points": [{"capacity": 1}]}),
+        ("comparison", {"sessions": "known"}),
+        ("comparison", {"a": {"name": "a", "requests": 1, "block_size": 16, "working_set": 1, "duration_m": 0.0}}),
         ("audit", {"level": "FINE"}),
         ("sweep", {"results": [{"policy": "lru"}]}),
         ("sidecar", {"block_size": 0}),
@@ -116,6 +139,9 @@ def test_audits_fit_their_schema(folder):
 def test_a_wrong_value_fits_no_schema(folder, name, change):
     lines = {
         "simulation": "simulate trace.jsonl --capacity 300 --json --quiet",
+        "analysis": "analyze trace.jsonl --json",
+        "curve": "curve trace.jsonl --points 2 --json",
+        "comparison": "compare trace.jsonl trace.jsonl --json",
         "audit": "audit trace.jsonl --json",
         "sweep": "sweep trace.jsonl --capacity 300 --json --quiet",
         "plan": f"plan trace.jsonl --model-config {MODEL} --router sticky --json --quiet",

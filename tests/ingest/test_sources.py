@@ -252,7 +252,7 @@ def test_a_damaged_compressed_file_is_refused_without_its_content(logs, pack):
             text("a" + pack)
         assert error.value.__context__ is None
     logs("a" + pack)
-    with pytest.raises(InputError, match=r"^a.*: the file is not (gzip|zstd) data, although its name says so"):
+    with pytest.raises(InputError, match=r"^a.*: the file is not (gzip|zstd) data, but its name has that suffix"):
         sources.find("a" + pack)
 
 

@@ -95,7 +95,7 @@ def test_as_many_accounts_as_the_card_names_succeed(tmp_path, name):
     service, accounts = SEVERAL[name]
     assert successes(service, tmp_path) == ALWAYS
     rest = sections(service.publish(tmp_path, was_sent=True, seed=0)["card"])[1]
-    assert f"if one party sends it from {accounts}" in rest
+    assert f"if one attacker sends it from {accounts}" in rest
 
 
 def test_counting_requests_is_not_published_under_the_name(tmp_path):

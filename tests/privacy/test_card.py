@@ -16,7 +16,7 @@ import kvtrace
 from kvtrace._base.errors import AuditError, KvtraceError, UsageError
 from kvtrace.cli import run
 from kvtrace.formats.dataset import open_dataset
-from kvtrace.formats.sidecar import describe
+from kvtrace.formats.sidecar import describe, sidecar_path
 from kvtrace.formats.writing import card_path
 from kvtrace.privacy.checks import CHECKS, audit
 from kvtrace.privacy.data_card import card
@@ -54,9 +54,46 @@ def test_a_card_has_its_sections_in_order_and_figures_that_are_true(released):
     assert text.startswith("# TODO") and re.findall(r"^## (.*)$", text, re.M) == SECTIONS
     assert "| requests | 4 |" in text and f"| distinct blocks | {trace.distinct} |" in text
     hits = kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace))
-    assert f"| block hit rate, nothing ever evicted | {hits.block_hit_rate:.4f} |" in text
+    assert f"| block hit rate, without eviction | {hits.block_hit_rate:.4f} |" in text
     assert "* tokenizer: deepseek-ai/DeepSeek-R1, SHA-256 abab" in text and "* log: openai" in text
-    assert "| `k` | `3` |" in text and "| k counted | inferred |" in text and "after each step" not in text
+    assert (
+        "| `k` | `3` |" in text
+        and "| contributors that k counted | inferred |" in text
+        and "after each step" not in text
+    )
+
+
+def k_sharing(path, **known):
+    (finding,) = (one for one in audit(path, **known).findings if one.name == "k_sharing")
+    return finding
+
+
+def test_an_audit_names_what_the_card_counted_and_what_it_counted_itself(tmp_path):
+    trace, users = tmp_path / "day.jsonl", tmp_path / "users"
+    users.write_text("a\nb\nc\n")
+    done = release(toy("0 1", "0 2", "0 3", block_size=16, gap_ms=1000), PROFILES["standard"], users=np.arange(3))
+    kvtrace.publish(done.trace, trace)
+    text = Path(card_path(trace)).read_text()
+    own = k_sharing(trace, users=users)
+    assert f"| k_sharing | PASS | {own.sentence} |" in text and own.sentence.endswith("fewer than 3 users.")
+    for beside in (card_path(trace), sidecar_path(trace)):  # with a card, then with the sidecar alone
+        found = k_sharing(trace)
+        assert found.level == "WARN" and "The release counted users, as its sidecar states" in found.sentence
+        assert "The audit counted inferred conversations instead." in found.sentence
+        os.remove(beside)
+    found = k_sharing(trace)
+    assert found.level == "WARN" and "fewer than 3 inferred conversations. The audit inferred" in found.sentence
+    assert "the log has" not in found.sentence and "--users FILE" in found.remedy
+
+
+def test_a_card_of_stand_ins_is_ours_to_an_audit_that_knows_the_users(tmp_path):
+    trace, users = tmp_path / "day.jsonl", tmp_path / "users"
+    users.write_text("a\nb\nc\n")
+    done = release(toy("0 1", "0 2", "0 3", block_size=16, gap_ms=1000), PROFILES["standard"], users=np.arange(3))
+    kvtrace.publish(done.trace, trace)
+    assert run(["audit", str(trace), "--card", card_path(trace), "-q"]) == 0
+    assert "The audit counted inferred conversations instead." in Path(card_path(trace)).read_text()
+    assert audit(trace, users=users).passed
 
 
 def test_a_card_says_every_finding(released):

@@ -164,7 +164,7 @@ def test_a_release_says_whom_k_counted(tmp_path, capsys, monkeypatch):
         assert run(["anonymize", f"{name}.jsonl", "-o", f"{name}.trace.jsonl", "--block-size", "2"]) == 0
     shown = capsys.readouterr().err
     assert "k counts    accounts\n" in shown and "k counts users that the client sets" in shown
-    assert "1 request is of no known contributor" in shown
+    assert "1 request has no known contributor" in shown
     assert kvtrace.read("account.trace.jsonl").meta["release"]["k_counted"] == "accounts"
 
 
@@ -185,7 +185,7 @@ def test_a_weaker_profile_is_not_published_under_its_name(tmp_path, name, change
     chosen = profile(name, **changed)
     assert weaker_settings(chosen, block_size=16) == list(changed) and satisfied_name(chosen, 16) == satisfied
     done = release(trace, chosen, users=np.arange(3))
-    with pytest.raises(AuditError, match=f"not_protected: the trace declares {name} but promises less"):
+    with pytest.raises(AuditError, match=f"not_protected: the trace declares {name} but has weaker settings"):
         kvtrace.publish(done.trace, tmp_path / "t.jsonl")
     again = release(trace, profile(satisfied, **chosen.settings()), users=np.arange(3))
     kvtrace.publish(again.trace, tmp_path / "t.jsonl")
@@ -209,4 +209,4 @@ def test_a_weaker_profile_is_refused_before_any_work(tmp_path, capsys):
     (tmp_path / "log.jsonl").write_text("not read\n")
     assert run(["anonymize", str(tmp_path / "log.jsonl"), "-o", str(tmp_path / "t.jsonl"), "--k", "1"]) == 4
     line = capsys.readouterr().err
-    assert "standard but promises less: k is 1 (standard: 3)" in line and "--profile exact" in line
+    assert "standard but has weaker settings: k is 1 (standard: 3)" in line and "--profile exact" in line

@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace._native import sharing as kernel
+from kvtrace.privacy import row_blocks
 from kvtrace.privacy.contributors import contributors
+from kvtrace.privacy.k_sharing import share_by_k
 from kvtrace.privacy.profiles import PROFILES, declared, profile
-from kvtrace.privacy.releases import release
+from kvtrace.privacy.releases import NO_TURNS, release, release_in_pieces
 from kvtrace.privacy.row_blocks import RowBlocks
 from kvtrace.privacy.steps import drop_sessions, keep_allowed, round_lengths, step_times
 from kvtrace.privacy.trace_draft import TraceDraft
-from kvtrace.trace.building import toy
+from kvtrace.trace.building import TraceBuilder, toy
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
+from kvtrace.trace.trace_figures import figures
 from tests.reference import release as slow_release
 from tests.reference import sharing as reference
 from tests.strategies import traces
@@ -56,6 +59,11 @@ def inferred(trace):
     return TraceDraft.of(trace).conversations()
 
 
+def _blocks(*prompts):
+    trace = toy(*prompts)
+    return trace.hash_ids, trace.offsets
+
+
 def contributors_of(trace, users=None, counts="auto"):
     return contributors(trace, users, counts, infer=lambda: inferred(trace))
 
@@ -71,6 +79,33 @@ def held(draw, **options):
     trace = draw(traces(**options))
     users = st.lists(st.integers(-1, 4), min_size=len(trace), max_size=len(trace))
     return trace, np.array(draw(users))
+
+
+# -- in pieces -------------------------------------------------------------------------------------------------------
+
+
+@given(traces(), st.sampled_from(["exact", "standard", "strict"]))
+def test_a_release_in_pieces_is_that_of_a_whole_trace(trace, name):
+    whole = release(trace, profile(name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_blocks, "REFERENCES", 4)
+        pieces = release_in_pieces(trace, profile(name))
+        chunks = list(pieces.columns())
+    assert len(chunks) > 1 or len(whole.trace.hash_ids) <= 4 or len(whole.trace) == 1
+    builder = TraceBuilder()
+    for columns in chunks:
+        builder.add(columns)
+    joined = builder.columns()
+    for field in ("timestamp", "input_length", "output_length", "hash_ids", "offsets", "session", "parent",
+                  "output_ids", "output_offsets"):  # fmt: skip
+        assert _listed(getattr(joined, field)) == _listed(getattr(whole.trace, field))
+    assert (pieces.figures, pieces.meta) == (figures(whole.trace), whole.trace.meta)
+    assert (pieces.account.steps, pieces.account.notes) == (whole.steps, whole.notes)
+    assert (pieces.block_size, pieces.tail) == (whole.trace.block_size, whole.trace.tail)
+
+
+def _listed(values):
+    return None if values is None else values.tolist()
 
 
 # -- kernels and their twins -----------------------------------------------------------------------------------------
@@ -102,6 +137,51 @@ def test_blocks_are_joined_to_runs_as_the_twin_joins_them(trace, data):
     ]
     assert blocks.prompt_blocks().tolist() == trace.prompt_blocks.tolist()
     assert blocks.segments()["hash_ids"].tolist() == trace.hash_ids.tolist()
+
+
+@given(traces(outputs=False), st.integers(2, 6))
+def test_the_twin_knows_where_splits_may_lead_to_more(trace, k):
+    trace, rows = trace.chained(), rows_of(trace.chained())
+    count = reference.count_contributors(rows, inferred(trace).tolist(), trace.distinct)
+    starts = kernel.unsettled(trace.hash_ids, trace.offsets, count, k)
+    assert starts.tolist() == reference.unsettled(rows, count, k)
+
+
+@pytest.mark.parametrize("tail", ["kept", "unique", "dropped"])
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_rounds_that_look_at_a_part_of_the_rows_split_what_rounds_over_all_rows_split(k, tail):
+    rounds = []
+    for seed in range(150):
+        whole, parts = (TraceDraft.of(_branching_chats(np.random.default_rng(seed))) for _ in range(2))
+        for draft in (whole, parts):
+            draft.set_tail(tail)
+        rounds.append(1)
+        while whole.blocks.split(conversation := whole.conversations(), k):
+            rounds[-1] += 1
+        who = share_by_k(parts, k, lambda infer, rows=parts.rows: contributors(rows, infer=infer))
+        assert who.contributor.tolist() == conversation.tolist()
+        assert parts.columns().hash_ids.tolist() == whole.columns().hash_ids.tolist()
+    assert max(rounds) > (2 if k > 2 else 0)  # so that parts of parts are looked at
+
+
+def _branching_chats(rng):
+    """Up to 40 prompts of blocks of 2 tokens; most go on from the start of an earlier one."""
+    prompts, number = [[]], {}
+    for _ in range(rng.integers(40)):
+        before = prompts[rng.integers(len(prompts))] if rng.random() < 0.8 else []
+        more = rng.integers(2, size=rng.integers(4)).tolist()
+        prompts.append(before[: rng.integers(len(before) + 1)] + more)
+    ids = [number.setdefault(tuple(path[: at + 1]), len(number)) for path in prompts for at in range(len(path))]
+    lengths = np.array([2 * len(path) - (len(path) > 0 and path[-1] == 1) for path in prompts])
+    zeros = np.zeros(len(prompts))
+    offsets = np.concatenate([[0], np.cumsum([len(path) for path in prompts])])
+    return Trace.from_columns(Columns(zeros, lengths, zeros, ids, offsets), block_size=2)
+
+
+def test_a_split_leads_to_splits_above_it_and_not_below_a_block_that_keeps_k_conversations():
+    prompts = "0 1", "0 1 2", "0 3", "0 3", "0 4", "0 5 6", "0 5 7"
+    assert kernel.unsettled(*_blocks(*prompts), [5, 1, 1, 2, 1, 2, 1, 1], 3).tolist() == [0, 0, 0, 0, 0, 0, 0]
+    assert kernel.unsettled(*_blocks(*prompts), [5, 3, 1, 2, 1, 2, 1, 1], 3).tolist() == [2, 3, 1, 1, 2, 1, 1]
 
 
 @given(traces())
@@ -304,6 +384,25 @@ def test_a_release_has_no_columns_but_types_of_a_closed_list_and_turns():
     assert done.extra["turn"].tolist() == [1, 2] and "turn" not in drop_sessions(done).extra
     said = release(Trace.from_columns(columns, block_size=1), PROFILES["standard"], users=np.array([0, 1]))
     assert said.notes == ["2 extra columns were left out."]
+
+
+@pytest.mark.parametrize(
+    ("turns", "kept"),
+    [
+        ([1, 2], True),
+        ([0, 9_999], True),
+        ([1, None], False),
+        ([1, 10_000], False),
+        (["a", "b"], False),
+        ([-1, 1], False),
+    ],
+)
+def test_turns_that_a_release_leaves_out_have_a_note(turns, kept):
+    columns = Columns([0, 1], [1, 1], [1, 1], [0, 1], [0, 1, 2])
+    columns.extra = {"turn": np.array(turns) if None not in turns else np.array(turns, dtype=object)}
+    done = release(Trace.from_columns(columns, block_size=1), PROFILES["standard"], users=np.array([0, 1]))
+    assert ("turn" in done.trace.extra) == kept
+    assert [note for note in done.notes if "turn" in note] == ([] if kept else [NO_TURNS])
 
 
 def test_strict_leaves_out_the_blocks_of_outputs_and_says_so():

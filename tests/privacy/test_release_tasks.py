@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import kvtrace
 from kvtrace._base.errors import UsageError
+from kvtrace.formats import scalars
 from kvtrace.formats.dataset import DatasetWriter, open_dataset
 from kvtrace.privacy.profiles import profile
 from kvtrace.privacy.release_tasks import release_dataset
@@ -73,7 +74,9 @@ def held(draw):
     count = len(trace)
     if draw(st.booleans()):
         columns.session = np.array(draw(st.lists(st.integers(-1, 3), min_size=count, max_size=count)))
-        columns.extra["turn"] = np.arange(count)
+        columns.extra["turn"] = np.arange(count) + draw(st.sampled_from([0, 0, 9_990]))
+        if draw(st.booleans()):
+            columns.extra["turn"] = scalars.without(columns.extra["turn"], draw(st.sampled_from([0, count - 1])))
         last: dict = {-1: -1}
         columns.parent = np.array([_put(last, session, row) for row, session in enumerate(columns.session.tolist())])
     if draw(st.booleans()):

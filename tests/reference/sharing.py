@@ -53,6 +53,20 @@ def infer(prompts, tails, several=3):
     return session_of
 
 
+def unsettled(rows, count, k):
+    """The place in each row from which a split of blocks of 2 to k - 1 conversations may lead to more splits."""
+    split_here = {block for row in rows for block in row if 1 < count[block] < k}
+    changes, is_safe, starts = set(), set(), []
+    for row in rows:
+        changes |= {block for at, block in enumerate(row) if split_here & set(row[at:])}
+    for row in rows:
+        is_safe |= {block for at, block in enumerate(row) if any(count[b] >= k for b in set(row[at:]) - changes)}
+    for row in rows:
+        at = next((at for at, block in enumerate(row) if block not in is_safe), len(row))
+        starts.append(at if row[at:] and row[at] in changes else len(row))
+    return starts
+
+
 def release_by_k(trace, contributor, k):
     """Ids of prompt and output, one list per request, after splitting blocks of 2 to k - 1 contributors."""
     rows = [trace.prompt(row).tolist() for row in range(len(trace))]

@@ -16,8 +16,9 @@ from kvtrace.cli import run
 from kvtrace.report.planning import tables as tables_of
 from kvtrace.serving.bootstrap import quantile_interval
 from kvtrace.serving.hardware import GPUS, MODELS, Roofline, gpu, model_shape
+from kvtrace.serving.instance_curve import least_gpus_for, prefill_floor
 from kvtrace.serving.plan_result import UnmetTarget
-from kvtrace.serving.plan_runs import prefill_alone_s
+from kvtrace.serving.plan_runs import capacity_blocks, fitting_gpus, prefill_alone_s
 from kvtrace.serving.planning import (
     GIB,
     LowerTier,
@@ -128,8 +129,29 @@ def test_a_model_that_does_not_fit_is_refused(trace):
     big = Roofline(model_shape(Path(__file__).parents[1] / "data/models/deepseek-v3.json"), gpu("a100"))
     with pytest.raises(UsageError, match="--gpus 10 or more"):
         plan(trace, big)
-    with pytest.raises(UsageError, match="has no room beyond"):
+    with pytest.raises(UsageError, match="adds no block"):
         plan(trace, Roofline(model_shape(MODEL), gpu("a100")), PlanTarget(tiers=(LowerTier("dram", 5, 25e9),)))
+
+
+def test_the_advice_on_gpus_is_the_smallest_number_that_fits(trace):
+    with pytest.raises(UsageError, match="1 x a100 do not hold .* 32 blocks. Try --gpus 3 or more.$"):
+        plan(trace, Roofline(model_shape("llama-3-70b"), gpu("a100")), PlanTarget(ttft_s=100.0))
+    three = Roofline(model_shape("llama-3-70b"), gpu("a100"), gpus=3)
+    assert fitting_gpus(trace, three) == 3 and capacity_blocks(trace, three) >= 32
+    # 141 GB of weights leave 3 GB of 2 x 72 GB: 8,835 tokens of KV, but a prompt has 16,384
+    assert capacity_blocks(trace, replace(three, gpus=2)) < 32
+
+
+def test_the_advice_names_the_gpus_for_a_target_that_prefill_alone_misses(trace):
+    roofline, target = Roofline(model_shape("llama-3-70b"), gpu("a100")), PlanTarget(ttft_s=1.0, routers=("sticky",))
+    needed = least_gpus_for(trace, roofline, target)
+    floors = [prefill_floor(trace, replace(roofline, gpus=n), target).with_hits_s for n in (needed - 1, needed)]
+    assert floors[0] > 1.0 >= floors[1]
+    with pytest.raises(UsageError, match=f"prefill alone takes longer than the target of 1 s below --gpus {needed}"):
+        plan(trace, roofline, target)
+    (row,) = plan(trace, replace(roofline, gpus=needed - 1), target).instances.routers
+    assert f"Use --gpus {needed} or more, or a longer target." in row.reason
+    assert least_gpus_for(trace, roofline, PlanTarget(ttft_s=1e-6)) is None
 
 
 def test_the_command_prints_a_page_and_one_json(tmp_path, capsys, trace):

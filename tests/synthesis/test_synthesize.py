@@ -212,11 +212,23 @@ def test_the_command_writes_a_trace_or_a_model_and_reads_both(tmp_path, capsys):
     assert run(["synthesize", source, "-o", outputs[0]]) == 0 and len(kvtrace.read(outputs[0])) == 100
 
 
+@pytest.mark.parametrize(("text", "requests"), [("3x", 300), ("0.5x", 50), ("1.5k", 1500), ("1x", 100)])
+def test_n_may_be_a_multiple_of_a_trace_or_of_a_model(tmp_path, text, requests):
+    source, model, output = (str(tmp_path / name) for name in ("source.jsonl", "model.json", "more.jsonl"))
+    kvtrace.write(talks(100), source)
+    assert run(["synthesize", source, "--save-model", model, "-q"]) == 0
+    for one in (source, model):
+        assert run(["synthesize", one, "-n", text, "-o", output, "-q"]) == 0
+        assert len(kvtrace.read(output)) == requests
+
+
 @pytest.mark.parametrize(
     ("options", "status", "expected"),
     [
         (["-n", "0", "-o", "x.jsonl"], 2, "number of requests is 0"),
-        ([], 2, "no output"),
+        (["-n", "0.01x", "-o", "x.jsonl"], 2, "number of requests is 0"),
+        (["-n", "3y", "-o", "x.jsonl"], 2, "--requests: '3y' is not a number of requests."),
+        ([], 2, "Nothing would be written"),
         (["-n", "5", "-o", "x.jsonl", "--max-isl", "1"], 3, "below the shortest prompt"),
         (["-n", "5", "-o", "x.jsonl", "--step-rates", "fast"], 2, "--step-rates"),
         (["-n", "5", "-o", "x.jsonl", "--speedup-ratio", "-2"], 2, "--speedup-ratio is -2.0"),

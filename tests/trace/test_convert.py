@@ -270,9 +270,9 @@ def test_sessions_cross_to_mooncake_when_asked_to(tmp_path):
         (["--sample", "0"], 2, "share"),
         (["--sample-sessions", "0.5"], 2, "no sessions"),
         (["--fold", "0"], 2, "whole number"),
-        (["--fold", "1" + "0" * 30], 2, "no prompt fills"),
+        (["--fold", "1" + "0" * 30], 2, "blocks can have at most"),
         (["--speedup-ratio", "0"], 2, "above 0"),
-        (["--block-size", "8"], 2, "sidecar says 16"),
+        (["--block-size", "8"], 2, "sidecar states 16"),
     ],
 )
 def test_what_cannot_be_converted_is_told_in_one_line(file, tmp_path, capsys, options, status, expected):

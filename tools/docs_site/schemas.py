@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
+from kvtrace.analysis import comparison, exact_curve, summary
+from kvtrace.analysis.distribution import FIGURES, Distribution
 from kvtrace.cache import simulation, tiered
 from kvtrace.cache.sweeps import cells, table
 from kvtrace.formats import format_table
@@ -24,6 +26,8 @@ from kvtrace.serving import plan_result
 from kvtrace.serving.simulation import ServingDict
 from kvtrace.trace.columns import TAILS
 from kvtrace.trace.meta import Meta
+
+from .analysis_outputs import AnalyzeFile, CompareFile, CurveFile
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs/reference/schemas"
@@ -129,6 +133,8 @@ def schema_of(kind: Any) -> Schema:
     if typing.is_typeddict(kind):
         hints = get_type_hints(kind, include_extras=True)
         return _object(hints, [name for name in hints if name in kind.__required_keys__])
+    if kind is Distribution:
+        return _distribution()
     if dataclasses.is_dataclass(kind):
         hints = get_type_hints(kind)
         names = [field.name for field in dataclasses.fields(kind)]
@@ -139,6 +145,12 @@ def schema_of(kind: Any) -> Schema:
 def _object(hints, required) -> Schema:
     properties = {name: schema_of(kind) for name, kind in hints.items()}
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _distribution() -> Schema:
+    """A distribution as `to_dict` writes it: the extra quantiles stand beside the figures."""
+    schema = _object({"count": int} | dict.fromkeys(FIGURES, float | None), ["count", *FIGURES])
+    return schema | {"patternProperties": {"^q[0-9.e-]+$": schema_of(float)}}
 
 
 def descriptions(*pages: str) -> dict[str, str]:
@@ -166,6 +178,31 @@ def _described(schema: Schema, meanings: Mapping[str, str]) -> Schema:
     if isinstance(schema.get("items"), dict):
         changed["items"] = _described(schema["items"], meanings)
     return changed
+
+
+def _with_version(schema: Schema, version: int, page: str) -> Schema:
+    """The schema with the version of its keys, and with the meanings of the uppermost keys."""
+    meanings = descriptions(page)
+    for name, one in schema["properties"].items():
+        one |= {"description": meanings[name]} if name in meanings else {}
+    schema["properties"]["schema"] = {"const": version}
+    return schema
+
+
+def analysis() -> Schema:
+    """The statistics of a trace."""
+    return _with_version(schema_of(AnalyzeFile), summary.SCHEMA, "analysis/analyze.md")
+
+
+def curve() -> Schema:
+    """A hit curve."""
+    schema = _with_version(schema_of(CurveFile), exact_curve.SCHEMA, "analysis/curve.md")
+    return _described(schema, descriptions("analysis/curve.md"))
+
+
+def comparison_of_two() -> Schema:
+    """The comparison of two traces."""
+    return _with_version(schema_of(CompareFile), comparison.SCHEMA, "analysis/compare.md")
 
 
 def sidecar() -> Schema:
@@ -202,8 +239,7 @@ def simulations() -> Schema:
 
 def sweep_row() -> Schema:
     """One row of a sweep; null where a column does not apply."""
-    rates = {name for name in cells.COLUMNS if name.endswith("_rate")} | {"request_hits"}
-    kinds = {name: str if name in table.TEXTS else float if name in rates else int for name in cells.COLUMNS}
+    kinds = {name: str if name in table.TEXTS else float if name in table.REALS else int for name in cells.COLUMNS}
     hints = {name: kind | None for name, kind in kinds.items()}
     return _described(_object(hints, [*hints]), descriptions("cache/simulate.md", "cache/sweep.md"))
 
@@ -243,6 +279,9 @@ class SchemaFile(typing.NamedTuple):
 SCHEMAS = {
     "sidecar": SchemaFile("The sidecar of a trace, and the manifest of a data set", sidecar),
     "audit": SchemaFile("The audit of a trace, from which the data card is written", audit),
+    "analysis": SchemaFile("The statistics of a trace, as kvtrace analyze --json prints them", analysis),
+    "curve": SchemaFile("The hit curve of a trace, as kvtrace curve --json prints it", curve),
+    "comparison": SchemaFile("The comparison of two traces, as kvtrace compare --json prints it", comparison_of_two),
     "simulation": SchemaFile("The results of kvtrace simulate --json", simulations),
     "sweep-row": SchemaFile("One row of a sweep, as in .jsonl", sweep_row),
     "sweep": SchemaFile("The table of a sweep, as in .json and --json", sweep),

@@ -25,7 +25,7 @@ from .output_files import append_whole
 
 CONTINUES = "finished work is saved: continue with --resume."
 STARTS = "no work was finished: --resume starts from the beginning."
-SYNC_ENTRIES = 16  # entries between two fsyncs: a power cut loses at most so many
+SYNC_ENTRIES = 16  # entries between two fsyncs: a power cut loses at most this many
 
 Entry = TypeVar("Entry")
 
@@ -167,7 +167,7 @@ def differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def sealed(values: dict[str, Any], key: bytes = b"") -> dict[str, Any]:
-    """The values with their digest, so that changes are noticed; with a key, nobody else can make it.
+    """The values with their digest, so that changes are detected; with a key, nobody without the key can compute it.
 
     >>> is_sealed(sealed({"cell": 3})), is_sealed(sealed({"cell": 3}) | {"cell": 4}), is_sealed({"digest": 5})
     (True, False, False)

@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Sink(Protocol):
-    """What takes bytes."""
+    """An object that takes bytes."""
 
     def write(self, data: Any, /) -> int:
         """Take some bytes; returns their number."""
@@ -100,7 +100,7 @@ class SameBytes(io.RawIOBase):
 
 
 class SeenBytes:
-    """What takes the bytes of a file that is read: as they are there (`packed`), and decompressed (`plain`)."""
+    """Objects that take the bytes of a file: as they are in the file (`packed`), and decompressed (`plain`)."""
 
     def __init__(self, packed: Sink | None = None, plain: Sink | None = None) -> None:
         self.form: str | None = None  # gzip, zstd or None

@@ -41,7 +41,7 @@ def require_distinct(inputs: Iterable[NamedFile], outputs: Iterable[NamedFile]) 
     """UsageError if an output is the same file as an input or as another output.
 
     Args:
-        inputs: The files that are read. Those that do not exist are no concern.
+        inputs: The files that are read. Those that do not exist are ignored.
         outputs: The files that are written, whether they exist or not.
 
     Raises:
@@ -66,14 +66,14 @@ def require_distinct(inputs: Iterable[NamedFile], outputs: Iterable[NamedFile]) 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where the name of a file leads."""
+    """The place to which the name of a file leads."""
 
     file: NamedFile
     path: str
     number: tuple[int, int] | None  # device and inode; None if the file does not exist
 
     def relation(self, other: _Place) -> str:
-        """How this place touches another one, in words; empty if it does not."""
+        """The relation of this place to another one, in words; empty if they do not overlap."""
         if self.path == other.path or (self.number is not None and self.number == other.number):
             return "is the same file as"
         if other.file.is_whole and _is_inside(self.path, other.path):
@@ -82,7 +82,7 @@ class _Place:
 
 
 def _place(file: NamedFile) -> _Place | None:
-    """Where a file is; None for a pipe, a device and a URL."""
+    """The place of a file; None for a pipe, a device and a URL."""
     number = None
     if is_std(file.path):
         with suppress(OSError, ValueError, AttributeError):  # no stdout, or a test's

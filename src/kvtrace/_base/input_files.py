@@ -23,7 +23,7 @@ MAGIC = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 CHUNK = 1 << 16  # compressed bytes to read at a time
 ZSTD_STEP = 1 << 11  # of them to decompress at a time: 4 bytes can hold 128 KiB of equal bytes, so 2 KiB hold 64 MiB
 MAX_STEP = 1 << 24  # plain bytes that zlib gives at a time
-MAX_WINDOW = 1 << 28  # bytes of memory that a zstd frame may ask for: zstd --long=28
+MAX_WINDOW = 1 << 28  # bytes of memory that a zstd frame may need: zstd --long=28
 
 
 def open_read(path: str | Path, *, seen: SeenBytes | None = None) -> io.BufferedReader:
@@ -41,7 +41,7 @@ def open_read(path: str | Path, *, seen: SeenBytes | None = None) -> io.Buffered
         if named and form is None and len(head) < 4:
             form = named  # truncated; reading it is an error
         if named and form != named:
-            raise InputError(f"{name}: the file is not {named} data, although its name says so. Rename it.")
+            raise InputError(f"{name}: the file is not {named} data, but its name has that suffix. Rename it.")
         seen = seen or SeenBytes()
         seen.form = form
         raw = _FileBytes(source, name, head, owned=not is_std(path), see=seen.packed.write if seen.packed else None)

@@ -29,7 +29,7 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def mix_number(value: int) -> int:
-    """As `mix`, of the lowest 64 bits of one Python number, without the cost of an array.
+    """Like `mix`, of the lowest 64 bits of one Python number, without the cost of an array.
 
     >>> mix_number(1) == int(mix(np.array([1], dtype=np.uint64))[0])
     True

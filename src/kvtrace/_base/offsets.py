@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 
 def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Where rows of these lengths begin, and where the last one ends: row r is values[offsets[r]:offsets[r + 1]].
+    """The offsets of rows of these lengths, with the end of the last row: row r is values[offsets[r]:offsets[r + 1]].
 
     >>> offsets_of([2, 0, 3])
     array([0, 2, 2, 5])
@@ -16,6 +16,19 @@ def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, dtype=np.int64, out=offsets[1:])
     return offsets
+
+
+def batches(offsets: np.ndarray, values: int) -> Iterator[slice]:
+    """All rows in slices of about so many values; a row with more is a slice of its own.
+
+    >>> list(batches(np.array([0, 2, 3, 9, 9]), 4))
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
+    """
+    start, rows = 0, len(offsets) - 1
+    while start < rows:
+        stop = int(np.searchsorted(offsets, offsets[start] + values, side="right")) - 1
+        yield slice(start, max(stop, start + 1))
+        start = max(stop, start + 1)
 
 
 def in_first(first: np.ndarray, second: np.ndarray) -> np.ndarray:

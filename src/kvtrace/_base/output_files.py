@@ -26,7 +26,7 @@ Paths = Sequence[str | Path]
 
 
 class Role(Enum):
-    """What a file is to its run, which decides what happens to a link of its name."""
+    """The role of a file in its run, which decides what happens to a link of its name."""
 
     RESULT = "named by the user: a link of the user's own is followed, a pipe or device is written directly"
     ASIDE = "named by the user, such as a list of rejects: replaces a link"
@@ -61,7 +61,7 @@ def write_together(path: str | Path, beside: Paths = ()) -> Iterator[list[Binary
 
 @contextmanager
 def outputs_together(path: str | Path, beside: Paths = (), *, role: Role = Role.RESULT) -> Iterator[list[Output]]:
-    """As `write_together`, but as Outputs, so that one can be read again before it gets its name.
+    """Like `write_together`, but as Outputs, so that one can be read again before it gets its name.
 
     Files beside it, such as its sidecar, get their names first.
     """
@@ -102,7 +102,7 @@ _RESULTS: list[str] = []
 
 
 def count_results() -> int:
-    """How many results have their names."""
+    """The number of results that have their final names."""
     return len(_RESULTS)
 
 

@@ -15,7 +15,7 @@ from .shell import pasted
 
 
 class Content(Enum):
-    """What an output holds: its name in messages, and its suffixes, the usual one first."""
+    """The content of an output: its name in messages, and its suffixes, the usual one first."""
 
     JSON_LINES = ("JSON lines", (".jsonl", ".ndjson"))
     JSON = ("JSON", (".json",))
@@ -57,8 +57,8 @@ def require_name(path: str | Path, content: Content, writer: str, *, option: str
 
     >>> require_name("day.jsonl", Content.PARQUET, "the format parquet")
     Traceback (most recent call last):
-    kvtrace._base.errors.UsageError: day.jsonl: the name says JSON lines, but the format parquet is Parquet. Use -o \
-day.parquet.
+    kvtrace._base.errors.UsageError: day.jsonl: the suffix stands for JSON lines, but the format parquet is Parquet. \
+Use -o day.parquet.
     """
     if not (is_regular(path) or os.path.isdir(path)):  # stdout, a pipe or a device
         return
@@ -71,7 +71,7 @@ day.parquet.
         packing = "" if content is Content.DATASET else packing and PACKED[packing.lower()]
         name = _free(os.path.join(folder, plain), content.suffixes[0] + packing)
         raise UsageError(
-            f"{path}: the name says {stated}, but {writer} is {content.words}. Use {option} {pasted(name)}."
+            f"{path}: the suffix stands for {stated}, but {writer} is {content.words}. Use {option} {pasted(name)}."
         )
     if packing and content is Content.DATASET:
         name = os.path.join(folder, stem)

@@ -1,4 +1,4 @@
-"""What every result can do: show itself in one line and in a notebook, become a data frame, and be drawn.
+"""The methods of every result: one line, a table in a notebook, a data frame, and a figure.
 
 A class of results derives from `Result`, or from `PlottedResult` if it has a figure, and gives its one line and its
 columns. The room `report/` draws the figures. It stands above the results, so the package registers it in `drawing`.

@@ -47,7 +47,7 @@ class TextTable:
     remedy: str = "use a wider terminal"  # how to see the columns that do not fit
 
     def add_column(self, name: str = "", *, right: bool = False, dim: bool = False, rank: int | None = None) -> None:
-        """Append a column. The first one is never left out, unless its rank says otherwise."""
+        """Append a column. The first one is never left out, unless it has a rank."""
         self.columns.append(Column(name, right, dim, (1 if self.columns else 0) if rank is None else rank))
 
     def add_columns(self, names: Iterable[str], *, right: bool = False, rank: int | None = None) -> None:

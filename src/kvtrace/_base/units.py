@@ -6,6 +6,8 @@ Every option uses these parsers, so `90s`, `2 min`, `40 GB`, `25%` and `1,000` h
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from decimal import Decimal
 
 from .errors import UsageError
 
@@ -21,6 +23,7 @@ UNIT_NAMES = {  # other names of the units
 UNITS = {name: unit for unit, names in UNIT_NAMES.items() for name in (unit, *names)}
 BYTES = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
          "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+COUNTS = {"": 1, "k": 10**3, "m": 10**6}  # suffix of a count -> its factor
 NUMBER = r"(?:\d{1,3}(?:[,_]\d{3})+|\d{1,18})(?:\.\d{1,18})?"  # 1000, 1,000, 1_000 or 1.5
 
 
@@ -121,6 +124,37 @@ def count(text: str) -> int:
     if not match:
         raise UsageError(f"{text!r} is not a whole number. Examples: 8, 1000, 1,000.")
     return int(f"{match[1]}{match[2].replace(',', '').replace('_', '')}")
+
+
+@dataclass(frozen=True)
+class Multiple:
+    """A multiple of a number that is not known yet, such as the requests of a trace."""
+
+    factor: float
+
+    def of(self, whole: int) -> int:
+        """The multiple of a number, rounded.
+
+        >>> Multiple(0.5).of(96)
+        48
+        """
+        return round(self.factor * whole)
+
+
+def requests(text: str) -> int | Multiple:
+    """A number of requests, also in thousands or millions, or a multiple; UsageError if it is not valid.
+
+    >>> requests("1,000"), requests("10k"), requests("1.5M"), requests("3x")
+    (1000, 10000, 1500000, Multiple(factor=3.0))
+    """
+    match = re.fullmatch(rf"\s*({NUMBER})\s*([kKmMxX]?)\s*", text)
+    suffix = match[2].lower() if match else ""
+    if match and suffix == "x":
+        return Multiple(number(match[1]))
+    amount = Decimal(match[1].replace(",", "").replace("_", "")) * COUNTS[suffix] if match else None
+    if amount is None or amount != int(amount):
+        raise UsageError(f"{text!r} is not a number of requests. Examples: 1000, 10k, 1.5M, 3x (3 times as many).")
+    return int(amount)
 
 
 def short(value: float) -> str:

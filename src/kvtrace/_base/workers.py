@@ -51,7 +51,7 @@ def ordered_map(function: Callable[..., Any], items: Iterable[Any], workers: int
                 yield waiting.popleft().result().value()
         except BrokenProcessPool:
             raise StoppedError(
-                "a worker process was killed, perhaps because memory ran out; nothing was written. Use fewer --workers."
+                "a worker process was killed, perhaps for lack of memory; nothing was written. Use fewer --workers."
             ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -60,7 +60,7 @@ def ordered_map(function: Callable[..., Any], items: Iterable[Any], workers: int
 def retrying_map(
     function: Callable[..., Any], items: Iterable[Any], workers: int, attempts: int = 3
 ) -> Generator[Any, Any, Any]:
-    """As `ordered_map`, for a function that may run again: the items of a killed worker are repeated.
+    """Like `ordered_map`, for a function that may run again: the items of a killed worker are repeated.
 
     StoppedError if workers are killed `attempts` times on the same items.
     """
@@ -86,7 +86,7 @@ def retrying_map(
                 pool.shutdown(wait=True, cancel_futures=True)
         if tried >= attempts:
             raise StoppedError(
-                f"a worker process was killed {tried} times on the same task, perhaps because memory ran out; nothing "
+                f"a worker process was killed {tried} times on the same task, perhaps for lack of memory; nothing "
                 "was written. Use fewer --workers or more --partitions."
             )
 

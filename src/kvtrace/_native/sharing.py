@@ -74,6 +74,27 @@ def runs(blocks, offsets, is_alone, distinct):
     return number[: run_offsets.item(-1)].copy(), run_offsets, length[:count].copy()
 
 
+def unsettled(blocks, offsets, count, k):
+    """The place in each row from which splits may follow, once blocks of 2 to k - 1 conversations are split (int64).
+
+    It is the row's number of blocks if no split may follow. `count` is that of `count_contributors` for conversations
+    as `infer` gives them, without outputs. The blocks must form a forest.
+
+    The conversations among the rows of a block depend on these rows' blocks from there on, and on nothing else. So a
+    block keeps its conversations if no block below it is split; and it is never split if such a block, which has k of
+    them, is below it.
+
+    >>> unsettled(np.array([0, 1, 0, 1, 0, 2, 0, 2, 0, 2]), np.array([0, 2, 4, 6, 8, 10]), np.array([5, 2, 3]), 3)
+    array([1, 1, 2, 2, 2])
+    """
+    count = np.ascontiguousarray(count, dtype=np.int32)
+    blocks, offsets = _checked(blocks, offsets, len(count))
+    changes, is_safe = (np.zeros(len(count), dtype=np.uint8) for _ in range(2))
+    starts = np.empty(len(offsets) - 1, dtype=np.int64)
+    _unsettled(blocks, offsets, count, k, changes, is_safe, starts)
+    return starts
+
+
 def first_rows(blocks, offsets, lengths, distinct):
     """The first row that has each block among its first `lengths` ones (int32), -1 = none.
 
@@ -267,6 +288,34 @@ def _split(blocks, offsets, order, contributor, is_split, copy, last, former):
                         copy[block] = distinct + fresh
                         fresh += 1
                 blocks[i] = copy[block]
+
+
+def _unsettled(blocks, offsets, count, k, changes, is_safe, starts):
+    row: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    last: cython.Py_ssize_t
+    with cython.nogil:
+        for row in range(starts.shape[0]):  # a split changes its block and those above
+            last = -1
+            for i in range(offsets[row], offsets[row + 1]):
+                if 1 < count[blocks[i]] < k:
+                    last = i
+            for i in range(offsets[row], last + 1):
+                changes[blocks[i]] = 1
+        for row in range(starts.shape[0]):  # a block that keeps k conversations protects itself and those above
+            last = offsets[row]
+            while last < offsets[row + 1] and changes[blocks[last]]:
+                last += 1
+            if last < offsets[row + 1] and count[blocks[last]] >= k:
+                for i in range(offsets[row], last + 1):
+                    is_safe[blocks[i]] = 1
+        for row in range(starts.shape[0]):
+            i = offsets[row]
+            while i < offsets[row + 1] and is_safe[blocks[i]]:
+                i += 1
+            if i < offsets[row + 1] and not changes[blocks[i]]:
+                i = offsets[row + 1]
+            starts[row] = i - offsets[row]
 
 
 def _first_rows(blocks, offsets, lengths, first):

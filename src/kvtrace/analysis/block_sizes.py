@@ -61,7 +61,7 @@ def by_block_size(trace: Trace, factors: Iterable[int]) -> list[BlockSizeHits]:
 
 
 def each_block_size(trace: Trace, factors: Iterable[int]) -> Iterator[BlockSizeHits]:
-    """As `by_block_size`, one result at a time. A factor that the one before it divides is folded from its blocks.
+    """Like `by_block_size`, one result at a time. A factor that the one before it divides is folded from its blocks.
 
     >>> from kvtrace.trace.building import toy
     >>> [size.blocks for size in each_block_size(toy("0 1 2 3", "0 1 2"), [1, 2, 4])]

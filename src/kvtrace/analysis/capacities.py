@@ -9,12 +9,11 @@ from operator import index
 import numpy as np
 
 from .._base.errors import UsageError
-from .._base.units import BYTES, NUMBER, number, two_sizes
+from .._base.units import BYTES, COUNTS, NUMBER, number, two_sizes
 
 MAX_BLOCKS = 1 << 48  # larger than any cache, small enough for exact sums
 FORM = re.compile(rf"({NUMBER})\s*([a-zA-Z%]*)")
 THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:,\d{3})+(?![\d.])")
-COUNTS = {"": 1, "k": 10**3, "m": 10**6}
 
 
 def parse_capacities(
@@ -53,7 +52,7 @@ def _without_commas(match: re.Match[str]) -> str:
 
 
 def hint_on_commas(text: str, longest: int) -> str | None:
-    """How to write a list as one number, if it looks like one and a part of it is less than the longest request.
+    """A hint to write a list as one number, if it looks like one and a part of it is less than the longest request.
 
     >>> hint_on_commas("20,208", 100)
     'Commas separate capacities; for one of 20,208 blocks, write 20208.'

@@ -90,12 +90,13 @@ class Comparison(PlottedResult):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object of docs/analysis/compare.md; `schema` is its version."""
-        sides = ("requests", "block_sizes", "working_sets", "duration_ms")
         one, other = (
-            {"name": self.names[side]}
-            | {name.removesuffix("s") if name != "requests" else name: getattr(self, name)[side] for name in sides}
+            {
+                "name": self.names[side], "requests": self.requests[side], "block_size": self.block_sizes[side],
+                "working_set": self.working_sets[side], "duration_ms": self.duration_ms[side],
+            }
             for side in (0, 1)
-        )
+        )  # fmt: skip
         return {
             "schema": SCHEMA, "a": one, "b": other, "sessions": self.sessions, "notes": self.notes,
             "overall": self.overall, "scores": self.scores,

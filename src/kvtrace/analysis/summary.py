@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import InputError
+from .._base.step_work import report_work
 from .._base.tables import TextTable
 from ..trace.columns import require_trace
 from ..trace.hits import Hits, count_hits, unlimited_hits
@@ -254,13 +255,19 @@ def analyze(
     """
     require_trace(trace)
     uses = _require_uses(trace)
+    report_work(1, 6)
     reuse = ReuseAccumulator(trace)
-    for _, piece in trace.pieces():
+    for rows, piece in trace.pieces():
         reuse.add(piece)
+        report_work((rows.stop - rows.start) / 6, len(trace))
+    times = reuse.times(quantiles)
+    report_work(1, 6)
+    distances = reuse.distances(quantiles)
+    report_work(1, 6)
     return Summary(
         basics=basics(trace, quantiles, uses=uses),
         popularity=block_popularity(trace, uses), sharing_by_depth=sharing_by_depth(trace, uses),
-        reuse_time_ms=reuse.times(quantiles), reuse_distance=reuse.distances(quantiles),
+        reuse_time_ms=times, reuse_distance=distances,
         arrivals=arrival_statistics(trace, ms_per_token=ms_per_token, quantiles=quantiles),
         sessions=session_statistics(trace, uses.hit_blocks, quantiles),
         by_type=by_type(trace, uses.hit_blocks),

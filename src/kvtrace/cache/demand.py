@@ -99,7 +99,7 @@ def block_demand(trace: Trace, mode: str = "block", recompute_last: bool = False
     trace.require_chained()
     if trace.distinct > MAX_BLOCKS:
         raise InputError(
-            f"The trace has {trace.distinct:,} distinct blocks; a simulation can number {MAX_BLOCKS:,}. "
+            f"The trace has {trace.distinct:,} distinct blocks; a simulation supports {MAX_BLOCKS:,}. "
             "Simulate a part of the trace."
         )
     size, tokens, ids = trace.block_size, trace.input_length, trace.prompt_blocks
@@ -116,7 +116,7 @@ def block_demand(trace: Trace, mode: str = "block", recompute_last: bool = False
     blocks = trace.distinct + int(grown.sum())
     if blocks > MAX_BLOCKS:
         raise InputError(
-            f"Prompts and outputs have {blocks:,} blocks; a simulation can number {MAX_BLOCKS:,}. Try --mode token."
+            f"Prompts and outputs have {blocks:,} blocks; a simulation supports {MAX_BLOCKS:,}. Try --mode token."
         )
     return BlockDemand(
         trace=trace, mode=mode, ids=trace.hash_ids.astype(np.int32, copy=False),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from .._base.workers import stoppable_threads
 from ..trace.trace import Trace
@@ -69,3 +70,13 @@ def settings_of(
 def optimum_of(setting: Setting) -> Setting:
     """The setting of the offline optimum that bounds another setting."""
     return replace(setting, policy="belady", engine="reference")
+
+
+def gap_to(optimum: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    """The hits of the offline optimum, and the gap of a run to it, from the counts of both.
+
+    >>> gap_to({"hit_blocks": 3, "block_hit_rate": 0.75}, {"hit_blocks": 1, "block_hit_rate": 0.25})
+    {'belady_hit_blocks': 3, 'gap_to_belady': 0.5}
+    """
+    gap = optimum["block_hit_rate"] - run["block_hit_rate"]
+    return {"belady_hit_blocks": optimum["hit_blocks"], "gap_to_belady": gap}

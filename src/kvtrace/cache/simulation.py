@@ -27,6 +27,7 @@ from .schedules import SERIAL, Schedule, parse_schedule
 
 SCHEMA = 2  # version of the keys and values of to_dict
 CHUNK = 1 << 16  # requests between two reports of progress
+ROOTS_FIRST = "The flat pool can evict a block before its children, which then cannot hit. Compare --pool leaf-first."
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,29 @@ class Setting:
         return self.row is None
 
     @property
+    def warning(self) -> str | None:
+        """What lowers the hits of this setting and can be changed, in one sentence; None if nothing is known.
+
+        >>> Setting(4, "sieve").warning == ROOTS_FIRST, Setting(4, "lru").warning
+        (True, None)
+        """
+        pool = dict(self.engine_options).get("pool", "flat")
+        return ROOTS_FIRST if evicts_roots_first(self.engine, self.policy, pool) else None
+
+    @property
     def demand_options(self) -> tuple[str, bool]:
         """The arguments of `block_demand`: the mode, and whether a prompt's last token is always computed."""
         return self.mode, not self.bound and engines.find(self.engine).recompute_last
+
+
+def evicts_roots_first(engine: str, policy: str, pool: str) -> bool:
+    """Whether a policy evicts parents before their children, in an engine whose pool lets it.
+
+    >>> evicts_roots_first("reference", "2q:0.25", "flat"), evicts_roots_first("reference", "2q", "leaf-first")
+    (True, False)
+    """
+    row = POLICIES.get(policy.partition(":")[0])
+    return row is not None and row.roots_first and engine == "reference" and pool == "flat"
 
 
 def whole_blocks(capacity: Any) -> int:
@@ -85,7 +106,7 @@ class EngineOptions(TypedDict, total=False):
 
 
 class SimulationDict(HitsDict, EngineOptions):
-    """What `Simulation.to_dict` returns; docs/cache/simulate.md explains the keys."""
+    """The result of `Simulation.to_dict`; docs/cache/simulate.md explains the keys."""
 
     engine: str
     policy: str

@@ -32,7 +32,7 @@ class TierDict(TypedDict):
 
 
 class TieredDict(SimulationDict):
-    """What `TieredSimulation.to_dict` returns."""
+    """The result of `TieredSimulation.to_dict`."""
 
     tiers: list[TierDict]
     exclusive: bool

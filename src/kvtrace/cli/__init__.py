@@ -109,7 +109,7 @@ def _fail_interrupted(by: str, interrupt: BaseException, status: int) -> int:
 
 
 def _results() -> str:
-    """What a run that failed has left: outputs appear whole or not at all, but it may fail after that."""
+    """A sentence on the outputs of a failed run: they appear whole or not at all, but a run may fail after that."""
     from .._base.output_files import count_results
 
     return "the output is complete." if count_results() else "no output file was written."
@@ -165,7 +165,7 @@ def _fail_internal(error: Exception) -> int:
     return _fail(_with_notes(message, error), 1)
 
 
-@click.group(cls=Group, context_settings=CONTEXT, epilog="kvtrace COMMAND --help has the options of a command, and examples.")
+@click.group(cls=Group, context_settings=CONTEXT, epilog="Run kvtrace COMMAND --help for the options of a command and for examples.")
 @click.version_option(__version__, message="kvtrace %(version)s")
 def commands() -> None:
     """Turn raw LLM logs into KV-cache block traces that you can share; analyze, simulate and synthesize such traces."""

@@ -15,16 +15,16 @@ class Amount(click.ParamType):
     """An amount with a parser of its own, and perhaps limits.
 
     Args:
-        parse: Parses the text; its UsageError says what is wrong, with examples.
+        parse: Parses the text; its UsageError names the fault and gives examples.
         least, most: The limits; None = no limit.
     """
 
     name = "amount"
-    parse: Callable[[str], float]
+    parse: Callable[[str], Any]
     least: float | None
     most: float | None
 
-    def __init__(self, parse: Callable[[str], float], least: float | None = None, most: float | None = None) -> None:
+    def __init__(self, parse: Callable[[str], Any], least: float | None = None, most: float | None = None) -> None:
         self.parse, self.least, self.most = parse, least, most
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -21,7 +21,7 @@ from .output import console, print_json, print_tables
 @FIGURE
 @click.option("--quantiles", metavar="Q,...", help="Extra quantiles of each distribution. Example: 0.9,0.99.")
 @click.option("--fold", "factors", metavar="N,...", help="Also print hit rates at block sizes N times as large. Example: 1,2,4.")
-@click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="TIME", help="Decode time of an output token in ms, or such as 30ms; it gives the mean concurrency.")
+@click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="TIME", help="Decode time per output token, such as 30 (ms) or 30ms; sets the mean concurrency that is printed.")
 @STREAMED
 def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
     """Print statistics: lengths, hit rates, reuse, arrivals.

@@ -57,7 +57,7 @@ from .release_options import chosen_profile, release_options
     help="Built-in name, path of a tokenizer.json or of its folder, or Hugging Face id.",
 )
 @click.option("--chat-template", metavar="FILE", help="Jinja file to use instead of the tokenizer's own chat template.")
-@click.option("--no-chat-template", is_flag=True, help="The prompts are already text as the engine sees it: apply no chat template.")
+@click.option("--no-chat-template", is_flag=True, help="Do not apply a chat template: the prompts are already the text that the engine receives.")
 @click.option("--generation-prompt", metavar="TEXT", help=r"Replace the template's generation prompt; \n is a newline.")
 @click.option(
     "--block-size",
@@ -72,12 +72,12 @@ from .release_options import chosen_profile, release_options
 @click.option(
     "--isolate-tenants",
     is_flag=True,
-    help="No two tenants share a block, as in engines with a separate cache for each tenant.",
+    help="Share no block between tenants, as in engines with a separate cache for each tenant.",
 )
 @click.option(
     "--arrivals",
     metavar="MODEL",
-    help="Make up arrival times for a log without times, such as rate=2/s,think=30s,seed=1.",
+    help="Generate arrival times for a log without times, such as rate=2/s,think=30s,seed=1.",
 )
 @click.option("--against", metavar="TRACE", help="Earlier release; fail if its requests can be recognised in this one.")
 @click.option(
@@ -87,10 +87,10 @@ from .release_options import chosen_profile, release_options
 @click.option(
     "--key-file",
     metavar="FILE",
-    help="Key file (mode 0600); created if missing.  [default: a random key, never stored]",
+    help="Key file (mode 0600); created if it does not exist.  [default: a random key, never stored]",
 )
 @click.option("--resume", is_flag=True, help="With --key-file: continue an interrupted run of the same command.")
-@click.option("--on-error", default="stop", type=click.Choice(["stop", "skip"]), help="What to do at a bad row: stop, or skip it.")
+@click.option("--on-error", default="stop", type=click.Choice(["stop", "skip"]), help="At a bad row: stop, or skip it.")
 @click.option(
     "--max-errors",
     type=click.IntRange(0),
@@ -100,7 +100,7 @@ from .release_options import chosen_profile, release_options
 @click.option(
     "--rejects",
     metavar="FILE",
-    help="With --on-error skip: write place and reason of each bad row to FILE, as JSON lines.",
+    help="With --on-error skip: write the place and reason of each bad row to FILE, as JSON lines.",
 )
 @click.option(
     "--workers",
@@ -134,7 +134,7 @@ from .release_options import chosen_profile, release_options
     metavar="FOLDER",
     help="With --runner: folder or URL for intermediate files; removed at the end.  [default: beside TRACE]",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Also print which library tokenizes, and how the chat template is applied.")
+@click.option("-v", "--verbose", is_flag=True, help="Also print the tokenizer library, and how the chat template is applied.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def anonymize_command(
     inputs,

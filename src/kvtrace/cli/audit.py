@@ -16,19 +16,18 @@ from .output import console, print_json, print_notes, print_tables
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("--against", metavar="PREVIOUS", help="Earlier release: look for requests that are in both.")
-@click.option("--users", metavar="FILE", help="File with one user a line for each row, to count contributors; never written.")
-@click.option("--profile", metavar="NAME", help="Grade against exact, standard or strict.  [default: as declared, else standard]")
+@click.option("--users", metavar="FILE", help="File with one user per line, one line for each row, to count contributors; never part of an output.")
+@click.option("--profile", metavar="NAME", help="Profile to grade against: exact, standard or strict.  [default: the declared profile, else standard]")
 @BLOCK_SIZE
 @click.option("--format", "format_name", metavar="NAME", help="Trace format: mooncake, bailian, parquet or dataset.  [default: from the content]")
 @click.option("--card", "card_file", metavar="FILE", help="Also write a data card: Markdown to publish beside the trace.")
 @MEMORY
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; docs/privacy/audit.md lists its keys.")
-@click.option("-q", "--quiet", is_flag=True, help="Print the verdict only.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only the verdict.")
 def audit_command(trace, against, users, profile, block_size, format_name, card_file, memory, as_json, quiet):
     """Audit what a trace reveals before you publish it.
 
-    Each check gives PASS, WARN or FAIL, and says what an attacker can do and what to change. The exit status is 4 if a
-    check fails.
+    Each check gives PASS, WARN or FAIL, with the risk and the remedy. The exit status is 4 if a check fails.
     """
     from .._base.errors import UsageError
     from .._base.files import base_names
@@ -49,6 +48,7 @@ def audit_command(trace, against, users, profile, block_size, format_name, card_
         need = audit_memory(dataset, profile=profile, users=users is not None, against=against)
         require_memory(need, max_bytes, quiet)
     with Work(console(), "audit", AUDIT, quiet or as_json) as work:
+        work.requests = 0 if dataset is None else len(dataset)
         work.step("read")
         result = run_checks(trace, against=against, users=users, profile=profile, memory=max_bytes, on_step=work.step, **options)
     if card_file is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from .help import Command
@@ -18,16 +20,16 @@ from .output import console
 @click.option("--max", "max_per_rule", default=20, metavar="N", help="List at most N violations of each kind.")
 @click.option("-q", "--quiet", is_flag=True, help="Print violations only.")
 def check_command(trace, block_size, max_per_rule, quiet):
-    """Check that a trace file is valid, and list what is not.
+    """Check a trace file, and list all violations.
 
-    One line for each violation; the exit status is 3 if there is any. TRACE may have any trace format; - is stdin.
+    Prints one line for each violation; the exit status is 3 if there is one. TRACE may have any trace format; - is stdin.
     """
     from ..formats.violations import check as violations_of
     from ..report.progress import CHECK, Work
 
     with Work(console(), "check", CHECK, quiet) as work:
         work.step("read")
-        violations = violations_of(trace, block_size=block_size, max_per_rule=max_per_rule)
+        violations = violations_of(trace, block_size=block_size, max_per_rule=max_per_rule, on_read=partial(work.step, "check"))
     for violation in violations:
         click.echo(str(violation))
     if not violations and not quiet:

@@ -26,7 +26,7 @@ from .output import console, print_json, print_notes, print_tables
 )
 @CHAIN
 def compare_command(a, b, as_json, as_csv, png, svg, block_size, chain):
-    """Score how close a second trace is to a first.
+    """Score how similar two traces are.
 
     Each figure has the values of both traces and a score from 0 to 1; the fidelity is the mean of the scores.
     """

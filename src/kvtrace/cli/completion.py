@@ -1,4 +1,4 @@
-"""What a shell completes: names of policies, engines, formats and so on, and files; `kvtrace completion` prints the script."""
+"""Completion in a shell: names of policies, engines, formats and so on, and files; `kvtrace completion` prints the script."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def log_formats() -> list[str]:
 
 
 def fixed(*names: str) -> Callable[[], tuple[str, ...]]:
-    """Names that stand in no table."""
+    """Names that are not in a table."""
     return lambda: names
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from .completion import Name, targets
@@ -20,7 +22,7 @@ from .output import console, print_lines
 @click.option("-o", "--output", required=True, metavar="FILE", help="Output file; - is stdout. Its name selects .gz, .zst or .parquet; FOLDER/ or FOLDER.dataset is a data set.")
 @click.option("--to", metavar="NAME", help="A format (mooncake, bailian, parquet, dataset) or a client: aiperf, vllm, sglang, guidellm, dynamo, llm-d, vidur, azure, burstgpt, lmcache, libcachesim.  [default: by the file's name, else mooncake]")
 @BLOCK_SIZE_OF_TRACE
-@click.option("--chain", is_flag=True, help="Give blocks ids that depend on their prefix, if those of the trace do not.")
+@click.option("--chain", is_flag=True, help="Re-chain the ids of a trace whose blocks were hashed without their prefix.")
 @click.option("--start", metavar="TIME", help="Drop requests that arrive before TIME, such as 90s, 10m or 1.5h.  [default: the beginning]")
 @click.option("--stop", metavar="TIME", help="Drop requests that arrive at TIME or later.  [default: the end]")
 @click.option("--sample-sessions", default=1.0, metavar="SHARE", help="Keep this share of the sessions, each whole.")
@@ -46,7 +48,7 @@ def convert_command(trace, output, start, stop, sample_sessions, sample, fold, s
     with Work(console(), "convert", CONVERT, quiet) as work:
         work.step("read")
         done = convert_file(
-            trace, output, memory=size_of(memory), on_need=None if quiet else print_need,
+            trace, output, memory=size_of(memory), on_need=None if quiet else print_need, on_write=partial(work.step, "write"),
             start_ms=milliseconds(start) if start else 0.0, stop_ms=milliseconds(stop) if stop else float("inf"),
             session_share=sample_sessions, row_share=sample, factor=fold, ratio=speedup_ratio, **options,
         )

@@ -1,6 +1,6 @@
 """Commands whose --help groups the options and ends with examples, and a list of commands in the order of the work.
 
-An option has one row in `GROUPS`, and perhaps one in `TYPES`; a command that uses it for something else says so in
+An option has one row in `GROUPS`, and perhaps one in `TYPES`; a command that uses it for another purpose states this in
 `groups`. Every number may be written as 1,000, and shells complete names and files.
 """
 
@@ -142,13 +142,13 @@ class Command(click.Command):
 
 
 def _type_of(param: click.Parameter) -> click.ParamType:
-    """What a file or a number takes."""
+    """The values that a file or a number accepts."""
     is_text = isinstance(param.type, click.types.StringParamType)
     return names.FileName() if is_text and param.metavar in FILES else as_amount(param.type)
 
 
 class Group(click.Group):
-    """A group of commands in sections, which stand in the order of the work."""
+    """A group of commands in sections, in the order of the work."""
 
     sections: Mapping[str, Sequence[click.Command]] = {}
 

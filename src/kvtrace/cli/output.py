@@ -1,4 +1,4 @@
-"""How commands print: results on stdout, progress and summaries on stderr."""
+"""The output of commands: results on stdout, progress and summaries on stderr."""
 
 from __future__ import annotations
 
@@ -46,16 +46,19 @@ def print_json(values: object) -> None:
 
 
 def print_tables(tables: Iterable[Any]) -> None:
-    """Print tables on stdout, separated by empty lines: in colour on a terminal, plain and complete in a pipe."""
+    """Print tables on stdout, separated by empty lines: in colour on a terminal, plain in a pipe.
+
+    A terminal, and a pipe with COLUMNS, get the columns that fit; a pipe without COLUMNS gets all of them.
+    """
     from rich.console import Console
 
     from .._base.tables import TextTable
 
     tables = list(tables)
     console = Console(soft_wrap=True)
-    if not console.is_terminal:
+    if _line_width(console) is None:
         widths = [table.width() for table in tables if isinstance(table, TextTable)]
-        console.width = max([240, *widths])  # a pipe has no width to wrap at, and gets every column
+        console.width = max([240, *widths])
     with console.capture() as captured:
         for number, table in enumerate(tables):
             console.print(*([""] if number else []), table, sep="\n")
@@ -63,11 +66,19 @@ def print_tables(tables: Iterable[Any]) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print sentences on stdout, one a line; on a terminal they wrap between words."""
+    """Print sentences on stdout, one a line; where a line has a width they wrap between words."""
     import textwrap
 
     from rich.console import Console
 
-    console = Console()
+    width = _line_width(Console())
     for note in notes:
-        click.echo(textwrap.fill(note, console.width, break_on_hyphens=False) if console.is_terminal else note)
+        click.echo(note if width is None else textwrap.fill(note, width, break_on_hyphens=False))
+
+
+def _line_width(console: Any) -> int | None:
+    """The width of a line: of the terminal, or COLUMNS in a pipe; None in a pipe without COLUMNS, which cuts nothing."""
+    import os
+
+    has_width = console.is_terminal or (os.environ.get("COLUMNS", "").isdecimal() and int(os.environ["COLUMNS"]) > 0)
+    return console.width if has_width else None

@@ -16,9 +16,9 @@ from .output import console, print_json, print_tables
     "kvtrace plan trace.jsonl --model-config config.json --quantile 95% --tiers dram=512GiB@25GB/s",
 ))
 @click.argument("trace", metavar="TRACE")
-@click.option("--model", "--model-config", "model_config", required=True, metavar="M", cls=RowsOption, rows=completion.models, help="Model: {rows}, or its config.json, as in its Hugging Face repository.")
+@click.option("--model", "--model-config", "model_config", required=True, metavar="M", cls=RowsOption, rows=completion.models, help="Model: {rows}, or the path of its config.json.")
 @click.option("--gpu", "gpu_name", default="h100", metavar="G", cls=RowsOption, rows=completion.gpus, help="GPU: {rows}, or a JSON file; its keys are in docs/serving/serving-model.md.")
-@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="GPUs per instance, which work as one.")
+@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="GPUs per instance; they work as one.")
 @click.option("--ttft", default="2s", metavar="TIME", help="Target: the largest time to first token.")
 @click.option("--quantile", default=0.9, type=click.FloatRange(0.01, 0.999), metavar="Q", help="Target: the share of the requests that must meet --ttft.")
 @click.option("--router", "routers", default=",".join(PLANNED), metavar="R,...", help=f"Routers to try: {', '.join(ROUTERS)}.")
@@ -43,6 +43,7 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     from .._base.units import milliseconds
     from ..formats import reading
     from ..report import planning
+    from ..report.progress import Work, plan_shares
     from ..serving.hardware import Prices, Roofline, gpu, model_shape
     from ..serving.planning import PlanTarget, parse_tier, plan
     from ..serving.simulation import BatchLimits
@@ -57,10 +58,12 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     )  # fmt: skip
     for router in target.routers:
         check_router(router)
-    loaded = reading.read(trace, block_size=block_size)
-    screen = console()
-    on_part = None if quiet else lambda part: screen.print(f"[dim]{planning.PROGRESS[part]} ...[/dim]", highlight=False)
-    result = plan(loaded, roofline, target, on_part=on_part)
+    shares = {"read": 1} | plan_shares(len(target.routers), tiers=bool(target.tiers))
+    with Work(console(), "plan", shares, quiet) as work:
+        work.step("read")
+        loaded = reading.read(trace, block_size=block_size)
+        work.requests = len(loaded)
+        result = plan(loaded, roofline, target, on_part=work.step)
     if as_json:
         print_json(result.to_dict())
     elif as_csv:

@@ -18,8 +18,8 @@ from .release_options import chosen_profile, release_options
 @click.option("--format", "to", metavar="NAME", help="Trace format: mooncake, bailian or parquet.  [default: from the file name, else mooncake]")
 @click.option("--block-size", type=click.IntRange(1), metavar="TOKENS", help="Tokens per block of TRACE.  [default: from the sidecar, else inferred]")
 @release_options
-@click.option("--users", metavar="FILE", help="File with one user a line for each row of TRACE; an empty line is an unknown user.")
-@click.option("--isolate-tenants", is_flag=True, help="With --users: no two users share a block.")
+@click.option("--users", metavar="FILE", help="File with one user per line, one line for each row of TRACE; an empty line is an unknown user.")
+@click.option("--isolate-tenants", is_flag=True, help="With --users: share no block between users.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the sample.  [default: random]")
 @click.option("--against", metavar="TRACE", help="Earlier release; fail if its requests can be recognised in this one.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Worker processes, for a data set.  [default: one for each core]")
@@ -29,8 +29,8 @@ from .release_options import chosen_profile, release_options
 def release_command(trace, output, to, block_size, sample_sessions, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
     """Coarsen a trace for publication, audit it, and write it.
 
-    A data card and a sidecar are written beside FILE. The cost of each step in hits is printed and never
-    written. Users are counted and never written. TRACE - is stdin.
+    A data card and a sidecar are written beside FILE. The cost of each step in hits is printed, but never
+    written. Users are counted, but never written. TRACE - is stdin.
     """
     from .._base.errors import UsageError
     from .._base.output_lock import only_writer
@@ -69,6 +69,7 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
     from ..privacy.publishing import publish
     from ..privacy.release_tasks import release_dataset
     from ..privacy.users import numbered
+    from ..report.progress import RELEASE_DATASET, Work
     from .large import opened, require_memory
 
     dataset, max_bytes = opened(trace, memory, block_size)
@@ -79,9 +80,12 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
     user_numbers = None if users is None else numbered(users, len(dataset))
     work, rng = temporary_name(os.path.realpath(output)), np.random.default_rng(seed)
     options = {"users": user_numbers, "session_share": share, "isolate": isolate, "rng": rng, "task_blocks": blocks, "memory": max_bytes}
-    with release_dataset(dataset, profile, runner=runner, work=work, **options) as released:
-        written = publish(released, output, memory=max_bytes, **write_options)
-        return released.account, released.figures, released.block_size, written
+    with Work(console(), "release", RELEASE_DATASET, quiet) as bar:
+        bar.requests = len(dataset)
+        with release_dataset(dataset, profile, runner=runner, work=work, on_step=bar.step, **options) as released:
+            bar.step("write")
+            written = publish(released, output, memory=max_bytes, on_step=bar.step, **write_options)
+            return released.account, released.figures, released.block_size, written
 
 
 def _release_file(trace, output, profile, block_size, quiet, write_options, *, users, share, isolate, seed):
@@ -89,7 +93,7 @@ def _release_file(trace, output, profile, block_size, quiet, write_options, *, u
     import numpy as np
 
     from ..privacy.publishing import publish
-    from ..privacy.releases import release as released_trace
+    from ..privacy.releases import release_in_pieces
     from ..privacy.users import read_with_users
     from ..report.progress import RELEASE, Work
 
@@ -99,7 +103,9 @@ def _release_file(trace, output, profile, block_size, quiet, write_options, *, u
         work.requests = len(whole)
         work.step("coarsen")
         rng = np.random.default_rng(seed)
-        released = released_trace(whole, profile, users=user_numbers, session_share=share, isolate=isolate, rng=rng)
+        options = {"users": user_numbers, "session_share": share, "isolate": isolate, "rng": rng}
+        released = release_in_pieces(whole, profile, **options)
+        del whole  # the largest array of all
         work.step("write")
-        written = publish(released.trace, output, on_step=work.step, **write_options)
-    return released, written.figures, whole.block_size, written
+        written = publish(released, output, on_step=work.step, **write_options)
+    return released.account, written.figures, released.block_size, written

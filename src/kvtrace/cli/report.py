@@ -22,7 +22,7 @@ from .own_policies import own_policies
 @click.option("--png", metavar="DIR", help="Also write the plots as PNG files into this folder, for a paper.")
 @click.option("--title", metavar="TEXT", help="Title of the page.  [default: the names of the traces]")
 @click.option("--policy", "policies", metavar="P,...", help="Eviction policies to compare.  [default: lru,lfu,s3fifo,sieve, if prompts have at most 5 million blocks]")
-@click.option("--capacity", metavar="C", help="Capacity of the LRU cache whose hit rate is drawn over time. Example: 1000, 64ktokens, 24GiB or 50%.  [default: where it has 90 % of the hits]")
+@click.option("--capacity", metavar="C", help="Capacity of the LRU cache whose hit rate is drawn over time. Example: 1000, 64ktokens, 24GiB or 50%.  [default: the smallest with 90 % of the hits]")
 @MODEL_CONFIG
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: add a capacity plan for {rows}, or a JSON file.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")

@@ -48,7 +48,7 @@ def _policies():
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
 @WARM_UP
 @click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")
-@click.option("--per-request", metavar="FILE", help="Also write the hit blocks of each request as CSV.")
+@click.option("--per-request", metavar="FILE", help="Also write the hit blocks of each request as CSV; - writes it to stdout in place of the tables.")
 @click.option("-v", "--verbose", is_flag=True, help="Also print evictions, and a table of the load of each instance.")
 @click.option("--no-gap", is_flag=True, help="Do not compute the gap to belady, the best possible eviction order; it needs one more simulation for each capacity.")
 @json_option("cache/simulate.md")
@@ -61,6 +61,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
 
     Every engine runs with every policy at every capacity. TRACE - is stdin.
     """
+    from .._base.errors import UsageError
     from .._base.lists import leading_rows
     from .._base.output_files import write_atomically
     from .._base.units import milliseconds
@@ -70,6 +71,8 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     from ..serving.hardware.kv_bytes import chosen
 
     require_one(as_json, as_csv)
+    if per_request == "-" and (as_json or as_csv):
+        raise UsageError(f"--per-request - and {'--json' if as_json else '--csv'} both write to stdout. Use one of them.")
     write_figure = figure_writer(png, svg, quiet)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = milliseconds(over_time) if over_time else None
@@ -89,11 +92,11 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
         print_json(values)
     elif as_csv:
         click.echo(simulation_report.as_csv(values["results"]), nl=False)
-    else:
+    elif per_request != "-":  # stdout has the CSV
         print_tables(simulation_report.tables(values, verbose=verbose))
     if not quiet:
         print_lines(("warning", one) for one in dict.fromkeys(map(simulation_report.warning, done.runs)) if one)
-        print_lines(("wrote", name) for name in filter(None, [per_request]))
+        print_lines(("wrote", per_request) for _ in range(per_request not in (None, "-")))
     write_figure(done)
 
 

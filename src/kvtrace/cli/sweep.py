@@ -6,7 +6,7 @@ import click
 
 from .help import Command
 from .options import CHAIN, FIGURE, KV_BYTES, MODEL_CONFIG, QUIET, WARM_UP, figure_writer, json_option
-from .output import console, print_json, print_line, print_tables
+from .output import console, print_json, print_line, print_lines, print_tables
 from .own_policies import own_policies
 
 
@@ -16,10 +16,10 @@ from .own_policies import own_policies
 ))
 @click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", help="Table to write, by suffix: .csv, .json, .jsonl or .parquet, also with .gz or .zst; - writes CSV to stdout.")
-@click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders and bounds, as in simulate.")
+@click.option("--policy", "policies", default="lru", metavar="P,...", help="Eviction orders and bounds, as in simulate. With belady, each row has its gap to it.")
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities, as in simulate. auto: ten for each trace, from its longest request to its working set.")
 @click.option("--engine", "engines", default="reference", metavar="E,...", help="Engines, as in simulate.")
-@click.option("--mode", "modes", default="block", metavar="M,...", help="What a block id stands for: block, token, grow, as in simulate.")
+@click.option("--mode", "modes", default="block", metavar="M,...", help="What is cached: block, token or grow, as in simulate.")
 @click.option("--schedule", "schedules", default="serial", metavar="S,...", help="Requests that are active together: serial, concurrency:N, open-loop:MS, as in simulate.")
 @click.option("--block-size", "block_sizes", default="1x", metavar="B,...", help="Block sizes: factors as in 2x, or tokens (a multiple of the block size of the trace).")
 @click.option("--seed", "seeds", default="0", metavar="S,...", help="If a TRACE is a fitted model: seeds of its samples; 0:5 is 0,1,2,3,4.")
@@ -60,11 +60,13 @@ def sweep_command(traces, output, resume, runner, ray_address, workers, as_json,
             grid, output, resume=resume, runner=runner, threads=workers, ray_address=ray_address,
             on_total=bar.expect, on_progress=bar.update,
         )  # fmt: skip
+    shows_table = not as_json and (output is None or (output != "-" and len(table.rows) <= sweep_tables.MAX_ROWS))
     if as_json:
         print_json(table.to_dict())
-    elif output is None or (output != "-" and len(table.rows) <= sweep_tables.MAX_ROWS):
+    elif shows_table:
         print_tables(sweep_tables.tables(table))
     if not quiet:
+        print_lines([] if shows_table else sweep_tables.notes(table))
         written = [] if output in (None, "-") else [f"wrote       {output}", f"cells       {len(table.rows):,}"]
         for line in written + sweep_tables.failure_lines(table):
             print_line(console(), line)

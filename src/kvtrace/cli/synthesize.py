@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 
 import click
 
+from .._base import units
+from .amounts import Amount
 from .help import Command
 from .options import BLOCK_SIZE_OF_TRACE, CHAIN, QUIET_ERRORS, SAME_BYTES
 from .output import console, print_lines
 
 
 @click.command("synthesize", cls=Command, groups={"--seed": "Size and load", "--speedup-ratio": "Size and load", "--workers": "Large inputs"}, examples=(
-    "kvtrace synthesize trace.jsonl -n 1,000 -o synthetic.jsonl",
+    "kvtrace synthesize trace.jsonl -n 3x -o synthetic.jsonl",
     "kvtrace synthesize trace.jsonl -o bursts.jsonl --step-rates '5@10m,20@2 min'",
     "kvtrace synthesize trace.jsonl --save-model model.json",
 ))
 @click.argument("trace", metavar="TRACE")
-@click.option("-n", "--requests", "n", type=int, metavar="N", help="Number of requests.  [default: as many as TRACE has]")
+@click.option("-n", "--requests", "n", default="1x", show_default=False, type=Amount(units.requests), metavar="N", help="Number of requests: 1000, 10k, 1.5M; 3x is three times as many as TRACE has.  [default: 1x]")
 @click.option("-o", "--output", metavar="FILE", help="File to write; - is stdout. The name may end in .gz, .zst or .parquet.")
 @click.option("--method", default="attach", type=click.Choice(["attach", "tree"]), help="attach: keeps reuse over time. tree: the algorithm of datagen, with corrections.")
 @click.option("--scale", default="duration", type=click.Choice(["duration", "rate"]), help="The quantity that grows with N. duration: a longer trace with the load of TRACE. rate: more requests per second.")
@@ -33,7 +36,7 @@ from .output import console, print_lines
 @click.option("--max-osl", type=int, metavar="TOKENS", help="Cut longer outputs to this length.")
 @click.option("--max-rejections", default=10_000, metavar="N", help="With tree: stop after N redrawn prompts in a row.")
 @click.option("--step-rates", metavar="RATE@TIME,...", help="Arrival rates in requests per second. Example: 5@10m,20@2m.")
-@click.option("--extra", is_flag=True, help="Also write extra columns if the format does not define them.")
+@click.option("--extra", is_flag=True, help="Also write extra columns that the format does not define.")
 @click.option("--save-model", metavar="FILE", help="Also write the fitted model as JSON; you can share it in place of a trace.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of streams that are drawn at a time.  [default: one for each core]")
 @BLOCK_SIZE_OF_TRACE
@@ -63,14 +66,14 @@ def synthesize_command(trace, n, output, method, scale, seed, save_model, extra,
         writing.check_output(output)
     with Work(console(), "fit", FIT, quiet) as work:
         work.step("read")
-        model = model_of(trace, method=method, block_size=block_size, chain=chain)
+        model = model_of(trace, method=method, block_size=block_size, chain=chain, on_read=partial(work.step, "fit"))
     written = []
     lock = nullcontext() if output is None else only_writer(output, (sidecar_path(output),))
     with lock, appear_together():  # a run that is stopped leaves both files or none
         if save_model is not None:
             written.append(model.save(save_model))
         if output is not None:
-            n = model.rows if n is None else n
+            n = n.of(model.rows) if isinstance(n, units.Multiple) else n
             with RequestProgress(console(), quiet, "synthesizing") as bar:
                 bar.expect(n)
                 written += write_sample(

@@ -25,7 +25,7 @@ from .output import console, print_lines
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the random words.")
 @QUIET_ERRORS
 def texts_command(trace, output, tokenizer, to, separator, words, model, block_size, seed, quiet):
-    """Make up prompts with the lengths and sharing of a trace.
+    """Generate prompts with the lengths and sharing of a trace.
 
     Each prompt is tokenized again and compared with the trace; the summary counts the exact ones. TRACE - is stdin.
     """

@@ -57,6 +57,7 @@ def convert_file(
     extra: bool = False,
     memory: int | None = None,
     on_need: Callable[[Need], None] | None = None,
+    on_write: Callable[[int], None] | None = None,
     seed: int = 0,
     **steps: Any,
 ) -> Converted:
@@ -71,6 +72,7 @@ def convert_file(
         extra: Also write extra columns that are not part of the format.
         memory: Bytes that a data set may need.
         on_need: Receives the memory that a data set needs, before its first row is read.
+        on_write: Receives the number of requests to write, before the first of them.
         seed, steps: As in `convert`.
 
     Returns:
@@ -92,7 +94,7 @@ def convert_file(
     with only_writer(output, (sidecar_path(output),)):
         return _converted(
             path, output, target, client, to=to, block_size=block_size, first_id=first_id, extra=extra, memory=memory,
-            on_need=on_need, seed=seed, **steps,
+            on_need=on_need, on_write=on_write, seed=seed, **steps,
         )  # fmt: skip
 
 
@@ -107,7 +109,7 @@ def _require_distinct(path, output) -> None:
 
 
 def _converted(
-    path, output, target, client, *, to, block_size, first_id, extra, memory, on_need, seed, **steps
+    path, output, target, client, *, to, block_size, first_id, extra, memory, on_need, on_write, seed, **steps
 ) -> Converted:
     """Convert a file to an output that only this run writes."""
     dataset = dataset_at(path, block_size=block_size, memory=memory)
@@ -115,7 +117,7 @@ def _converted(
         require_memory(memory_needs.converting(dataset), memory, on_need)
         options = {name: steps[name] for name in ("limit", "ratio") if name in steps}
         files, requests, losses = convert_dataset(
-            dataset, output, **options, format=target, first_id=first_id, extra=extra
+            dataset, output, **options, format=target, first_id=first_id, extra=extra, on_write=on_write
         )
         return Converted(requests, len(dataset), dataset.block_size, "", files, _lost(dataset) + losses, [])
     if dataset is not None:
@@ -123,6 +125,8 @@ def _converted(
     whole = reading.read(path, block_size=block_size)
     part = convert(whole, **steps, seed=seed)
     meta = meta_of(part, whole, ratio=steps.get("ratio", 1.0))
+    if on_write:
+        on_write(len(part))
     if client is None:
         files = writing.write(part, output, format=to, first_id=first_id, extra=extra, meta=meta)
         losses = left_out(part, str(target), extra=extra, remedy=EXTRA)
@@ -134,12 +138,12 @@ def _converted(
 
 
 def _lost(source) -> list[str]:
-    """What no conversion keeps of the sidecar."""
+    """The values of the sidecar that no conversion keeps."""
     return [NOT_AUDITED] if "profile" in source.meta else []
 
 
 def _changed_times(trace: Trace) -> list[str]:
-    """What the seconds of Qwen-Bailian do not keep of times."""
+    """A sentence on times that the seconds of Qwen-Bailian cannot hold."""
     losses, kept = Losses(), "than seconds can keep; a reader rounds"
     losses.add(
         changed_times(trace.timestamp), f"time has more decimals {kept} it.", f"times have more decimals {kept} them."

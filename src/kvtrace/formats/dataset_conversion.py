@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from .._base.errors import InputError
@@ -29,11 +29,19 @@ def streams(format: Any, **steps) -> bool:
 
 
 def convert_dataset(
-    dataset: Dataset, path, limit: int | None = None, ratio: float = 1.0, *, format: str, first_id: int = 0, extra=False
+    dataset: Dataset,
+    path,
+    limit: int | None = None,
+    ratio: float = 1.0,
+    *,
+    format: str,
+    first_id: int = 0,
+    extra=False,
+    on_write: Callable[[int], None] | None = None,
 ) -> tuple[list[str], int, list[str]]:
     """Write a data set as another one or as JSON Lines, like `convert` and `write`; returns (files, requests, losses).
 
-    The data set is read twice: first to verify it, then to write it.
+    The data set is read twice: first to verify it, then to write it. `on_write` receives the number of requests before.
     """
     whole = LazyTrace(dataset, extra=())
     count = len(whole) if limit is None else min(limit, len(whole))
@@ -44,6 +52,8 @@ def convert_dataset(
     losses = left_out(cast(Columns, whole), format, names=names, extra=extra, remedy=EXTRA)
     del whole
     columns = _row_by_row(dataset, count, ratio)
+    if on_write:
+        on_write(count)
     files = write_chunks(
         columns, path, block_size=dataset.block_size, tail=dataset.tail, format=format, first_id=first_id, extra=extra,
         meta=meta,

@@ -1,4 +1,4 @@
-"""What a file is, where another was expected: a raw log given as a trace, a trace as a raw log, a sidecar as either.
+"""The kind of an unexpected file: a raw log given as a trace, a trace as a raw log, a sidecar as either.
 
 The first bytes decide, and only what is certain counts: a damaged trace stays a trace, and its own error names the row.
 """
@@ -95,4 +95,4 @@ def _head(path) -> bytes:
         with open_read(path) as stream:
             return stream.read(HEAD)
     except InputError:
-        return b""  # its reader says what is wrong
+        return b""  # its reader raises the error

@@ -99,6 +99,11 @@ class RowReader:
             self._table.add(piece)
             yield piece.scanner
 
+    @property
+    def growth(self) -> float:
+        """The ratio of the whole file to the pieces so far; 1 if the file's size is not known."""
+        return self._table.growth
+
     def rows(self) -> Rows:
         """All rows of the pieces so far."""
         return self._table.rows()
@@ -275,6 +280,7 @@ class _Table:
         self._others: dict[str, list[scalars.Chunk]] = {}
         self._nested: dict[str, int] = {}
         self._rows, self._line, self._any_outputs = 0, 0, False
+        self.growth = 1.0  # ratio of the whole file to the part read so far
 
     def add(self, piece: _Piece):
         """Append a piece; its first bad row is raised, or all are passed to on_error."""
@@ -286,9 +292,7 @@ class _Table:
             if self._on_error is None:
                 raise error
             self._on_error(error)
-        growth = (
-            self._size / (piece.offset + piece.stop) if self._size else 1.0
-        )  # ratio of the whole file to the part read so far
+        self.growth = growth = self._size / (piece.offset + piece.stop) if self._size else 1.0
         for name, column in self._columns.items():
             if self._ids or name not in ("hash_ids", "output_ids"):
                 column.extend(getattr(scanner, name), growth)

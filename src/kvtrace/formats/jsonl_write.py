@@ -10,6 +10,7 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from .._base.offsets import offsets_of
+from .._base.step_work import report_work
 from .._native.rows_out import IDS, SECONDS, TEXT, WHOLE, dump
 from ..trace.columns import Columns
 
@@ -35,6 +36,7 @@ def write_rows(
     fields, extra = all_fields(fields, extra)
     for start, stop in _batches(columns):
         stream.write(print_rows(fields, start, stop, first_id=first_id, extra=extra))
+        report_work(stop - start)
 
 
 def all_fields(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .._base.errors import InputError
+from .._base.step_work import report_work
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns
 from ..trace.invariants import require_rows
@@ -67,6 +68,7 @@ class LazyTrace(Trace):
         same: dict[str, str] = {}  # one object for each distinct string
         for columns in self.dataset.chunks(self._references, extra="ignore" if extra == () else "keep"):
             walk.verify(columns, row)
+            report_work(len(columns), len(self.dataset))
             firsts.append(columns.hash_ids[columns.offsets[:-1][np.diff(columns.offsets) > 0]].astype(np.int32))
             self._put(columns, row, ids)
             if extra != ():

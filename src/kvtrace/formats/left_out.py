@@ -1,4 +1,4 @@
-"""What a file of a format does not have of a trace's columns, in sentences."""
+"""The columns of a trace that a file of a format does not have, in sentences."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def left_out(
     >>> trace = toy("0 1", "0 2", "0 3")
     >>> trace.session, trace.parent = np.array([0, 0, 0]), np.array([-1, 0, 0])
     >>> left_out(trace, "mooncake")
-    ['1 parent was left out: rows of this format name their session only. The format bailian has parents.']
+    ['1 parent was left out: this format has sessions only. Use the format bailian to keep parents.']
     """
     done = LeftOut(format, extra=extra)
     done.add(columns)
@@ -68,7 +68,7 @@ class LeftOut:
         self._start += len(columns)
 
     def _before(self, columns: Columns) -> np.ndarray:
-        """The row of the previous request of each request's session: what a reader takes for the parent."""
+        """The row of the previous request of each request's session: the parent that a reader assumes."""
         session = np.full(len(columns), -1) if columns.session is None else columns.session
         room = int(session.max(initial=-1)) + 1 - len(self._last)
         self._last = np.concatenate([self._last, np.full(max(0, room), -1)])
@@ -82,9 +82,9 @@ class LeftOut:
     def sentences(self, remedy: str = "") -> list[str]:
         """One sentence for each kind of column that is lost."""
         losses = Losses()
-        rest = "left out: rows of this format name their session only. The format bailian has parents."
+        rest = "left out: this format has sessions only. Use the format bailian to keep parents."
         losses.add(self._parents, f"parent was {rest}", f"parents were {rest}")
-        rest = "split: chains of parents do not link all of"
+        rest = "split, because the chains of parents do not connect all of"
         losses.add(self._split, f"session was {rest} its requests.", f"sessions were {rest} their requests.")
         kept = self.names if self._extra else KEPT.get(self._format, self.names)
         lost, rest = len(set(self.names) - set(kept)), f"left out: the format {self._format} does not have"

@@ -1,7 +1,7 @@
 """Mooncake's JSON Lines: `timestamp` in ms, `input_length`, `output_length`, `hash_ids`.
 
 The format of the FAST'25 paper's traces, https://github.com/kvcache-ai/Mooncake. kvtrace also reads and writes
-`output_hash_ids`, `session_id` and `turn`, and, if asked for, other extra columns.
+`output_hash_ids`, `session_id` and `turn`, and, on request, other extra columns.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import numpy as np
 
 from .._base.errors import InputError
 from .._base.input_files import size_of
+from .._base.step_work import report_work
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns, replace_columns, rows_of
 from . import dataset as datasets
@@ -112,7 +113,9 @@ class OpenDataset(OpenColumns):
             self.unknown_files = sum(not (one.name in known and one.is_file(follow_symlinks=False)) for one in entries)
 
     def _columns(self, extra: str) -> Iterator[Columns]:
-        return self.dataset.chunks(REFERENCES, extra=extra)
+        for columns in self.dataset.chunks(REFERENCES, extra=extra):
+            report_work(len(columns), len(self.dataset))
+            yield columns
 
     def sources(self) -> list[Source]:
         return [os.path.join(self.path, file) for file in self.files]

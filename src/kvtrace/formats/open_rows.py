@@ -23,7 +23,9 @@ class OpenRows(OpenTrace):
     def _read(self) -> Iterator[Piece]:
         with self._stream as stream:
             reader = RowReader(stream, self.name, on_error=self.unread.append, threads=self._threads, ids=False)
-            yield from _numbered(reader.pieces())
+            for piece in _numbered(reader.pieces()):
+                self.growth = reader.growth
+                yield piece
         rows = reader.rows()
         format = format_table.FORMATS[self._format or format_table.format_of(rows.others)]
         self.result = format.result_of(rows, self.name, self.unread.append)

@@ -31,7 +31,7 @@ Piece = tuple[slice, Columns]  # rows of the file, and their columns
 
 @dataclass
 class MetadataText:
-    """A sidecar or another piece of metadata; `fault` says why it is not valid."""
+    """A sidecar or another piece of metadata; `fault` is the reason why it is not valid."""
 
     where: str
     values: Any = None
@@ -64,6 +64,7 @@ class OpenTrace(ABC):
     def __init__(self, path: str | Path, *, repeats: bool):
         self.path, self.name, self.repeats = path, name_of(path), repeats
         self.seen = SeenWords()  # of the first pass; unused for Parquet that is not compressed
+        self.growth = 1.0  # ratio of the whole file to what the first pass has read, where it is known
         self.unread: list[RowError] = []  # rows that could not be read
         self.texts: list[MetadataText] = []  # metadata inside the file
         self.unknown_columns: dict[str, int] = {}  # columns of a Parquet file that are not read -> rows

@@ -19,6 +19,7 @@ from .._base.errors import InputError, KvtraceError, UsageError
 from .._base.files import name_of
 from .._base.input_files import size_of
 from .._base.offsets import offsets_of
+from .._base.step_work import report_work
 from ..trace.columns import Columns, replace_columns, rows_of
 from . import scalars, sidecar
 from .read_result import ReadResult
@@ -112,7 +113,7 @@ def _sidecar(description, name):
 
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = True, description=None) -> None:
-    """Write all columns, whatever `extra` is, and the description in the schema's metadata."""
+    """Write all columns, for any value of `extra`, and the description in the schema's metadata."""
     with RowGroups(stream, columns, blocks=len(columns.hash_ids), description=description) as groups:
         for rows in groups.rows:
             part = rows_of(columns, rows.start, rows.stop)
@@ -158,6 +159,7 @@ class RowGroups:
             if self._writer is None:
                 self._open(arrays, table.schema)
             self._writer.write_table(table, row_group_size=max(1, len(table)))
+        report_work(rows.stop - rows.start)
 
     def _open(self, arrays, schema) -> None:
         lists = [name for name in ("hash_ids", "output_hash_ids") if name in arrays]

@@ -124,7 +124,7 @@ def _valid_sidecar(result: ReadResult, block_size, tail) -> Sidecar:
     for option, value, own in (("--block-size", block_size, sidecar.block_size), ("--tail", tail, sidecar.tail)):
         if value is not None and own is not None and value != own:
             larger = " (`kvtrace convert --fold N` merges blocks)" if option == "--block-size" else ""
-            raise UsageError(f"{sidecar.path}: the sidecar says {own}, not {option} {value}. Omit the option{larger}.")
+            raise UsageError(f"{sidecar.path}: the sidecar states {own}, not {option} {value}. Omit it{larger}.")
     return sidecar
 
 

@@ -31,7 +31,7 @@ from .sidecar import dump
 
 
 class Difference(StrEnum):
-    """What differs from what kvtrace writes.
+    """The parts of a file that differ from those that kvtrace writes.
 
     >>> Difference.ROWS.label
     'the text of its rows'
@@ -59,7 +59,7 @@ LABELS = {
 
 
 def differences(opened: OpenTrace, pieces: Iterable[Piece] | None = None) -> list[Difference]:
-    """How a trace differs from what kvtrace writes of the same rows; reads all bytes again, a piece at a time.
+    """The differences from the file that kvtrace writes for the same rows; reads all bytes again, a piece at a time.
 
     `pieces` are the rows with their ids, as `opened` gave them, if the caller has them.
 
@@ -119,7 +119,7 @@ def _of_rows(opened: OpenRows, pieces: Iterable[Piece]) -> list[Difference]:
 
 
 class _Rewritten:
-    """What kvtrace writes, to be compared with the bytes of the file; `packed`: as they are in the file.
+    """The bytes that kvtrace writes, to be compared with those of the file; `packed`: as they are in the file.
 
     The file is read again; if that cannot be, the digests of its bytes are compared.
     """
@@ -245,7 +245,7 @@ def _of_parquet(source: Source, columns: Columns, expected: dict[str, Any] | Non
 
 
 def _write_parquet(file, columns: Columns, stream) -> None:
-    """Write the columns anew; the ids come from one row group of the file at a time."""
+    """Write the columns again; the ids come from one row group of the file at a time."""
     description = parquet.description_of(file.schema_arrow)
     blocks, groups = int(columns.offsets[-1]), range(file.metadata.num_row_groups)
     lists_in = [name for name in ("hash_ids", "output_hash_ids") if name in file.schema_arrow.names]

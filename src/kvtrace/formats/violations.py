@@ -49,6 +49,7 @@ def check(
     format: str | None = None,
     max_per_rule: int = 20,
     threads: int | None = None,
+    on_read: Callable[[int], None] | None = None,
 ) -> list[Violation]:
     """Check a trace file against the invariants of a trace, as it stands, and list what breaks them.
 
@@ -56,9 +57,10 @@ def check(
         path: A trace file, a data set folder, or "-" for stdin.
         block_size: Tokens per block; the default is from the sidecar, else what the prompts imply.
         tail: "kept", "unique" or "dropped"; the default is the sidecar's.
-        format: "mooncake", "bailian", "parquet" or "dataset"; the default is told by the content.
+        format: "mooncake", "bailian", "parquet" or "dataset"; the default depends on the content.
         max_per_rule: Lines to list for each rule; the others are counted.
         threads: Threads that parse; the default is one a core.
+        on_read: Receives the number of requests when the file is read.
 
     Returns:
         The violations, rule by rule; an empty list if all invariants hold.
@@ -75,6 +77,8 @@ def check(
     """
     unreadable = _UnreadableRows(max_per_rule)
     result = read_columns(path, format=format, threads=threads, on_error=unreadable.add)
+    if on_read:
+        on_read(len(result.columns))
     listed = _List(name_of(path), max_per_rule)
     listed.add_rows("rows", unreadable.rows, unreadable.count, lambda error: (error.line, _without_place(error)))
     if not len(result.columns):

@@ -40,7 +40,7 @@ def write(
 ) -> list[str]:
     """Write a trace with its sidecar; all files appear complete, or none does.
 
-    Nobody audits the file, so its sidecar declares no release profile; a UserWarning says so if the trace declares
+    The file is not audited, so its sidecar declares no release profile; a UserWarning says so if the trace declares
     one. `kvtrace.publish` writes a trace with its profile.
 
     Args:
@@ -201,7 +201,7 @@ def _write_inspected(path, write_rows, inspect) -> None:
 
 
 def _unaudited(meta: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The values of a sidecar for a file that nobody has audited."""
+    """The values of a sidecar for a file that was not audited."""
     if meta is None or "profile" not in meta:
         return meta
     warnings.warn(

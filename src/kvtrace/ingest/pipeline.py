@@ -113,8 +113,8 @@ def anonymize(
         k_counts: What k counts: "users", "sessions", "requests" or "auto".
         tail: The last, partial block of a prompt: "kept", "unique" or "dropped".
         time_step_ms: Times are rounded down to multiples of it; 0 keeps milliseconds.
-        round_input: Input lengths are rounded up to multiples of so many tokens, or of "block"; "exact" keeps them.
-        round_output: Output lengths are rounded up to multiples of so many tokens, or to "pow2"; "exact" keeps them.
+        round_input: Round input lengths up to multiples of this many tokens, or of "block"; "exact" keeps them.
+        round_output: Round output lengths up to multiples of this many tokens, or to "pow2"; "exact" keeps them.
         drop_sessions: Leave out sessions, turns and parents.
         sample_sessions: Share of the sessions to release, each whole: above 0, at most 1.
         tenant_field: JSON path of the tenant; k then counts tenants.
@@ -122,7 +122,7 @@ def anonymize(
         arrivals: Arrival model for a log without times, as in "rate=2/s,think=30s,seed=1".
         key: Key of the hash (see `load_key`). The default is random and never stored.
         workers: Processes; the default is one a core.
-        max_errors: Bad rows to skip; the next one ends the run. -1 is no limit.
+        max_errors: Bad rows to skip; the next one ends the run. -1 means no limit.
         on_reject: Receives the error of each bad row.
         on_progress: Receives the progress after each batch.
 

@@ -54,14 +54,14 @@ class Account:
             self.notes.append(f"{self.contributors.warning}.")
         if self.contributors is not None and unknown:
             self.notes.append(
-                f"{unknown:,} request{' is' if unknown == 1 else 's are'} of no known contributor: all of them count "
+                f"{unknown:,} request{' has' if unknown == 1 else 's have'} no known contributor: together they count "
                 "as one, and blocks that they share with too few others are split."
             )
 
     def note_dropped_links(self, linked: bool) -> None:
         """Add a note if the profile drops the links of requests that had some."""
         if linked and self.profile.drop_sessions:
-            self.notes.append("sessions and turns were left out, so no row names its conversation.")
+            self.notes.append("sessions and turns were left out, so rows do not name their conversation.")
 
     def drop_costs(self) -> None:
         """Leave out steps and notes, for a log of lengths: its requests share no blocks, so hits mean nothing."""

@@ -75,7 +75,7 @@ class Contributors:
 
     @property
     def warning(self) -> str | None:
-        """How this kind is weaker than accounts, in words; None if it is not."""
+        """The weakness of this kind compared with accounts, in words; None if it has none."""
         return WARNINGS[self.kind]
 
     @property

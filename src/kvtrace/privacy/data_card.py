@@ -29,7 +29,7 @@ FIELDS = {
     "timestamp": ("ms", "arrival, counted from the first request"),
     "input_length": ("tokens", "the prompt, including the chat template"),
     "output_length": ("tokens", "the generated output"),
-    "hash_ids": ("ids", "the prompt's blocks; equal ids are equal prefixes, and ids contain nothing else"),
+    "hash_ids": ("ids", "the prompt's blocks; equal ids mean equal prefixes, and ids reveal nothing else"),
     "output_hash_ids": ("ids", "the output's blocks, continuing the prompt's; optional"),
     "session_id": ("number", "conversation; optional"),
     "type, turn": ("word, number", "kind of request, and its turn in the conversation; optional"),
@@ -73,7 +73,7 @@ def write_card(audit: Audit, path: str | Path, card_path: str | Path, **read_opt
 
     Args:
         audit: the audit of the file.
-        path: the file; its sidecar, or the manifest of a data set, says how it was made.
+        path: the file; its sidecar, or the manifest of a data set, states how it was made.
         card_path: the Markdown file to write.
         read_options: as in `read`.
 
@@ -158,7 +158,7 @@ def _profile(audit, meta):
     lines = ["| setting | value |", "|---|---|"]
     lines += [f"| `{name}` | {_code(value)} |" for name, value in audit.profile.settings().items()]
     counted = release.get("k_counted")
-    lines += [f"| k counted | {_quoted(counted)} |"] if counted else []
+    lines += [f"| contributors that k counted | {_quoted(counted)} |"] if counted else []
     lines += [f"| sampled | {'yes' if release.get('sampled') is True else 'no'} |"]
     if not audit.declared:
         lines = ["The trace declares no profile; the audit graded it against these settings.", "", *lines]
@@ -168,7 +168,7 @@ def _profile(audit, meta):
 def _figures_table(figures):
     rows = [(name.replace("_", " "), _number(figures, name)) for name in COUNTS if figures.get(name)]
     hits = figures.get("hits") if isinstance(figures.get("hits"), Mapping) else {}
-    rows += [(f"{rate.replace('_', ' ')}, nothing ever evicted", f"{hits[rate]:.4f}") for rate in RATES if rate in hits]
+    rows += [(f"{rate.replace('_', ' ')}, without eviction", f"{hits[rate]:.4f}") for rate in RATES if rate in hits]
     rows += [] if hits else [("hit rates", "unknown: the log does not record shared prefixes")]
     lines = ["| figure | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
     return "\n".join(lines)
@@ -188,7 +188,7 @@ def _protection(audit, counted):
 
 
 def _protected(profile, counted):
-    """What a trace of this profile does not reveal, if its audit passed and k counted contributors of this kind."""
+    """The facts that a trace of this profile hides, if its audit passed and k counted contributors of this kind."""
     yield "text of prompts and outputs, users, keys, and names in the log: a release writes none of them"
     yield "content of blocks: ids count by first appearance and do not depend on the content"
     if protects_senders(profile, counted):

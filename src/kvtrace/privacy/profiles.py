@@ -15,7 +15,7 @@ COUNTED = ("auto", "users", "sessions", "requests")
 
 
 class ProfileSettings(TypedDict):
-    """What `Profile.settings` returns."""
+    """The result of `Profile.settings`."""
 
     tail: str
     k: int
@@ -80,8 +80,8 @@ def profile(
         k_counts: What k counts: "users" (accounts first), "sessions", "requests" or "auto" (the best known kind).
         tail: The last, partial block of a prompt: "kept", "unique" or "dropped".
         time_step_ms: Times are rounded down to such steps; 0 keeps milliseconds.
-        round_input: Input lengths are rounded up to so many tokens, or to "block"; "exact" keeps them.
-        round_output: Output lengths are rounded up to so many tokens, or to "pow2"; "exact" keeps them.
+        round_input: Round input lengths up to multiples of this many tokens, or to "block"; "exact" keeps them.
+        round_output: Round output lengths up to multiples of this many tokens, or to "pow2"; "exact" keeps them.
         drop_sessions: Leave out sessions, turns and parents.
 
     Returns:

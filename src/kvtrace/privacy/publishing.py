@@ -122,7 +122,7 @@ def publish_columns(
     on_step: Callable[[str], None] | None = None,
     **options,
 ) -> Published:
-    """As `publish`, for columns and the values of their sidecar; the other options are those of `writing.write`."""
+    """Like `publish`, for columns and the values of their sidecar; the other options are those of `writing.write`."""
     stated, left_out = public(meta), count_private(meta)
     inspect, audits = _inspector(path, contributors, against, on_step=on_step)
     format = writing.check_output(path, options.get("format"))
@@ -145,7 +145,7 @@ def publish_chunks(
     on_step: Callable[[str], None] | None = None,
     **options,
 ) -> Published:
-    """As `publish`, for a trace in chunks; the files are the same.
+    """Like `publish`, for a trace in chunks; the files are the same.
 
     Mooncake's rows and data sets are streamed; for other formats the chunks are joined first. Ids and parents are those
     of the whole trace. `memory` limits the audit of a data set. The other options are those of `writing.write_chunks`.

@@ -5,7 +5,7 @@ Blocks have ids here, not digests; a public hash of the id determines its shard.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -16,12 +16,12 @@ import numpy as np
 
 from .._base.mixing import split_mix
 from .._base.offsets import offsets_of
+from .._base.step_work import report_work
 from ..formats.dataset import Dataset
 from ..formats.lazy import LazyTrace
 from ..trace.columns import TAILS, Columns
 from ..trace.hits import Hits, sum_hits, unlimited_hits
 from ..trace.meta import merge, without_stale
-from ..trace.trace_figures import figures
 from .account import StepHits
 from .allowed_fields import EXTRA
 from .numbering.bound import in_one_process
@@ -30,7 +30,8 @@ from .numbering.store import Store
 from .numbering.task_plan import BLOCKS, ENCODED, Plan, cuts, sample_times, split_by
 from .profiles import Profile
 from .release_steps import ReleaseStep
-from .releases import drawn, left_out, release
+from .releases import drawn, left_out, release_in_pieces
+from .steps import are_turns
 
 CARRIED = ("session", "parent", "turn")
 
@@ -49,8 +50,9 @@ def release_dataset(
     isolate: bool = False,
     rng: np.random.Generator | None = None,
     memory: int | None = None,
+    on_step: Callable[[str], None] | None = None,
 ) -> Iterator[Numbered]:
-    """Coarsen a data set as its release profile says, by tasks, in bounded memory; the result is that of `release`.
+    """Coarsen a data set by a release profile, in tasks and bounded memory; the result is that of `release`.
 
     Args:
         dataset: The data set, from `open_dataset`.
@@ -61,13 +63,14 @@ def release_dataset(
         task_blocks: Block references that a task holds.
         users, session_share, isolate, rng: As in `release`.
         memory: Limit in bytes for a release that needs all blocks in one process; see below.
+        on_step: Receives the name of each step before it: "encode", then those of the stages.
 
     One process needs all blocks to chain ids, to isolate users, to infer conversations, and to release blocks of
     outputs, columns that are not kvtrace's own (profile "exact"), or a sample without tails. It then holds the data
     set as `release` does.
 
     Yields:
-        The released rows in pieces, their figures, and what the sidecar says.
+        The released rows in pieces, their figures, and the values of the sidecar.
 
     Raises:
         UsageError: An option is not valid, or the release needs more than `memory`.
@@ -94,11 +97,15 @@ def release_dataset(
     before = [] if first == ReleaseStep.ORIGINAL else [StepHits(ReleaseStep.ORIGINAL, _hits(dataset))]
     meta = without_stale(dataset.meta)
     encode = _Encoder(dataset, Store.at(work), users, rows, drops)
+    if on_step:
+        on_step("encode")
     try:
         plan = _plan(dataset, profile, encode, partitions, task_blocks, tail, whole)
-        released = number(plan, runner, meta, before=before, first_step=first, changes_tails=tail != dataset.tail)
+        released = number(
+            plan, runner, meta, before=before, first_step=first, changes_tails=tail != dataset.tail, on_step=on_step
+        )
         released.account.sampled = rows is not None
-        released.account.notes[:0] = left_out(_dropped_columns(dataset))
+        released.account.notes[:0] = left_out(_dropped_columns(dataset, encode.names, profile))
         released.meta = merge(released.meta, released.account.meta)
         released.bytes = {"encode": encode.bytes} | released.bytes
         yield released
@@ -148,14 +155,14 @@ def _kind_of(users: np.ndarray | None, rows: np.ndarray | None) -> str | None:
 
 def _in_memory(dataset: Dataset, profile: Profile, **options: Any) -> Numbered:
     """The data set's release in this process."""
-    done = release(dataset.trace(), profile, **options)
-    settings: dict[str, Any] = {name: getattr(done.trace, name) for name in ("block_size", "tail", "meta")}
-    return Numbered.of_rows(done.trace, figures=figures(done.trace), account=done, **settings)
+    return release_in_pieces(dataset.trace(), profile, **options)
 
 
-def _dropped_columns(dataset: Dataset) -> list[str]:
-    """The extra columns that a release leaves out."""
-    return [name for name in dataset.names() if name.startswith("extra.") and name.removeprefix("extra.") not in EXTRA]
+def _dropped_columns(dataset: Dataset, carried: Container[str], profile: Profile) -> list[str]:
+    """The extra columns that a release leaves out; turns that go with the sessions have a note of their own."""
+    kept = EXTRA if profile.drop_sessions else [name for name in EXTRA if name != "turn" or "turn" in carried]
+    names = [name.removeprefix("extra.") for name in dataset.names() if name.startswith("extra.")]
+    return [name for name in names if name not in kept]
 
 
 def _hits(dataset: Dataset) -> Hits:
@@ -179,6 +186,7 @@ class _Encoder:
         self.times: list[np.ndarray] = []
         self.blocks: list[np.ndarray] = []
         self.bytes, self.names = 0, set()  # type: ignore[var-annotated]
+        self.has_turns = True  # no row has a turn that a release leaves out
 
     def run(self) -> int:
         """Write all parts; returns their number."""
@@ -187,6 +195,7 @@ class _Encoder:
         session = _SessionNumbers()
         for columns in self._dataset.chunks(BLOCKS):
             rows = slice(start, start + len(columns))
+            report_work(len(columns), len(self._dataset))
             start += len(columns)
             users = None if self.users is None else self.users[rows]
             if self.rows is not None:
@@ -202,6 +211,8 @@ class _Encoder:
             if len(columns):
                 self._write(count, columns, users)
                 count += 1
+        if not self.has_turns:  # one row without a turn, and all rows of a release have none
+            self.names.discard("turn")
         return count
 
     def _write(self, part: int, columns: Columns, users) -> None:
@@ -209,7 +220,9 @@ class _Encoder:
         if self._drops:
             ids, offsets = _without_tails(columns, self._dataset.block_size)
         linked = {"session": columns.session, "parent": columns.parent, "turn": columns.extra.get("turn")}
-        carried = {name: values for name, values in linked.items() if values is not None and values.dtype.kind in "iu"}
+        if linked["turn"] is not None and not are_turns(linked["turn"]):
+            linked["turn"], self.has_turns = None, False
+        carried = {name: values for name, values in linked.items() if values is not None}
         known: dict[str, int] = {}
         kinds = columns.extra["type"].tolist() if "type" in columns.extra else []
         codes = np.array([known.setdefault(str(kind), len(known)) for kind in kinds], dtype=np.int32)

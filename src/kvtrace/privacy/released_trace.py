@@ -16,5 +16,5 @@ class ReleasedTrace(Trace):
     account: Account | None = None  # in memory only: contributors are never written
 
     def __getstate__(self) -> dict[str, Any]:
-        """What pickle writes: all but the account."""
+        """The state for pickle: all but the account."""
         return {name: value for name, value in vars(self).items() if name != "account"}

@@ -14,8 +14,10 @@ from ..trace.columns import Columns
 from ..trace.meta import merge, without_stale
 from ..trace.trace import Trace
 from .account import Account
+from .allowed_fields import MAX_TURN
 from .contributors import Contributors, Users, contributors
 from .k_sharing import share_by_k
+from .numbering.run import Numbered
 from .profiles import Profile
 from .release_steps import TAIL_STEPS, ReleaseStep
 from .released_trace import ReleasedTrace
@@ -57,7 +59,7 @@ def release(
     isolate: bool = False,
     rng: np.random.Generator | None = None,
 ) -> Released:
-    """Coarsen a trace as its release profile says.
+    """Coarsen a trace by a release profile.
 
     Args:
         trace: The trace.
@@ -79,6 +81,30 @@ def release(
     >>> done.trace.hash_ids, [step.step.value for step in done.steps]
     (array([0, 1, 0, 2, 0, 3]), ['original', 'tails_unique', 'k_sharing'])
     """
+    draft, done = _released(trace, profile, users=users, session_share=session_share, isolate=isolate, rng=rng)
+    settings: dict[str, Any] = {"block_size": draft.block_size, "tail": draft.tail, "meta": draft.meta}
+    released = ReleasedTrace.from_columns(draft.columns(), **settings)
+    released.account = done
+    return Released(**vars(done), trace=released)
+
+
+def release_in_pieces(trace: Trace, profile: Profile, **options: Any) -> Numbered:
+    """As `release`, but the released rows come in pieces, so that memory holds no second array of all ids.
+
+    >>> from kvtrace.trace.building import toy
+    >>> from kvtrace.privacy.profiles import PROFILES
+    >>> done = release_in_pieces(toy("0 1", "0 1", "0 2"), PROFILES["standard"], users=np.array([0, 1, 2]))
+    >>> [columns.hash_ids.tolist() for columns in done.columns()]
+    [[0, 1, 0, 2, 0, 3]]
+    """
+    draft, done = _released(trace, profile, **options)
+    settings: dict[str, Any] = {"block_size": draft.block_size, "tail": draft.tail, "meta": draft.meta}
+    counted, figures = done.contributors, draft.figures(draft.meta)
+    return Numbered(figures=figures, account=done, columns=draft.pieces, contributors=lambda: counted, **settings)
+
+
+def _released(trace: Trace, profile: Profile, **options: Any) -> tuple[TraceDraft, Account]:
+    """The released draft of a trace, with the values of its sidecar, and its account; the options are `release`'s."""
     done, draft = Account(profile), TraceDraft.of(trace)
     base = trace.chained() if profile.coarsens else trace
     if base is not trace:
@@ -86,11 +112,9 @@ def release(
         draft = TraceDraft.of(base)
         done.record(ReleaseStep.CHAINED, draft)
     infer = None if base.is_chained else lambda: TraceDraft.of(base.chained()).conversations()
-    release_draft(draft, done, users=users, session_share=session_share, isolate=isolate, rng=rng, infer=infer)
-    meta = merge(without_stale(trace.meta), done.meta)
-    released = ReleasedTrace.from_columns(draft.columns(), block_size=draft.block_size, tail=draft.tail, meta=meta)
-    released.account = done
-    return Released(**vars(done), trace=released)
+    release_draft(draft, done, infer=infer, **options)
+    draft.meta = merge(without_stale(trace.meta), done.meta)
+    return draft, done
 
 
 def release_draft(
@@ -103,7 +127,7 @@ def release_draft(
     rng: np.random.Generator | None = None,
     infer: Callable[[], np.ndarray] | None = None,
 ) -> None:
-    """Coarsen a draft in place as a profile says, and record each step.
+    """Coarsen a draft in place by a profile, and record each step.
 
     The options are those of `release`; `infer` gives the conversations to draw, if they are not the draft's own.
     """
@@ -119,8 +143,8 @@ def release_draft(
     if draft.set_tail(profile.tail):
         done.record(TAIL_STEPS[draft.tail], draft)
 
-    def find(counts: str = "auto") -> Contributors:
-        return contributors(draft.rows, users, counts, infer=draft.conversations)
+    def find(infer: Callable[[], np.ndarray], counts: str = "auto") -> Contributors:
+        return contributors(draft.rows, users, counts, infer=infer)
 
     if isolate:
         if users is None:
@@ -128,7 +152,7 @@ def release_draft(
         done.isolated, done.contributors = True, share_by_k(draft, ISOLATE_K, find)
         done.record(ReleaseStep.TENANTS_ISOLATED, draft)
     if profile.k > 1:
-        done.contributors = share_by_k(draft, profile.k, lambda: find(profile.k_counts))
+        done.contributors = share_by_k(draft, profile.k, lambda infer: find(infer, profile.k_counts))
         done.record(ReleaseStep.K_SHARING, draft)
     _coarsen(draft, done)
     done.note_contributors(0 if done.contributors is None else done.contributors.unknown_requests)
@@ -140,17 +164,27 @@ def _coarsen(draft: TraceDraft, done: Account) -> None:
     if draft.blocks.has_outputs and (profile.round_input, profile.round_output) != ("exact", "exact"):
         done.notes.append("blocks of outputs were left out: they would reveal the exact lengths.")
         draft.blocks.drop_outputs()
-    linked = draft.rows.session is not None and bool((draft.rows.session >= 0).any())
+    has_sessions = draft.rows.session is not None and bool((draft.rows.session >= 0).any())
+    linked = has_sessions or "turn" in draft.rows.extra
     draft.rows, left = coarsened(draft.rows, profile, draft.block_size, draft.tail)
     done.notes += left_out(left)
     done.note_dropped_links(linked)
 
 
+NO_TURNS = (
+    f"all values of `turn` were left out, because not every row has one that is a whole number from 0 to {MAX_TURN:,}."
+)
+
+
 def left_out(columns: Sequence[str]) -> list[str]:
-    """A note on the extra columns that a release leaves out, if there are any."""
-    if not columns:
-        return []
-    return [f"{len(columns)} extra {'columns were' if len(columns) > 1 else 'column was'} left out."]
+    """Notes on the extra columns that a release leaves out, if there are any; only `turn` is named.
+
+    >>> left_out(["note", "prompt_text"]), left_out([])
+    (['2 extra columns were left out.'], [])
+    """
+    others = len([name for name in columns if name != "turn"])
+    notes = [f"{others} extra {'columns were' if others > 1 else 'column was'} left out."] if others else []
+    return notes if others == len(columns) else [*notes, NO_TURNS]
 
 
 def drawn(

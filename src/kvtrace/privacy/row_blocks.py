@@ -6,12 +6,16 @@ run alike, so that they look at far fewer numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from .._base.offsets import in_first, joined, offsets_of
+from .._base.offsets import batches, in_first, joined, offsets_of
 from .._native import ids, ragged, sharing
 from ..trace.columns import Columns
 from ..trace.trace import Trace
+
+REFERENCES = 1 << 17  # blocks in a piece: 1 MiB of ids
 
 
 class RowBlocks:
@@ -57,7 +61,7 @@ class RowBlocks:
 
     @classmethod
     def in_runs(cls, trace: Trace, has_tail: np.ndarray) -> RowBlocks:
-        """As `of`, in runs, for a chained trace of prompts; `has_tail` marks those with a partial last block.
+        """Like `of`, in runs, for a chained trace of prompts; `has_tail` marks those with a partial last block.
 
         >>> from kvtrace.trace.building import toy
         >>> blocks = RowBlocks.in_runs(toy("0 1 2", "0 1 3"), np.array([False, False]))
@@ -124,6 +128,48 @@ class RowBlocks:
         self._add(former)
         return former
 
+    def split_conversations(self, k: int, *, tails: bool) -> None:
+        """Infer the conversations and split each block of 2 to k - 1 of them, until there is none.
+
+        For runs. Each round looks only at the blocks that the last splits may have changed.
+
+        >>> from kvtrace.trace.building import toy
+        >>> blocks = RowBlocks.in_runs(toy("0 1", "0 2", "0 3"), np.zeros(3, dtype=bool))
+        >>> blocks.split_conversations(4, tails=False), blocks.number.tolist()
+        (None, [0, 1, 4, 2, 5, 3])
+        """
+        part, references, numbers = self, np.empty(0, np.int64), np.empty(0, np.int32)
+        while True:
+            conversation = part.conversations(tails=tails)
+            count = part.contributors(conversation)
+            few = (count > 1) & (count < k)
+            if not few.any():
+                return
+            starts = sharing.unsettled(part.number, part.offsets, count, k)
+            former = part.split_where(conversation, count, few)
+            if part is not self:
+                numbers = np.append(numbers, self.distinct + np.arange(len(former), dtype=np.int32))
+                self._add(numbers[former])
+                self.number[references] = numbers[part.number]
+            below, inside, blocks = part._below(starts)
+            if part is self:
+                references, numbers = inside, blocks
+            else:
+                references, numbers = references[inside], numbers[blocks]
+            part = below
+
+    def _below(self, starts: np.ndarray) -> tuple[RowBlocks, np.ndarray, np.ndarray]:
+        """The blocks of each row from a place on, as runs of their own: their references, and the number of each."""
+        first = self.offsets[:-1] + starts
+        rows = np.flatnonzero(first < self.offsets[1:])
+        lengths = self.offsets[1:][rows] - first[rows]
+        references = ragged.ranges(first[rows], lengths)
+        number = self.number[references]
+        former = ids.by_first_appearance(number, self.distinct)
+        assert self.lengths is not None
+        part = RowBlocks(number, offsets_of(lengths), distinct=len(former), lengths=self.lengths[former])
+        return part, references, former
+
     def _add(self, former: np.ndarray) -> None:
         """Count the numbers that follow the last one; each is as long as its former one."""
         self.distinct += len(former)
@@ -166,6 +212,11 @@ class RowBlocks:
         """The number of blocks of each prompt."""
         return self._blocks_in(self.prompts)
 
+    @property
+    def distinct_blocks(self) -> int:
+        """The number of distinct blocks, if all numbers are in use."""
+        return self.distinct if self.lengths is None else int(self.lengths.sum())
+
     def _blocks_in(self, leading: np.ndarray) -> np.ndarray:
         """The blocks of the first numbers of each row, which has `leading` of them."""
         if self.lengths is None:
@@ -188,11 +239,27 @@ class RowBlocks:
         self.lengths = None if self.lengths is None else self.lengths[former]
         return former
 
-    def segments(self) -> dict[str, np.ndarray]:
-        """The blocks as columns of a trace: `hash_ids` and `offsets`, and those of outputs."""
+    def pieces(self) -> Iterator[tuple[slice, dict[str, np.ndarray]]]:
+        """As `segments`, some rows at a time."""
+        first_ids = None if self.lengths is None else offsets_of(self.lengths)
+        for rows in batches(offsets_of(self.prompt_blocks()), REFERENCES):
+            offsets = self.offsets[rows.start : rows.stop + 1]
+            prompts = self.prompts[rows] if self.has_outputs else None
+            number = self.number[offsets[0] : offsets[-1]]
+            part = RowBlocks(
+                number, offsets - offsets[0], distinct=self.distinct, prompts=prompts, lengths=self.lengths
+            )
+            yield rows, part.segments(first_ids)
+
+    def segments(self, first_ids: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """The blocks as columns of a trace: `hash_ids` and `offsets`, and those of outputs.
+
+        `first_ids` is the id of the first block of each run, if the caller has it.
+        """
         if self.lengths is not None:
+            first_ids = offsets_of(self.lengths) if first_ids is None else first_ids
             lengths = self.lengths[self.number]
-            ids = ragged.ranges(offsets_of(self.lengths)[self.number], lengths)
+            ids = ragged.ranges(first_ids[self.number], lengths)
             return {"hash_ids": ids, "offsets": offsets_of(lengths)[self.offsets]}
         if not self.has_outputs:
             return {"hash_ids": self.number.astype(np.int64), "offsets": self.offsets}

@@ -1,4 +1,4 @@
-"""What a published sidecar may say: the names of each section, and the forms of their values.
+"""The values that a published sidecar may state: the names of each section, and the forms of their values.
 
 Nothing else is written or passes an audit. `trace/meta.py` types the sections and names their makers.
 """

@@ -64,12 +64,17 @@ def keep_allowed(columns: Columns) -> tuple[Columns, list[str]]:
     if "type" in extra:
         known = np.isin(extra["type"].astype(str), TYPES)
         extra["type"] = np.where(known, extra["type"], "other").astype(object)
-    if "turn" in extra and not _are_turns(extra["turn"]):
+    if "turn" in extra and not are_turns(extra["turn"]):
         del extra["turn"]
     return replace_columns(columns, extra=extra), [name for name in columns.extra if name not in extra]
 
 
-def _are_turns(values) -> bool:
+def are_turns(values: np.ndarray) -> bool:
+    """Whether each value is a turn that a release may state.
+
+    >>> are_turns(np.array([1, 2])), are_turns(np.array([1, 10_000])), are_turns(np.array([1, None]))
+    (True, False, False)
+    """
     return values.dtype.kind in "iu" and not ((values < 0) | (values > MAX_TURN)).any()
 
 

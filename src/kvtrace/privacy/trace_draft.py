@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from ..trace.columns import TAILS, Columns, replace_columns
+from ..trace.columns import TAILS, Columns, replace_columns, rows_of
 from ..trace.hits import Hits, sum_hits
 from ..trace.normalise import by_first_appearance
 from ..trace.trace import Trace
+from ..trace.trace_figures import Figures, figures_of
 from .row_blocks import RowBlocks
 
 
 class TraceDraft:
-    """Rows in order of time, their blocks, and what a Trace says of both.
+    """Rows in order of time, their blocks, and the properties of a Trace of both.
 
     >>> from kvtrace.trace.building import toy
     >>> draft = TraceDraft.of(toy("0 1", "0 1 2"))
@@ -50,7 +51,7 @@ class TraceDraft:
         return len(self.rows)
 
     def select(self, rows: np.ndarray) -> None:
-        """Keep some rows, in order: sessions are numbered anew, times start at 0, missing parents are -1."""
+        """Keep some rows, in order: sessions are renumbered, times start at 0, missing parents are -1."""
         self.rows, self.blocks = self.rows.take(rows), self.blocks.take(rows)
         self.rows.timestamp = self.rows.timestamp - self.rows.timestamp[0]
         self.rows.session = None if self.rows.session is None else by_first_appearance(self.rows.session)
@@ -71,15 +72,28 @@ class TraceDraft:
         """The conversation of each row, inferred from its blocks, from 0: rounded lengths do not change it."""
         return self.blocks.conversations(tails=self.tail != "dropped")
 
-    def hits(self) -> Hits:
-        """The hits of a cache that never evicts."""
-        hits = self.blocks.hits().astype(np.int64)
+    def hits(self, *, outputs: bool = False) -> Hits:
+        """The hits of a cache that never evicts; with `outputs`, in blocks of earlier outputs, too."""
+        hits = self.blocks.hits(outputs=outputs).astype(np.int64)
         return sum_hits([(hits, self.blocks.prompt_blocks(), self.rows.input_length)], self.block_size)
 
     def columns(self) -> Columns:
         """The columns, with ids by first appearance."""
         self.blocks.by_first_appearance()
         return replace_columns(self.rows, **self.blocks.segments())
+
+    def pieces(self) -> Iterator[Columns]:
+        """As `columns`, some rows at a time; ids and parents are those of the whole."""
+        self.blocks.by_first_appearance()
+        for rows, segments in self.blocks.pieces():
+            yield replace_columns(rows_of(self.rows, rows.start, rows.stop), **segments)
+
+    def figures(self, meta: Mapping[str, Any]) -> Figures:
+        """The figures of the trace, whose sidecar says `meta`."""
+        self.blocks.by_first_appearance()
+        blocks, distinct = int(self.blocks.prompt_blocks().sum()), self.blocks.distinct_blocks
+        outputs = self.blocks.has_outputs
+        return figures_of(self.rows, blocks, distinct, self.hits, outputs=outputs, meta=meta)
 
     def trace(self) -> Trace:
         """The trace, verified."""

@@ -1,4 +1,4 @@
-"""What a release profile does not protect, in words."""
+"""The facts that a release profile does not protect, in words."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def protects_senders(profile: Profile, counted: str | None) -> bool:
 
 
 def unprotected(profile: Profile, counted: str | None = None) -> list[str]:
-    """What others can still learn from a trace of this profile; `counted` is the kind of contributors that k counted.
+    """The facts that others can still learn under this profile; `counted` is the kind of contributors that k counted.
 
     >>> from .profiles import PROFILES
     >>> unprotected(PROFILES["strict"])[3]
-    'when requests arrived, to 60 s, and so the rhythm of the service'
+    'when requests arrived, to 60 s, and so the load pattern of the service'
     """
     times = f"to {profile.time_step_ms / 1000:g} s" if profile.time_step_ms > 1 else "to the millisecond"
     exact = [
@@ -51,20 +51,20 @@ def unprotected(profile: Profile, counted: str | None = None) -> list[str]:
     if profile.tail == "kept":
         listed.append("whether the last few tokens are equal, which can be guessed")
     listed.append(f"exact {' and '.join(exact)} lengths" if exact else "rounded lengths")
-    listed.append(f"when requests arrived, {times}, and so the rhythm of the service")
+    listed.append(f"when requests arrived, {times}, and so the load pattern of the service")
     if not profile.drop_sessions:
         listed.append("which requests are turns of one conversation, if sessions are written")
     else:
         listed.append("conversations, as far as shared blocks reveal them")
     if profile.k > 1 and counted == "accounts":
-        listed.append("which requests of one account share a prefix, if it does not name its users")
+        listed.append("which requests of one account share a prefix, if the log does not name its users")
     return [
         *listed,
-        "that a request was made, for an observer who knows its lengths, its minute and the sharing of its prefix",
+        "that a request was made, if an observer knows its lengths, its minute and how its prefix is shared",
     ]
 
 
 def _of_guesses(profile: Profile, counted: str | None) -> str:
     if counted in SEVERAL:
         return f"whether another sender sent a guessed prompt: {SEVERAL[counted].format(k=profile.k)}"
-    return f"the same for a guessed prompt, if one party sends it from {profile.k - 1} or more accounts"
+    return f"the same for a guessed prompt, if one attacker sends it from {profile.k - 1} or more accounts"

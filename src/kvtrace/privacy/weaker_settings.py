@@ -50,7 +50,7 @@ def refusal(profile: Profile, weaker: list[str], block_size: int | None = None) 
 
     >>> from .profiles import profile
     >>> refusal(profile("standard", k=1), ["k"])[0]
-    'the trace declares standard but promises less: k is 1 (standard: 3)'
+    'the trace declares standard but has weaker settings: k is 1 (standard: 3)'
     """
     own: dict[str, Any] = {**profile.settings(), "block_size": block_size}
     usual: dict[str, Any] = {**PROFILES[profile.name].settings(), "block_size": "16 or more"}
@@ -58,7 +58,7 @@ def refusal(profile: Profile, weaker: list[str], block_size: int | None = None) 
     options = ", ".join(OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in weaker)
     remedy = "Use larger blocks" if weaker == ["block_size"] else f"Leave out {options}"
     return (
-        f"the trace declares {profile.name} but promises less: {'; '.join(listed)}",
+        f"the trace declares {profile.name} but has weaker settings: {'; '.join(listed)}",
         f"{remedy}, or declare the profile that these settings satisfy: --profile "
         f"{satisfied_name(profile, block_size)}.",
     )

@@ -37,8 +37,8 @@ def notes(curve: dict[str, Any]) -> list[str]:
         sentences.append(f"Estimated from {curve['sample']:.2%} of the blocks; ± is a 95 % confidence interval.")
     elif not exact:
         sentences.append(
-            f"* smaller than the longest request ({curve['longest']:,} blocks). Which part of such a request stays in "
-            "the cache depends on the engine, so the figure is a guide."
+            f"* smaller than the longest request ({curve['longest']:,} blocks). The part of such a request that stays "
+            "in the cache depends on the engine, so the figure is only a guide."
         )
     return [*sentences, _least(curve)] if least else sentences
 

@@ -20,16 +20,6 @@ from ..serving.plan_result import (
     UnmetTarget,
 )
 
-PROGRESS = {  # part of the plan -> what the command prints while it computes the part
-    "memory": "hits by memory",
-    "tiers": "tiers below the GPUs",
-    "instances": "instances for the target, for each router",
-    "block_sizes": "larger blocks",
-    "prices": "a provider's prices",
-    "loop": "one-pass estimate against event simulation",
-    "sensitivity": "changes of the assumptions",
-}
-
 
 def tables(plan: Plan) -> list[TextTable]:
     """One table for each part of the plan."""

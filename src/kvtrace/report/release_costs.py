@@ -10,7 +10,7 @@ from ..privacy.account import Account
 from ..privacy.contributors import WORDS
 from ..privacy.publishing import Published
 
-COUNTED = "k_sharing: this run counted the contributors and passes; an audit of the file alone cannot, and warns."
+COUNTED = "k_sharing: this run counted the contributors; an audit of the file alone cannot, so it warns."
 
 
 def costs(account: Account) -> TextTable:

@@ -10,10 +10,9 @@ from typing import Any, BinaryIO
 from .._base.csv_text import cell, csv_text
 from .._base.tables import Column, TextTable
 from ..cache.engines import DEFAULTS
-from ..cache.policies import POLICIES
-from ..cache.simulation import SCHEMA, Simulation
+from ..cache.many_settings import gap_to
+from ..cache.simulation import ROOTS_FIRST, SCHEMA, Simulation, evicts_roots_first
 from ..serving.instances import FleetSimulation
-from ..serving.simulations import gap_to
 from ..trace.trace import Trace
 from .curve_tables import GIB, RATES
 
@@ -27,7 +26,6 @@ MEANINGS = {  # heading -> its meaning, printed below the table
     "TTFT p50": "time to first token, the median over the requests",
     "TPOT p50": "time per output token, the median over the requests",
 }
-ROOTS_FIRST = "the flat pool can evict a block before its children, which then cannot hit. Compare --pool leaf-first."
 CellOf = Callable[[dict[str, Any]], str]  # the cell of a column, in the row of a result
 ColumnOf = tuple[Column, CellOf]
 
@@ -51,7 +49,8 @@ def result(
     values: dict[str, Any] = {**simulation.to_dict()}
     if kv_bytes_per_token is not None:
         values["capacity_bytes"] = values["capacity_tokens"] * kv_bytes_per_token
-    values |= gap_to(optimum, simulation)
+    if optimum is not None:
+        values |= gap_to(optimum.hits.to_dict(), values)
     if window_ms is not None:
         values["over_time"] = simulation.over_time(window_ms)
     return values
@@ -90,9 +89,10 @@ def tables(values: dict[str, Any], *, verbose: bool = False) -> list[TextTable]:
 
 def _roots_first(results) -> list[str]:
     """The policies of a flat pool that can evict a parent before its children; tiers have no other pool."""
-    flat = [row["policy"] for row in results if row["engine"] == "reference" and row.get("pool", "flat") == "flat"]
-    names = dict.fromkeys(flat) if "tiers" not in results[0] else {}
-    return [name for name in names if (known := POLICIES.get(name.partition(":")[0])) and known.roots_first]
+    if "tiers" in results[0]:
+        return []
+    settings = dict.fromkeys((row["engine"], row["policy"], row.get("pool", "flat")) for row in results)
+    return [policy for engine, policy, pool in settings if evicts_roots_first(engine, policy, pool)]
 
 
 def _is_routed(results) -> bool:

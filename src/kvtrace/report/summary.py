@@ -58,7 +58,7 @@ def _size(figures):
     yield "tokens", f"{figures['tokens']:,}", f"in prompts; {figures['output_tokens']:,} in outputs"
     yield "blocks", f"{figures['blocks']:,}", f"in prompts; {figures['distinct_blocks']:,} distinct"
     if _are_large(figures):
-        yield "", "", "blocks are large for these prompts: --block-size 16, as engines have, shows more of the reuse"
+        yield "", "", "blocks are large for these prompts: --block-size 16, common in engines, shows more reuse"
 
 
 def _are_large(figures: dict[str, Any]) -> bool:

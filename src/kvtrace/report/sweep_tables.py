@@ -2,46 +2,107 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Any
 
-from .._base.tables import TextTable
+from .._base.tables import Column, TextTable
 from ..cache.engines import DEFAULTS
 from ..cache.sweeps.cells import SETTINGS
 from ..cache.sweeps.table import SweepTable
-from .curve_tables import RATES
-from .simulation import ENDED_EARLY, MEANINGS, in_words
+from .curve_tables import GIB, RATES
+from .simulation import ENDED_EARLY, MEANINGS, CellOf, ColumnOf, in_words
 
 TEXTS = {"trace", "engine", "mode", "schedule", "policy", *DEFAULTS}
 MAX_REASONS = 5  # printed reasons of failed cells
 MAX_ROWS = 40  # a larger table is only written to the file
+UNEQUAL = (
+    "The capacities differ in tokens between the block sizes, so rows of different block sizes do not compare equal "
+    "memory. For equal memory, give --capacity in tokens or bytes: 64ktokens, 24GiB."
+)
 
 
 def tables(sweep: SweepTable) -> list[TextTable]:
     """The table. Settings that all cells share are in the title; failed cells have no counts."""
     rows = sweep.rows
     own = [name for name in SETTINGS if len({row[name] for row in rows}) > 1 or name in ("policy", "capacity")]
-    options = [name for name, default in DEFAULTS.items() if any(row[name] not in (None, default) for row in rows)]
     same = [name for name in ("trace", "engine", "mode", "schedule", "block_size") if name not in own]
     same = [name for name in same if (name, rows[0][name]) != ("mode", "block")]
     title = ", ".join(["Hits of prefix caches", *(_phrase(name, rows[0][name]) for name in same)])
     table = TextTable(title, remedy="use -o FILE.csv or a wider terminal")
-    for name in (*own, *options):
-        table.add_column(name.replace("_", " "), right=name not in TEXTS, rank=0)
-    table.add_column("hit blocks", right=True, rank=4)
-    for rate, name in RATES.items():
-        table.add_column(f"{name} hit rate", right=True, rank=1 if rate == "block_hit_rate" else 3)
-    ended_early = any(row["early_frees"] for row in rows)
-    if ended_early:
-        table.add_column(ENDED_EARLY, right=True, rank=2)
-        table.legend[ENDED_EARLY] = MEANINGS[ENDED_EARLY]
+    columns = [*_settings(rows, own), *_hits(rows)]
+    for column, _ in columns:
+        table.columns.append(column)
+        if column.name in MEANINGS:
+            table.legend[column.name] = MEANINGS[column.name]
     for row in rows:
-        table.add_row(
-            *(str(row[name] or "") if name in TEXTS else _number(row[name]) for name in (*own, *options)),
-            _number(row["hit_blocks"]), *(_rate(row[rate]) for rate in RATES),
-            *([_number(row["early_frees"])] if ended_early else []),
-        )  # fmt: skip
+        table.add_row(*(cell_of(row) for _, cell_of in columns))
+    table.legend |= _warnings(rows)
+    table.caption = "" if compares_equal_memory(rows) else UNEQUAL
     return [table]
+
+
+def notes(sweep: SweepTable) -> list[tuple[str, str]]:
+    """The sentences below the table, for a run that does not print it: (kind, sentence)."""
+    warnings = [("warning", f"{policies}: {warning}") for policies, warning in _warnings(sweep.rows).items()]
+    return warnings if compares_equal_memory(sweep.rows) else [*warnings, ("note", UNEQUAL)]
+
+
+def _settings(rows, own) -> Iterator[ColumnOf]:
+    """The columns that name a row, the capacity also in tokens if block sizes differ; none is ever left out."""
+    for name in own:
+        yield Column(name.replace("_", " "), right=name not in TEXTS, rank=0), _cell(name)
+        if name == "capacity" and "block_size" in own:
+            yield Column("capacity tokens", right=True, rank=0), _cell("capacity_tokens")
+    if rows[0]["capacity_bytes"] is not None:
+        yield Column("GiB", right=True, rank=2), lambda row: f"{row['capacity_bytes'] / GIB:,.2f}"
+    for name, default in DEFAULTS.items():
+        if any(row[name] not in (None, default) for row in rows):
+            yield Column(name.replace("_", " "), rank=0), _cell(name)
+
+
+def _hits(rows) -> Iterator[ColumnOf]:
+    """The columns of results, empty in a row that failed."""
+    yield Column("hit blocks", right=True, rank=4), _cell("hit_blocks")
+    for rate, name in RATES.items():
+        yield Column(f"{name} hit rate", right=True, rank=1 if rate == "block_hit_rate" else 3), _rate(rate)
+    if any(row["gap_to_belady"] is not None for row in rows):
+        yield Column("gap to belady", right=True, rank=2), _rate("gap_to_belady")
+    if any(row["early_frees"] for row in rows):
+        yield Column(ENDED_EARLY, right=True, rank=2), _cell("early_frees")
+
+
+def _warnings(rows) -> dict[str, str]:
+    """Policies -> the warning that their rows have."""
+    policies: dict[str, dict[str, None]] = defaultdict(dict)
+    for row in rows:
+        if row["warning"]:
+            policies[row["warning"]][row["policy"]] = None
+    return {", ".join(names): warning for warning, names in policies.items()}
+
+
+def compares_equal_memory(rows: list[dict[str, Any]]) -> bool:
+    """Whether each trace has the same capacities in tokens at all block sizes, to within a block.
+
+    >>> row = {"trace": "day.jsonl", "seed": None, "mode": "block"}
+    >>> half = [row | {"block_size": size, "capacity_tokens": tokens} for size, tokens in ((16, 2688), (32, 3392))]
+    >>> compares_equal_memory(half), compares_equal_memory(half[:1])
+    (False, True)
+    """
+    sizes: dict[Any, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for row in rows:
+        sizes[row["trace"], row["seed"], row["mode"]][row["block_size"]].add(row["capacity_tokens"])
+    return all(_are_equal(of_trace) for of_trace in sizes.values())
+
+
+def _are_equal(capacities: dict[int, set[int]]) -> bool:
+    """Whether each block size has the same capacities in tokens, to within its own block."""
+    largest = max(capacities)
+    lists = [sorted(of_size) for of_size in capacities.values()]
+    return all(
+        len(one) == len(lists[0]) and all(abs(a - b) < largest for a, b in zip(one, lists[0], strict=True))
+        for one in lists
+    )
 
 
 def failure_lines(sweep: SweepTable) -> list[str]:
@@ -63,9 +124,13 @@ def _phrase(name: str, value: Any) -> str:
     return words.get(name, f"{name} {value}")
 
 
-def _number(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
+def _cell(name: str) -> CellOf:
+    """The cell of a column of texts or whole numbers, empty where the column does not apply."""
+    if name in TEXTS:
+        return lambda row: str(row[name] or "")
+    return lambda row: "" if row[name] is None else f"{row[name]:,}"
 
 
-def _rate(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
+def _rate(name: str) -> CellOf:
+    """The cell of a column of rates."""
+    return lambda row: "" if row[name] is None else f"{row[name]:.4f}"

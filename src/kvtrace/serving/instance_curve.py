@@ -7,7 +7,7 @@ larger ones. Each number is one simulation in time; nothing in between is interp
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from ..trace.hits import unlimited_hits
 from ..trace.trace import Trace
 from .bootstrap import quantile_interval
 from .hardware import Roofline
-from .plan_result import CurvePoint, PrefillFloor, RouterPlan, UnmetTarget
-from .plan_runs import PlanTarget, capacity_blocks, prefill_alone_s, served, step_cost
+from .plan_result import CurvePoint, FleetFigures, PrefillFloor, RouterPlan, UnmetTarget
+from .plan_runs import PlanTarget, capacity_blocks, fitting_gpus, prefill_alone_s, served, step_cost
 from .simulation import ServingRun
 
 MAX_INSTANCES = 512
+MAX_GPUS = 8  # of an instance, in advice: one machine
 LARGER = (1.25, 1.5, 2.0, 4.0)  # times the smallest number that meets the target
 
 
@@ -77,7 +78,7 @@ def router_plan(runs: InstanceRuns, floor: PrefillFloor) -> RouterPlan | UnmetTa
     meeting = [one.instances for one in curve if fewest <= one.instances < min(missing, default=MAX_INSTANCES + 1)]
     saved_s = _saved_s(runs, fewest)
     return RouterPlan(
-        router=runs.router, **{name: value for name, value in vars(point).items() if name not in ("meets", "rejected")},
+        router=runs.router, **{figure.name: getattr(point, figure.name) for figure in fields(FleetFigures)},
         saved_compute_s=saved_s, saved_usd=float(runs.roofline.usd(saved_s)),
         most_instances=meeting[-1] if missing else None, curve=curve,
     )  # fmt: skip
@@ -97,6 +98,17 @@ def prefill_floor(trace: Trace, roofline: Roofline, target: PlanTarget) -> Prefi
     cost, limits = step_cost(roofline), target.limits
     times = [prefill_alone_s(trace, cost, limits, cached) for cached in (0, hit_tokens)]
     return PrefillFloor(*(float(np.quantile(seconds, target.quantile)) if len(seconds) else 0.0 for seconds in times))
+
+
+def least_gpus_for(trace: Trace, roofline: Roofline, target: PlanTarget) -> int | None:
+    """The smallest number of GPUs per instance that hold each request and whose floor meets the target.
+
+    The number is at most 8, and at least that of the roofline; None if 8 GPUs are too few.
+    """
+    for gpus in range(max(roofline.gpus, fitting_gpus(trace, roofline)), MAX_GPUS + 1):
+        if prefill_floor(trace, replace(roofline, gpus=gpus), target).with_hits_s <= target.ttft_s:
+            return gpus
+    return None
 
 
 def _fewest(meets: Callable[[int], bool], near: int, largest: int) -> int | None:
@@ -144,9 +156,11 @@ def _reason(runs: InstanceRuns, floor: PrefillFloor, last: CurvePoint) -> str:
         return f"{last.rejected:,} requests do not fit into an instance. Use more GPUs per instance."
     if floor.with_hits_s > target.ttft_s:
         best = f"and {_above(floor.with_hits_s, target.ttft_s)} s with every possible hit"
-        return f"{alone} {best}, above {limit}. Use faster GPUs, more GPUs per instance, or a longer target."
+        gpus = least_gpus_for(runs.trace, runs.roofline, target)
+        more = f"--gpus {gpus} or more" if gpus else "faster GPUs"
+        return f"{alone} {best}, above {limit}. Use {more}, or a longer target."
     if floor.without_hits_s > target.ttft_s:
-        hits = f"On {last.instances:,} instances {last.block_hit_rate:.1%} of the blocks hit, which is too few"
+        hits = f"On {last.instances:,} instances {last.block_hit_rate:.1%} of the blocks hit, which is not enough"
         return f"{alone}, above {limit}. {hits}; with every possible hit prefill takes {floor.with_hits_s:.3g} s."
     ttft = _above(last.ttft_s, target.ttft_s)
     return (

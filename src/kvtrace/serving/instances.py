@@ -42,7 +42,7 @@ class InstanceLoad(TypedDict):
 
 
 class FleetDict(SimulationDict):
-    """What `FleetSimulation.to_dict` returns; docs/serving/instances.md explains the keys."""
+    """The result of `FleetSimulation.to_dict`; docs/serving/instances.md explains the keys."""
 
     router: str
     instances: int

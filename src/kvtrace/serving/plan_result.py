@@ -104,12 +104,11 @@ class PrefillFloor:
     with_hits_s: float  # with every possible hit: no number of instances is faster
 
 
-@dataclass(frozen=True)
-class CurvePoint:
+@dataclass(frozen=True, kw_only=True)
+class FleetFigures:
     """A number of instances behind a router, and what they do with the trace."""
 
     instances: int
-    meets: bool  # whether the target is met and every request is served
     ttft_s: float  # at the target's quantile
     ttft_low: float  # interval of that quantile, which holds 90 % of the bootstrap replicates
     ttft_high: float
@@ -119,9 +118,16 @@ class CurvePoint:
     block_hit_rate: float
     imbalance: float
     utilisation: float
-    rejected: int  # requests that do not fit into an instance
     usd: float
     usd_per_million_requests: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePoint(FleetFigures):
+    """A number of instances that was simulated."""
+
+    meets: bool  # whether the target is met and every request is served
+    rejected: int  # requests that do not fit into an instance
 
 
 @dataclass(frozen=True)
@@ -134,23 +140,11 @@ class UnmetTarget:
     instances: None = None
 
 
-@dataclass(frozen=True)
-class RouterPlan:
-    """The fewest instances behind a router that meet the target, and what they do with the trace."""
+@dataclass(frozen=True, kw_only=True)
+class RouterPlan(FleetFigures):
+    """The fewest instances behind a router that meet the target."""
 
     router: str
-    instances: int
-    ttft_s: float  # at the target's quantile
-    ttft_low: float  # interval of that quantile, which holds 90 % of the bootstrap replicates
-    ttft_high: float
-    ttft: Quantiles
-    tpot: Quantiles
-    requests_per_s: float
-    block_hit_rate: float
-    imbalance: float
-    utilisation: float
-    usd: float
-    usd_per_million_requests: float
     saved_compute_s: float  # by hits
     saved_usd: float
     most_instances: int | None  # the last number before one that misses the target; None: all larger ones meet it
@@ -232,7 +226,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, repr=False)
 class Plan(PlottedResult):
-    """What `kvtrace.plan` returns, by part."""
+    """The result of `kvtrace.plan`, by part."""
 
     setting: PlanSetting
     memory: MemoryPlan
@@ -254,7 +248,7 @@ class Plan(PlottedResult):
 
     def _columns(self) -> dict[str, list[Any]]:
         """One row for each router."""
-        return columns_of(plain(router) for router in self.instances.routers)
+        return columns_of({"router": row.router} | plain(row) for row in self.instances.routers)
 
     def to_dict(self) -> dict[str, Any]:
         """Keys as docs/serving/plan.md lists them; `schema` is their version."""

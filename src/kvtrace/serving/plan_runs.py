@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.step_work import report_work
 from .._base.units import size_bytes
 from ..cache.simulation import Setting
 from ..trace.trace import Trace
@@ -77,7 +78,7 @@ def lower_tiers(roofline: Roofline, target: PlanTarget, block_size: int, blocks:
     for tier in target.tiers:
         own = int(tier.size // block_bytes) - (above if target.write_through else 0)
         if own < 1:
-            raise UsageError(f"Tier {tier.name} has no room beyond the tiers above it. Give it a larger size.")
+            raise UsageError(f"Tier {tier.name} adds no block to the tiers above it. Give it a larger size.")
         lower.append(Tier(tier.name, own, block_bytes / tier.bandwidth))
         above += own
     return lower
@@ -88,12 +89,23 @@ def capacity_blocks(trace: Trace, roofline: Roofline) -> int:
     return roofline.kv_capacity_tokens // trace.block_size
 
 
+def fitting_gpus(trace: Trace, roofline: Roofline) -> int:
+    """The smallest number of GPUs per instance that hold the weights and the longest request."""
+    return roofline.least_gpus(int(trace.prompt_blocks.max(initial=1)) * trace.block_size)
+
+
 def served(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, count: int, router: str) -> ServingRun:
     """Serve the trace on `count` instances whose GPUs hold `blocks` blocks each."""
     return simulate_serving(
         trace, step_cost(roofline), setting=Setting(blocks, mode=target.mode), instances=count, router=router,
         limits=target.limits, tiers=lower_tiers(roofline, target, trace.block_size, blocks),
+        on_progress=report_simulated,
     )  # fmt: skip
+
+
+def report_simulated(requests: int) -> None:
+    """Report requests that a simulation of a plan has served, as work of the present part."""
+    report_work(requests, requests=requests)
 
 
 def prefill_alone_s(trace: Trace, cost: StepCost, limits: BatchLimits, cached: np.ndarray | int = 0) -> np.ndarray:

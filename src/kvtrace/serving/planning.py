@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from .._base.errors import UsageError
+from .._base.step_work import part_of_work
 from ..analysis.block_sizes import by_block_size
 from ..analysis.curves import hit_curve
 from ..analysis.exact_curve import SHARES, HitCurve
@@ -23,7 +24,7 @@ from ..trace.columns import require_trace
 from ..trace.hits import count_hits, unlimited_hits
 from ..trace.trace import Trace
 from .hardware import Roofline
-from .instance_curve import InstanceRuns, prefill_floor, router_plan
+from .instance_curve import InstanceRuns, least_gpus_for, prefill_floor, router_plan
 from .plan_result import (
     BlockSizePlan,
     BlockSizesPlan,
@@ -41,7 +42,7 @@ from .plan_result import (
     TiersPlan,
     TimeTarget,
 )
-from .plan_runs import LowerTier, PlanTarget, capacity_blocks, lower_tiers, parse_tier, served, step_cost
+from .plan_runs import LowerTier, PlanTarget, capacity_blocks, fitting_gpus, lower_tiers, parse_tier, served, step_cost
 from .sensitivity import replace_times, sensitivity
 
 __all__ = [
@@ -65,6 +66,7 @@ Part = TypeVar("Part")
 
 GIB = 1 << 30
 POINTS = 12
+EXPECTED_RUNS = 12  # simulations of a router, for its progress
 TTLS = {"5m": 300, "1h": 3600}
 
 
@@ -100,13 +102,8 @@ def plan(
     require_trace(trace)
     target, report = target or PlanTarget(), on_part or (lambda part: None)
     check_mode(target.mode)
-    curve = hit_curve(trace)
+    _require_fit(trace, roofline, target)
     blocks = capacity_blocks(trace, roofline)
-    if blocks < int(trace.prompt_blocks.max(initial=1)):
-        raise UsageError(
-            f"{roofline.gpus} x {roofline.gpu.name} hold {blocks:,} blocks of KV, but the longest request needs "
-            f"{int(trace.prompt_blocks.max()):,}. Try more --gpus."
-        )
 
     def part(name: str, compute: Callable[[], Part]) -> Part:
         report(name)
@@ -114,7 +111,7 @@ def plan(
 
     result = Plan(
         setting=_setting(trace, roofline, blocks),
-        memory=part("memory", lambda: memory(trace, curve, roofline)),
+        memory=part("memory", lambda: memory(trace, hit_curve(trace), roofline)),
         tiers=part("tiers", lambda: tiers(trace, roofline, target, blocks)),
         instances=part("instances", lambda: instances(trace, roofline, target)),
         block_sizes=part("block_sizes", lambda: block_sizes(trace)),
@@ -127,6 +124,21 @@ def plan(
         result,
         loop=part("loop", lambda: loop(trace, roofline, target, blocks, best)),
         sensitivity=part("sensitivity", lambda: sensitivity(InstanceRuns(trace, roofline, target, best.router), best)),
+    )
+
+
+def _require_fit(trace: Trace, roofline: Roofline, target: PlanTarget) -> None:
+    """UsageError if an instance does not hold the longest request: with the GPUs that do, and those for the target."""
+    fitting = fitting_gpus(trace, roofline)
+    if roofline.gpus >= fitting:
+        return
+    needed = least_gpus_for(trace, roofline, target) or fitting
+    advice = f"Try --gpus {fitting} or more"
+    if needed > fitting:
+        advice += f"; prefill alone takes longer than the target of {target.ttft_s:g} s below --gpus {needed}"
+    raise UsageError(
+        f"{roofline.gpus} x {roofline.gpu.name} do not hold the weights and the KV of the longest request, of "
+        f"{int(trace.prompt_blocks.max(initial=1)):,} blocks. {advice}."
     )
 
 
@@ -209,7 +221,10 @@ def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> 
 def instances(trace: Trace, roofline: Roofline, target: PlanTarget) -> InstancesPlan:
     """Times and cost by the number of instances behind each router, and the best router for the target."""
     floor = prefill_floor(trace, roofline, target)
-    routers = [router_plan(InstanceRuns(trace, roofline, target, router), floor) for router in target.routers]
+    routers = []
+    for router in target.routers:
+        with part_of_work(1 / len(target.routers), EXPECTED_RUNS * len(trace)):
+            routers.append(router_plan(InstanceRuns(trace, roofline, target, router), floor))
     meeting = [row for row in routers if isinstance(row, RouterPlan)]
     return InstancesPlan(
         target=TimeTarget(target.ttft_s, target.quantile), floor=floor, routers=routers,

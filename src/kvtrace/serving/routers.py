@@ -16,6 +16,6 @@ PLANNED = tuple(name for name in ROUTERS if name != "overlap")  # overlap sends 
 
 
 def check_router(name: str) -> None:
-    """Raise UsageError if there is no router of that name."""
+    """Raise UsageError if the name is not a router."""
     if name not in ROUTERS:
         raise UsageError(f"{name!r} is not a router. Try {', '.join(ROUTERS)}.")

@@ -1,4 +1,4 @@
-"""What a plan depends on: time to first token and the number of instances if one assumption changes.
+"""The assumptions of a plan: time to first token and the number of instances if one assumption changes.
 
 Each change is one simulation at the planned number of instances, and a bisection for the number that the target needs.
 """
@@ -10,11 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from .._base.step_work import part_of_work
 from ..trace.trace import Trace
 from .instance_curve import InstanceRuns, changed
 from .plan_result import RouterPlan, Sensitivity
 
 FACTORS = (0.6, 0.8, 1.2, 1.4)
+EXPECTED_RUNS = 3  # simulations of a row, for its progress
 
 
 def sensitivity(runs: InstanceRuns, best: RouterPlan) -> list[Sensitivity]:
@@ -27,9 +29,10 @@ def sensitivity(runs: InstanceRuns, best: RouterPlan) -> list[Sensitivity]:
     Returns:
         A row for each assumption and factor; the factor 1 is the plan itself.
     """
-    rows = [_row("plan", 1.0, runs, best.instances)]
-    for what, (factors, change) in CHANGES.items():
-        rows += [_row(what, factor, change(runs, factor), best.instances) for factor in factors]
+    rows = []
+    for what, factor, change in CASES:
+        with part_of_work(1 / len(CASES), EXPECTED_RUNS * len(runs.trace)):
+            rows.append(_row(what, factor, change(runs, factor), best.instances))
     return rows
 
 
@@ -104,3 +107,5 @@ CHANGES: dict[str, tuple[tuple[float, ...], Callable[[InstanceRuns, float], Inst
     "compute": (FACTORS, _gpu("flops")),
     "bandwidth": (FACTORS, _gpu("bandwidth")),
 }
+CASES = [("plan", 1.0, lambda runs, factor: runs)]
+CASES += [(what, factor, change) for what, (factors, change) in CHANGES.items() for factor in factors]

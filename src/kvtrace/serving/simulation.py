@@ -55,7 +55,7 @@ class Quantiles(TypedDict):
 
 
 class ServingDict(FleetDict):
-    """What `ServingRun.to_dict` returns; docs/serving/serving.md explains the keys."""
+    """The result of `ServingRun.to_dict`; docs/serving/serving.md explains the keys."""
 
     served: int
     rejected: int
@@ -202,7 +202,7 @@ def simulate_serving(
         if size < 1:
             raise UsageError(f"--{name} must be at least 1.")
     if setting.schedule.kind != "serial":
-        raise UsageError("A simulation in time sets its own schedule. Leave out --schedule.")
+        raise UsageError("A simulation in time has its own schedule. Leave out --schedule.")
     if setting.bound:
         raise UsageError(
             f"A simulation in time does not support the upper bound {setting.policy}. Try another --policy."

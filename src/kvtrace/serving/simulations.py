@@ -13,7 +13,7 @@ from .._base.results import PlottedResult, columns_of
 from ..analysis.capacities import log_spaced
 from ..cache.demand import block_demand
 from ..cache.engines import non_default
-from ..cache.many_settings import optimum_of, settings_of, simulate_settings
+from ..cache.many_settings import gap_to, optimum_of, settings_of, simulate_settings
 from ..cache.schedules import parse_schedule
 from ..cache.simulation import EngineOptions, Setting, Simulation
 from ..cache.tiered import simulate_tiers
@@ -43,19 +43,16 @@ class Simulations(PlottedResult):
         return f"runs={len(settings)}, engines={len(engines)}, policies={len(policies)}, capacities={len(capacities)}"
 
     def _columns(self) -> dict[str, list[Any]]:
-        return columns_of({**run.to_dict(), **gap_to(self.optimum_of(run), run)} for run in self.runs)
+        return columns_of({**run.to_dict(), **self._gap_of(run)} for run in self.runs)
 
     def optimum_of(self, run: Simulation) -> Simulation | None:
         """The offline optimum at the capacity of a run; None if it was not simulated."""
         return next((one for one in self.optima if one.setting.capacity == run.setting.capacity), None)
 
-
-def gap_to(optimum: Simulation | None, run: Simulation) -> dict[str, Any]:
-    """The hits of the optimum, and the gap of the rates; nothing if the optimum is unknown."""
-    if optimum is None:
-        return {}
-    gap = optimum.hits.block_hit_rate - run.hits.block_hit_rate
-    return {"belady_hit_blocks": optimum.hits.hit_blocks, "gap_to_belady": gap}
+    def _gap_of(self, run: Simulation) -> dict[str, Any]:
+        """The gap of a run to the optimum; nothing if the optimum was not simulated."""
+        optimum = self.optimum_of(run)
+        return {} if optimum is None else gap_to(optimum.hits.to_dict(), run.hits.to_dict())
 
 
 def simulate_all(

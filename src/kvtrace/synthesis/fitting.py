@@ -8,6 +8,7 @@ import numpy as np
 
 from .._base.errors import InputError
 from .._base.offsets import offsets_of
+from .._base.step_work import report_work
 from .._native import attach
 from ..trace.columns import require_trace
 from ..trace.trace import Trace
@@ -43,7 +44,9 @@ def fit(trace: Trace) -> Model:
     values, types = _values(trace, length)
     bins = _bins(values, trace)
     records = {name: bins[name].codes(values[name]) if name in bins else values[name] for name in COLUMNS}
+    report_work(1, 3)
     rows, starts, window_rows = _windows(records, len(trace))
+    report_work(1, 3)
     edges, outputs = _outputs(length, bins["output"].codes(trace.output_length), values["type"], max(1, len(types)))
     return Model(
         rows=len(trace), block_size=trace.block_size, tail=trace.tail, duration_ms=float(trace.timestamp[-1]),

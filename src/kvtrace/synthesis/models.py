@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from .._base.errors import UsageError
@@ -14,7 +15,13 @@ METHODS = ("attach", "tree")
 
 
 def model_of(
-    path: str | Path, *, method: str = "attach", block_size: int | None = None, chain: bool = False, extra: str = "keep"
+    path: str | Path,
+    *,
+    method: str = "attach",
+    block_size: int | None = None,
+    chain: bool = False,
+    extra: str = "keep",
+    on_read: Callable[[int], None] | None = None,
 ) -> Model | Tree:
     """Load the model in a file, or fit one to the trace in it, as `kvtrace synthesize` does.
 
@@ -23,6 +30,7 @@ def model_of(
         method: How a trace is fitted: `attach` (`fit`) or `tree` (`fit_tree`).
         block_size, extra: As in `read`.
         chain: Re-chain ids that do not form a forest.
+        on_read: Receives the number of requests when a trace is read.
 
     Raises:
         UsageError: An option does not apply to a saved model, or the method is unknown.
@@ -42,4 +50,6 @@ def model_of(
         return Model.load(path)
     trace = reading.read(path, block_size=block_size, extra=extra)
     trace = trace.chained() if chain else trace
+    if on_read:
+        on_read(len(trace))
     return fit(trace) if method == "attach" else fit_tree(trace)

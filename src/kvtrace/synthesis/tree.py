@@ -19,6 +19,7 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.offsets import offsets_of
 from .._base.results import Result
+from .._base.step_work import report_work
 from .._native import tree as kernel
 from ..trace.columns import require_trace
 from ..trace.prefix_forest import Chains, Forest, forest
@@ -113,6 +114,7 @@ def fit_tree(trace: Trace) -> Tree:
     if not len(used):
         raise InputError("the trace has no prompts, so there is nothing to fit.")
     visits, length, core_blocks = _shared(trace)
+    report_work(2, 3)
     core, chains = _core(forest(trace).parent, visits, length)
     own = (path_blocks - core_blocks)[used]
     exit_node = _exit_nodes(trace, core_blocks, core, chains)[used]

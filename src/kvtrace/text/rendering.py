@@ -169,7 +169,7 @@ class TemplateRun:
         return "".join(self._written)
 
     def _entry(self, loop):
-        """What the rewritten template calls at a loop: a generator of batches of messages, with a marker each."""
+        """The loop of the rewritten template: generates batches of messages, with a marker each."""
 
         def enter(_, *outer) -> Iterator[list[Any]]:
             if (end := next(self._skipped_loops, None)) is not None:

@@ -30,7 +30,7 @@ from .template_jinja import FILENAME
 if TYPE_CHECKING:
     from .rendering import Renderer
 
-CHECK_INTERVAL = 256  # one in so many prompts rendered from memory is rendered in full and compared
+CHECK_INTERVAL = 256  # one of this many prompts rendered from memory is rendered in full and compared
 PUBLIC_NAMES = (tokenizer_files.TEMPLATE, tokenizer_files.SETTINGS)
 TRIAL_SECONDS, TRIAL_MEMORY = 10, 1 << 30  # for a template to render probes
 MAX_PROBE_TEXT = 1 << 22  # characters that it may write for one word
@@ -252,7 +252,7 @@ class ChatTemplate:
                 if any(len(text or "") > MAX_PROBE_TEXT for text in template._probe_results.values()):
                     return TOO_LONG
         except InputError:
-            pass  # the template is not valid: its first use says so
+            pass  # the template is not valid: its first use raises
         return 0
 
     # -- why it raised ---------------------------------------------------------------------------------------------

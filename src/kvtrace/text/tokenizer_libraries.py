@@ -127,7 +127,7 @@ class ReferenceLibrary(Library):
         return _flat([row.ids for row in rows])
 
     def encode_singly(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """As `encode`, without starting threads, so that the caller can still fork."""
+        """Like `encode`, without starting threads, so that the caller can still fork."""
         return _flat([self._loaded.encode(text, add_special_tokens=False).ids for text in texts])
 
     def control_tokens(self):

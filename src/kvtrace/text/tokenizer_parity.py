@@ -1,7 +1,7 @@
 """Compare fastokens with the reference library on a sample, once for each tokenizer and pair of versions.
 
 The sample consists of difficult texts, since tokenizers rarely disagree on plain prose. The verdict is cached in the
-user's cache folder. If the folder is not writable, each run compares anew.
+user's cache folder. If the folder is not writable, each run compares again.
 
 fastokens encodes the sample in a forked child, for two reasons. A process that has encoded with it must not be forked
 (its helper threads hold locks that the child would wait for), and a crash or an endless loop ends the child only.

@@ -49,7 +49,7 @@ def in_child(task: Callable[[], int], *, seconds: int = SECONDS, memory: int = M
 
 
 def why(status: int, seconds: int = SECONDS) -> str | None:
-    """What a negative exit status of `in_child` means, in words; None for other ones."""
+    """A negative exit status of `in_child` in words; None for other statuses."""
     if status >= 0:
         return None
     if -status == signal.SIGALRM:

@@ -40,7 +40,7 @@ def convert(
         session_share: Share of the sessions to draw, each whole: above 0, at most 1.
         row_share: Share of the requests to draw: above 0, at most 1.
         seed: Seed of both draws.
-        limit: Keep so many requests, the first ones.
+        limit: Number of requests to keep, from the first.
         factor: Number of blocks that become one.
         ratio: Divide times by this.
 
@@ -155,7 +155,7 @@ def meta_of(trace: Trace, whole: Trace, *, ratio: float = 1.0, requests: int | N
     """The sidecar values of a converted trace: those of the whole without its counts, and the conversion.
 
     `requests` is the number of written requests, if not all. The share of a sample is not included, because it would
-    reveal the size of the whole. Nor is the release profile, because nobody has audited the result.
+    reveal the size of the whole. Nor is the release profile, because the result was not audited.
     """
     converted: ConvertedSection = {}
     if trace.is_chained and not whole.is_chained:

@@ -33,13 +33,11 @@ def fold(trace: Trace, factor: int) -> Trace:
     """
     require_trace(trace)
     if isinstance(factor, bool) or not isinstance(factor, (int, np.integer)) or factor < 1:
-        raise UsageError(f"blocks are folded by {factor!r}; it is a whole number, 1 or more.")
+        raise UsageError(f"the fold factor is {factor!r}; it must be a whole number of at least 1.")
     if factor == 1:
         return trace
     if factor * trace.block_size > MAX_TOKENS:
-        raise UsageError(
-            f"blocks are folded by {factor:,}; no prompt fills a block of more than {MAX_TOKENS:,} tokens."
-        )
+        raise UsageError(f"the fold factor is {factor:,}; blocks can have at most {MAX_TOKENS:,} tokens.")
     size, columns = trace.block_size * int(factor), replace_columns(trace.require_chained())
     blocks = expected_blocks(trace.input_length, size, trace.tail)
     columns.hash_ids, columns.offsets = _last_ids(trace.hash_ids, trace.offsets, blocks, 0, int(factor))

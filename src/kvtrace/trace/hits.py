@@ -5,14 +5,14 @@ A hit is the leading run of a prompt's blocks that are resident. Counts can be a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, TypedDict
 
 import numpy as np
 
-from .._base.offsets import joined
+from .._base.offsets import batches, joined
 from .._base.results import Result, columns_of
 from .._native import sharing
 from .columns import Columns, require_trace
@@ -23,7 +23,7 @@ DIGITS = 26  # so that 2^37 requests add up in 64 bits
 
 
 class HitsDict(TypedDict):
-    """What `Hits.to_dict` returns."""
+    """The result of `Hits.to_dict`."""
 
     requests: int
     hit_blocks: int
@@ -157,7 +157,7 @@ def unlimited_hits(trace: Columns, *, outputs: bool = False, seen: int = 0) -> n
     hits, unseen = np.empty(len(trace), dtype=np.int64), np.ones(max(_reach(trace), seen), dtype=bool)
     unseen[:seen] = False
     for where, piece in trace.pieces():
-        for rows in _batches(piece.offsets):
+        for rows in batches(piece.offsets, REFERENCES):
             hits[where][rows] = _batch_hits(piece, rows, unseen, outputs)
     return hits
 
@@ -167,15 +167,6 @@ def _reach(trace: Columns) -> int:
     if isinstance(trace, Trace):
         return trace.distinct
     return 1 + max(int(ids.max(initial=-1)) for ids in (trace.hash_ids, trace.output_ids) if ids is not None)
-
-
-def _batches(offsets: np.ndarray) -> Iterator[slice]:
-    """All rows in batches of about REFERENCES block references, to bound the memory."""
-    start, rows = 0, len(offsets) - 1
-    while start < rows:
-        stop = int(np.searchsorted(offsets, offsets[start] + REFERENCES, side="right")) - 1
-        yield slice(start, max(stop, start + 1))
-        start = max(stop, start + 1)
 
 
 def _batch_hits(trace: Columns, rows: slice, unseen: np.ndarray, outputs: bool) -> np.ndarray:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .._base.offsets import in_first, joined, offsets_of
+from .._base.step_work import report_work
 from .._native import ids
 from .columns import Columns
 from .invariants import BrokenRule
@@ -24,8 +25,10 @@ def broken_id_rules(columns: Columns, block_size: int | None, tail: str, *, firs
     ['chains']
     """
     walk = _Walk(columns, block_size)
+    report_work(1, 3)
     if len(walk.ids):
         yield _numbering(walk, first_id)
+        report_work(1, 3)
         yield _chains(walk)
         if block_size is not None:
             yield from _block_sizes(walk, columns, block_size, tail)

@@ -1,4 +1,4 @@
-"""`Trace.meta`: what a sidecar file says of a trace beside its size. Each section has one type here, and one maker.
+"""`Trace.meta`: the values of a sidecar file besides the size of the trace. Each section has one type and one maker.
 
 The keys that describe the file itself (`block_size`, `requests`, `format`, ...) are in formats/sidecar.py.
 """

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+from collections.abc import Callable, Mapping
+from typing import Any, NotRequired, TypedDict
 
-from .hits import HitsDict, count_hits, unlimited_hits
+from .columns import Columns
+from .hits import Hits, HitsDict, count_hits, unlimited_hits
 from .meta import shares_prefixes
 from .trace import Trace
 
 
 class Figures(TypedDict):
-    """What `figures` returns, and a sidecar file states under "figures"."""
+    """The result of `figures`, and a sidecar file states under "figures"."""
 
     requests: int
     tokens: int
@@ -30,17 +32,38 @@ def figures(trace: Trace) -> Figures:
     >>> figures(toy("0 1", "0 2"))["hits"]["block_hit_rate"]
     0.25
     """
+
+    def hits(*, outputs: bool = False) -> Hits:
+        return count_hits(trace, unlimited_hits(trace, outputs=outputs))
+
+    outputs = trace.output_ids is not None
+    return figures_of(trace, len(trace.hash_ids), trace.distinct, hits, outputs=outputs, meta=trace.meta)
+
+
+def figures_of(
+    rows: Columns, blocks: int, distinct: int, hits: Callable[..., Hits], *, outputs: bool, meta: Mapping[str, Any]
+) -> Figures:
+    """As `figures`, for rows whose blocks are elsewhere.
+
+    Args:
+        rows: The rows; their blocks are not looked at.
+        blocks: The number of blocks of the prompts.
+        distinct: The number of distinct blocks.
+        hits: Returns the hits of a cache that never evicts, with `outputs=True` in blocks of earlier outputs, too.
+        outputs: Whether outputs have blocks.
+        meta: The values of the sidecar.
+    """
     values: Figures = {
-        "requests": len(trace),
-        "tokens": int(trace.input_length.sum()),
-        "output_tokens": int(trace.output_length.sum()),
-        "blocks": len(trace.hash_ids),
-        "distinct_blocks": trace.distinct,
-        "sessions": 0 if trace.session is None else int(trace.session.max()) + 1,
-        "duration_ms": float(trace.timestamp[-1]),
+        "requests": len(rows),
+        "tokens": int(rows.input_length.sum()),
+        "output_tokens": int(rows.output_length.sum()),
+        "blocks": blocks,
+        "distinct_blocks": distinct,
+        "sessions": 0 if rows.session is None else int(rows.session.max()) + 1,
+        "duration_ms": float(rows.timestamp[-1]),
     }
-    if shares_prefixes(trace.meta):  # otherwise shared prefixes are unknown, and rates of 0 would be wrong
-        values["hits"] = count_hits(trace, unlimited_hits(trace)).to_dict()
-    if trace.output_ids is not None:
-        values["hits_with_outputs"] = count_hits(trace, unlimited_hits(trace, outputs=True)).to_dict()
+    if shares_prefixes(meta):  # otherwise shared prefixes are unknown, and rates of 0 would be wrong
+        values["hits"] = hits().to_dict()
+    if outputs:
+        values["hits_with_outputs"] = hits(outputs=True).to_dict()
     return values

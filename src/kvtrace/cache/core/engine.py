@@ -151,7 +151,7 @@ class Engine:
         if self.oldest >= row:
             with cython.gil:
                 raise UsageError(
-                    f"a capacity of {self.context.capacity:,} blocks does not hold request {row:,} alone. Try more."
+                    f"a capacity of {self.context.capacity:,} blocks is too small for request {row:,} alone."
                 )
         self.early_frees += 1
         return self._end(self.oldest)

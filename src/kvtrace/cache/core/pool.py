@@ -65,7 +65,7 @@ class Pool(Engine):
         return 0
 
     def _advance(self, stop):
-        """As in Engine, with a shorter path for requests for one block while no other request is live."""
+        """Like Engine, with a shorter path for requests for one block while no other request is live."""
         row: cython.Py_ssize_t
         if not self.one_block_path or self.kind != SERIAL or self.live:
             return Engine._advance(self, stop)

@@ -1,5 +1,5 @@
 """Runs a user's policy written in Python: each verb calls the object's method. Exceptions propagate, except
-sys.exit(); `failure` tells which policy raised one.
+sys.exit(); `failure` names the policy that raised one.
 
 The run holds the interpreter lock throughout, so a verb costs as much as a Python call.
 """

@@ -13,7 +13,7 @@ from ..policies import is_users
 
 @dataclass(frozen=True)
 class Row:
-    """Where the model of an engine is, and what it supports."""
+    """The module of an engine's model, and the options that it supports."""
 
     module: str
     about: str
@@ -81,7 +81,7 @@ def build(name: str, demand, context, policy: str, **options: str):
     row = find(name)
     if row.policies is not None and policy.partition(":")[0] not in row.policies:
         own = " Your own policies run in the reference engine." if is_users(policy) else ""
-        raise UsageError(f"Engine {name} does not have policy {policy!r}. Try {', '.join(row.policies)}.{own}")
+        raise UsageError(f"Engine {name} does not support policy {policy!r}. Try {', '.join(row.policies)}.{own}")
     for option, value in options.items():
         flag = f"--{option.replace('_', '-')}"
         if option not in row.options:

@@ -22,11 +22,9 @@ def live_policy(policy: Any, context: Context) -> Any:
     if isinstance(policy, str):
         row = policies.POLICIES.get(policy.partition(":")[0])
         if row is not None and row.bound:
-            raise UsageError(f"{policy} is a bound, not a policy that a live cache could have. Try lru.")
+            raise UsageError(f"{policy} is an upper bound that needs the future; a live cache cannot use it. Try lru.")
         if row is not None and row.ghosts:
-            raise UsageError(
-                f"{policy} remembers blocks that are gone, and a live cache uses their slots again. Try lru."
-            )
+            raise UsageError(f"{policy} remembers evicted blocks, but a live cache reuses their slots. Try lru.")
         return policies.make(policy, context)
     missing = [verb for verb in policies.VERBS if not callable(getattr(policy, verb, None))]
     if missing or not callable(policy):

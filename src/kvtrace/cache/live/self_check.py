@@ -13,7 +13,7 @@ NONE = -1  # no block, no slot
 
 @dataclass
 class Snapshot:
-    """A copy of all that a PrefixCache counts; slots and blocks are numbers, and there are no tokens in it."""
+    """A copy of all counts of a PrefixCache, without tokens; slots and blocks are numbers."""
 
     block_size: int
     most_idle: int
@@ -32,7 +32,7 @@ class Snapshot:
 
 @dataclass
 class Held:
-    """What one live sequence holds."""
+    """The blocks of one live sequence."""
 
     live: bool
     length: int
@@ -42,23 +42,23 @@ class Held:
 
 @dataclass
 class KnownBlock:
-    """What the table says of a block or a root."""
+    """The record of a block or a root in the table."""
 
     parent: int  # the block before it; NONE for a root
     slot: int  # where it is found
-    holders: int  # slots it stands in, blocks that follow it, and for a root its live sequences
+    holders: int  # slots that hold it, blocks that follow it, and for a root its live sequences
     found_as: int  # the block that is found by its tokens; NONE for a root
 
 
 def check(snapshot: Snapshot) -> None:
-    """Raise KvtraceError where the snapshot do not agree; it says what does not."""
+    """Raise KvtraceError if the counts of the snapshot disagree; the error names the first fault."""
     broken = broken_pins(snapshot) or broken_slots(snapshot) or broken_table(snapshot)
     if broken:
         raise KvtraceError(f"internal error in the prefix cache: {broken}.")
 
 
 def broken_pins(snapshot: Snapshot) -> str | None:
-    """What is wrong with the pins, counted from the live sequences, or None."""
+    """The first fault of the pins, counted from the live sequences, or None."""
     for held in snapshot.sequences:
         if not held.live or len(held.slots) != -(-held.length // snapshot.block_size):
             return "a live sequence has too few blocks or too many"
@@ -70,7 +70,7 @@ def broken_pins(snapshot: Snapshot) -> str | None:
 
 
 def broken_slots(snapshot: Snapshot) -> str | None:
-    """What is wrong with the slots: each is pinned, idle or free, and has a block unless it is free; or None."""
+    """The first fault of the slots, or None: each is pinned, idle or free, and has a block unless it is free."""
     unused = sorted(snapshot.unused)
     if unused != [slot for slot, pins in enumerate(snapshot.pins) if pins == FREE]:
         return "the list of free slots is not that of the slots without pins"
@@ -85,7 +85,7 @@ def broken_slots(snapshot: Snapshot) -> str | None:
 
 
 def broken_table(snapshot: Snapshot) -> str | None:
-    """What is wrong with the table: each block found by its tokens, held by as many as it counts; or None."""
+    """The first fault of the table, or None: each block is found by its tokens, and its count of holders is right."""
     holders = Counter(block for block in snapshot.block if block != NONE)
     holders.update(held.root for held in snapshot.sequences)
     holders.update(known.parent for known in snapshot.known.values() if known.parent != NONE)

@@ -153,7 +153,7 @@ def _users(module, name, context):
     if ":" in name:
         cls, _, text = name.partition(":")
         raise UsageError(
-            f"A class of your own has no parameter on the command line. Write {module}:{cls}, and let its constructor "
+            f"The command line cannot pass a parameter to your class. Write {module}:{cls}, and let its constructor "
             f"set {text!r}."
         )
     try:

@@ -5,7 +5,7 @@ The engine tracks residency, pins and counts. A policy only orders the evictable
 
 
 class Context:
-    """What a policy can read: the number of blocks, the capacity, the trace, the current request and time.
+    """The values that a policy can read: the number of blocks, the capacity, the trace, the current request and time.
 
     `request` is the current row and `now` its arrival in milliseconds; the engine updates both. `trace` and
     `demand` (the BlockDemand of cache/demand.py) are None in a live cache.

@@ -69,7 +69,7 @@ class Priority(Policy):
 def _request_priorities(trace):
     """float64: request -> its priority."""
     if "priority" not in trace.extra:
-        raise InputError("the policy priority needs a trace with a column priority, and this one has none. Try lru.")
+        raise InputError("the policy priority needs a trace with the column priority. Try lru.")
     priorities = np.full(len(trace), DEFAULT)
     for row, value in enumerate(trace.extra["priority"].tolist()):
         if value is None or value != value:  # NaN

@@ -31,7 +31,7 @@ def depths(context: Context):
     """int32: block -> number of blocks before it. Raises UsageError without a trace."""
     demand = context.demand
     if demand is None:
-        raise UsageError("this policy needs a trace, and a live cache has none. Try lru, lfu, slru or ttl:60s.")
+        raise UsageError("this policy needs a trace, which a live cache does not have. Try lru, lfu, slru or ttl:60s.")
     depth = np.zeros(context.blocks, dtype=np.int32)
     path = np.diff(np.append(demand.start, len(demand.ids)))
     depth[demand.ids] = np.arange(len(demand.ids)) - np.repeat(demand.start, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from ..._base.workers import place_of
 from ...trace.trace import Trace
 from ..demand import BlockDemand
 from ..engines import DEFAULTS
+from ..many_settings import gap_to, optimum_of
 from ..policies import is_users
 from ..simulation import run
 from .grid import Cell
@@ -25,7 +26,10 @@ COUNTS: tuple[str, ...] = (
     "block_hit_rate", "token_hit_rate", "request_hit_rate", "evictions", "early_frees", "warm_up_requests",
 )  # fmt: skip
 SETTINGS: tuple[str, ...] = ("trace", "block_size", "engine", "mode", "schedule", "policy", "capacity", "seed")
-COLUMNS: tuple[str, ...] = (*SETTINGS, "capacity_tokens", "capacity_bytes", *ENGINE_OPTIONS, *COUNTS, "error")
+GAP: tuple[str, ...] = ("belady_hit_blocks", "gap_to_belady")
+COLUMNS: tuple[str, ...] = (
+    *SETTINGS, "capacity_tokens", "capacity_bytes", *ENGINE_OPTIONS, *COUNTS, *GAP, "warning", "error",
+)  # fmt: skip
 
 
 def row_of(cell: Cell, trace: Trace, demand: BlockDemand | None = None, on_progress: OnProgress | None = None) -> Row:
@@ -50,7 +54,28 @@ def row_of(cell: Cell, trace: Trace, demand: BlockDemand | None = None, on_progr
         return _settings(cell, trace) | {"error": fault}
     counted = replace(done, warm_up=leading_rows(cell.warm_up, trace.timestamp))
     values: dict[str, Any] = {**counted.to_dict()}
-    return _settings(cell, trace) | {name: values[name] for name in (*ENGINE_OPTIONS, *COUNTS) if name in values}
+    counts = {name: values[name] for name in (*ENGINE_OPTIONS, *COUNTS) if name in values}
+    return _settings(cell, trace) | counts | {"warning": cell.setting.warning}
+
+
+def with_gaps(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
+    """The rows, with the gap to belady where the sweep has a cell of belady that bounds them."""
+    optima = {
+        _bound_of(cell): row
+        for cell, row in zip(cells, rows, strict=True)
+        if cell.setting.policy == "belady" and row["error"] is None
+    }
+    return [
+        row | gap_to(optimum, row) if (optimum := optima.get(_bound_of(cell))) and row["error"] is None else row
+        for cell, row in zip(cells, rows, strict=True)
+    ]
+
+
+def _bound_of(cell: Cell) -> tuple[Any, ...]:
+    """What a cell and the belady that bounds it have in common: workload, capacity, what it counts, mode, schedule."""
+    optimum = optimum_of(cell.setting)
+    counts = dict(optimum.engine_options).get("capacity_counts", "total")
+    return cell.workload, optimum.capacity, counts, optimum.mode, optimum.schedule
 
 
 def _settings(cell, trace) -> Row:

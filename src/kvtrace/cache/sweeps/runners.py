@@ -113,7 +113,7 @@ def on_ray(
 
 
 def rows_of(task: Task) -> list[tuple[int, Row]]:
-    """What a Ray worker does: run the cells of a task, with the trace read from its file; (number, row) of each."""
+    """The work of a Ray worker: run the cells of a task, with the trace read from its file; (number, row) of each."""
     if task.version != __version__:
         raise UsageError(f"A Ray worker has kvtrace {__version__}, the sweep has {task.version}. Install one version.")
     with _finding_modules_in(task.folder):

@@ -14,7 +14,7 @@ from ..._base.errors import UsageError
 from ..._base.files import is_regular
 from ..._base.workers import cores
 from ..policies import POLICIES
-from .cells import Row
+from .cells import Row, with_gaps
 from .checkpoint import SweepCheckpoint, path_beside
 from .grid import Cell, Grid, plan, stated
 from .runners import local, on_ray
@@ -78,7 +78,7 @@ def sweep(
             )
             for number, row in done:
                 checkpoint.append(number, row)
-            table = SweepTable([checkpoint.rows[number] for number in range(len(cells))])
+            table = SweepTable(with_gaps(cells, [checkpoint.rows[number] for number in range(len(cells))]))
             if len(table.failed) == len(table.rows):
                 checkpoint.discard()
                 raise UsageError(f"All cells of the sweep failed. The first error: {table.rows[0]['error']}")

@@ -18,7 +18,8 @@ from .cells import COLUMNS, ENGINE_OPTIONS, SETTINGS, Row
 
 SCHEMA = 2  # version of the keys and values of to_dict
 FORMS = (".csv", ".json", ".jsonl", ".parquet")
-TEXTS = {*SETTINGS, *ENGINE_OPTIONS, "error"} - {"block_size", "capacity", "seed"}
+TEXTS = {*SETTINGS, *ENGINE_OPTIONS, "warning", "error"} - {"block_size", "capacity", "seed"}
+REALS = {name for name in COLUMNS if name.endswith("_rate")} | {"request_hits", "gap_to_belady"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,9 +91,8 @@ def _parquet(rows) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
-    reals = {name for name in COLUMNS if name.endswith("_rate")} | {"request_hits"}
     schema = pyarrow.schema([
-        (name, pyarrow.string() if name in TEXTS else pyarrow.float64() if name in reals else pyarrow.int64())
+        (name, pyarrow.string() if name in TEXTS else pyarrow.float64() if name in REALS else pyarrow.int64())
         for name in COLUMNS
     ])  # fmt: skip
     sink = io.BytesIO()

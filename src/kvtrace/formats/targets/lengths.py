@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..._base.output_names import Content, require_name
+from ..._base.step_work import report_work
 from ...trace.columns import replace_columns
 from ...trace.trace import Trace
 from .losses import Losses
@@ -39,11 +40,22 @@ def check_name(path: str | Path) -> None:
     require_name(path, Content.CSV, "the client's input")
 
 
-def write_table(stream: BinaryIO, header: str, rows: Iterable[tuple[Any, ...]], line: Callable[..., str]) -> None:
-    """Write a header, and one line for each row, formatted by `line`."""
+def write_table(
+    stream: BinaryIO,
+    header: str,
+    rows: Iterable[tuple[Any, ...]],
+    line: Callable[..., str],
+    *,
+    count: int | None = None,
+) -> None:
+    """Write a header, and one line for each row, formatted by `line`.
+
+    `count` is the number of rows, if they are not requests.
+    """
     stream.write(f"{header}\n".encode())
     for lines in _batches(line(*row) for row in rows):
         stream.write("".join(lines).encode())
+        report_work(len(lines), count)
 
 
 def rows_of(trace: Trace) -> Iterator[tuple[float, int, int]]:

@@ -53,7 +53,7 @@ def write(stream: BinaryIO, trace: Trace, *, first_id: int = 0, name: str = "") 
     records["next_access_vtime"] = next_uses(trace.hash_ids)
     if is_csv(name):
         columns = (records[name].tolist() for name in CSV_COLUMNS)
-        write_table(stream, ",".join(CSV_COLUMNS), zip(*columns, strict=True), "{},{},{}\n".format)
+        write_table(stream, ",".join(CSV_COLUMNS), zip(*columns, strict=True), "{},{},{}\n".format, count=len(records))
     else:
         stream.write(records.tobytes())
 

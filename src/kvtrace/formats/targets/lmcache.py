@@ -12,6 +12,7 @@ from typing import BinaryIO
 import orjson
 
 from ..._base.shell import pasted
+from ..._base.step_work import report_work
 from ...trace.columns import replace_columns
 from ...trace.trace import Trace
 from .losses import Losses
@@ -57,6 +58,7 @@ def write(stream: BinaryIO, trace: Trace, *, first_id: int = 0, name: str = "") 
                 option=orjson.OPT_APPEND_NEWLINE,
             )
         )
+        report_work(1)
 
 
 def usage(trace: Trace, path: str | Path) -> list[str]:

@@ -47,7 +47,7 @@ def adapt(trace: Trace) -> tuple[Trace, list[str]]:
 
 
 def check_name(path: str | Path) -> None:
-    """UsageError if the name asks for compression, as clients read plain files only, or states another content."""
+    """UsageError if the name has a suffix of compression (clients read plain files only) or of another content."""
     if Path(path).suffix.lower() in PACKED:
         raise UsageError(f"{path}: the client reads plain files only. Remove {Path(path).suffix} from the name.")
     require_name(path, Content.JSON_LINES, "the client's input")

@@ -38,7 +38,7 @@ def answer_text(value: Any, path: str) -> str:
 def opened_answer(value: str) -> Any:
     """The answer that a logger wrote as JSON text: a completion or the assistant's messages; else the text itself.
 
-    A model that was asked for JSON writes objects too, so that only what no model writes is opened.
+    A model can answer with JSON objects, so only objects that models do not write are opened.
 
     >>> opened_answer('{"role": "assistant", "content": "Yes"}'), opened_answer('{"text": "Yes"}')
     ({'role': 'assistant', 'content': 'Yes'}, '{"text": "Yes"}')

@@ -1,6 +1,6 @@
 """OpenAI's Batch (platform.openai.com/docs/guides/batch): a file of requests and one of responses, with `custom_id`.
 
-The responses stand in any order. A first pass notes where each of them begins, in about 150 bytes of memory; then each
+Responses can be in any order. A first pass records where each of them begins, in about 150 bytes of memory; then each
 request is read with its response. The joined rows are in the order of the requests.
 """
 
@@ -18,7 +18,7 @@ from ..._base.input_files import open_read
 
 
 def kind_of(line: bytes) -> str | None:
-    """What a line of a Batch holds: `requests`, `responses`, or None if it holds both or is of another log.
+    """The content of a line of a Batch: `requests`, `responses`, or None if it holds both or is of another log.
 
     >>> kind_of(b'{"custom_id": "a", "body": {}}'), kind_of(b'{"custom_id": "a", "response": {}}'), kind_of(b"{}")
     ('requests', 'responses', None)

@@ -69,7 +69,7 @@ def common(places: Places, time: Any, time_path: str = "timestamp") -> Record:
 
 
 def described(places: Places, time: Any = None) -> Record:
-    """As `common`, with an optional time."""
+    """Like `common`, with an optional time."""
     row = places[:1]  # lengths and types of nested objects mean something else
     return Record(
         time=time,
@@ -114,7 +114,7 @@ def put_media(record: Record, kind: str | None, item: Any, path: str) -> None:
 
 
 def put_prompt(record: Record, value: Any, path: str) -> None:
-    """Set the record's prompt: messages, templated text or token ids (prompts.py says in which shapes); RowError."""
+    """Set the record's prompt: messages, templated text or token ids (prompts.py lists the shapes); RowError."""
     if value is None:
         raise RowError("is missing. It must hold the prompt.", field=path, hint="Try --map input=FIELD.")
     value, path, body = opened_prompt(value, path)

@@ -19,7 +19,7 @@ ROLES = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool",
 
 
 def put_prompt(record: Record, value: Any, path: str) -> None:
-    """As `fields.put_prompt`, also for LangChain's messages, batches of one, and Anthropic's content blocks; RowError.
+    """Like `fields.put_prompt`, also for LangChain messages, batches of one, and Anthropic content blocks; RowError.
 
     >>> record = Record()
     >>> put_prompt(record, [[{"type": "human", "data": {"content": "Hello"}}]], "inputs.messages")

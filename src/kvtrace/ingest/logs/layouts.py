@@ -1,4 +1,4 @@
-"""How the rows of a log stand in its file: one a line, in a JSON array, or in a table whose cells have line breaks.
+"""The layout of the rows of a log: one per line, in a JSON array, or in a table whose cells have line breaks.
 
 Rows of an array, and records of such a table, become one line each while the file is read, so that all else sees lines.
 A row is in memory at a time, and so are the rows of a piece. The first bytes of a file decide its layout:

@@ -69,7 +69,7 @@ def stated(name: str) -> Unit:
 def detect(values: Iterable[Any], default: str | None = None) -> Unit | None:
     """The unit that fits most of the values, or None if none of them is a time.
 
-    `default` is the unit of numbers that are too small to be epoch times, if the field's definition tells it.
+    `default` is the unit of numbers that are too small to be epoch times, if the definition of the field states it.
     RowError if no unit fits more than half of the values. Values that do not fit the unit will not parse.
 
     >>> str(detect([1760995776640783, "1760995776650000"]))

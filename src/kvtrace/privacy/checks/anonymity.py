@@ -41,13 +41,13 @@ def check(evidence: Evidence) -> Finding:
         return warned(
             figure,
             f"{sentence}; {by_lengths:.1%} are unique by lengths, {by_structure:.1%} by sharing.",
-            f"{_stronger(evidence)}, or accept it: the row reveals no content.",
+            f"{_stronger(evidence)}, or accept the risk: a row reveals no content.",
         )
     return passed(figure, f"{sentence}.")
 
 
 def _stronger(evidence: Evidence) -> str:
-    """What rounds more than the profile."""
+    """A remedy that rounds more than the profile does."""
     if evidence.profile.drop_sessions and evidence.profile.round_output == "pow2":  # strict, or coarser
         return f"Use larger time steps (--time-step {max(600, evidence.profile.time_step_ms // 100)}s)"
     return "Round lengths and times (--profile strict)"

@@ -26,13 +26,13 @@ class KeptNumbers:
         self._pieces: list[tuple[slice, np.ndarray]] | None = []  # rows, and their offsets
         self._numbers = GrowingArray(np.int32)
 
-    def add(self, rows: slice, piece: Columns, numbers: np.ndarray | None) -> None:
-        """Keep the numbers of the next rows; None for rows with outputs."""
+    def add(self, rows: slice, piece: Columns, numbers: np.ndarray | None, growth: float = 1.0) -> None:
+        """Keep the numbers of the next rows; None for rows with outputs. `growth` is that of `OpenTrace`."""
         self._references += 0 if numbers is None else len(numbers)
         if numbers is None or self._references > self._max:
             self._pieces, self._numbers = None, GrowingArray(np.int32)
         if self._pieces is not None and numbers is not None:
-            self._numbers.extend(numbers)
+            self._numbers.extend(numbers, growth)
             self._pieces.append((rows, piece.offsets.copy()))
 
     @property

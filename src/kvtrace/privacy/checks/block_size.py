@@ -19,7 +19,7 @@ def check(evidence: Evidence) -> Finding:
     if size < MIN_TOKENS:
         return warned(
             {"block_size": size},
-            f"blocks have {size:,} tokens: an attacker can guess so few tokens, block after block.",
+            f"blocks have {size:,} tokens: an attacker can guess the text block by block.",
             f"Use blocks of at least {MIN_TOKENS} tokens: `kvtrace convert --fold N` merges N blocks into one.",
         )
     return passed({"block_size": size}, f"blocks have {size:,} tokens.")

@@ -9,8 +9,8 @@ from ...trace.normalise import by_first_appearance
 from .evidence import Evidence
 from .finding import Finding, failed, passed
 
-REMEDY = "`kvtrace release` or `kvtrace convert` writes the trace anew, without the other bytes."
-OTHER_VERSION = "Audit it with that version of pyarrow, or write it anew with `kvtrace release`."
+REMEDY = "`kvtrace release` or `kvtrace convert` writes the trace again, without the other bytes."
+OTHER_VERSION = "Audit it with that version of pyarrow, or write it again with `kvtrace release`."
 
 
 def check(evidence: Evidence) -> Finding:
@@ -20,7 +20,10 @@ def check(evidence: Evidence) -> Finding:
     renamed = session is not None and not np.array_equal(by_first_appearance(session), session)
     figure = {"differs": [one.value for one in found], "sessions_in_order": not renamed}
     if found:
-        sentence = f"{_listed(found)}: not what kvtrace writes of these requests, so text can be hidden there."
+        sentence = (
+            f"the file differs from the one that kvtrace writes for these requests ({_listed(found)}), so text can "
+            "be hidden in it."
+        )
         return failed(figure, sentence, OTHER_VERSION if found == [Difference.LIBRARY] else REMEDY)
     if renamed:
         sentence = "sessions do not count from 0 in the order of their first requests: their numbers can hide text."

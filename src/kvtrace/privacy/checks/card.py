@@ -11,11 +11,16 @@ from ..contributors import WARNINGS, WORDS
 from ..data_card import LICENCE, LICENCES, card
 from .evidence import Evidence
 from .finding import Audit, Finding, failed
+from .k_sharing import UNDECLARED
 
 REMEDY = "Publish the trace again, and fill in the licence only; put other text into a README beside the release."
 COUNT = r"[\d,]{1,15}"
 WHO = "|".join(map(re.escape, WORDS.values()))
 WEAKNESSES = "|".join(re.escape(warning) for warning in WARNINGS.values() if warning)
+COUNTED = (  # what the audit counted, in place of the release's contributors
+    rf" The release counted (?:{WHO}), as its sidecar states; this file does not hold them\."
+    r"| The sidecar does not state what the release counted\."
+)
 
 
 def with_card(result: Audit, evidence: Evidence, again: Callable[[], Audit]) -> Audit:
@@ -68,9 +73,8 @@ EARLIER = (
 def _k_sharing(evidence: Evidence) -> str:
     return (
         rf"(?:no request has|{COUNT} of {COUNT} requests have) a block shared by fewer than {COUNT} (?:{WHO})"
-        rf"(?: \(counted in place of the (?:(?:{WHO}), which this file does not hold"
-        r"|contributors of the release, which the sidecar does not name)\))?"
-        r"(?:; (?:exact|standard|strict) splits none)?\."
-        rf"(?: This does not stop a guess: (?:{WEAKNESSES})\.)?"
+        r"(?:; (?:exact|standard|strict) splits no blocks)?\."
+        rf"(?:(?:{COUNTED}) The audit counted (?:{WHO}) instead\.)?"
+        rf"(?: (?:{'|'.join(map(re.escape, UNDECLARED.values()))})| This does not stop a guess: (?:{WEAKNESSES})\.)?"
         rf"|{COUNT} blocks are shared by several users, but the release isolates tenants\."
     )

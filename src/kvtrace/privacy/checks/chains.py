@@ -19,6 +19,6 @@ def check(evidence: Evidence) -> Finding:
     return failed(
         {"ids_of_several_parents": several},
         f"{several:,} id{' follows' if several == 1 else 's follow'} different ids in different places: an observer "
-        "can recognise equal pieces of text anywhere in a prompt.",
+        "can find equal text anywhere in a prompt.",
         "Chain the ids with `kvtrace convert --chain`.",
     )

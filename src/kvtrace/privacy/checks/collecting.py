@@ -48,7 +48,7 @@ def collect_evidence(
     opened = open_pieces(path, format=format)
     kept = KeptNumbers() if limit is None else KeptNumbers(0)
     for rows, columns in opened.pieces():
-        kept.add(rows, columns, number_ids(columns, numbers))
+        kept.add(rows, columns, number_ids(columns, numbers), opened.growth)
     evidence = Evidence(opened, numbers, kept)
     if limit:
         limit.require(numbers)
@@ -102,7 +102,7 @@ def _text(path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno == errno.ELOOP:  # whoever publishes the link publishes what it leads to
+        if error.errno == errno.ELOOP:  # publishing the link would publish its target
             raise unreadable(path, error) from None
         return b""  # it exists and cannot be read: no sidecar, and no card of ours
 

@@ -136,7 +136,7 @@ class Evidence:
         return np.minimum(count, limit)
 
     def feed_in_time(self, take: Callable[[RequestBlocks], None]) -> None:
-        """As `feed`, in time order. If the file has another order, it is read again for each REFERENCES blocks."""
+        """Like `feed`, in time order. If the file has another order, it is read again for each REFERENCES blocks."""
         assert self.requests is not None
         if self.requests.in_order:
             self.feed(take)

@@ -14,7 +14,7 @@ from .finding import Finding, failed, passed
 from .marks import IDENTIFIER, is_epoch, kinds, shown
 
 NEEDED = ("timestamp", "input_length", "output_length", "hash_ids", "output_hash_ids")
-ALLOWED = {  # format -> its fields; all others are unknown, whatever their values
+ALLOWED = {  # format -> its fields; all others are unknown, for any values
     "mooncake": (*NEEDED, *EXTRA, "session_id"),
     "bailian": (*NEEDED, *EXTRA, "chat_id", "parent_chat_id"),
     "parquet": (*NEEDED, *EXTRA, "session", "parent"),
@@ -46,9 +46,7 @@ def check(evidence: Evidence) -> Finding:
         marks.append({"field": "", "kind": "unreadable row", "count": len(unread), "first_line": unread[0].line})
     figure: dict[str, Any] = {"fields": len(evidence.fields) + 1, "marks": marks}
     if not marks:
-        return passed(
-            figure, f"all {len(evidence.fields) + 1:,} fields belong to a trace, and the only text is request types."
-        )
+        return passed(figure, f"all {len(evidence.fields) + 1:,} fields are known; request types are the only text.")
     listed = "; ".join(map(_description, marks[:4])) + (f"; and {len(marks) - 4} more" if len(marks) > 4 else "")
     return failed(figure, f"{listed}.", REMEDY)
 

@@ -30,7 +30,7 @@ class Finding(Result):
         return columns_of([self._row()])
 
     def _row(self) -> dict[str, Any]:
-        """What a table shows: all but the figures, which each check has of its own."""
+        """The columns of a table: all but the figures, which differ among checks."""
         return {name: getattr(self, name) for name in ("name", "level", "sentence", "remedy")}
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,8 +126,8 @@ class Audit(Result):
             return f"FAIL: {count['FAIL']} of {len(self.findings)} checks failed ({graded}). Do not publish this file."
         if self.publishable:
             return (
-                f"{self.level}: the trace keeps the promises of {name}, with {warnings}. "
-                '"not_protected" lists what it still shows.'
+                f"{self.level}: the trace meets the requirements of {name}, with {warnings}. "
+                '"not_protected" lists what it still reveals.'
             )
         if not self.declared:
             return f"{self.level}: no check failed ({graded}), with {warnings}. Nothing documents how it was made."

@@ -17,7 +17,7 @@ def check(evidence: Evidence) -> Finding:
             figure,
             f"{unused:,} numbers between the smallest and the largest block id are not used: they reveal how much was "
             "left out.",
-            "Renumber the ids: `kvtrace convert` does.",
+            "Renumber the ids with `kvtrace convert`.",
         )
     if names:
         fields = ", ".join(f"{count:,} of {name}" for name, count in names.items())

@@ -1,4 +1,4 @@
-"""hidden_text: the bytes hold no words but fields and types; lengths, times and turns spell no text."""
+"""hidden_text: the bytes hold no words but fields and types; no hidden text was found in lengths, times and turns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check(evidence: Evidence) -> Finding:
     """Look for text in the bytes of numbers, and for numbers and turns that no service has."""
     columns = evidence.columns
     marks = [
-        {"field": name, "kind": "bytes that spell text"}
+        {"field": name, "kind": "bytes that encode text"}
         for name, values in _numbers(evidence)
         if len(values) and spells_text(values)
     ]
@@ -45,7 +45,7 @@ def check(evidence: Evidence) -> Finding:
         words = "1 word that is" if unknown == 1 else f"{unknown:,} words that are"
         return failed(figure, f"the rows hold {words} neither a field nor a request type.", REMEDY)
     if not marks:
-        return passed(figure, "lengths, times and turns spell no text.")
+        return passed(figure, "no hidden text was found in lengths, times and turns.")
     listed = "; ".join(f"{mark['field']}: {mark['kind']}" for mark in marks)
     remedy = "Compare the trace with its log; release it again with --round-input block --round-output pow2."
     return warned(figure, f"{listed}.", remedy)

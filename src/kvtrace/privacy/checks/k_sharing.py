@@ -1,8 +1,8 @@
 """k_sharing: every shared block has at least k contributors.
 
-A sender who recognises their own row learns that another contributor of a shared block sent the same text, and which
+A sender who finds their own row learns that another contributor of a shared block sent the same text, and which
 rows belong to it. The check counts the contributors that the release counted, if the trace still shows them; otherwise
-the next best, and the finding says so.
+the next best, and the finding reports this.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from .bound import USUAL_K
 from .evidence import Evidence
 from .finding import PEOPLE, Finding, failed, not_checked, passed, warned
 
-STRONGER = "Name the field of the account (--map account=PATH, --tenant-field PATH; --users FILE), or accept it."
+UNDECLARED = {  # kind -> what a file shows that nothing describes; what its release counted is not known
+    "sessions": "The audit counted sessions because it knows no users and no sidecar declares a release: a user with "
+    "several sessions counted several times.",
+    "inferred": "The audit inferred conversations from the blocks because it knows no users and no sidecar declares a "
+    "release: a guess that extends another sender's prompt counted as the same conversation.",
+}
+STRONGER = "Name the field of the account (--map account=PATH, --tenant-field PATH; --users FILE), or accept the risk."
 
 
 def check(evidence: Evidence) -> Finding:
@@ -46,21 +52,28 @@ def check(evidence: Evidence) -> Finding:
         f"{is_exposed.sum():,} of {len(is_exposed):,} requests have a block shared by fewer than {k} {WORDS[who.kind]}"
     )
     if profile_k <= 1:
-        return passed(figure, f"{sentence}; {evidence.profile.name} splits none.")
-    stand_in = "" if certain else f" (counted in place of {_released_contributors(evidence)})"
-    pass_users = "Pass --users FILE, one user a line for each row, to count the same contributors as the release."
+        return passed(figure, f"{sentence}; {evidence.profile.name} splits no blocks.")
+    stand_in = "" if certain else f" {_released_contributors(evidence)} The audit counted {WORDS[who.kind]} instead."
+    pass_users = "Pass --users FILE, one user per line for each row, to count the contributors of the release."
     if not is_exposed.any():
-        sentence = f"no request has a block shared by fewer than {k} {WORDS[who.kind]}{stand_in}."
+        sentence = f"no request has a block shared by fewer than {k} {WORDS[who.kind]}.{stand_in}"
+        if _is_undeclared(evidence) and who.kind in UNDECLARED:
+            return warned(figure, f"{sentence} {UNDECLARED[who.kind]}", pass_users)
         if weakness := WARNINGS[who.kind if certain else counted_kind_of(evidence.release) or who.kind]:
             return warned(figure, f"{sentence} This does not stop a guess: {weakness}.", STRONGER)
         return passed(figure, sentence) if certain else warned(figure, sentence, pass_users)
     if certain:
         return failed(
             figure,
-            f"{sentence}: their senders can see that another one sent the same text.",
+            f"{sentence}: one of them can learn that another one sent the same text.",
             f"Split these blocks: `kvtrace release --k {k}`.",
         )
-    return warned(figure, f"{sentence}{stand_in}.", pass_users)
+    return warned(figure, f"{sentence}.{stand_in}", pass_users)
+
+
+def _is_undeclared(evidence: Evidence) -> bool:
+    """Whether only the file itself shows its contributors: nobody names users, and no sidecar declares a release."""
+    return evidence.declared is None and evidence.users is None and evidence.contributors is None
 
 
 def _split_members(evidence: Evidence, who: Contributors, k: int, count: np.ndarray) -> np.ndarray:
@@ -109,7 +122,7 @@ def counted(evidence: Evidence) -> tuple[Contributors, bool]:
     best = best_contributors(evidence)
     if evidence.declared is None:
         return best, True
-    if released == "sessions":  # Bailian's rows have no sessions: chains of parents stand in, and may be cut
+    if released == "sessions":  # Bailian's rows have no sessions: chains of parents replace them, and may be cut
         return best, best.kind == "sessions" and evidence.read_result.format != "bailian"
     return best, False
 
@@ -140,5 +153,5 @@ def inferred(evidence: Evidence) -> Contributors:
 def _released_contributors(evidence) -> str:
     released = evidence.release.get("k_counted")
     if isinstance(released, str) and released in WORDS:
-        return f"the {WORDS[released]}, which this file does not hold"
-    return "the contributors of the release, which the sidecar does not name"
+        return f"The release counted {WORDS[released]}, as its sidecar states; this file does not hold them."
+    return "The sidecar does not state what the release counted."

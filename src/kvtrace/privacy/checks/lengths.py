@@ -1,4 +1,4 @@
-"""lengths: lengths fit the blocks, are rounded as the profile says, and reveal no limit of the service."""
+"""lengths: lengths fit the blocks, are rounded as the profile requires, and do not reveal a limit of the service."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def check(evidence: Evidence) -> Finding:
     rounded = evidence.profile.round_output != "exact"
     if not rounded and greatest >= max(SPIKE_ROWS, SPIKE * just_below):
         return warned(
-            figure, f"{greatest:,} requests have the greatest output length: others can learn the service's limit.",
-            "Round the output lengths (--round-output pow2), or accept it.",
+            figure, f"{greatest:,} requests have the longest output length, which reveals the limit of the service.",
+            "Round the output lengths (--round-output pow2), or accept the risk.",
         )  # fmt: skip
     return passed(figure, "lengths fit the blocks" + (" and are rounded as declared." if rounded else "."))
 

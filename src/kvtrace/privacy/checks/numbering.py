@@ -6,7 +6,7 @@ from .dictionary import inverted
 from .evidence import Evidence
 from .finding import Finding, failed, passed, warned
 
-REMEDY = "Renumber the ids: `kvtrace convert` does, and `kvtrace anonymize` also hashes with a key."
+REMEDY = "Renumber the ids with `kvtrace convert`; `kvtrace anonymize` also hashes with a key."
 
 
 def check(evidence: Evidence) -> Finding:

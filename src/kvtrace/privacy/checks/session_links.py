@@ -37,14 +37,14 @@ def check(evidence: Evidence) -> Finding:
         return warned(
             figure,
             f"{hidden:,} requests share no block with an earlier request of their conversation: only the link "
-            "reveals it.",
-            "Drop the links (--drop-sessions), or accept it.",
+            "connects them.",
+            "Drop the links (--drop-sessions), or accept the risk.",
         )
     if not linked:
         return passed(figure, "no field links requests to each other.")
     return passed(
         figure,
-        f"{linked:,} of {len(columns):,} requests name their conversation or turn; their shared blocks reveal it too.",
+        f"{linked:,} of {len(columns):,} requests name their conversation or turn; their shared blocks also reveal it.",
     )
 
 

@@ -57,7 +57,7 @@ def _marks(text: MetadataText) -> Iterator[tuple[str, str]]:
     yield from ((_dotted(place), _kind(place, kind)) for place, kind in unknown)
     # in another order, or with names twice, the text is another one
     if not unknown and text.text is not None and not same_text(text.text, fit(text.values, SIDECAR)):
-        yield "", "not the text that kvtrace writes of its values"
+        yield "", "not the text that kvtrace writes for its values"
 
 
 def _kind(place: Place, kind: str) -> str:

@@ -24,7 +24,7 @@ def check(evidence: Evidence) -> Finding:
         return passed(figure, f"{volume}, a sample: the volume of the service is not shown.")
     return warned(
         figure, f"{volume}: the trace declares no sampling, so others can learn the volume of the service.",
-        "Release a share of the sessions (--sample-sessions 0.5), or accept it.",
+        "Release a share of the sessions (--sample-sessions 0.5), or accept the risk.",
     )  # fmt: skip
 
 

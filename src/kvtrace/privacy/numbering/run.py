@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..._base.results import Result, columns_of
+from ..._base.step_work import report_work
 from ..._native.ids import DigestIndex
 from ...trace.columns import Columns
 from ...trace.hits import Hits, sum_hits
@@ -79,6 +80,7 @@ def number(
     before: Sequence[StepHits] = (),
     first_step: ReleaseStep = ReleaseStep.ORIGINAL,
     changes_tails: bool = True,
+    on_step: Callable[[str], None] | None = None,
 ) -> Numbered:
     """Number and release the rows of encoded parts.
 
@@ -90,10 +92,17 @@ def number(
         before: steps before the one that led to these parts.
         first_step: the step that led to these parts.
         changes_tails: whether the parts' tails differ from the plan's.
+        on_step: receives the name of each stage before it.
     """
 
     def run(stage, count):
-        return list(runner.map(partial(stage, plan), range(count)))
+        if on_step:
+            on_step(stage.__name__)
+        results = []
+        for result in runner.map(partial(stage, plan), range(count)):
+            results.append(result)
+            report_work(1, count)
+        return results
 
     gathered = run(gather, plan.ranges)
     plan = plan.updated(rows_before=sums_before([one["rows"] for one in gathered]))
@@ -105,7 +114,7 @@ def number(
     finished = run(finish, plan.ranges)
     account = Account(plan.profile, isolated=isolated)
     _record_steps(account, plan, before, first_step, changes_tails)
-    account.note_dropped_links(plan.has_sessions or "session" in plan.carried)
+    account.note_dropped_links(plan.has_sessions or not {"session", "turn"}.isdisjoint(plan.carried))
     account.note_contributors(sum(one["unknown"] for one in gathered))
     figures = _figures(plan, finished, sum(blocks), meta)
     stages = {"gather": gathered, "match": matched, "rank": ranked, "resolve": resolved, "finish": finished}

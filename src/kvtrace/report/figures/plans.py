@@ -19,7 +19,7 @@ def plot(plan: Plan) -> Panels:
         planned.cost(part),
         planned.needed(plan),
     ]
-    return Panels("Capacity plan", "Hits by memory, waits and cost by instances, and what assumptions change.", panels)
+    return Panels("Capacity plan", "Hits by memory, latency and cost by instances, effect of assumptions.", panels)
 
 
 def _memory(part: MemoryPlan, gpu_gib: float) -> Panel:

@@ -37,7 +37,7 @@ def over_time(run: Simulation) -> Plot:
     name = f"{setting.policy}, {setting.capacity:,} blocks"
     panel = rates.panel(run.trace, {name: run.hit_blocks, "no eviction": unlimited_hits(run.trace)})
     title = f"{setting.engine}, {setting.policy}, {setting.capacity:,} blocks"
-    return Plot(title, "The warm-up of the cache, and what eviction costs.", [panel])
+    return Plot(title, "The warm-up of the cache, and the cost of eviction.", [panel])
 
 
 def tiers(run: TieredSimulation) -> Plot:
@@ -127,7 +127,7 @@ def _unlimited(run: Simulation) -> float:
 
 
 def label(run: Simulation, runs: list[Simulation], *, capacity: bool = True) -> str:
-    """What tells a run from the others: the values in which they differ."""
+    """The values of a run that differ among the runs, as its label."""
 
     def values(one: Simulation) -> dict[str, str]:
         setting = one.setting

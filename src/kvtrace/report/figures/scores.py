@@ -28,4 +28,4 @@ def plot(comparison: Comparison) -> Plot:
     ticks = {float(number): name for number, name in enumerate(names)}
     axis = Axis("", ticks=ticks, limits=(-0.5, len(names) - 0.5))
     panel = Panel("Fidelity", Axis("score", limits=(0, 1.02)), axis, series)
-    return Plot("Fidelity of one trace to another", "1 if the two traces are equal in a figure.", [panel])
+    return Plot("Fidelity of one trace to another", "A score of 1 means equal values in both traces.", [panel])

@@ -31,7 +31,7 @@ def plot(statistics: DistributionFrames) -> Plot:
         for title, (axis, names) in PANELS.items()
         if names.keys() <= known.keys()
     ]
-    return Plot("Distributions", "The extremes, the quartiles, and the quantiles that were asked for.", panels)
+    return Plot("Distributions", "Minimum, quartiles, maximum, and the quantiles that you chose.", panels)
 
 
 def _panel(title: str, axis: str, distributions: dict[str, tuple[Distribution, str]]) -> Panel:

@@ -32,7 +32,7 @@ def plot(sweep: SweepTable) -> Plot:
 
 
 def _title(key: tuple[Any, ...], groups: Iterable[tuple[Any, ...]]) -> str:
-    """What tells a panel from the others: the trace, the block size, or both."""
+    """The label of a panel: the trace, the block size, or both, as far as they differ."""
     trace, size = key
     parts = [str(trace)] if len({one for one, _ in groups}) > 1 else []
     parts += [f"blocks of {size:,} tokens"] if len({one for _, one in groups}) > 1 else []

@@ -37,8 +37,7 @@ def sensitivity(plan: Plan) -> Plot:
     panels = [cost(plan.instances), *_changes(plan.sensitivity, plan.instances)]
     return Plot(
         "Cost, and what changes the plan",
-        "Left: what more instances cost. Right: the plan of the best router if one assumption is 0.6 to 1.4 times as "
-        "large.",
+        "Left: cost by instances. Right: the plan of the best router if one assumption is 0.6 to 1.4 times as large.",
         panels,
     )
 

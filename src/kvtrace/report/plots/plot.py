@@ -24,7 +24,7 @@ POINTS = 400  # of a curve, more than a screen shows
 BINS = 120  # of a time axis
 OPTIMA = 12  # capacities at which the optimum is simulated
 POLICIES = ("lru", "lfu", "s3fifo", "sieve")  # beside belady, unless the reader chooses
-MAX_REFERENCES = 5_000_000  # blocks of a trace that is simulated without being told to
+MAX_REFERENCES = 5_000_000  # largest number of blocks of a trace that is simulated by default
 MAX_LINES = 8  # of one panel, as many as the palette has colours
 MAX_LINEAR_RATIO = 20  # largest ratio of values on a linear axis
 
@@ -191,7 +191,7 @@ def cdf(
 ) -> Panel:
     """The cumulative distributions of samples (name, values, counts).
 
-    `why` is the reason to show if there are no values, and `note` stands below the panel.
+    `why` is the reason that is shown if there are no values, and `note` is shown below the panel.
 
     >>> panel = cdf("Lengths", Axis("tokens"), ("ISL", np.array([1, 2, 2, 3]), None))
     >>> panel.series[0].y.tolist()

@@ -19,7 +19,7 @@ def plot(study: Study) -> Plot:
     ['lru', 'mru']
     """
     explanation = (
-        "Whether another eviction order pays. One request at a time, in a flat pool: any idle block can be evicted. "
+        "Does another eviction order pay? One request at a time, in a flat pool: any idle block can be evicted. "
         "belady knows the future and is the optimum of all eviction orders."
     )
     if study.too_large:

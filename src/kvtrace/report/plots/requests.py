@@ -33,5 +33,5 @@ def plot(study: Study) -> Plot:
         ("hit lengths", tokens, None),
         why="no request has a hit.",
     )
-    explanation = "Whether a few requests hit nearly all of their blocks, or many requests hit a few. Without eviction."
+    explanation = "Do a few requests hit nearly all of their blocks, or many requests a few? Without eviction."
     return Plot("Hits of single requests", explanation, [rates, lengths])

@@ -31,6 +31,6 @@ def plot(study: Study) -> Plot:
         ),
     ]
     explanation = (
-        "How long a cache must keep blocks, in time and in blocks. Each use of a block except the first counts once."
+        "How long must a cache keep blocks, in time and in blocks? Each use of a block except the first counts once."
     )
     return Plot("Reuse time and distance", explanation, panels)

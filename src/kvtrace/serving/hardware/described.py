@@ -26,7 +26,7 @@ def read_object(path: str | Path, wrong: type[KvtraceError], hint: str) -> dict[
         hint: What to try; it ends each message.
 
     Raises:
-        UsageError: There is no such file.
+        UsageError: The file does not exist.
     """
     text, value, reason = b"", UNREAD, None
     try:

@@ -18,7 +18,7 @@ from .kv_bytes import BYTES, kv_bytes_per_token
 
 WEIGHT_BYTES = {**BYTES, "int4": 0.5, "mxfp4": 17 / 32}  # mxfp4: one byte of scale per 32 values of half a byte
 UNGATED = {"falcon", "gpt_neox", "nemotron", "opt", "phi", "starcoder2"}  # MLPs of two matrices, not three
-TIED = ("cohere", "gemma")  # model types whose embedding is also the head, unless the config says otherwise
+TIED = ("cohere", "gemma")  # model types whose embedding is also the head, unless the config states otherwise
 # fields of architectures with other layers than attention and MLP
 FOREIGN = {"attn_layer_period", "full_attention_interval", "intermediate_size_mlp", "layers_block_type",
            "linear_num_key_heads", "mamba_d_state", "ssm_cfg", "hybrid_override_pattern"}  # fmt: skip

@@ -10,6 +10,7 @@ model all losses of a real engine (docs/serving/serving-model.md).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,15 +94,23 @@ class Roofline:
     @property
     def kv_capacity_tokens(self) -> int:
         """Tokens whose KV fits beside the weights and the reserve; UsageError if the weights do not fit."""
-        usable = self.gpu.memory * (1 - self.reserve_share)
+        usable = self._usable_bytes
         left = usable * self.gpus - self.model.weight_bytes
         if left <= 0:
-            needed = int(self.model.weight_bytes // usable) + 1
             raise UsageError(
-                f"The weights take {self.model.weight_bytes / 1e9:,.0f} GB; {self.gpus} x {self.gpu.name} have "
-                f"{usable * self.gpus / 1e9:,.0f} GB for them. Try --gpus {needed} or more."
+                f"The weights need {self.model.weight_bytes / 1e9:,.0f} GB; {self.gpus} x {self.gpu.name} have "
+                f"{usable * self.gpus / 1e9:,.0f} GB for them. Try --gpus {self.least_gpus()} or more."
             )
         return int(left // self.model.kv_bytes_per_token)
+
+    def least_gpus(self, tokens: int = 1) -> int:
+        """The smallest number of GPUs that hold the weights and the KV of `tokens` tokens."""
+        return ceil((self.model.weight_bytes + tokens * self.model.kv_bytes_per_token) / self._usable_bytes)
+
+    @property
+    def _usable_bytes(self) -> float:
+        """The memory of a GPU without the reserve."""
+        return self.gpu.memory * (1 - self.reserve_share)
 
     def compute_s(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
         """Compute time alone: the time saved if the new tokens are not computed."""

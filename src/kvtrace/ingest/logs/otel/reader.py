@@ -72,7 +72,7 @@ def matches(row: dict[str, Any]) -> bool:
 
 
 def small_unit(row: dict[str, Any]) -> str | None:
-    """Nanoseconds if a field's name says so, else None."""
+    """Nanoseconds if the name of the field states them, else None."""
     return "ns" if any(name in row for name in (*NANOSECONDS, *CONTAINERS)) else None
 
 

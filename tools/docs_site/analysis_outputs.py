@@ -1,0 +1,166 @@
+"""The types of what `analyze`, `curve` and `compare` print with `--json`, for their schemas."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from kvtrace.analysis.arrivals import Arrivals
+from kvtrace.analysis.distribution import Distribution
+from kvtrace.analysis.popularity import DepthBand, Popularity
+from kvtrace.trace.hits import HitsDict
+
+
+class Group(HitsDict):
+    """The requests of one turn or of one type."""
+
+    name: str
+    input_length: Distribution
+    output_length: Distribution
+
+
+class Sessions(TypedDict):
+    """The sessions of a trace."""
+
+    sessions: int
+    requests_in_sessions: int
+    turns: Distribution
+    think_ms: Distribution
+    growth: Distribution
+    by_turn: list[Group]
+
+
+class BlockSize(HitsDict):
+    """The hits in blocks of one size."""
+
+    block_size: int
+    distinct_blocks: int
+
+
+class BasicsFile(TypedDict):
+    """What `kvtrace analyze --basic --json` prints."""
+
+    schema: int
+    block_size: int
+    tail: str
+    requests: int
+    blocks: int
+    distinct_blocks: int
+    prefix_groups: int
+    repeated_blocks: int
+    reuse_ratio: float
+    tokens: int
+    hit_blocks: int
+    hit_tokens: int
+    block_hit_rate: float
+    token_hit_rate: float
+    input_length: Distribution
+    context_length: Distribution
+    unique_prompt_length: Distribution
+    output_length: Distribution
+    request_hit_rate: Distribution
+
+
+class AnalyzeFile(BasicsFile, total=False):
+    """What `kvtrace analyze --json` prints; `--basic` leaves out these keys, and only `--fold` has the last."""
+
+    popularity: Popularity
+    sharing_by_depth: list[DepthBand]
+    reuse_time_ms: Distribution
+    reuse_distance: Distribution
+    arrivals: Arrivals
+    sessions: Sessions | None
+    by_type: list[Group]
+    hits_with_outputs: HitsDict | None
+    kv_bytes_per_token: int | None
+    working_set_bytes: int | None
+    by_block_size: list[BlockSize]
+
+
+class CurvePoint(HitsDict):
+    """The hits at one capacity."""
+
+    capacity: int
+    capacity_tokens: int
+    share: float
+    exact: bool
+
+
+class CurvePointFile(CurvePoint, total=False):
+    """A point with what only some curves have: bytes with a model, errors with `--sample`."""
+
+    capacity_bytes: int
+    error: dict[str, float]
+
+
+class CurveFile(TypedDict):
+    """What `kvtrace curve --json` prints."""
+
+    schema: int
+    block_size: int
+    longest: int
+    working_set: int
+    kv_bytes_per_token: int | None
+    sample: float | None
+    points: list[CurvePointFile]
+    unlimited: HitsDict
+    least: dict[str, int]
+
+
+class ComparedTrace(TypedDict):
+    """One of the traces that were compared."""
+
+    name: str
+    requests: int
+    block_size: int
+    working_set: int
+    duration_ms: float
+
+
+class DistributionScore(TypedDict):
+    """The distributions of one quantity in both traces."""
+
+    score: float | None
+    distance: float | None
+    a: Distribution
+    b: Distribution
+    errors: dict[str, float | None]
+
+
+class NumberScore(TypedDict):
+    """One number of both traces."""
+
+    score: float | None
+    a: float | None
+    b: float | None
+    distance: float | None
+    difference: float | None
+    ratio: float | None
+
+
+class CurveScore(TypedDict):
+    """The hit curves of both traces."""
+
+    score: float | None
+    unit: Literal["blocks", "tokens", "share"]
+    rate: str
+    first: float | None
+    last: float | None
+    points: int
+    distance: float | None
+    at: float | None
+    mean: float | None
+
+
+class CompareFile(TypedDict):
+    """What `kvtrace compare --json` prints."""
+
+    schema: int
+    a: ComparedTrace
+    b: ComparedTrace
+    sessions: Literal["recorded", "inferred"]
+    notes: list[str]
+    overall: float
+    scores: dict[str, float | None]
+    distributions: dict[str, DistributionScore]
+    numbers: dict[str, NumberScore]
+    curves: dict[str, CurveScore]
