@@ -160,6 +160,15 @@ class OneRank(Off):
         return batch
 
 
+class Numbered(Req):
+    """A request that hashes as its row, so that SGLang's sets of requests have one order."""
+
+    row = -1
+
+    def __hash__(self):
+        return self.row
+
+
 class Done:
     """The end of a forward pass; who waits for it moves the clock."""
 
@@ -292,13 +301,13 @@ class Server(scheduler.Scheduler):
             ignore_eos=self.case.get("ignore_eos", False),
         )  # fmt: skip
         sampling.normalize(None)
-        req = Req(str(number), "", tokens, sampling, priority=row.get("priority"), vocab_size=VOCABULARY)
+        req = Numbered(str(number), "", tokens, sampling, priority=row.get("priority", 0), vocab_size=VOCABULARY)
         req.row = number
         self.init_req_max_new_tokens(req)
         return req
 
     def _add_request_to_queue(self, req, is_retracted=False):
-        if is_retracted:
+        if req.retraction_count > self.retractions[req.row]:
             self.retracted.append(req.row)
             self.retractions[req.row] += 1
         super()._add_request_to_queue(req, is_retracted)
