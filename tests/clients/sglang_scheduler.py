@@ -1,17 +1,18 @@
-"""SGLang: its own Scheduler serves requests under a clock of ours; run in SGLang's environment as CASES (a JSON object a line).
+"""SGLang: its own Scheduler serves requests under a clock of ours; run in SGLang's environment as CASES JSON lines.
 
 A case has block_size (tokens of an id), capacity (tokens of the KV pool, whole pages), settings (SGLang's server args;
-page_size, chunked_prefill_size and max_running_requests must be among them), env (constants of environ.py), cost (the
-terms of a step's time) and requests: arrival (seconds), ids (of the prompt's blocks), tokens, output, limit
-(max_new_tokens, where the output ends before it by a stop token; output tokens otherwise) and priority. It prints, a case a line, SGLang's version,
-the steps (`[begin, kind, [[row, tokens before, tokens], ...], [retracted rows]]`) and for each request
-`[cached tokens, begin of its first step, first token, end, retractions]`.
+page_size, chunked_prefill_size and max_running_requests must be among them), env (constants of environ.py, which stay
+set for the cases after it), ignore_eos, cost (the terms of a step's time) and requests: arrival (seconds), ids (of the
+prompt's blocks), tokens, output, limit (max_new_tokens; where it is more than output, a stop token ends the output) and
+priority. max_plans, where it is given, ends a case early. It prints, a case a line, SGLang's version, the steps
+(`[begin, kind, [[row, tokens before, tokens], ...], [rows retracted or preempted since the last step]]`) and for each
+request `[cached tokens, begin of its first step, first token, end, retractions and preemptions]`.
 
-SGLang's, unmodified: the Scheduler class with both event loops, the policy, PrefillAdder, ScheduleBatch, Req, the
+SGLang's, unmodified: the Scheduler class with both event loops, SchedulePolicy, PrefillAdder, ScheduleBatch, Req, the
 processing of results, the token ratio, UnifiedRadixCache (its default tree, with the Rust core), ReqToTokenPool and
 the allocators. Ours: the clock, the arrival of requests, the forward pass (`run_batch`: one token a request), what
-an idle server does (`on_idle`: reset of the ratio as in SGLang, then wait), and stand-ins for parts that are off
-(metrics, output streams, LoRA, grammars, beams, host caches).
+an idle server does (`on_idle`: it resets the ratio as SGLang does, then waits), a hash of requests (see Numbered) and
+stand-ins for parts that are off (metrics, output streams, LoRA, grammars, beams, host caches). The CPU takes no time.
 """
 
 import importlib.abc
@@ -22,16 +23,20 @@ import sys
 import types
 from array import array
 
-ABSENT = frozenset(
-    "sgl_kernel flashinfer cuda openai triton_kernels flash_attn xgrammar llguidance outlines outlines_core"
-    " compressed_tensors gguf openai_harmony kernels deep_gemm deep_ep tilelang torch_memory_saver modelscope"
-    " mooncake cutlass quack interegular torchao flash_mla tvm_ffi nixl lmcache pynvml anthropic IPython datasets"
-    " uvicorn watchfiles multipart blobfile timm".split()
-)  # imported by SGLang, not used here
+ABSENT = """
+    sgl_kernel flashinfer cuda openai triton_kernels flash_attn xgrammar llguidance outlines outlines_core datasets
+    compressed_tensors gguf openai_harmony kernels deep_gemm deep_ep tilelang torch_memory_saver modelscope IPython
+    mooncake cutlass quack interegular torchao flash_mla tvm_ffi nixl lmcache pynvml anthropic uvicorn watchfiles
+    multipart blobfile timm
+"""  # imported by SGLang, not used here
 DUMMY = (
-    "sglang.srt.multimodal", "sglang.srt.parser", "sglang.srt.entrypoints", "sglang.srt.sampling.custom_logit_processor",
-    "sglang.srt.configs.deepseek_ocr", "sglang.srt.configs.internvl",
-)  # fmt: skip
+    "sglang.srt.multimodal",
+    "sglang.srt.parser",
+    "sglang.srt.entrypoints",
+    "sglang.srt.sampling.custom_logit_processor",
+    "sglang.srt.configs.deepseek_ocr",
+    "sglang.srt.configs.internvl",
+)
 
 
 class _AnyName(type):
@@ -73,7 +78,7 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def find_spec(self, name, path=None, target=None):
         dummy = any(name == one or name.startswith(one + ".") for one in DUMMY)
-        if name != "sglang" and not dummy and name.partition(".")[0] not in ABSENT:
+        if name != "sglang" and not dummy and name.partition(".")[0] not in ABSENT.split():
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
@@ -205,6 +210,8 @@ class Server(scheduler.Scheduler):
         count = len(self.rows)
         self.cached, self.times = [-1] * count, [[None] * count for _ in range(3)]
         self.retractions = [0] * count
+        self.retried = False
+        self.plans_left = case.get("max_plans", -1)
         self.parts_off()
         self.page_size, self.max_running_requests = settings.page_size, settings.max_running_requests
         self.max_prefill_tokens, self.schedule_policy = settings.max_prefill_tokens, settings.schedule_policy
@@ -242,8 +249,11 @@ class Server(scheduler.Scheduler):
             model_runner=types.SimpleNamespace(attn_backend=object(), prefill_aware_swa=False)
         )
         self.model_config = types.SimpleNamespace(
-            is_encoder_decoder=False, vocab_size=VOCABULARY, is_multimodal=False,
-            self_opened_think_start_ids=None, think_end_ids=None,
+            is_encoder_decoder=False,
+            vocab_size=VOCABULARY,
+            is_multimodal=False,
+            self_opened_think_start_ids=None,
+            think_end_ids=None,
         )
         self.dllm_manager = types.SimpleNamespace(any_staging_reqs=lambda: False)
         self.disaggregation_mode = DisaggregationMode.NULL
@@ -262,9 +272,12 @@ class Server(scheduler.Scheduler):
         self.req_to_token_pool = ReqToTokenPool(self.max_running_requests, capacity + 8, "cpu", False)
         self.tree_cache = UnifiedRadixCache(
             CacheInitParams(
-                disable=False, req_to_token_pool=self.req_to_token_pool, page_size=self.page_size,
-                token_to_kv_pool_allocator=self.token_to_kv_pool_allocator, tree_components=(ComponentType.FULL,),
-            )  # fmt: skip
+                disable=False,
+                req_to_token_pool=self.req_to_token_pool,
+                page_size=self.page_size,
+                token_to_kv_pool_allocator=self.token_to_kv_pool_allocator,
+                tree_components=(ComponentType.FULL,),
+            )
         )
 
     def init_running_status_of_case(self):
@@ -286,6 +299,12 @@ class Server(scheduler.Scheduler):
             draft_worker=None, model_worker=None, logprob_result_processor=Off(), output_streamer=Off(),
             beam_coordinator=self.beam_coordinator, abort_request=Off(),
         )  # fmt: skip
+
+    def get_next_batch_to_run(self, running_batch, last_batch):
+        """SGLang's plan of the next step; the loop ends after max_plans of them."""
+        self.plans_left -= 1
+        self.gracefully_exit = self.plans_left == 0
+        return super().get_next_batch_to_run(running_batch=running_batch, last_batch=last_batch)
 
     def ingest_requests(self, stop_at_pause=False):
         """Add the requests that have arrived."""
@@ -315,6 +334,7 @@ class Server(scheduler.Scheduler):
     def run_batch(self, batch, pp_proxy_tensors=None):
         """A forward pass: it begins when the model is free, and gives one token a request."""
         self.forward_ct += 1
+        self.retried = False
         batch.forward_iter, batch.input_ids = self.forward_ct, None
         batch.prefill_input_ids_cpu = batch.mix_running_indices = None
         kind = "mixed" if batch.forward_mode.is_mixed() else "prefill" if batch.forward_mode.is_extend() else "decode"
@@ -378,6 +398,9 @@ class Server(scheduler.Scheduler):
         """Reset the ratio if nothing is left to do, as SGLang does, and wait for the next request."""
         if not self.running_batch.reqs and self.chunked_req is None and not self.waiting_queue:
             self.new_token_ratio_tracker.reset()
+        elif not self.retried:  # a preemption may have made room
+            self.retried = True
+            return
         if self.next < len(self.rows):
             self.now = max(self.now, self.rows[self.next]["arrival"])
         elif self.waiting_queue or self.running_batch.reqs:
@@ -393,9 +416,10 @@ def serve(case):
     """The steps of a case, and the times of each request."""
     server = Server(case)
     server.event_loop_overlap() if server.enable_overlap else server.event_loop_normal()
-    cache, allocator = server.tree_cache, server.token_to_kv_pool_allocator
-    assert cache.protected_size() == 0
-    assert cache.evictable_size() + allocator.available_size() == case["capacity"]
+    if server.plans_left:
+        assert server.tree_cache.protected_size() == 0
+        free = server.token_to_kv_pool_allocator.available_size()
+        assert server.tree_cache.evictable_size() + free == case["capacity"]
     return {
         "version": version("sglang"),
         "steps": server.steps,

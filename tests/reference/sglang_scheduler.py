@@ -1,6 +1,54 @@
 """SGLang's scheduler and radix tree, step by step, in plain Python: the rules of 0.5.23 for full attention, one rank.
 
 `serve(case)` takes the cases of tests/clients/sglang_scheduler.py and returns what that returns, without the version.
+
+Files: S scheduler.py, B schedule_batch.py, P schedule_policy.py (srt/managers); R batch_result_processor.py
+(srt/managers/scheduler_components); U unified_radix_cache.py, A allocation.py, C common.py (srt/mem_cache).
+
+* The loop (S:2026, S:2061): take what has arrived, plan, launch, process a result. Without overlap that of this step,
+  with it that of the step before: a step is planned when the one before begins, and sees the tokens of none under way.
+* A plan (S:3894): a chunk that was computed is inserted into the tree; the requests of the last prefill join those
+  that run; ended ones leave; then a prefill batch if there is one (S:4079), else a decode batch (S:4459).
+* No prefill is tried while `full` is set (S:4099): it is set when a request did not fit or all seats are taken, and
+  cleared when the running requests become fewer, or none. An arrival does not clear it. A chunk goes on always. A
+  prefill that finds nobody running, or a mixed one, becomes the running batch with its own flag, which is not set.
+* The queue: arrival order, retracted requests last (S:3480), by priority if that is on. With lpm and at most 128
+  waiting: the longest match first; last are requests with a match of at most 32 tokens that share 32 or more with one
+  before them (P:346). Otherwise every 32nd pass with a queue touches the prefixes of its first 128 (P:282).
+* Admission (P:1395, P:1592): uncached tokens + remaining limit (at most 4,096) + a page must be less than free +
+  evictable - needed; the first that does not fit ends the pass. needed: (limit - done, at most 4,096) x ratio a running
+  request (P:785; ratio 1 with ignore_eos), and paged tokens + limit + a page for each admitted one (a chunk: no limit).
+  A prefill has max_prefill_tokens and chunked_prefill_size tokens, charged in pages; a request is looked at while both
+  are left. It may exceed the former, except without chunks, where only the first may. What does not fit into the chunk
+  is cut at a page; one request at a time is in chunks (P:1140). At least one token of a request is computed.
+* Slots: a prefill evicts for its tokens and a page a request, a decode for a page a request, also where no new page is
+  needed; with pages of one token both evict for their tokens (A:175, A:572).
+* The tree is written when a result is processed: a prompt at its first token (with overlap one step later), a chunk
+  when the next step is planned, the outputs at the end (S:3894, R:258, C:400). An end inserts all tokens with KV.
+  Each insertion past the prompt divides the node at the prompt's last page (U:1164).
+* Eviction takes whole nodes, least recently used first; a node without children and locks can go (U:952).
+  A match uses its whole path, the root first; a division uses the rest of the node just before
+  (unified_tree_core.py:1012, 1467).
+* Decode (S:4459): requests whose last token is under way and ends them by length sit out (S:4444). If the next tokens
+  do not fit after eviction: if some sit out, no step; else retraction (B:3451): at least one, from the fewest outputs
+  and the longest prompt, until it fits. It releases without insertion and at once makes room for 20 tokens a request that
+  stays. The requests that stay are then in the order of retraction. A step that fits lowers the ratio by
+  (first - least) / 600; a retraction sets it to (outputs + 20 n) / (limits + 1); an idle server resets it.
+* A retracted request loses the token that is under way. A request that ends by a stop token runs one step too many.
+* Mixed chunks (S:4375): the running requests, less those that sit out, decode in the prefill's step if they fit; their
+  number is taken off both token budgets. The ratio does not change then.
+* Priorities (P:1707): a waiting request that finds `full` set preempts running ones whose priority is lower by more
+  than the threshold, if what they would still need covers its need; they go back into the queue.
+
+0.5.23 ends (here MemoryError) where a chunk goes on although nothing is free (prefill_budget.py:142), and has a
+negative chunk where more requests run than a mixed chunk has tokens. With lpm and preemption it can admit and preempt
+the same request for ever.
+
+In a run of decode-only steps these stay constant: who runs, their order, the tree without its recency, and `full`. A
+step differs from the one before by a token a request, and lowers the ratio. With a queue, `full` is set (a pass that
+admits nobody sets it) and nobody is looked at; preemption by priority alone looks at each step. So steps can be taken
+together until: an end, or with overlap the step before it; less than a page a request free (eviction, later
+retraction); an arrival where nobody waits and `full` is not set.
 """
 
 from __future__ import annotations
@@ -77,7 +125,7 @@ class Tree:
         return upper
 
     def insert(self, pages):
-        """The number of leading pages that were cached before, and the last node; the path is used, the deepest last."""
+        """The number of leading pages that were cached, and the last node; the path is used, the deepest last."""
         node, done = self.root, 0
         node.used = next(self.clock)
         while done < len(pages) and pages[done] in node.children:
@@ -248,7 +296,6 @@ class Adder:
         self.requests.append(request)
         self.charge(extend, outputs)
         return self.state()
-
 
     def preempt(self, request):
         """Release running requests of so much less priority that the request may fit; True if it may."""
@@ -603,14 +650,14 @@ def serve(case):
     """The steps of a case, and for each request cached tokens, begin, first token, end and retractions."""
     scheduler, rows = Scheduler(case), case["requests"]
     requests = [[-1, None, None, None, 0] for _ in rows]
-    steps, now, free, arrived = [], 0.0, 0.0, 0
-    while True:
+    steps, now, free, arrived, retried = [], 0.0, 0.0, 0, False
+    for _ in range(case.get("max_plans", 1 << 62)):
         while arrived < len(rows) and rows[arrived]["arrival"] <= now:
             scheduler.add(request_of(case, arrived))
             arrived += 1
         batch = scheduler.plan()
         if batch is not None:
-            begin = max(free, now)
+            begin, retried = max(free, now), False
             free = begin + seconds_of(case["cost"], batch.parts)
             parts = [[one.row, before, chunk] for one, before, chunk in batch.parts]
             gone, scheduler.dropped = sorted(one.row for one in scheduler.dropped), []
@@ -625,10 +672,13 @@ def serve(case):
         elif not scheduler.in_flight:
             if scheduler.idle():
                 scheduler.ratio = scheduler.first_ratio
+            elif not retried:  # a preemption may have made room
+                retried, scheduler.last = True, None
+                continue
             if arrived < len(rows):
                 now = max(now, rows[arrived]["arrival"])
             elif scheduler.idle():
-                return {"steps": steps, "requests": requests}
+                break
             else:
                 raise RuntimeError("stuck: a request does not fit")
         if scheduler.last is not None if scheduler.overlap else batch is not None:
@@ -639,3 +689,4 @@ def serve(case):
                 times[2] = now if times[2] is None else times[2]
                 times[3] = now if request.finished else None
         scheduler.last = batch
+    return {"steps": steps, "requests": requests}

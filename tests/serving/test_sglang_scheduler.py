@@ -60,11 +60,12 @@ def test_a_prompt_is_found_once_its_result_is_known():
     assert steps(requests, 100, disable_overlap_schedule=True)[2] == ("prefill", [[1, 3, 1]], [])
 
 
-def test_the_request_with_the_fewest_outputs_is_retracted_and_recomputed_with_its_outputs():
-    # 12 tokens: prompts of 3 and 4, five decode steps fill the pool; request 1 has the longer prompt
+def test_the_longer_of_two_prompts_is_retracted_and_computed_again_with_its_outputs():
+    # 15 tokens: prompts of 3 and 4 and four decode steps of both fill the pool
     requests = [(0.0, [1, 2, 3], 6), (0.0, [4, 5, 6, 7], 6)]
-    taken = steps(requests, 14, disable_overlap_schedule=True, schedule_conservativeness=0.01)
-    retraction = next(number for number, step in enumerate(taken) if step[2])
-    assert taken[retraction] == ("decode", [[0, 6, 1]], [1])
-    later = [step for step in taken[retraction:] if step[0] == "prefill"]
-    assert later == [("prefill", [[1, 4, 3]], [])]  # its prompt was cached at the first token, its outputs were not
+    taken = steps(requests, 15, disable_overlap_schedule=True, schedule_conservativeness=0.01)
+    assert taken[-2:] == [
+        ("decode", [[0, 7, 1]], [1]),
+        # room for 20 steps of request 0 was made at once, so that the prompt of request 1 is not cached any more
+        ("prefill", [[1, 0, 9]], []),
+    ]
