@@ -31,8 +31,8 @@ Files: S scheduler.py, B schedule_batch.py, P schedule_policy.py (srt/managers);
   (unified_tree_core.py:1012, 1467).
 * Decode (S:4459): requests whose last token is under way and ends them by length sit out (S:4444). If the next tokens
   do not fit after eviction: if some sit out, no step; else retraction (B:3451): at least one, from the fewest outputs
-  and the longest prompt, until it fits. It releases without insertion and at once makes room for 20 tokens a request that
-  stays. The requests that stay are then in the order of retraction. A step that fits lowers the ratio by
+  and the longest prompt, until it fits. It releases without insertion and at once makes room for 20 tokens a request
+  that stays. The requests that stay are then in the order of retraction. A step that fits lowers the ratio by
   (first - least) / 600; a retraction sets it to (outputs + 20 n) / (limits + 1); an idle server resets it.
 * A retracted request loses the token that is under way. A request that ends by a stop token runs one step too many.
 * Mixed chunks (S:4375): the running requests, less those that sit out, decode in the prefill's step if they fit; their
