@@ -1,4 +1,4 @@
-"""vLLM: its own Scheduler serves requests under a clock of ours; run in vLLM's environment as CASES (a JSON object a line).
+"""vLLM: its own Scheduler serves requests under a clock of ours; run in vLLM's environment as CASES (JSON lines).
 
 A case has block_size, capacity (usable blocks), settings (fields of vLLM's SchedulerConfig; "async" chooses
 AsyncScheduler), cost (the five terms of a step's time) and requests: arrival (seconds), ids (of the prompt's blocks),
@@ -163,7 +163,7 @@ class Server:
                     arrival_time=row["arrival"],
                     block_hasher=self.hasher,
                     priority=row.get("priority", 0),
-                )  # fmt: skip
+                )
             )
             self.next += 1
 
@@ -199,7 +199,7 @@ class Server:
         """Give the scheduler the step's tokens: one for each request whose tokens are all computed."""
         names = list(output.num_scheduled_tokens)
         sampled = []
-        for name, (row, before, count) in zip(names, parts, strict=True):
+        for row, before, count in parts:
             complete = before + count >= self.rows[row]["tokens"] + self.got[row]
             sampled.append([-1 - row * 1_000_000 - self.got[row]] if complete else [])
             if complete:
@@ -268,9 +268,6 @@ class Server:
             output, parts, done = queue.pop(0)
             if parts:
                 self.now = max(self.now, done)
-            elif not queue and not any(part for _, part, _ in queue) and self.next < len(self.rows):
-                if self.scheduler.has_unfinished_requests() and not self.scheduler.running:
-                    self.now = max(self.now, self.rows[self.next]["arrival"])
             self.finish(output, parts)
 
     def record_at(self, begin, parts, preempted):

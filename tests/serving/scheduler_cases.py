@@ -31,7 +31,7 @@ def requests_of(rng, block_size):
                 "tokens": tokens,
                 "output": rng.randrange(1, rng.choice([3, 12, 60])),
                 "priority": rng.randrange(3),
-            }  # fmt: skip
+            }
         )
     return rows
 

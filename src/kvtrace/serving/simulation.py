@@ -27,7 +27,7 @@ CHUNK = 1 << 12  # requests between two reports of progress
 
 @dataclass(frozen=True)
 class StepCost:
-    """The seconds of a step of an instance: the larger of its compute time and its read time, plus what overlaps with neither.
+    """The seconds of a step: the larger of its compute time and its read time, plus what overlaps with neither.
 
     Computing takes `token_s` per token, and `pair_s` per pair of tokens that attend to each other, counted as n^2 - p^2
     for a prompt that grows from p to n tokens. Reading takes `step_s`, and `read_s` per cached token. Beside both, a

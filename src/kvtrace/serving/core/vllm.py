@@ -87,7 +87,6 @@ class VllmInstance(Instance):
 
     def _plan(self):
         """Plan a step and run it."""
-        i: cython.int
         budget: cython.longlong = self.limits.step_tokens
         first: list = []
         last: list = []
@@ -302,7 +301,7 @@ class VllmInstance(Instance):
     # ---- running a step
 
     def _execute(self, seconds, first, last):
-        """Run a step, which gives some requests their first and last tokens, and learn its output or that of the last."""
+        """Run a step, which gives some requests their first and last tokens; learn its output, or that of the last."""
         begin: cython.double = max(self.now, self.free_at)
         self.steps += 1
         self.busy += seconds
@@ -357,11 +356,11 @@ class VllmInstance(Instance):
         return 0
 
     def _runs(self, row):
-        i: cython.int
-        for i in range(self.count):
-            if self.running[i] == row:
-                return True
-        return False
+        """Whether a request is among those that run."""
+        i: cython.int = 0
+        while i < self.count and self.running[i] != row:
+            i += 1
+        return i < self.count
 
     def _drains(self, row):
         """Whether the last output token of a request is planned, and not known yet."""

@@ -6,7 +6,7 @@ No engine does this; engines admit more requests, and preempt some of them. It w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self
 
 from ...cache.demand import BlockDemand
@@ -25,7 +25,7 @@ class ReserveScheduler(Scheduler):
 
     name: ClassVar[str] = "reserve"
     version: ClassVar[str] = ""
-    batch: BatchLimits = BatchLimits()
+    batch: BatchLimits = field(default_factory=BatchLimits)
 
     @classmethod
     def within(cls, limits: BatchLimits | None) -> Self:

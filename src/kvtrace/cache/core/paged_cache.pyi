@@ -1,0 +1,11 @@
+"""Written by tools/kernel_stubs.py: what Python sees of paged_cache.py, which is compiled."""
+
+from typing import Any
+
+from kvtrace.cache.core.engine import Engine
+
+class PagedCache(Engine):
+    queue: Any
+    block_size: Any
+    def __init__(self, context: Any, demand: Any, unhashed_first: Any = True) -> None: ...
+    def self_check(self) -> Any: ...

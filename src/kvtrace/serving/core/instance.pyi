@@ -1,0 +1,13 @@
+"""Written by tools/kernel_stubs.py: what Python sees of instance.py, which is compiled."""
+
+from typing import Any
+
+class Instance:
+    engine: Any
+    now: float
+    busy: float
+    steps: Any
+    load: Any
+    prefill: Any
+    blocks: Any
+    def __init__(self, engine: Any, requests: Any, cost: Any) -> None: ...
