@@ -27,7 +27,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Changes": "--fold --speedup-ratio",
     "Cache": "--policy --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through",
     "Engine options": "--capacity-counts --pool --free-order --watermark",
-    "Instances and time": "--instances --router --gpu --gpus --step-tokens --max-requests",
+    "Instances and time": "--instances --router --gpu --gpus --step-tokens --max-requests --scheduler",
     "Target": "--ttft --quantile",
     "Prices": "--input-price --output-price",
     "Size and load": "--requests --num-requests --method --scale --step-rates --max-rejections",

@@ -33,7 +33,7 @@ def _policies():
 @click.argument("trace", metavar="TRACE")
 @click.option("--policy", "policies", default="lru", metavar="P,...", cls=RowsOption, rows=_policies, help="Eviction orders: {rows}.")
 @click.option("--capacity", default="auto", metavar="C,...", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set. auto: ten from the longest request to the working set.")
-@click.option("--engine", "engine_names", default="reference", metavar="E,...", cls=RowsOption, rows=completion.engines, help="Engine whose cache is simulated: {rows}.")
+@click.option("--engine", "engine_names", metavar="E,...", cls=RowsOption, rows=completion.engines, help="Engine whose cache is simulated: {rows}.  [default: reference; with --gpu and the policy lru vllm]")
 @click.option("--mode", default="block", metavar="M", help="What is cached. block: each id counts as a full block. token: true lengths of prompts. grow: outputs too.")
 @click.option("--schedule", metavar="S", help="Requests that are active together: serial is one at a time, concurrency:N is N at a time, open-loop:MS starts them at their times and takes MS ms per output token.  [default: serial; with --instances open-loop:30]")
 @click.option("--capacity-counts", default="total", metavar="WHAT", help="Blocks that count: total is active and idle blocks, idle is idle blocks only. (reference)")
@@ -46,6 +46,9 @@ def _policies():
 @click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: simulate serving in time on {rows}, or a JSON file; prints TTFT and TPOT.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
+@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="With --gpu: largest number of tokens in a step of an instance.  [default: 8192]")
+@click.option("--max-requests", type=click.IntRange(1), metavar="N", help="With --gpu: largest number of requests that an instance serves at once.  [default: 1024 for vllm, else 256]")
+@click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="With --gpu and --engine vllm: options of vLLM's scheduler, with vLLM's names. Example: watermark=0.01,async_scheduling=off.")
 @WARM_UP
 @click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")
 @click.option("--per-request", metavar="FILE", help="Also write the hit blocks of each request as CSV; - writes it to stdout in place of the tables.")
@@ -56,7 +59,7 @@ def _policies():
 @FIGURE
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time.  [default: one for each core]")
 @STREAMED
-def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, **options):
+def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, step_tokens, max_requests, scheduler_options, **options):
     """Simulate prefix caches: engines, policies, capacities.
 
     Every engine runs with every policy at every capacity. TRACE - is stdin.
@@ -76,13 +79,19 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     write_figure = figure_writer(png, svg, quiet)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = milliseconds(over_time) if over_time else None
-    options["roofline"] = roofline_of(model_config, gpu_name, gpus)
+    options["roofline"] = roofline = roofline_of(model_config, gpu_name, gpus)
+    options["engine_names"] = options["engine_names"] or ("vllm" if roofline and options["policies"] == "lru" else "reference")
+    if not roofline and (step_tokens or max_requests or scheduler_options):
+        raise click.UsageError("--step-tokens, --max-requests and --scheduler need --gpu.")
     need = partial(_memory_need, per_request=per_request, over_time=over_time, **options)
     loaded = load(trace, memory, quiet, need, block_size=block_size, chain=chain, ids=True)
     units = {"block_size": loaded.block_size, "working_set": loaded.working_set, "kv_bytes_per_token": kv_bytes}
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, own_policies():
-            done = _simulate_all(loaded, units, bar, warm_up=leading_rows(warm_up, loaded.timestamp), **options)
+            done = _simulate_all(
+                loaded, units, bar, warm_up=leading_rows(warm_up, loaded.timestamp),
+                step_tokens=step_tokens, max_requests=max_requests, scheduler_options=scheduler_options, **options,
+            )  # fmt: skip
         if stream:
             simulation_report.write_per_request(done.runs, stream)
     values = simulation_report.to_dict(loaded, [
@@ -116,7 +125,7 @@ def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, t
     return simulating(dataset, dict.fromkeys(settings + bounds), workers, per_request=bool(per_request), beyond=beyond)
 
 
-def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers, routers, no_gap, roofline, **options):
+def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers, routers, no_gap, roofline, step_tokens, max_requests, scheduler_options, **options):
     """Parse names and capacities, and run the simulations."""
     from .._base.lists import names
     from ..analysis.capacities import parse_capacities, parse_capacity
@@ -124,6 +133,8 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
     from ..serving.planning import step_cost
     from ..serving.simulations import simulate_all
 
+    if roofline:
+        options["schedulers"] = _schedulers(names(engine_names), step_tokens, max_requests, scheduler_options)
     if roofline and capacity == "auto":
         capacity = str(roofline.kv_capacity_tokens // trace.block_size)
     with _hint_on_commas(trace, capacity):
@@ -140,6 +151,20 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
             on_progress=bar.update,
             **options,
         )
+
+
+def _schedulers(engines, step_tokens, max_requests, scheduler_options):
+    """Engine -> its scheduler with the options of the command."""
+    from ..serving.schedulers import BatchLimits, scheduler_of
+    from ..serving.schedulers.options import with_options
+
+    made = {}
+    for engine in engines:
+        scheduler = scheduler_of(engine)
+        own = scheduler.limits
+        scheduler = scheduler.limited(BatchLimits(step_tokens or own.step_tokens, max_requests or own.requests))
+        made[engine] = with_options(scheduler, scheduler_options) if scheduler_options else scheduler
+    return made
 
 
 @contextmanager

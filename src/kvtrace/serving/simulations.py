@@ -20,6 +20,7 @@ from ..cache.tiered import simulate_tiers
 from ..trace.columns import require_trace
 from ..trace.trace import Trace
 from .instances import OVERLAP, simulate_instances
+from .schedulers.base import Scheduler
 from .simulation import StepCost, simulate_serving
 
 POINTS = 10  # capacities, if none is named
@@ -68,6 +69,7 @@ def simulate_all(
     instances: int | None = None,
     routers: Iterable[str] | None = None,
     cost: StepCost | None = None,
+    schedulers: Mapping[str, Scheduler] | None = None,
     gap: bool = True,
     warm_up: int = 0,
     workers: int | None = None,
@@ -89,6 +91,7 @@ def simulate_all(
         instances: Instances of a serving engine behind a router, each with a cache of its own.
         routers: Routers of docs/serving/instances.md; the default is round-robin.
         cost: The time of a step: the requests are served in simulated time, by one instance or more.
+        schedulers: With a cost: engine -> its scheduler; the default is `scheduler_of(engine)`.
         gap: Also simulate the offline optimum at each capacity, for caches of one tier on one instance.
         warm_up: The first requests, which `hits` leaves out.
         workers: Simulations at a time; the default is one per core.
@@ -124,7 +127,11 @@ def simulate_all(
     if instances or cost:
         routed = list(product(routers or ["round-robin"], settings))
         _expect(on_start, trace, len(routed))
-        runs = [_on_instances(trace, one, router, instances, cost, on_progress) for router, one in routed]
+        chosen = schedulers or {}
+        runs = [
+            _on_instances(trace, one, router, instances, cost, chosen.get(one.engine), on_progress)
+            for router, one in routed
+        ]
         return _after(warm_up, runs, [])
     bounds = list(dict.fromkeys(map(optimum_of, settings))) if gap else []
     every = list(dict.fromkeys(settings + bounds))
@@ -138,13 +145,16 @@ def _after(warm_up: int, runs: Sequence[Simulation], optima: Sequence[Simulation
     return Simulations(*([replace(one, warm_up=warm_up) for one in group] for group in (runs, optima)))
 
 
-def _on_instances(trace: Trace, setting: Setting, router: str, instances, cost: StepCost | None, on_progress):
+def _on_instances(
+    trace: Trace, setting: Setting, router: str, instances, cost: StepCost | None, scheduler, on_progress
+):
     if cost is None:
         schedule = str(setting.schedule)
         return simulate_instances(trace, instances, router, setting=setting, schedule=schedule, on_progress=on_progress)
     return simulate_serving(
-        trace, cost, setting=setting, router=router, instances=instances or 1, on_progress=on_progress
-    )
+        trace, cost, setting=setting, router=router, instances=instances or 1, scheduler=scheduler,
+        on_progress=on_progress,
+    )  # fmt: skip
 
 
 def _expect(on_start: Callable[[int], None] | None, trace: Trace, runs: int) -> None:

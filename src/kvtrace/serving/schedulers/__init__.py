@@ -16,4 +16,5 @@ def scheduler_of(engine: str, limits: BatchLimits | None = None) -> Scheduler:
     >>> scheduler_of("vllm").name, scheduler_of("reference", BatchLimits(512, 4)).limits.requests
     ('vllm', 4)
     """
-    return SCHEDULERS.get(engine, ReserveScheduler).within(limits)
+    scheduler = SCHEDULERS.get(engine, ReserveScheduler)()
+    return scheduler if limits is None else scheduler.limited(limits)

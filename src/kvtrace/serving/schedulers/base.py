@@ -43,15 +43,14 @@ class Scheduler(ABC):
     name: ClassVar[str]
     version: ClassVar[str]  # of the engine whose steps it takes; empty if it is nobody's
 
-    @classmethod
-    @abstractmethod
-    def within(cls, limits: BatchLimits | None) -> Self:
-        """The scheduler with its defaults, or with these limits."""
-
     @property
     @abstractmethod
     def limits(self) -> BatchLimits:
         """Its tokens per step and requests at once."""
+
+    @abstractmethod
+    def limited(self, limits: BatchLimits) -> Self:
+        """The scheduler with other limits, and its other options."""
 
     @abstractmethod
     def setting_of(self, setting: Setting) -> Setting:

@@ -6,7 +6,7 @@ No engine does this; engines admit more requests, and preempt some of them. It w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from ...cache.demand import BlockDemand
@@ -27,15 +27,14 @@ class ReserveScheduler(Scheduler):
     version: ClassVar[str] = ""
     batch: BatchLimits = field(default_factory=BatchLimits)
 
-    @classmethod
-    def within(cls, limits: BatchLimits | None) -> Self:
-        """This scheduler with the limits, or those of BatchLimits()."""
-        return cls(limits or BatchLimits())
-
     @property
     def limits(self) -> BatchLimits:
         """Its tokens per step and requests at once."""
         return self.batch
+
+    def limited(self, limits: BatchLimits) -> Self:
+        """The scheduler with other limits."""
+        return replace(self, batch=limits)
 
     def setting_of(self, setting: Setting) -> Setting:
         """The setting unchanged."""

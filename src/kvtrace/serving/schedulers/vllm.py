@@ -52,17 +52,14 @@ class VllmScheduler(Scheduler):
         if self.policy not in ("fcfs", "priority"):
             raise UsageError(f"{self.policy!r} is not a policy of vLLM's scheduler. Try fcfs or priority.")
 
-    @classmethod
-    def within(cls, limits: BatchLimits | None) -> Self:
-        """This scheduler with vLLM's defaults, or with these limits."""
-        if limits is None:
-            return cls()
-        return cls(max_num_batched_tokens=limits.step_tokens, max_num_seqs=limits.requests)
-
     @property
     def limits(self) -> BatchLimits:
         """Its tokens per step and requests at once."""
         return BatchLimits(self.max_num_batched_tokens, self.max_num_seqs)
+
+    def limited(self, limits: BatchLimits) -> Self:
+        """The scheduler with other limits, and its other options."""
+        return replace(self, max_num_batched_tokens=limits.step_tokens, max_num_seqs=limits.requests)
 
     def setting_of(self, setting: Setting) -> Setting:
         """The setting in mode grow: this scheduler counts the tokens of prompts and outputs."""
