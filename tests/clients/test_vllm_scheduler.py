@@ -4,6 +4,7 @@ KVTRACE_CLIENTS names a folder of environments (see test_load.py), `vllm` among 
 `KVTRACE_CLIENTS=... python -m tests.clients.test_vllm_scheduler` writes the vectors anew.
 """
 
+import itertools
 import json
 import os
 import random
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from kvtrace import read
 from tests.conftest import ROOT
 from tests.serving.scheduler_cases import vllm_case
 from tests.serving.test_vllm_scheduler import VECTORS, require_equal
 
 PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "vllm/bin/python"
+ROWS = int(os.environ.get("KVTRACE_ROWS", 300))  # of the conversation trace
 needs_vllm = pytest.mark.skipif(not PYTHON.exists(), reason="no environment vllm in KVTRACE_CLIENTS")
 
 
@@ -45,6 +48,29 @@ def test_the_vectors_are_what_vllm_says(tmp_path):
     for vector, real in zip(VECTORS["vectors"], served(cases, tmp_path), strict=True):
         assert vector["served"] == {name: real[name] for name in ("steps", "requests")}
         assert real["version"] == VECTORS["version"]
+
+
+@needs_vllm
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+def test_the_conversation_trace_takes_the_steps_of_vllm(shared, tmp_path, speed):
+    trace = read(next(shared.rglob("conversation_trace.jsonl")))
+    rows = [
+        {
+            "arrival": float(trace.timestamp[row]) / 1000 / speed, "ids": trace.prompt(row).tolist(),
+            "tokens": int(trace.input_length[row]), "output": int(trace.output_length[row]), "priority": 0,
+        }
+        for row in range(ROWS)
+    ]  # fmt: skip
+    cost = {"token_s": 2e-5, "pair_s": 1e-10, "step_s": 0.006, "read_s": 2e-8, "overhead_s": 0.002}
+    cases = [
+        {
+            "block_size": trace.block_size, "capacity": capacity, "cost": cost, "requests": rows,
+            "settings": {"max_num_batched_tokens": tokens, "max_num_seqs": seats, "async": seats == 64},
+        }
+        for capacity, (tokens, seats) in itertools.product((300, 1000, 5000), ((2048, 64), (8192, 256)))
+    ]  # fmt: skip
+    for case, real in zip(cases, served(cases, tmp_path), strict=True):
+        require_equal(case, real, f"{case['capacity']} blocks, {case['settings']}")
 
 
 def make_vectors(folder, count=24):

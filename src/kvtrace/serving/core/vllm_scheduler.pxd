@@ -1,0 +1,57 @@
+from kvtrace.cache.core.paged_cache cimport PagedCache
+from kvtrace.serving.core.instance cimport Instance
+
+
+cdef struct VllmLimits:
+    long long step_tokens
+    long long requests  # maximum running requests
+    long long watermark  # blocks that stay free when a request is admitted beside others
+    long long long_prefill  # tokens of a prompt in a step, 0 = no limit
+    bint adaptive_long_prefill
+    bint whole_prompt  # all blocks of a prompt must fit at its admission
+    bint by_priority
+    bint asynchronous  # a step is planned while the one before runs
+
+
+cdef class VllmScheduler(Instance):
+    cdef PagedCache cache
+    cdef VllmLimits limits
+    cdef bint logs
+    cdef readonly list log
+    # waiting requests, and those that run
+    cdef list waiting
+    cdef long long appended, prepended
+    cdef int[::1] running  # rows, in order of admission
+    cdef int count, prefilling, draining, cursor
+    cdef bint blocked  # the head of the queue does not fit, and no block was freed since
+    # the step that is planned now
+    cdef int[::1] part_row
+    cdef long long[::1] part_chunk
+    cdef int parts
+    cdef list preempted
+    # the step before, if its output is not known yet
+    cdef bint flying
+    cdef double free_at  # when it ends
+    cdef list first_tokens, last_tokens  # rows
+
+    cdef int _plan(self) except -1
+    cdef int _schedule_running(self, long long* budget) except -1
+    cdef int _schedule_waiting(self, long long* budget) except -1
+    cdef long long _chunk(self, Py_ssize_t row, long long done, long long long_prefill, long long budget) noexcept
+    cdef long long _long_prefill(self) noexcept
+    cdef int _schedule(self, Py_ssize_t row, long long chunk) except -1
+    cdef bint _make_room(self, Py_ssize_t row, long long chunk, long long* budget) except -1
+    cdef int _victim(self) noexcept
+    cdef int _preempt(self, Py_ssize_t row, long long* budget) except -1
+    cdef long long _unschedule(self, Py_ssize_t row) noexcept
+    cdef double _seconds_of_parts(self, long long tokens) noexcept
+    cdef int _advance_parts(self, list first, list last) except -1
+    cdef int _execute(self, double seconds, list first, list last) except -1
+    cdef int _learn(self, double at, list first, list last) except -1
+    cdef int _end(self, Py_ssize_t row, double at) except -1
+    cdef int _remove(self, Py_ssize_t row) noexcept
+    cdef bint _runs(self, Py_ssize_t row) noexcept
+    cdef bint _drains(self, Py_ssize_t row) noexcept
+    cdef bint _decodes(self, Py_ssize_t row) noexcept
+    cdef long long _published(self, Py_ssize_t row, long long chunk) noexcept
+    cdef _log_planned(self)
