@@ -689,4 +689,6 @@ def serve(case):
                 times[2] = now if times[2] is None else times[2]
                 times[3] = now if request.finished else None
         scheduler.last = batch
+    for request in scheduler.dropped:  # where max_plans ended the case before the next step
+        requests[request.row][4] += 1
     return {"steps": steps, "requests": requests}
