@@ -86,10 +86,11 @@ from .serving.planning import LowerTier as LowerTier
 from .serving.planning import PlanTarget as PlanTarget
 from .serving.planning import plan as plan
 from .serving.planning import step_cost as step_cost
-from .serving.simulation import BatchLimits as BatchLimits
+from .serving.schedulers.base import BatchLimits as BatchLimits
+from .serving.schedulers.base import Tier as Tier
+from .serving.schedulers.vllm import VllmScheduler as VllmScheduler
 from .serving.simulation import ServingRun as ServingRun
 from .serving.simulation import StepCost as StepCost
-from .serving.simulation import Tier as Tier
 from .serving.simulation import simulate_serving as simulate_serving
 from .serving.simulations import Simulations as Simulations
 from .serving.simulations import simulate_all as simulate_all

@@ -18,6 +18,7 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
         "BatchLimits", "Columns", "Context", "Gpu", "Grid", "Key", "Knobs", "LocalRunner", "LowerTier", "ModelShape",
         "PlanTarget", "Prices", "Profile", "Roofline", "Runner", "Schedule", "Setting", "StepCost", "Tier", "Tokenizer",
+        "VllmScheduler",
     },
     "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Sequence", "TraceBuilder"},
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},

@@ -20,7 +20,9 @@ from ..trace.trace import Trace
 from .instances import FleetDict, FleetSimulation, make_router
 from .routers import check_router
 from .schedulers import scheduler_of
-from .schedulers.base import BatchLimits, Scheduler, Tier
+from .schedulers.base import BatchLimits as BatchLimits
+from .schedulers.base import Scheduler
+from .schedulers.base import Tier as Tier
 
 CHUNK = 1 << 12  # requests between two reports of progress
 

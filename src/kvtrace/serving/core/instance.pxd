@@ -1,6 +1,6 @@
 from kvtrace.cache.core.engine cimport Engine
 from kvtrace.serving.core.requests cimport Requests
-from kvtrace.serving.core.step_cost cimport StepCost
+from kvtrace.serving.core.step_time cimport StepCost
 
 
 cdef class Instance:

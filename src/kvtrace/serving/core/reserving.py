@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 import cython
 from cython.cimports.kvtrace.serving.core.instance import Instance
 from cython.cimports.kvtrace.serving.core.requests import Requests
-from cython.cimports.kvtrace.serving.core.step_cost import decode_seconds, step_seconds
+from cython.cimports.kvtrace.serving.core.step_time import decode_seconds, step_seconds
 
 NEVER = cython.declare(cython.double, 1e300)
 

@@ -8,7 +8,7 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.paged_cache import PagedCache
 from cython.cimports.kvtrace.serving.core.requests import Requests
-from cython.cimports.kvtrace.serving.core.step_cost import decode_seconds
+from cython.cimports.kvtrace.serving.core.step_time import decode_seconds
 from cython.cimports.kvtrace.serving.core.vllm_scheduler import VllmScheduler
 
 NOBODY = cython.declare(cython.int, -1)

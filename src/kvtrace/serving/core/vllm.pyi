@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from kvtrace.serving.core.instance import Instance
+from kvtrace.serving.core.vllm_scheduler import VllmScheduler
 
-class VllmInstance(Instance):
-    log: list[Any]
+class VllmInstance(VllmScheduler):
     def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any = False) -> None: ...

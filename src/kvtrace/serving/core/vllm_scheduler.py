@@ -14,7 +14,7 @@ import numpy as np
 from cython.cimports.kvtrace.cache.core.paged_cache import PagedCache
 from cython.cimports.kvtrace.serving.core.instance import Instance
 from cython.cimports.kvtrace.serving.core.requests import Requests
-from cython.cimports.kvtrace.serving.core.step_cost import step_seconds
+from cython.cimports.kvtrace.serving.core.step_time import step_seconds
 
 NEVER = cython.declare(cython.double, 1e300)
 

@@ -1,0 +1,9 @@
+"""Written by tools/kernel_stubs.py: what Python sees of vllm_scheduler.py, which is compiled."""
+
+from typing import Any
+
+from kvtrace.serving.core.instance import Instance
+
+class VllmScheduler(Instance):
+    log: list[Any]
+    def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any = False) -> None: ...
