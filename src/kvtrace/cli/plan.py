@@ -26,7 +26,8 @@ from .output import console, print_json, print_tables
 @click.option("--write-through", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: only blocks evicted from them]")
 @click.option("--input-price", default=3.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million input tokens.")
 @click.option("--output-price", default=15.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million output tokens.")
-@click.option("--mode", default="block", metavar="M", help="As in kvtrace simulate. block: each id is a full block. token: true lengths. grow: outputs are cached too.")
+@click.option("--engine", default="vllm", metavar="E", cls=RowsOption, rows=completion.engines, help="Engine whose scheduler and cache an instance has: {rows}. With --tiers: reference.")
+@click.option("--mode", default="block", metavar="M", help="As in kvtrace simulate, for engines other than vllm. block: each id is a full block. token: true lengths. grow: outputs are cached too.")
 @click.option("--step-tokens", default=8192, type=click.IntRange(1), metavar="N", help="Largest number of tokens per step of an instance.")
 @click.option("--max-requests", default=256, type=click.IntRange(1), metavar="N", help="Largest number of active requests per instance.")
 @BLOCK_SIZE
@@ -34,7 +35,7 @@ from .output import console, print_json, print_tables
 @click.option("--csv", "as_csv", is_flag=True, help="Print the curves as CSV: one row for each router and number of instances.")
 @FIGURE
 @QUIET
-def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, mode, step_tokens, max_requests, block_size, as_json, as_csv, png, svg, quiet):
+def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, engine, mode, step_tokens, max_requests, block_size, as_json, as_csv, png, svg, quiet):
     """Plan capacity: memory, instances for a target, costs.
 
     Each table lists its assumptions. The last ones show what changes if an assumption changes. TRACE - is stdin.
@@ -54,7 +55,7 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     target = PlanTarget(
         ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
-        limits=BatchLimits(step_tokens, max_requests), routers=names(routers), mode=mode,
+        limits=BatchLimits(step_tokens, max_requests), routers=names(routers), mode=mode, engine=engine,
     )  # fmt: skip
     for router in target.routers:
         check_router(router)

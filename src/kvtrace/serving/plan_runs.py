@@ -15,7 +15,9 @@ from ..cache.simulation import Setting
 from ..trace.trace import Trace
 from .hardware import Prices, Roofline
 from .routers import PLANNED
-from .simulation import BatchLimits, ServingRun, StepCost, Tier, simulate_serving
+from .schedulers import scheduler_of
+from .schedulers.base import BatchLimits, Tier
+from .simulation import ServingRun, StepCost, simulate_serving
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,13 @@ class PlanTarget:
     prices: Prices = field(default_factory=Prices)
     limits: BatchLimits = field(default_factory=BatchLimits)
     routers: Sequence[str] = PLANNED
-    mode: str = "block"  # how closely lengths are modelled, as in `simulate`
+    mode: str = "block"  # how closely lengths are modelled, as in `simulate`; vLLM's scheduler implies grow
+    engine: str = "vllm"  # the scheduler and the cache of an instance; with lower tiers always "reference"
+
+    def setting(self, blocks: int) -> Setting:
+        """The cache of an instance that holds so many blocks."""
+        setting = Setting(blocks, mode=self.mode, engine="reference" if self.tiers else self.engine)
+        return scheduler_of(setting.engine).setting_of(setting)
 
 
 def step_cost(roofline: Roofline) -> StepCost:
@@ -97,7 +105,7 @@ def fitting_gpus(trace: Trace, roofline: Roofline) -> int:
 def served(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, count: int, router: str) -> ServingRun:
     """Serve the trace on `count` instances whose GPUs hold `blocks` blocks each."""
     return simulate_serving(
-        trace, step_cost(roofline), setting=Setting(blocks, mode=target.mode), instances=count, router=router,
+        trace, step_cost(roofline), setting=target.setting(blocks), instances=count, router=router,
         limits=target.limits, tiers=lower_tiers(roofline, target, trace.block_size, blocks),
         on_progress=report_simulated,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from ..analysis.block_sizes import by_block_size
 from ..analysis.curves import hit_curve
 from ..analysis.exact_curve import SHARES, HitCurve
 from ..cache.demand import check_mode
-from ..cache.simulation import Setting, simulate
+from ..cache.simulation import simulate
 from ..cache.tiered import simulate_tiers
 from ..trace.columns import require_trace
 from ..trace.hits import count_hits, unlimited_hits
@@ -43,6 +43,7 @@ from .plan_result import (
     TimeTarget,
 )
 from .plan_runs import LowerTier, PlanTarget, capacity_blocks, fitting_gpus, lower_tiers, parse_tier, served, step_cost
+from .schedulers import scheduler_of
 from .sensitivity import replace_times, sensitivity
 
 __all__ = [
@@ -229,21 +230,30 @@ def instances(trace: Trace, roofline: Roofline, target: PlanTarget) -> Instances
     return InstancesPlan(
         target=TimeTarget(target.ttft_s, target.quantile), floor=floor, routers=routers,
         best=min(meeting, key=lambda row: (row.instances, row.ttft_s), default=None),
-        assumes=["the trace's own arrivals", f"mode {target.mode}; no blocks are reserved for outputs" if
-                 target.mode != "grow" else "mode grow: outputs are cached too",
+        assumes=["the trace's own arrivals", _scheduling(target),
                  f"{target.limits.step_tokens:,} tokens per step, {target.limits.requests:,} requests at once",
                  "bisection finds the smallest number; near the target it is accurate to one or two instances"],
     )  # fmt: skip
+
+
+def _scheduling(target: PlanTarget) -> str:
+    """How requests are admitted, and which of their blocks count."""
+    setting = target.setting(1)
+    scheduler = scheduler_of(setting.engine)
+    if scheduler.version:
+        return f"the scheduler and the cache of {scheduler.name} {scheduler.version}, with the true lengths of outputs"
+    outputs = "outputs are cached too" if setting.mode == "grow" else "no blocks are reserved for outputs"
+    return f"a request is admitted when all its blocks fit; mode {setting.mode}: {outputs}"
 
 
 def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best: RouterPlan) -> LoopPlan:
     """The error of the quick estimate: hits of one pass with the serial schedule, and hits of the events."""
     from .instances import simulate_instances
 
-    setting = Setting(blocks, mode=target.mode)
+    without_tiers = replace(target, tiers=())
+    setting = without_tiers.setting(blocks)
     serial = simulate_instances(trace, best.instances, best.router, setting=setting, schedule="serial")
     one_pass = serial.hits.block_hit_rate
-    without_tiers = replace(target, tiers=())
     events = served(trace, roofline, without_tiers, blocks, best.instances, best.router).hits.block_hit_rate
     return LoopPlan(
         instances=best.instances, router=best.router, one_pass_block_hit_rate=one_pass, events_block_hit_rate=events,
