@@ -182,3 +182,36 @@ def test_unchained_ids_are_refused_and_chained_on_request(tmp_path, capsys):
     options = [str(path), "--capacity", "4", "--block-size", "1", "--no-gap"]
     assert run(["simulate", *options]) == 3 and "--chain" in capsys.readouterr().err
     assert results(capsys, *options, "--chain")[0]["hit_blocks"] == 0
+
+
+IN_TIME = ("--gpu", "h100", "--model", "llama-3.1-8b", "--json", "--capacity", "9")
+
+
+def test_in_time_the_engine_is_vllm_unless_another_policy_is_named(path, capsys):
+    (result,) = json.loads(shown(capsys, path, *IN_TIME))["results"]
+    assert (result["engine"], result["mode"], result["scheduler"]) == ("vllm", "grow", "vllm 0.33.0")
+    (result,) = json.loads(shown(capsys, path, *IN_TIME, "--policy", "mru"))["results"]
+    assert (result["engine"], result["scheduler"]) == ("reference", "reserve")
+
+
+def test_options_of_the_scheduler_change_the_times(path, capsys):
+    (alone,) = json.loads(shown(capsys, path, *IN_TIME))["results"]
+    (chunked,) = json.loads(shown(capsys, path, *IN_TIME, "--step-tokens", "8", "--max-requests", "1"))["results"]
+    assert chunked["steps"] > alone["steps"] and chunked["ttft_s"]["mean"] > alone["ttft_s"]["mean"]
+    options = ("--scheduler", "max_num_batched_tokens=8,async_scheduling=off")
+    (own,) = json.loads(shown(capsys, path, *IN_TIME, *options))["results"]
+    assert own["steps"] == chunked["steps"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--step-tokens", "8"), "--step-tokens, --max-requests and --scheduler need --gpu."),
+        ((*IN_TIME, "--scheduler", "seats=3"), "'seats=3' is not an option of vllm's scheduler."),
+        ((*IN_TIME, "--engine", "reference", "--scheduler", "watermark=1%"), "The scheduler reserve has no options."),
+    ],
+)
+def test_options_that_no_scheduler_takes_are_refused(path, capsys, options, message):
+    assert run(["simulate", path, *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
