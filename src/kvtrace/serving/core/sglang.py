@@ -637,7 +637,7 @@ class SglangInstance(Instance):
             self.outputs[row] += 1
             if self.outputs[row] == 1:
                 requests.first[row] = self.now
-            if self.outputs[row] == requests.output[row] or self.outputs[row] == self.limit[row]:
+            if self.outputs[row] == requests.output[row] or self.outputs[row] >= self.limit[row]:
                 self._end(row)
             elif i < self.decodes_from[side]:
                 self._checkpoint(row)

@@ -62,7 +62,9 @@ class SglangScheduler(Scheduler):
     def __post_init__(self) -> None:
         self._check_sizes()
         if self.schedule_policy not in POLICIES:
-            raise UsageError(f"{self.schedule_policy!r} is not a supported schedule_policy. Try {' or '.join(POLICIES)}.")
+            raise UsageError(
+                f"{self.schedule_policy!r} is not a supported schedule_policy. Try {' or '.join(POLICIES)}."
+            )
         if self.retraction_policy not in RETRACTIONS:
             raise UsageError(f"{self.retraction_policy!r} is not a retraction_policy. Try {' or '.join(RETRACTIONS)}.")
         if self.enable_priority_scheduling and not self.disable_priority_preemption:
@@ -112,8 +114,8 @@ class SglangScheduler(Scheduler):
         """The tokens of each prompt and output; an empty prompt or output is one token."""
         return np.maximum(trace.input_length, 1), np.maximum(trace.output_length, 1)
 
-    def blocks(self, demand: BlockDemand) -> np.ndarray:
-        """The smallest capacity at which SGLang takes a request: it cuts an output to what fits, but no prompt."""
+    def needs(self, demand: BlockDemand) -> np.ndarray:
+        """The smallest capacity in blocks at which each request is served: SGLang cuts an output to what fits."""
         trace = demand.trace
         page = self._page_size(trace.block_size)
         return (self.lengths(trace)[0] + page) // trace.block_size + 1
