@@ -30,13 +30,10 @@ OPTIONS = {one.name for one in fields(SglangScheduler)}
 
 
 def scheduler_of(case):
-    """The scheduler of a case; None if it does not support the case."""
+    """The scheduler of a case."""
     constants = {name.removeprefix("SGLANG_").lower(): value for name, value in case.get("env", {}).items()}
     settings = {name: value for name, value in case["settings"].items() if name in OPTIONS}
-    try:
-        return SglangScheduler(**settings, **constants, ignore_eos=case.get("ignore_eos", False))
-    except UsageError:
-        return None
+    return SglangScheduler(**settings, **constants, ignore_eos=case.get("ignore_eos", False))
 
 
 def logged(case, scheduler):
@@ -83,25 +80,17 @@ def require_equal(case, expected, name):
 @pytest.mark.parametrize("vector", VECTORS["vectors"], ids=lambda vector: vector["name"])
 def test_the_steps_are_those_of_sglang(vector):
     assert VECTORS["version"] == SglangScheduler.version
-    if scheduler_of(vector["case"]) is None:
-        pytest.skip("preemption by priority is refused")
     require_equal(vector["case"], vector["served"], vector["name"])
 
 
 def random_case(seed):
-    """A case that the scheduler supports and that SGLang survives, with what the twin does; else None."""
+    """A case, with what the twin does; None where SGLang ends, or goes on for ever."""
     case = drawn_case(random.Random(seed))
-    if case["settings"].get("enable_priority_scheduling"):
-        case["settings"]["disable_priority_preemption"] = True
-    if scheduler_of(case) is None:
-        return None
     try:
         expected = serve(case)
     except MemoryError:
         return None
-    if any(row[3] is None for row in expected["requests"]):
-        return None  # max_plans ended it early
-    return case, expected
+    return None if any(row[3] is None for row in expected["requests"]) else (case, expected)
 
 
 def test_the_steps_are_those_of_the_twin():
@@ -113,7 +102,7 @@ def test_the_steps_are_those_of_the_twin():
             require_equal(case, expected, f"seed {seed}: {case['settings']}")
             compared += 1
             retracted += sum(row[4] for row in expected["requests"])
-    assert compared > CASES // 2 and retracted > CASES // 4  # the cases are such that pages run out
+    assert compared > 0.9 * CASES and retracted > CASES // 4  # the cases are such that pages run out
 
 
 def two_requests():

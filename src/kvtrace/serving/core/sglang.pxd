@@ -19,6 +19,8 @@ cdef struct SglangLimits:
     bint mixed  # running requests decode in the step of a prefill
     bint overlap  # a step is planned while the one before runs
     bint by_priority  # the queue is in order of priority
+    bint preempts  # a waiting request preempts running ones of a priority that is lower by more than the threshold
+    long long threshold
     bint retract_by_priority
     long long sign  # 1: low priority values first, -1: high ones
     bint ignore_eos  # no output ends before its limit
@@ -49,7 +51,8 @@ cdef class SglangInstance(Instance):
     # waiting requests, and those that run
     cdef int[::1] waiting
     cdef Py_ssize_t head, tail
-    cdef long long passes
+    cdef long long passes, entries
+    cdef long long[::1] entered  # the number of its last entry into the queue
     cdef int[::1] running
     cdef int count
     cdef long long vacant, live
@@ -65,7 +68,8 @@ cdef class SglangInstance(Instance):
     cdef int[2] size, decodes_from
     cdef double[2] ends
     cdef long long[::1] part_before, part_tokens
-    cdef list dropped  # retracted since the last step
+    cdef list dropped  # retracted or preempted since the last step
+    cdef list preempted  # for the batch that is planned
     cdef bint flying  # the tokens of the last batch are not known
     cdef double free_at  # when it ends
     cdef bint settled  # the last batch has all that run, and none has ended since
@@ -85,6 +89,9 @@ cdef class SglangInstance(Instance):
     cdef bint _plan_prefill(self) except -1
     cdef int _open_budgets(self) noexcept
     cdef int _admit_waiting(self) except -1
+    cdef double _expected(self, Py_ssize_t row) noexcept
+    cdef bint _preempt_for(self, Py_ssize_t row) except -1
+    cdef int _preempt(self, set victims) except -1
     cdef long long _seats_left(self, long long seated) noexcept
     cdef int _look_up(self, Py_ssize_t row) except -1
     cdef int _admit(self, Py_ssize_t row) except -1

@@ -2,7 +2,8 @@
 
 A turn plans a batch, begins it, and processes a result: its own, or with `overlap` that of the batch before. A plan
 lets the requests of the last prefill join those that run, then makes a prefill batch if there is one, else a decode
-batch. If the next tokens do not fit, requests are retracted: they give up their pages and wait again.
+batch. If the next tokens do not fit, requests are retracted: they give up their pages and wait again. By priority, they
+are also preempted for a waiting request.
 
 Steps in which all running requests decode and none ends are taken together; `make_room` evicts the same leaves then as
 step by step. Twin: tests/reference/sglang_scheduler.py, which takes each step separately and lists all rules.
@@ -23,6 +24,7 @@ MATCHED_WAITING = cython.declare(cython.Py_ssize_t, 128)  # so many waiting requ
 TOUCH_EVERY = cython.declare(cython.longlong, 32)  # passes
 SHARED_PREFIX = cython.declare(cython.longlong, 32)  # tokens; in-batch prefix caching
 LAST = cython.declare(cython.longlong, 1 << 62)  # a key after all others
+MOST_PREEMPTIONS = cython.declare(cython.int, 10_000)  # of a request; with lpm SGLang 0.5.23 can go on for ever
 KINDS = {PREFILL: "prefill", MIXED: "mixed", DECODE: "decode"}
 
 
@@ -43,17 +45,17 @@ class SglangInstance(Instance):
         room = engine.pages * self.page - -(-tokens // self.page) * self.page - self.page - 1
         self.limit = np.maximum(np.minimum(np.asarray(most, dtype=np.int64), room), 0)
         self.outputs, self.fill, self.prefix, self.end, self.held = np.zeros((5, rows), dtype=np.int64)
-        self.owned, self.launched = np.zeros((2, rows), dtype=np.int64)
+        self.owned, self.launched, self.entered = np.zeros((3, rows), dtype=np.int64)
         self.node, self.locked, self.middle = np.zeros((3, rows), dtype=np.int32)
         self.finished, self.retracted, self.seated = np.zeros((3, rows), dtype=np.int8)
         self.waiting = np.empty(2 * rows + 1, dtype=np.int32)
-        self.head = self.tail = self.passes = 0
+        self.head = self.tail = self.passes = self.entries = 0
         self.running = np.empty(size, dtype=np.int32)
         self.vacant = self.limits.seats
         self.chunked = self.last_chunked = self.new_chunked = NOBODY
         self.batch_row = np.empty((2, size), dtype=np.int32)
         self.part_before, self.part_tokens = np.empty((2, size), dtype=np.int64)
-        self.dropped = []
+        self.dropped, self.preempted = [], []
         self.asleep, self.ratio, self.free_at = True, self.limits.first_ratio, 0
 
     def active(self):
@@ -151,6 +153,8 @@ class SglangInstance(Instance):
         key: cython.longlong = self._rank(row)
         if self.tail == self.waiting.shape[0]:
             self._move_queue()
+        self.entries += 1
+        self.entered[row] = self.entries
         place = self.tail
         self.tail += 1
         while place > self.head and self.limits.by_priority and self._rank(self.waiting[place - 1]) > key:
@@ -223,12 +227,12 @@ class SglangInstance(Instance):
 
     def _plan_prefill(self):
         """Plan a prefill batch; False if there is none."""
-        if self.count == 0:
+        if self.count == 0 or self.limits.preempts:
             self.full = False
         if self.chunked == NOBODY:
             if self.full or self.head == self.tail:
                 return False
-            if self._seats_left(0) <= 0:
+            if self._seats_left(0) <= 0 and not self.limits.preempts:
                 self.full = True
                 return False
         self._sort_waiting()
@@ -254,13 +258,17 @@ class SglangInstance(Instance):
         i: cython.int
         mixed: cython.longlong = self.count if self.limits.mixed else 0
         expected: cython.double = 0
-        ratio: cython.double = 1 if self.limits.ignore_eos else self.ratio
         for i in range(self.count):
-            expected += self._clip(self.limit[self.running[i]] - self.outputs[self.running[i]]) * ratio
+            expected += self._expected(self.running[i])
         self.input_left, self.chunk_left = self.limits.prefill_tokens - mixed, self.limits.chunk_tokens - mixed
         self.now_needed, self.needed = mixed, mixed + expected
-        self.new_chunked = NOBODY
+        self.new_chunked, self.preempted = NOBODY, []
         return 0
+
+    def _expected(self, row):
+        """The tokens that a running request is expected to need."""
+        ratio: cython.double = 1 if self.limits.ignore_eos else self.ratio
+        return self._clip(self.limit[row] - self.outputs[row]) * ratio
 
     def _admit_waiting(self):
         """Admit waiting requests in order until one does not fit."""
@@ -271,9 +279,9 @@ class SglangInstance(Instance):
         while self.head + self.parts - chunks < self.tail and self._state() != OTHER:
             if self.parts >= self._seats_left(chunks):
                 self.full = True
-            if self.full:
-                break
             row = self.waiting[self.head + self.parts - chunks]
+            if self.full and not (self.limits.preempts and self._preempt_for(row)):
+                break
             self._look_up(row)
             verdict = self._admit(row)
             if verdict == NO_TOKEN:
@@ -282,8 +290,53 @@ class SglangInstance(Instance):
                 break
         admitted = self.parts - chunks
         self.head += admitted
-        if self.head == self.tail:
-            self.head = self.tail = 0
+        for one in self.preempted:
+            self._wait(one)
+        return 0
+
+    def _preempt_for(self, row):
+        """Release running requests of so much less priority that a waiting one may fit; False if there are none."""
+        requests: Requests = self.requests
+        i: cython.int
+        one: cython.Py_ssize_t
+        order: list = []
+        victims: list = []
+        need: cython.double = self.fill[row] - self.prefix[row] + self._clip(self.limit[row]) - self._left()
+        for i in range(self.count):
+            one = self.running[i]
+            if self._rank(one) - self._rank(row) > self.limits.threshold:
+                order.append((-self._rank(one), -self.entered[one], one))
+        order.sort()
+        for entry in order:
+            one = entry[2]
+            if requests.preempted[one] > MOST_PREEMPTIONS:
+                raise UsageError("SGLang 0.5.23 would preempt a request for ever. Set disable_priority_preemption.")
+            victims.append(one)
+            need -= self._expected(one)
+            if need <= 0:
+                break
+        if not victims or need > 0:
+            return False
+        self._preempt(set(victims))
+        return True
+
+    def _preempt(self, victims: set):
+        """Release running requests; they wait again once the batch is planned, in the order of a set, as in SGLang."""
+        i: cython.int
+        one: cython.Py_ssize_t
+        stay: cython.int = 0
+        gone: cython.int = 0
+        for i in range(self.count):
+            one = self.running[i]
+            if one in victims:
+                gone += 1
+                self.needed -= self._expected(one)
+                self._drop(one, self.count - gone)
+            else:
+                self.running[stay] = self.running[i]
+                stay += 1
+        self.count = stay
+        self.preempted.extend(victims)
         return 0
 
     def _seats_left(self, seated):
@@ -660,7 +713,9 @@ class SglangInstance(Instance):
         row: cython.Py_ssize_t
         steps: cython.longlong
         context: cython.double = 0
-        if not self.settled or self.last_kind != DECODE or (self.head < self.tail and not self.full):
+        if not self.settled or self.last_kind != DECODE:
+            return False
+        if self.head < self.tail and (self.limits.preempts or not self.full):
             return False
         steps = self._steps_without_end()
         if steps > 0:

@@ -50,6 +50,7 @@ class SglangScheduler(Scheduler):
     disable_overlap_schedule: bool = False  # plan a step when the one before has ended
     enable_priority_scheduling: bool = False  # the queue is sorted by the column `priority` of the trace
     disable_priority_preemption: bool = False
+    priority_scheduling_preemption_threshold: int = 10  # who is preempted has a priority lower by more than this
     schedule_low_priority_values_first: bool = False
     retraction_policy: Literal["length", "priority"] = "length"  # priority: the lowest priority is retracted first
     ignore_eos: bool = False  # outputs have a known length
@@ -67,8 +68,6 @@ class SglangScheduler(Scheduler):
             )
         if self.retraction_policy not in RETRACTIONS:
             raise UsageError(f"{self.retraction_policy!r} is not a retraction_policy. Try {' or '.join(RETRACTIONS)}.")
-        if self.enable_priority_scheduling and not self.disable_priority_preemption:
-            raise UsageError("Preemption by priority is not supported yet. Set disable_priority_preemption.")
         if self.enable_mixed_chunk and 0 < self.chunked_prefill_size <= self.max_running_requests:
             raise UsageError("With enable_mixed_chunk, chunked_prefill_size must be above max_running_requests.")
 
@@ -78,7 +77,11 @@ class SglangScheduler(Scheduler):
         for name in ("max_prefill_tokens", "max_running_requests", "new_token_ratio_decay_steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1.")
-        for name in ("retract_decode_steps", "clip_max_new_tokens_estimation"):
+        for name in (
+            "retract_decode_steps",
+            "clip_max_new_tokens_estimation",
+            "priority_scheduling_preemption_threshold",
+        ):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must be at least 0.")
         for name in ("schedule_conservativeness", "init_new_token_ratio", "min_new_token_ratio_factor"):
@@ -154,6 +157,8 @@ class SglangScheduler(Scheduler):
             "longest_match": self.schedule_policy == "lpm", "mixed": self.enable_mixed_chunk and chunk > 0,
             "overlap": not self.disable_overlap_schedule,
             "by_priority": self.enable_priority_scheduling and self.schedule_policy == "fcfs",
+            "preempts": self.enable_priority_scheduling and not self.disable_priority_preemption,
+            "threshold": self.priority_scheduling_preemption_threshold,
             "retract_by_priority": self.retraction_policy == "priority",
             "sign": 1 if self.schedule_low_priority_values_first else -1, "ignore_eos": self.ignore_eos,
             "clip": self.clip_max_new_tokens_estimation, "retract_steps": self.retract_decode_steps,
@@ -163,6 +168,6 @@ class SglangScheduler(Scheduler):
     def _page_size(self, block_size: int) -> int:
         """The page size on a trace of this block size. UsageError where SGLang would refuse it."""
         page = self.page_size or block_size
-        if 0 < self.chunked_prefill_size and self.chunked_prefill_size % page:
+        if self.chunked_prefill_size > 0 and self.chunked_prefill_size % page:
             raise UsageError(f"chunked_prefill_size must be a multiple of the page size, {page:,} tokens.")
         return page
