@@ -1,4 +1,4 @@
-"""SGLang's radix tree for a scheduler: pages that requests take as their tokens are computed, and nodes that share them.
+"""SGLang's radix tree for a scheduler: requests take pages as their tokens are computed, nodes share them.
 
 The tree has what tests/reference/sglang_scheduler.py's Tree has: `match`, `insert`, `lock`, `make_room` (evict whole
 leaves, least recently used first) and `take`. A scheduler owns the other pages and counts them in `free`.

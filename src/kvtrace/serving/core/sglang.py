@@ -794,15 +794,13 @@ class SglangInstance(Instance):
 
     def _pass_steps(self, context, steps):
         """The clock, the ratio and the count of steps after so many steps."""
-        i: cython.longlong
         begin: cython.double = self.free_at if self.limits.overlap else self.now
         self.now = self._planned_after(context, steps)
         self._pass_until(begin, self._seconds(context, steps))
         self.steps += steps
-        for i in range(steps):
-            if self.ratio <= self.limits.least_ratio:
-                break
+        while steps > 0 and self.ratio > self.limits.least_ratio:  # one by one, for equal rounding
             self.ratio = max(self.ratio - self.limits.decay, self.limits.least_ratio)
+            steps -= 1
         return 0
 
     # ---- the record of steps
