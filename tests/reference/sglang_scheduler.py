@@ -613,7 +613,7 @@ class Scheduler:
                 continue
             request.out += 1
             told.append(request)
-            if request.out in (request.output, request.limit):
+            if request.out == request.output or request.out >= request.limit:
                 request.finished = True
                 owned = min(request.held, len(request.prompt) + request.out)
                 self.publish(request, owned)

@@ -162,16 +162,16 @@ def simulate_serving(
 ) -> ServingRun:
     """Serve a trace in simulated time: instances that batch continuously, behind a router, each with a prefix cache.
 
-    The engine of the setting decides the scheduler: vllm takes the steps of vLLM's own one. The other engines admit a
-    request when all blocks that it may need (of the prompt and, in mode grow, of the output) fit beside those of the
-    active requests. A request that does not fit into an empty instance is rejected. Blocks that the first tier evicts
-    go to the `tiers` below it. A hit in a lower tier is fetched if that is faster than computing the block again; with
-    `prefetch` the transfer starts while the request waits.
+    The engine of the setting decides the scheduler: vllm and sglang take the steps of vLLM's and SGLang's own ones. The
+    other engines admit a request when all blocks that it may need (of the prompt and, in mode grow, of the output) fit
+    beside those of the active requests. A request that does not fit into an empty instance is rejected. Blocks that the
+    first tier evicts go to the `tiers` below it. A hit in a lower tier is fetched if that is faster than computing the
+    block again; with `prefetch` the transfer starts while the request waits.
 
     Args:
         trace: The trace, with its arrivals.
         cost: The time that a step of an instance takes.
-        setting: The cache of each instance; its schedule is not used. vLLM's scheduler implies mode grow.
+        setting: The cache of each instance; its schedule is not used. vllm and sglang imply mode grow.
         instances: The number of instances.
         router: A router of docs/serving/instances.md.
         limits: Tokens per step and requests at once; the default is that of the scheduler.
@@ -212,7 +212,7 @@ def simulate_serving(
     setting = scheduler.setting_of(setting)
     demand = demand or block_demand(trace, *setting.demand_options)
     tokens, output = scheduler.lengths(trace)
-    requests = Requests(trace.timestamp / 1000, tokens, output, demand.max_blocks, _priorities(trace))
+    requests = Requests(trace.timestamp / 1000, tokens, output, scheduler.needs(demand), _priorities(trace))
     engines = [scheduler.engine(setting, demand, tiers) for _ in range(instances)]
     built = [scheduler.instance(engine, requests, asdict(cost), prefetch=prefetch) for engine in engines]
     run = Serving(built, make_router(trace, router, engines), requests, setting.capacity)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from .base import BatchLimits, Scheduler
 from .reserve import ReserveScheduler
+from .sglang import SglangScheduler
 from .vllm import VllmScheduler
 
 # engine -> its own scheduler; the others are served by ReserveScheduler
-SCHEDULERS: dict[str, type[Scheduler]] = {"vllm": VllmScheduler}
+SCHEDULERS: dict[str, type[Scheduler]] = {"vllm": VllmScheduler, "sglang": SglangScheduler}
 
 
 def scheduler_of(engine: str, limits: BatchLimits | None = None) -> Scheduler:

@@ -60,6 +60,10 @@ class Scheduler(ABC):
         """The tokens of each prompt and of each output."""
         return trace.input_length, trace.output_length
 
+    def needs(self, demand: BlockDemand) -> np.ndarray:
+        """The smallest capacity in blocks at which each request is served; with less it is rejected."""
+        return demand.max_blocks
+
     @abstractmethod
     def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
         """The compiled cache of one instance."""

@@ -1,0 +1,173 @@
+"""SGLang's scheduler, step by step: version 0.5.23 (srt/managers/scheduler.py), for full attention on one rank.
+
+Its twin was checked against SGLang's own Scheduler and radix tree, unmodified, under the same costs: each step's
+requests, tokens and retractions, and each request's hits and times (tests/clients/test_sglang_scheduler.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from ..._base.errors import UsageError
+from ...cache.demand import BlockDemand
+from ...cache.simulation import Setting
+from ...trace.trace import Trace
+from .base import BatchLimits, Scheduler, Tier
+
+POLICIES = ("fcfs", "lpm")
+RETRACTIONS = ("length", "priority")
+LIMIT = "max_new_tokens"  # the column of the trace with the largest output that each client allows
+
+
+@dataclass(frozen=True)
+class SglangScheduler(Scheduler):
+    """SGLang's scheduler; the options have SGLang's names, and the defaults of a server on an H100 or H200.
+
+    A step is a prefill if one can be made, else a decode. A request is admitted if its prompt and the outputs that it
+    and the active requests are expected to have fit. If the next tokens do not fit, the requests with the fewest
+    outputs are retracted: they give up their pages and are computed again from what is still cached.
+
+    A request's largest output (`max_new_tokens`) is in the trace's column of that name; without it, the output's own
+    length is used. SGLang cuts it to what fits beside the prompt.
+
+    >>> SglangScheduler(max_running_requests=256).limits
+    BatchLimits(step_tokens=8192, requests=256)
+    """
+
+    name: ClassVar[str] = "sglang"
+    version: ClassVar[str] = "0.5.23"
+    chunked_prefill_size: int = 8192  # tokens of a prefill; -1 = prompts are not divided
+    max_prefill_tokens: int = 16384  # after so many tokens a prefill takes no further request
+    max_running_requests: int = 2048
+    page_size: int | None = None  # tokens; None = the trace's block size (SGLang's own default is 1)
+    schedule_policy: Literal["fcfs", "lpm"] = "fcfs"  # lpm: the longest cached prefix first
+    schedule_conservativeness: float = 1.0  # larger: fewer requests at once, and fewer retractions
+    enable_mixed_chunk: bool = False  # active requests decode in the step of a prefill
+    disable_overlap_schedule: bool = False  # plan a step when the one before has ended
+    enable_priority_scheduling: bool = False  # the queue is sorted by the column `priority` of the trace
+    disable_priority_preemption: bool = False
+    priority_scheduling_preemption_threshold: int = 10  # who is preempted has a priority lower by more than this
+    schedule_low_priority_values_first: bool = False
+    retraction_policy: Literal["length", "priority"] = "length"  # priority: the lowest priority is retracted first
+    ignore_eos: bool = False  # outputs have a known length
+    init_new_token_ratio: float = 0.7  # SGLang's environment: SGLANG_INIT_NEW_TOKEN_RATIO
+    min_new_token_ratio_factor: float = 0.14  # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR
+    new_token_ratio_decay_steps: int = 600  # SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS
+    retract_decode_steps: int = 20  # SGLANG_RETRACT_DECODE_STEPS
+    clip_max_new_tokens_estimation: int = 4096  # SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION
+
+    def __post_init__(self) -> None:
+        self._check_sizes()
+        if self.schedule_policy not in POLICIES:
+            raise UsageError(
+                f"{self.schedule_policy!r} is not a supported schedule_policy. Try {' or '.join(POLICIES)}."
+            )
+        if self.retraction_policy not in RETRACTIONS:
+            raise UsageError(f"{self.retraction_policy!r} is not a retraction_policy. Try {' or '.join(RETRACTIONS)}.")
+        if self.enable_mixed_chunk and 0 < self.chunked_prefill_size <= self.max_running_requests:
+            raise UsageError("With enable_mixed_chunk, chunked_prefill_size must be above max_running_requests.")
+
+    def _check_sizes(self) -> None:
+        if self.chunked_prefill_size < 1 and self.chunked_prefill_size != -1:
+            raise UsageError("chunked_prefill_size must be at least 1, or -1.")
+        for name in ("max_prefill_tokens", "max_running_requests", "new_token_ratio_decay_steps"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1.")
+        for name in (
+            "retract_decode_steps",
+            "clip_max_new_tokens_estimation",
+            "priority_scheduling_preemption_threshold",
+        ):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must be at least 0.")
+        for name in ("schedule_conservativeness", "init_new_token_ratio", "min_new_token_ratio_factor"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise UsageError(f"{name} must be at least 0, and finite.")
+        if self.page_size is not None and self.page_size < 1:
+            raise UsageError("page_size must be at least 1.")
+
+    @classmethod
+    def within(cls, limits: BatchLimits | None) -> Self:
+        """This scheduler with SGLang's defaults, or with these limits."""
+        if limits is None:
+            return cls()
+        return cls(chunked_prefill_size=limits.step_tokens, max_running_requests=limits.requests)
+
+    @property
+    def limits(self) -> BatchLimits:
+        """Its tokens per step and requests at once."""
+        tokens = self.max_prefill_tokens if self.chunked_prefill_size < 0 else self.chunked_prefill_size
+        return BatchLimits(tokens, self.max_running_requests)
+
+    def setting_of(self, setting: Setting) -> Setting:
+        """The setting in mode grow: this scheduler counts the tokens of prompts and outputs."""
+        if setting.engine != "sglang":
+            raise UsageError(
+                f"SGLang's scheduler runs with SGLang's cache, not with {setting.engine}. Use --engine sglang."
+            )
+        if setting.policy != "lru":
+            raise UsageError(f"SGLang's scheduler does not support policy {setting.policy!r} yet. Try lru.")
+        return replace(setting, mode="grow")
+
+    def lengths(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of each prompt and output; an empty prompt or output is one token."""
+        return np.maximum(trace.input_length, 1), np.maximum(trace.output_length, 1)
+
+    def needs(self, demand: BlockDemand) -> np.ndarray:
+        """The smallest capacity in blocks at which each request is served: SGLang cuts an output to what fits."""
+        trace = demand.trace
+        page = self._page_size(trace.block_size)
+        return (self.lengths(trace)[0] + page) // trace.block_size + 1
+
+    def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
+        """SGLang's tree, which gives out pages one by one."""
+        if tiers:
+            raise UsageError("SGLang's scheduler does not support lower tiers yet. Use --engine reference.")
+        return self.cache(demand, setting.capacity * demand.trace.block_size)
+
+    def cache(self, demand: BlockDemand, tokens: int) -> Any:
+        """SGLang's tree with a pool of so many tokens."""
+        from ...cache.core.paged_radix import PagedRadix
+        from ...cache.policies.base import Context
+
+        page, block = self._page_size(demand.trace.block_size), demand.trace.block_size
+        return PagedRadix(Context(demand.blocks, tokens // block, demand.trace, demand), demand, page, tokens)
+
+    def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool, log: bool = False) -> Any:
+        """An instance that takes SGLang's steps. With `log` it records them."""
+        from ..core.sglang import SglangInstance
+
+        trace = engine.context.trace
+        most = trace.extra.get(LIMIT)
+        known = isinstance(most, np.ndarray) and most.dtype.kind in "iu"
+        return SglangInstance(
+            engine, requests, cost, self._core_limits(), most if known else self.lengths(trace)[1], log
+        )
+
+    def _core_limits(self) -> dict[str, float]:
+        first = min(self.init_new_token_ratio * self.schedule_conservativeness, 1.0)
+        least = min(first * self.min_new_token_ratio_factor, 1.0)
+        chunk = max(self.chunked_prefill_size, 0)
+        return {
+            "seats": self.max_running_requests, "prefill_tokens": self.max_prefill_tokens, "chunk_tokens": chunk,
+            "longest_match": self.schedule_policy == "lpm", "mixed": self.enable_mixed_chunk and chunk > 0,
+            "overlap": not self.disable_overlap_schedule,
+            "by_priority": self.enable_priority_scheduling and self.schedule_policy == "fcfs",
+            "preempts": self.enable_priority_scheduling and not self.disable_priority_preemption,
+            "threshold": self.priority_scheduling_preemption_threshold,
+            "retract_by_priority": self.retraction_policy == "priority",
+            "sign": 1 if self.schedule_low_priority_values_first else -1, "ignore_eos": self.ignore_eos,
+            "clip": self.clip_max_new_tokens_estimation, "retract_steps": self.retract_decode_steps,
+            "first_ratio": first, "least_ratio": least, "decay": (first - least) / self.new_token_ratio_decay_steps,
+        }  # fmt: skip
+
+    def _page_size(self, block_size: int) -> int:
+        """The page size on a trace of this block size. UsageError where SGLang would refuse it."""
+        page = self.page_size or block_size
+        if self.chunked_prefill_size > 0 and self.chunked_prefill_size % page:
+            raise UsageError(f"chunked_prefill_size must be a multiple of the page size, {page:,} tokens.")
+        return page
