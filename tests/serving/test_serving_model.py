@@ -271,7 +271,7 @@ def test_a_file_that_is_no_config_is_refused(tmp_path):
 
 
 def test_the_sizes_of_a_small_model_by_hand():
-    # a layer: 3 x 8 x 16 of the MLP and 8 x (8 + 4 + 4 + 8) of attention are 576 parameters; the vocabulary has 80, twice
+    # a layer: 3 x 8 x 16 of the MLP and 8 x (8 + 4 + 4 + 8) of attention are 576; the vocabulary has 80, twice
     shape = model_shape(SMALL)
     assert (shape.parameters, shape.matrix_parameters, shape.matrix_bytes, shape.head_bytes) == (1312, 1152, 2304, 160)
     # 64 of the norms, 16 of the queries, 3 x 8 of keys and values, 48 of the MLP, in 2 layers of 2 bytes
@@ -445,8 +445,8 @@ def test_all_gpus_cost_money():
 @pytest.mark.parametrize(
     "wrong",
     [{"gpus": 0}, {"gpus": 1.5}, {"gpus": True}, {"compute_share": 0}, {"compute_share": 1.1},
-     {"bandwidth_share": -0.5}, {"bandwidth_share": "1"}, {"attention_bandwidth_share": None}, {"step_overhead_s": -1}, {"step_overhead_s": math.nan},
-     {"step_overhead_s": math.inf}, {"reserve_share": 1}, {"reserve_share": None}],
+     {"bandwidth_share": -0.5}, {"bandwidth_share": "1"}, {"attention_bandwidth_share": None},
+     {"step_overhead_s": -1}, {"step_overhead_s": math.nan}, {"step_overhead_s": math.inf}, {"reserve_share": 1}, {"reserve_share": None}],
 )  # fmt: skip
 def test_assumptions_that_are_none_are_refused(wrong):
     with pytest.raises(UsageError, match=f"{next(iter(wrong))} must be a"):
