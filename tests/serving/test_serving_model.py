@@ -446,7 +446,8 @@ def test_all_gpus_cost_money():
     "wrong",
     [{"gpus": 0}, {"gpus": 1.5}, {"gpus": True}, {"compute_share": 0}, {"compute_share": 1.1},
      {"bandwidth_share": -0.5}, {"bandwidth_share": "1"}, {"attention_bandwidth_share": None},
-     {"step_overhead_s": -1}, {"step_overhead_s": math.nan}, {"step_overhead_s": math.inf}, {"reserve_share": 1}, {"reserve_share": None}],
+     {"step_overhead_s": -1}, {"step_overhead_s": math.nan}, {"step_overhead_s": math.inf},
+     {"reserve_share": 1}, {"reserve_share": None}],
 )  # fmt: skip
 def test_assumptions_that_are_none_are_refused(wrong):
     with pytest.raises(UsageError, match=f"{next(iter(wrong))} must be a"):
