@@ -59,6 +59,8 @@ class Instance:
             chunks.append((row, chunk))
         computes = self.rates.token_s * tokens + self.rates.pair_s * pairs
         seconds = max(computes, self.rates.step_s + self.rates.read_s * cached) + self.rates.overhead_s
+        seconds += self.rates.request_s * (len(chunks) + len(self.decoding))
+        seconds += self.rates.attention_pair_s * pairs + self.rates.attention_read_s * cached
         self.now, self.busy = self.now + seconds, self.busy + seconds
         for row in list(self.decoding):
             self.decoding[row] += 1

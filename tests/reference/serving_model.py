@@ -48,13 +48,14 @@ def attention(config, hidden, heads):
 
 
 def prefill_flops(shape, new, cached):
-    """FLOP of a prompt's new tokens: each uses the active parameters and attends to the tokens before it.
+    """FLOP of a prompt's new tokens: each uses the layers' active parameters and attends to the tokens before it.
 
     Attention to itself counts half, as n**2 - p**2 implies for the diagonal.
     """
     flops = 0.0
+    layers = shape.active_parameters - shape.vocabulary * shape.hidden * (1 if shape.tied else 2)
     for before in range(cached, cached + new):
-        flops += 2 * shape.active_parameters
+        flops += 2 * layers
         flops += 2 * shape.layers * shape.heads * (shape.head_dim + shape.value_dim) * (before + 0.5)
     return flops
 

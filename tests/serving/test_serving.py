@@ -19,7 +19,8 @@ from tests.strategies import traces
 rates = st.builds(
     StepCost, token_s=st.sampled_from([0.25, 1.0]), pair_s=st.sampled_from([0.0, 0.125]),
     step_s=st.sampled_from([0.0, 2.0, 5.5]), read_s=st.sampled_from([0.0, 0.0625, 0.5]),
-    overhead_s=st.sampled_from([0.0, 0.5]),
+    overhead_s=st.sampled_from([0.0, 0.5]), request_s=st.sampled_from([0.0, 0.125]),
+    attention_pair_s=st.sampled_from([0.0, 0.25]), attention_read_s=st.sampled_from([0.0, 0.125]),
 )  # fmt: skip  # (sums of such numbers are exact, so that steps taken together end when single ones do)
 limits = st.builds(BatchLimits, step_tokens=st.sampled_from([1, 3, 50]), requests=st.sampled_from([1, 2, 9]))
 
@@ -90,11 +91,14 @@ def test_a_request_that_no_instance_holds_is_rejected_and_the_others_are_served(
 # -- tiers in time ---------------------------------------------------------------------------------------------------
 
 
-def fetched(fetch_seconds, prefetch=True, gap_ms=10_000.0):
+A_SECOND_A_TOKEN = StepCost(token_s=1.0)
+
+
+def fetched(fetch_seconds, prefetch=True, gap_ms=10_000.0, cost=A_SECOND_A_TOKEN):
     """Times to first token of "0 1", "2 3", "0 1" with room for two blocks above and plenty below, 1 s a token."""
     tiers = [Tier("dram", 9, fetch_seconds)]
     trace = toy("0 1", "2 3", "0 1", gap_ms=gap_ms)
-    done = simulate_serving(trace, StepCost(token_s=1.0), setting=Setting(2), tiers=tiers, prefetch=prefetch)
+    done = simulate_serving(trace, cost, setting=Setting(2), tiers=tiers, prefetch=prefetch)
     return done.ttft_s.tolist(), done.lower_tier_hits.tolist(), done.cached_tokens.tolist()
 
 
@@ -103,6 +107,12 @@ def test_what_comes_up_from_a_lower_tier_costs_time_and_what_is_sooner_computed_
     assert fetched(0.25) == ([2, 2, 1.5], [[0, 0, 2]], [0, 0, 1])
     assert fetched(0.75) == ([2, 2, 2], [[0, 0, 2]], [0, 0, 0])
     assert fetched(0.0)[0] == [2, 2, 1]
+
+
+def test_attention_counts_when_a_block_is_computed_instead_of_fetched():
+    #  the first token takes 1 s and its attention 1 s, more than 1.5 s; the second then takes 1 s and 3 pairs
+    cost = StepCost(token_s=1.0, attention_pair_s=1.0)
+    assert fetched(0.75, gap_ms=60_000.0, cost=cost) == ([6, 6, 5.5], [[0, 0, 2]], [0, 0, 1])
 
 
 def test_a_transfer_goes_on_while_the_request_waits():

@@ -98,7 +98,7 @@ def test_a_file_that_describes_no_gpu_is_refused_in_one_line_without_its_values(
 
 @pytest.mark.parametrize("name", ["b9000", "", ".", "no/such.json", "a\0b", "x" * 5000, None, 100, [], b"h100"])
 def test_a_name_that_is_neither_row_nor_file_is_refused(name):
-    with pytest.raises(UsageError, match="Try h100, h200, a100, or a JSON file"):
+    with pytest.raises(UsageError, match="Try h100, h200, .*, or a JSON file with name, flops"):
         gpu(name)
 
 
@@ -270,37 +270,76 @@ def test_a_file_that_is_no_config_is_refused(tmp_path):
 # --- the roofline
 
 
-def test_the_four_coefficients_by_hand():
-    # 1312 parameters of 2 bytes, 32 FLOP a pair, 32 bytes of KV a token; 2 GPUs at half of 100 FLOP/s and of 1000 B/s
-    roofline = Roofline(model_shape(SMALL), SLOW, 2, compute_share=0.5, bandwidth_share=0.5)
-    assert roofline.seconds_per_token == 2 * 1312 / 100
+def test_the_sizes_of_a_small_model_by_hand():
+    # a layer: 3 x 8 x 16 of the MLP and 8 x (8 + 4 + 4 + 8) of attention are 576; the vocabulary has 80, twice
+    shape = model_shape(SMALL)
+    assert (shape.parameters, shape.matrix_parameters, shape.matrix_bytes, shape.head_bytes) == (1312, 1152, 2304, 160)
+    # 64 of the norms, 16 of the queries, 3 x 8 of keys and values, 48 of the MLP, in 2 layers of 2 bytes
+    assert shape.activation_bytes_per_token == 2 * 2 * (64 + 16 + 24 + 48)
+
+
+def test_a_tied_head_is_read_and_experts_count_as_a_token_uses_them():
+    tied = model_shape(small(tie_word_embeddings=True))
+    assert (tied.matrix_parameters, tied.head_bytes) == (1152, 160)
+    mixed = model_shape(small(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=6))
+    # a layer: 192 of attention, 32 of the router, 144 of an expert, of which a token uses two
+    assert (mixed.matrix_parameters, mixed.matrix_bytes) == (2 * (192 + 32 + 288), 2 * 2 * (192 + 32 + 576))
+    assert mixed.activation_bytes_per_token == 2 * 2 * (64 + 16 + 24 + 3 * 12)
+    # keys and values of latent attention are 3 + 1 wide
+    assert model_shape(small(**LATENT)).activation_bytes_per_token == 2 * 2 * (64 + 2 * 4 * 3 + 3 * 4 + 48)
+
+
+def test_the_five_coefficients_by_hand():
+    # 1152 parameters of 2 bytes, 608 bytes of activations, 32 FLOP a pair, 32 bytes of KV a token, 160 of the head;
+    # 2 GPUs at half of 100 FLOP/s and of 1000 B/s
+    roofline = Roofline(
+        model_shape(SMALL), SLOW, 2, compute_share=0.5, bandwidth_share=0.5, attention_bandwidth_share=0.4
+    )
+    assert roofline.seconds_per_token == pytest.approx(2 * 1152 / 100 + 608 / 1000)
     assert roofline.seconds_per_pair == 32 / 100
-    assert roofline.seconds_per_step == 2624 / 1000
-    assert roofline.seconds_per_cached_token == 32 / 1000
+    assert roofline.seconds_per_step == 2304 / 1000
+    assert roofline.seconds_per_cached_token == 32 / 800
+    assert roofline.head_s == 160 / 1000
+
+
+def test_the_shares_are_those_of_the_gpu_unless_they_are_given():
+    roofline = Roofline(model_shape(SMALL), replace(SLOW, matmul_share=0.25, bandwidth_share=0.5))
+    assert (roofline.reached_compute_share, roofline.reached_bandwidth_share) == (0.25, 0.5)
+    assert (roofline.seconds_per_pair, roofline.head_s) == (32 / 25, 160 / 500)
+    given = replace(roofline, compute_share=1, bandwidth_share=1)
+    assert (given.seconds_per_pair, given.head_s) == (32 / 100, 160 / 1000)
 
 
 def test_a_prefill_by_hand():
-    roofline = Roofline(model_shape(SMALL), SLOW, compute_share=1, bandwidth_share=1, step_overhead_s=0.25)
-    assert roofline.prefill_flops(3, 2) == 2 * 1312 * 3 + 32 * (25 - 4)
-    assert roofline.prefill_s(3, 2) == (2 * 1312 * 3 + 32 * (25 - 4)) / 100 + 0.25
+    roofline = exact(step_overhead_s=0.25)
+    assert roofline.prefill_flops(3, 2) == 2 * 1152 * 3 + 32 * (25 - 4)
+    # the products and activations of 3 tokens, attention over 21 pairs and 5 tokens of KV, the head, the overhead
+    expected = 3 * (23.04 + 0.608) + 32 * 21 / 100 + 32 * 5 / 1000 + 0.16 + 0.25
+    assert roofline.prefill_s(3, 2) == pytest.approx(expected)
 
 
 def test_a_decode_step_that_waits_for_memory_by_hand():
     #  the same model with arithmetic for nothing: weights once, the KV of 2 contexts of 100 tokens and their new token
-    roofline = Roofline(model_shape(SMALL), replace(SLOW, flops=1e20), bandwidth_share=1, step_overhead_s=0.25)
-    assert roofline.decode_step_s(2, 200) == pytest.approx((2624 + 32 * 202) / 1000 + 0.25)
+    roofline = exact(flops=1e20, step_overhead_s=0.25)
+    assert roofline.decode_step_s(2, 200) == pytest.approx((2304 + 32 * 202 + 160) / 1000 + 0.25)
 
 
 def test_a_decode_step_that_waits_for_arithmetic_by_hand():
     #  two contexts of 3 and 5 tokens: 16 - 9 and 36 - 25 squares, 18 together
-    roofline = Roofline(model_shape(SMALL), replace(SLOW, bandwidth=1e20), compute_share=1, step_overhead_s=0.25)
-    assert roofline.decode_step_s(2, 8) == pytest.approx((2 * 1312 * 2 + 32 * 18) / 100 + 0.25)
+    roofline = exact(bandwidth=1e20, step_overhead_s=0.25)
+    assert roofline.decode_step_s(2, 8) == pytest.approx((2 * 1152 * 2 + 32 * 18) / 100 + 0.25)
+
+
+def exact(flops=100, bandwidth=1000, **options):
+    """The small model on a GPU that reaches its peaks."""
+    peaks = {"compute_share": 1, "bandwidth_share": 1, "attention_bandwidth_share": 1}
+    return Roofline(model_shape(SMALL), replace(SLOW, flops=flops, bandwidth=bandwidth), **peaks, **options)
 
 
 def test_llama_70b_on_four_h100_decodes_by_the_facts():
-    # (weights + KV) / bandwidth: (141.1e9 + 327,680 * 10,001) / (4 * 3.35e12 * 0.8) = 13.5 ms, and 2 ms on top
+    # layers and head at 0.9 of 4 x 3.35 TB/s: 139.0e9 B, 11.52 ms; KV at 0.66: 327,680 B x 10,001, 0.37 ms; 2 ms on top
     roofline = Roofline(model_shape(MODELS["llama-3-70b"]), GPUS["h100"], 4)
-    assert roofline.decode_step_s(1, 10_000) == pytest.approx(0.01547, abs=1e-5)
+    assert roofline.decode_step_s(1, 10_000) == pytest.approx(0.0139, abs=2e-5)
 
 
 @given(rooflines, st.integers(0, 300), st.integers(0, 300))
@@ -309,13 +348,13 @@ def test_prefill_flops_are_those_of_the_tokens_one_by_one(roofline, new, cached)
 
 
 @given(rooflines, counts, counts)
-def test_a_step_is_the_slower_of_both_bounds_and_never_less_than_either(roofline, new, cached):
+def test_a_step_is_its_products_or_weights_and_then_attention_and_the_head(roofline, new, cached):
     n = new + cached
-    arithmetic = roofline.seconds_per_token * new + roofline.seconds_per_pair * (n**2 - cached**2)
-    traffic = roofline.seconds_per_step + roofline.seconds_per_cached_token * n
-    expected = max(arithmetic, traffic) + roofline.step_overhead_s
+    products, pairs = roofline.seconds_per_token * new, roofline.seconds_per_pair * (n**2 - cached**2)
+    alone = roofline.seconds_per_cached_token * n + roofline.head_s + roofline.step_overhead_s
+    expected = max(products, roofline.seconds_per_step) + pairs + alone
     assert roofline.prefill_s(new, cached) == pytest.approx(expected, rel=1e-12)
-    assert roofline.compute_s(new, cached) == pytest.approx(arithmetic, rel=1e-12)
+    assert roofline.compute_s(new, cached) == pytest.approx(products + pairs, rel=1e-12)
 
 
 @given(rooflines, counts, counts, counts)
@@ -341,7 +380,8 @@ def test_decoding_alone_is_a_prefill_of_one_token(roofline, cached):
 
 @given(rooflines, counts, counts)
 def test_more_gpus_larger_shares_and_no_overhead_are_never_slower(roofline, new, cached):
-    for better in ({"gpus": 16}, {"compute_share": 1.0}, {"bandwidth_share": 1.0}, {"step_overhead_s": 0.0}):
+    for better in ({"gpus": 16}, {"compute_share": 1.0}, {"bandwidth_share": 1.0}, {"step_overhead_s": 0.0},
+                   {"attention_bandwidth_share": 1.0}):  # fmt: skip
         assert replace(roofline, **better).prefill_s(new, cached) <= roofline.prefill_s(new, cached)
 
 
@@ -376,11 +416,12 @@ def test_fetching_nothing_never_pays():
 
 
 def test_break_even_of_llama_8b_on_an_h100_by_hand():
-    # the first token: 131,072 bytes against 2 * 8.03e9 / (989.4e12 / 2) s = 32.5 us, so 4.04 GB/s
-    assert LLAMA.break_even_bandwidth(0) == pytest.approx(4.038e9, rel=1e-3)
-    # with 8192 tokens: 262,144 * 8192 / 494.7e12 = 4.34 us more, so 3.56 GB/s
-    assert LLAMA.break_even_bandwidth(8192) == pytest.approx(3.562e9, rel=1e-3)
-    assert LLAMA.fetch_pays(8192, [3.5e9, 3.6e9]).tolist() == [False, True]
+    # the first token: 131,072 bytes against 2 * 6.98e9 / (989.4e12 * 0.803) s = 17.57 us for the products and
+    # 5,767,168 / (3.35e12 * 0.9) s = 1.91 us for the activations, so 6.73 GB/s
+    assert LLAMA.break_even_bandwidth(0) == pytest.approx(6.728e9, rel=1e-3)
+    # with 8192 tokens: 262,144 * 8192 / 794.5e12 = 2.70 us more, so 5.91 GB/s
+    assert LLAMA.break_even_bandwidth(8192) == pytest.approx(5.908e9, rel=1e-3)
+    assert LLAMA.fetch_pays(8192, [5.8e9, 6.0e9]).tolist() == [False, True]
 
 
 def test_kv_has_what_weights_and_reserve_leave():
@@ -404,8 +445,9 @@ def test_all_gpus_cost_money():
 @pytest.mark.parametrize(
     "wrong",
     [{"gpus": 0}, {"gpus": 1.5}, {"gpus": True}, {"compute_share": 0}, {"compute_share": 1.1},
-     {"bandwidth_share": -0.5}, {"bandwidth_share": "1"}, {"step_overhead_s": -1}, {"step_overhead_s": math.nan},
-     {"step_overhead_s": math.inf}, {"reserve_share": 1}, {"reserve_share": None}],
+     {"bandwidth_share": -0.5}, {"bandwidth_share": "1"}, {"attention_bandwidth_share": None},
+     {"step_overhead_s": -1}, {"step_overhead_s": math.nan}, {"step_overhead_s": math.inf},
+     {"reserve_share": 1}, {"reserve_share": None}],
 )  # fmt: skip
 def test_assumptions_that_are_none_are_refused(wrong):
     with pytest.raises(UsageError, match=f"{next(iter(wrong))} must be a"):
@@ -574,12 +616,31 @@ def test_prices_that_are_none_are_refused(wrong):
 def test_each_gpu_has_its_figures_in_the_manual():
     manual = (Path(__file__).parents[2] / "docs/serving/serving-model.md").read_text(encoding="utf-8")
     for row in GPUS.values():
-        figures = f"{row.flops / 1e12:g} | {row.bandwidth / 1e12:g} | {row.memory / 1e9:g} | {row.price_per_hour:.2f} |"
-        assert any(line.startswith(f"| `{row.name}` (") and line.endswith(figures) for line in manual.splitlines())
+        peaks = f"{row.flops / 1e12:g} | {row.bandwidth / 1e12:g} | {row.memory / 1e9:g} | {row.price_per_hour:.2f} |"
+        shares = f"{row.matmul_share:.1%} | {row.bandwidth_share:.1%} |".replace("%", " %")
+        starts = [line for line in manual.splitlines() if line.startswith(f"| `{row.name}` (")]
+        assert len(starts) == 1 and f" {peaks} {shares} " in starts[0]
+
+
+def test_the_default_share_of_the_products_is_the_median_of_the_table():
+    shares = sorted(row.matmul_share for row in GPUS.values())
+    assert Gpu("x", 1, 1, 1, 1).matmul_share == pytest.approx(np.median(shares), abs=0.01)
+
+
+def test_a_file_may_state_the_shares_that_a_gpu_reaches(tmp_path):
+    path = tmp_path / "mine.json"
+    figures = '"name": "mine", "flops": 1e15, "bandwidth": 4e12, "memory": 9e10, "price_per_hour": 0'
+    path.write_text(f'{{{figures}, "matmul_share": 0.7, "bandwidth_share": 0.85}}')
+    assert gpu(path) == Gpu("mine", 1e15, 4e12, 9e10, 0, 0.7, 0.85)
+    for wrong in ('"matmul_share": 1.77', '"bandwidth_share": "77"'):
+        path.write_text(f"{{{figures}, {wrong}}}")
+        with pytest.raises(UsageError, match="share must be a number") as caught:
+            gpu(path)
+        assert "77" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "gpus", "h100", "a100"), [
-    ("llama-3.1-8b", 1, 3.56, 1.12), ("llama-3-70b", 4, 4.27, 1.35), ("qwen3-30b-a3b", 1, 4.90, 1.54),
+    ("llama-3.1-8b", 1, 5.91, 2.10), ("llama-3-70b", 4, 6.72, 2.34), ("qwen3-30b-a3b", 1, 7.93, 2.85),
 ])  # fmt: skip
 def test_break_even_bandwidths_are_those_of_the_manual(name, gpus, h100, a100):
     model = model_shape(MODELS[name])

@@ -60,11 +60,12 @@ def step_cost(roofline: Roofline) -> StepCost:
         roofline: From `roofline_of(model_config, gpu)`.
 
     Returns:
-        Seconds per token, per pair of tokens, per step and per cached token.
+        Seconds per token and step, and of the attention and the head, which overlap with nothing.
     """
     return StepCost(
-        roofline.seconds_per_token, roofline.seconds_per_pair, roofline.seconds_per_step,
-        roofline.seconds_per_cached_token, roofline.step_overhead_s,
+        token_s=roofline.seconds_per_token, step_s=roofline.seconds_per_step,
+        overhead_s=roofline.head_s + roofline.step_overhead_s,
+        attention_pair_s=roofline.seconds_per_pair, attention_read_s=roofline.seconds_per_cached_token,
     )  # fmt: skip
 
 
@@ -137,8 +138,10 @@ def prefill_alone_s(trace: Trace, cost: StepCost, limits: BatchLimits, cached: n
     seconds = np.zeros(len(end))
     while (start < end).any():
         stop = np.minimum(start + limits.step_tokens, end)
-        compute = cost.token_s * (stop - start) + cost.pair_s * (stop**2 - start**2)
-        step = np.maximum(compute, cost.step_s + cost.read_s * start) + cost.overhead_s
+        pairs = stop**2 - start**2
+        compute = cost.token_s * (stop - start) + cost.pair_s * pairs
+        alone = cost.overhead_s + cost.request_s + cost.attention_pair_s * pairs + cost.attention_read_s * start
+        step = np.maximum(compute, cost.step_s + cost.read_s * start) + alone
         seconds += np.where(stop > start, step, 0.0)
         start = stop
     return seconds

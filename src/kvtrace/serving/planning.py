@@ -151,7 +151,8 @@ def _setting(trace: Trace, roofline: Roofline, blocks: int) -> PlanSetting:
         capacity_blocks=blocks, capacity_gib=blocks * trace.block_size * model.kv_bytes_per_token / GIB,
         usd_per_instance_hour=roofline.gpus * gpu.price_per_hour,
         assumes=[
-            f"{roofline.compute_share:.0%} of peak arithmetic and {roofline.bandwidth_share:.0%} of peak bandwidth",
+            f"{roofline.reached_compute_share:.0%} of peak arithmetic, {roofline.reached_bandwidth_share:.0%} of peak "
+            f"bandwidth, {roofline.attention_bandwidth_share:.0%} of it in attention",
             f"{roofline.reserve_share:.0%} of the GPUs' memory for activations and the engine",
             "the GPUs of an instance work as one, without communication cost",
         ],

@@ -87,7 +87,8 @@ class ReservingInstance(Instance):
         fetch: cython.double = self.engine.fetch_seconds(row)
         begins: cython.double = requests.arrival[row] if self.prefetches else self.now
         left: cython.double = max(0.0, begins + fetch - self.now)
-        if left > self.cost.token_s * (all_hits - upper) + self.cost.pair_s * (all_hits * all_hits - upper * upper):
+        pair_s: cython.double = self.cost.pair_s + self.cost.attention_pair_s
+        if left > self.cost.token_s * (all_hits - upper) + pair_s * (all_hits * all_hits - upper * upper):
             requests.cached[row] = cython.cast(cython.longlong, upper)
         else:
             requests.ready[row] = self.now + left

@@ -1,6 +1,6 @@
 """The costs of serving: time by a roofline of GPU and model, memory for KV, money at a provider's prices.
 
-    gpus.py      a GPU's peaks, memory and price
+    gpus.py      a GPU's peaks, the shares that it reaches, memory and price; gpu_table.py has some by name
     models.py    a model's shape: its parameters, and the bytes of its weights and KV; model_table.py has some by name
     kv_bytes.py  KV-cache bytes per token
     roofline.py  seconds of a step, room for KV, when fetching KV beats computing it

@@ -1,16 +1,18 @@
 """GPUs: peak arithmetic, memory bandwidth, memory and price, each a row of GPUS or a JSON file with the same keys.
 
-Peaks are NVIDIA's public data-sheet figures, without sparsity; prices are assumptions: an hour's rent on demand.
+Peaks are the vendors' public data-sheet figures, without sparsity, and shares are public measurements; prices are
+assumptions: an hour's rent on demand. gpu_table.py has the figures.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
 from ..._base.errors import UsageError
 from .columns import number
 from .described import read_object
+from .gpu_table import GPU_FIGURES
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Gpu:
     bandwidth: float  # bytes a second between HBM and the chip
     memory: float  # bytes of HBM
     price_per_hour: float  # USD
+    matmul_share: float = 0.8  # of `flops` that BF16 products reach; the default is the median of the table
+    bandwidth_share: float = 0.9  # of `bandwidth` that streaming reaches
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -29,16 +33,14 @@ class Gpu:
         for field, greatest in (("flops", 1e30), ("bandwidth", 1e30), ("memory", 1e18)):
             number(f"a GPU's {field}", getattr(self, field), 1, greatest)
         number("a GPU's price_per_hour", self.price_per_hour, 0, 1e9)
+        for field in ("matmul_share", "bandwidth_share"):
+            number(f"a GPU's {field}", getattr(self, field), 1e-6, 1)
 
 
-# with sparsity BF16 is twice this: 1,978.9 TFLOP/s on the data sheets of the H100 and the H200, 624 on the A100's
-GPUS = {
-    "h100": Gpu("h100", flops=989.4e12, bandwidth=3.35e12, memory=80e9, price_per_hour=3.00),  # SXM, HBM3
-    "h200": Gpu("h200", flops=989.4e12, bandwidth=4.8e12, memory=141e9, price_per_hour=3.80),  # SXM, HBM3e
-    "a100": Gpu("a100", flops=312e12, bandwidth=2.039e12, memory=80e9, price_per_hour=1.80),  # SXM, 80 GB, HBM2e
-}
+GPUS = {name: Gpu(name, **figures) for name, figures in GPU_FIGURES.items()}
 KEYS = [field.name for field in fields(Gpu)]
-HINT = f"Try {', '.join(GPUS)}, or a JSON file with {', '.join(KEYS)}."
+REQUIRED = [field.name for field in fields(Gpu) if field.default is MISSING]
+HINT = f"Try {', '.join(GPUS)}, or a JSON file with {', '.join(REQUIRED)}."
 
 
 def gpu(name_or_path: str | Path) -> Gpu:
@@ -52,10 +54,10 @@ def gpu(name_or_path: str | Path) -> Gpu:
     if str(name_or_path).lower() in GPUS:
         return GPUS[str(name_or_path).lower()]
     described = read_object(name_or_path, UsageError, HINT)
-    missing = [key for key in KEYS if key not in described]
+    missing = [key for key in REQUIRED if key not in described]
     if missing:
         raise UsageError(f"{name_or_path}: lacks {', '.join(missing)}. {HINT}")
-    if len(described) > len(KEYS):
+    if not described.keys() <= set(KEYS):
         raise UsageError(f"{name_or_path}: has unknown keys. {HINT}")
     wrong = None
     try:

@@ -66,6 +66,34 @@ class ModelShape:
         return round(self.parameters * self.bytes_per_parameter)
 
     @property
+    def matrix_parameters(self) -> int:
+        """Parameters that each token is multiplied by: the active ones of the layers, without embedding and head."""
+        return self._layer_parameters(self.experts_per_token)
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of the layers' parameters, with all experts."""
+        return round(self._layer_parameters(self.experts) * self.bytes_per_parameter)
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of the head, which turns the last hidden state of a request into logits."""
+        return round(self.vocabulary * self.hidden * self.bytes_per_parameter)
+
+    @property
+    def activation_bytes_per_token(self) -> int:
+        """Bytes that the kernels between the products read and write per token, in 16 bits.
+
+        Each of two norms reads and writes the hidden state and the residual; the rotation reads and writes queries and
+        keys; the copy into the cache reads and writes keys and values; the activation reads gate and up, and writes.
+        """
+        cached = self.kv_lora_rank + self.qk_rope_head_dim or 2 * self.kv_heads * self.head_dim  # keys and values
+        attention = 8 * self.hidden + 2 * self.heads * self.head_dim + 3 * cached
+        mixed = self.experts_per_token * self.expert_intermediate + self.shared_intermediate
+        widths = (self.layers - self.moe_layers) * self.intermediate + self.moe_layers * mixed
+        return 2 * (self.layers * attention + (3 if self.gated else 2) * widths)
+
+    @property
     def flops_per_pair(self) -> int:
         """FLOP of attention per unit of n**2 - p**2, for a context that grows from p to n tokens.
 
@@ -75,13 +103,17 @@ class ModelShape:
         return self.layers * self.heads * (self.head_dim + self.value_dim)
 
     def _parameters(self, experts):
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return self._layer_parameters(experts) + embeddings
+
+    def _layer_parameters(self, experts):
+        """Parameters of all layers, with so many experts in each layer that has some."""
         matrices = 3 if self.gated else 2
         dense = matrices * self.hidden * self.intermediate
         router = self.hidden * self.experts
         mixed = matrices * self.hidden * (experts * self.expert_intermediate + self.shared_intermediate) + router
-        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
         mlps = (self.layers - self.moe_layers) * dense + self.moe_layers * mixed
-        return self.layers * self._attention() + mlps + embeddings
+        return self.layers * self._attention() + mlps
 
     def _attention(self):
         """Parameters of one layer's attention."""

@@ -1,10 +1,12 @@
-"""A roofline of serving: the time of a step is the larger of its compute time and its memory time.
+"""A roofline of serving: the time of a step is that of its products, of its attention, and what overlaps with neither.
 
-    seconds = max(seconds_per_token * new tokens + seconds_per_pair * (n**2 - p**2),
-                  seconds_per_step + seconds_per_cached_token * KV tokens touched) + step_overhead_s
+    seconds = max(seconds_per_token * new tokens, seconds_per_step)
+            + seconds_per_pair * (n**2 - p**2) + seconds_per_cached_token * KV tokens touched
+            + head_s + step_overhead_s
 
-with p = cached tokens of a request and n = p + its new tokens; the requests of a step add up. Shares of the peaks
-model all losses of a real engine (docs/serving/serving-model.md).
+with p = cached tokens of a request and n = p + its new tokens; the requests of a step add up. The products overlap with
+the reading of their weights; attention and the head run in kernels of their own. Shares of the peaks are public
+measurements (docs/serving/serving-model.md).
 """
 
 from __future__ import annotations
@@ -34,29 +36,42 @@ class Roofline:
     >>> roofline = Roofline(model_shape(llama), gpu("h100"))
     >>> seconds = roofline.prefill_s(new=[8192, 4096], cached=[0, 4096])
     >>> seconds.round(3).tolist(), roofline.kv_capacity_tokens
-    ([0.304, 0.162], 426788)
+    ([0.185, 0.099], 426788)
     """
 
     model: ModelShape
     gpu: Gpu
     gpus: int = 1
-    compute_share: float = 0.5  # of peak FLOP/s
-    bandwidth_share: float = 0.8  # of peak bytes/s
+    compute_share: float | None = None  # of peak FLOP/s; None = the GPU's matmul_share
+    bandwidth_share: float | None = None  # of peak bytes/s that weights and activations reach; None = the GPU's
     step_overhead_s: float = 0.002  # scheduling, launches, sampling
     reserve_share: float = 0.1  # of the GPUs' memory, for activations and the engine
+    attention_bandwidth_share: float = 0.66  # of peak bytes/s that attention reaches when it reads cached KV
 
     def __post_init__(self) -> None:
         if type(self.gpus) is not int or not 1 <= self.gpus <= 1_000_000:
             raise UsageError("--gpus must be a whole number from 1 to 1,000,000.")
-        for name in ("compute_share", "bandwidth_share"):
-            number(name, getattr(self, name), 1e-6, 1)
+        for name in ("compute_share", "bandwidth_share", "attention_bandwidth_share"):
+            if getattr(self, name) is not None or name == "attention_bandwidth_share":
+                number(name, getattr(self, name), 1e-6, 1)
         number("step_overhead_s", self.step_overhead_s, 0, 3600)
         number("reserve_share", self.reserve_share, 0, 0.99)
 
     @property
+    def reached_compute_share(self) -> float:
+        """The share of peak FLOP/s that products reach: `compute_share`, or that of the GPU."""
+        return self.gpu.matmul_share if self.compute_share is None else self.compute_share
+
+    @property
+    def reached_bandwidth_share(self) -> float:
+        """The share of peak bytes/s that weights and activations reach: `bandwidth_share`, or that of the GPU."""
+        return self.gpu.bandwidth_share if self.bandwidth_share is None else self.bandwidth_share
+
+    @property
     def seconds_per_token(self) -> float:
-        """Compute time per token: 2 FLOP for each active parameter."""
-        return 2 * self.model.active_parameters / self._flops
+        """Time per token: 2 FLOP for each parameter of its layers, and the activations between the products."""
+        products = 2 * self.model.matrix_parameters / self._flops
+        return products + self.model.activation_bytes_per_token / self._bandwidth
 
     @property
     def seconds_per_pair(self) -> float:
@@ -65,18 +80,23 @@ class Roofline:
 
     @property
     def seconds_per_step(self) -> float:
-        """Memory time per step: the weights are read once for the whole batch."""
-        return self.model.weight_bytes / self._bandwidth
+        """Memory time per step: the weights of the layers are read once for the whole batch."""
+        return self.model.matrix_bytes / self._bandwidth
+
+    @property
+    def head_s(self) -> float:
+        """Memory time of the head per step. It computes only the sampled tokens, which takes no longer."""
+        return self.model.head_bytes / self._bandwidth
 
     @property
     def seconds_per_cached_token(self) -> float:
-        """Memory time per cached token: its KV is read or written."""
-        return self.model.kv_bytes_per_token / self._bandwidth
+        """Memory time per cached token: attention reads or writes its KV."""
+        return self.model.kv_bytes_per_token / (self.gpu.bandwidth * self.gpus * self.attention_bandwidth_share)
 
     def prefill_flops(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
-        """FLOP to compute the new tokens of a prompt after its cached ones; numbers or columns of numbers."""
+        """FLOP of the layers for the new tokens of a prompt after its cached ones; numbers or columns of numbers."""
         new, cached = columns(new=new, cached=cached)
-        return 2.0 * self.model.active_parameters * new + self.model.flops_per_pair * _squares(new, cached)
+        return 2.0 * self.model.matrix_parameters * new + self.model.flops_per_pair * _squares(new, cached)
 
     def prefill_s(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
         """Seconds of a step that computes a single prompt."""
@@ -113,8 +133,9 @@ class Roofline:
         return self.gpu.memory * (1 - self.reserve_share)
 
     def compute_s(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
-        """Compute time alone: the time saved if the new tokens are not computed."""
-        return self.prefill_flops(new, cached) / self._flops
+        """The time that a step saves if the new tokens are not computed."""
+        new, cached = columns(new=new, cached=cached)
+        return self.seconds_per_token * new + self.seconds_per_pair * _squares(new, cached)
 
     def fetch_pays(self, tokens: ArrayLike, bandwidth_bytes_per_s: ArrayLike, cached: ArrayLike = 0) -> Any:
         """True if fetching the KV of `tokens` tokens after `cached` ones is faster than computing it.
@@ -143,17 +164,17 @@ class Roofline:
         return seconds * (self.gpus * self.gpu.price_per_hour / 3600)
 
     def _step_s(self, new, squares, kv_tokens):
-        arithmetic = self.seconds_per_token * new + self.seconds_per_pair * squares
-        traffic = self.seconds_per_step + self.seconds_per_cached_token * kv_tokens
-        return np.maximum(arithmetic, traffic) + self.step_overhead_s
+        products = np.maximum(self.seconds_per_token * new, self.seconds_per_step)
+        attention = self.seconds_per_pair * squares + self.seconds_per_cached_token * kv_tokens
+        return products + attention + (self.head_s + self.step_overhead_s)
 
     @property
     def _flops(self):
-        return self.gpu.flops * self.gpus * self.compute_share
+        return self.gpu.flops * self.gpus * self.reached_compute_share
 
     @property
     def _bandwidth(self):
-        return self.gpu.bandwidth * self.gpus * self.bandwidth_share
+        return self.gpu.bandwidth * self.gpus * self.reached_bandwidth_share
 
 
 def roofline_of(model_config: Any, gpu_name: Any, gpus: int = 1) -> Roofline | None:
