@@ -18,7 +18,7 @@ from .._base.errors import UsageError
 from .._base.results import Result
 from ..cache.demand import block_demand
 from ..cache.simulation import Setting
-from .costs import TERMS, Costs, units_of
+from .costs import Costs, units_of
 from .fitting import fit
 from .hardware.gpus import Gpu
 from .hardware.gpus import gpu as gpu_of
@@ -264,4 +264,3 @@ def _costs_of(served: Served, form: str, terms: Mapping[str, float], gpus: int, 
     )  # fmt: skip
 
 
-__all__ = ["FORMS", "TERMS", "Calibration", "calibrate"]
