@@ -71,7 +71,9 @@ class Calibration(Result):
     _shown = ("latency", "statistic", "measured", "simulated", "error")
 
     def _headline(self) -> str:
-        return f"form {self.costs.form}, mean error {mean_error(self.errors):.2%} of {self.held_out:,} held-out requests"
+        return (
+            f"form {self.costs.form}, mean error {mean_error(self.errors):.2%} of {self.held_out:,} held-out requests"
+        )
 
     def _columns(self) -> dict[str, list[Any]]:
         rows = [error.to_dict() for error in self.errors]
@@ -203,7 +205,7 @@ class Served:
         if count == len(recording):
             return self
         part = Recording(
-            recording.trace.take(np.arange(count)), recording.first_s[:count], recording.ended_s[:count],
+            recording.trace[:count], recording.first_s[:count], recording.ended_s[:count],
             recording.settings,
         )  # fmt: skip
         return Served(part, self.roofline, self.scheduler)
@@ -243,9 +245,7 @@ def _fit_terms(
     return dict(zip(names, (starts * np.exp(done.x)).tolist(), strict=True))
 
 
-def _worth(
-    served: Served, fitted: np.ndarray, terms: Mapping[str, float], names: tuple[str, ...]
-) -> dict[str, float]:
+def _worth(served: Served, fitted: np.ndarray, terms: Mapping[str, float], names: tuple[str, ...]) -> dict[str, float]:
     """The mean error of the held-out requests without each term, the others fitted again."""
     others = {name: tuple(one for one in names if one != name) for name in names}
     return {
@@ -262,5 +262,3 @@ def _costs_of(served: Served, form: str, terms: Mapping[str, float], gpus: int, 
         asdict(StepCost(**{"token_s": 0.0, **terms})), units_of(roofline.model, gpus),
         range_of_run(served.before(fitted).run(terms)), errors,
     )  # fmt: skip
-
-

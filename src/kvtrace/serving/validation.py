@@ -147,9 +147,7 @@ def validate(
     cost = costs.step_cost if isinstance(costs, Costs) else costs
     run = simulate_serving(recording.trace, cost, setting=setting, scheduler=scheduler)
     simulated = Latencies.of(recording.arrival_s, run.first_s, run.ended_s, run.trace.output_length)
-    measured = Latencies.of(
-        recording.arrival_s, recording.first_s, recording.ended_s, recording.trace.output_length
-    )
+    measured = Latencies.of(recording.arrival_s, recording.first_s, recording.ended_s, recording.trace.output_length)
     extrapolation = costs.extrapolation(run) if isinstance(costs, Costs) else {}
     return Validation(recording, run, errors_of(measured, simulated, PAIRS, seed=seed), extrapolation)
 

@@ -36,9 +36,9 @@ def read_recording(path: str | Path, *, format: str = "auto", trace: Trace | Non
         UsageError: The format is unknown, or the trace has other requests.
         InputError: The file is not valid: it lacks times, its clocks differ, or it has too few requests.
 
-    >>> read_recording("log.jsonl", format="csv")
+    >>> read_recording("missing.jsonl")
     Traceback (most recent call last):
-    kvtrace._base.errors.UsageError: --recording-format must be one of auto, vllm-requests, sglang-bench, vllm-bench, ...
+    kvtrace._base.errors.UsageError: missing.jsonl: no such file or folder.
     """
     path = Path(path)
     if format != "auto" and format not in RECORDINGS:

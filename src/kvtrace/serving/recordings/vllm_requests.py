@@ -44,7 +44,10 @@ def settings_of(meta: Mapping[str, Any]) -> EngineSettings:
     128
     """
     resolved = meta.get("resolved_config") or {}
-    scheduler, cache = resolved.get("scheduler_config") or {}, resolved.get("cache_config") or meta.get("kv_cache") or {}
+    scheduler, cache = (
+        resolved.get("scheduler_config") or {},
+        resolved.get("cache_config") or meta.get("kv_cache") or {},
+    )
     given = {**(meta.get("engine_kwargs") or {}), **scheduler}
     return EngineSettings(
         meta.get("model"), given.get("max_num_seqs"), given.get("max_num_batched_tokens"),
