@@ -14,7 +14,7 @@ SETTINGS = EngineSettings("toy", max_num_seqs=32, max_num_batched_tokens=1024, b
 SCHEDULER = VllmScheduler(max_num_seqs=32, max_num_batched_tokens=1024)
 
 
-def made_up(rows=120, rate=4.0, seed=3):
+def made_up(rows=120, rate=8.0, seed=3):
     """Requests without shared blocks that come as a Poisson process."""
     random = np.random.default_rng(seed)
     arrival = np.cumsum(random.exponential(1000 / rate, rows))

@@ -135,10 +135,10 @@ def test_requests_that_failed_are_left_out_and_counted(tmp_path):
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
-        (lambda folder: vllm_requests(folder, first=-0.5), "first token before their arrival. The times are of different"),
+        (lambda folder: vllm_requests(folder, first=-0.5), "first token before their arrival. The times are of"),
         (lambda folder: vllm_requests(folder, ended=0.25), "end before their first token"),
         (lambda folder: vllm_requests(folder, ended=5e6), "more than 30 days"),
-        (lambda folder: vllm_bench(folder, start_times=None), "lacks start_times. Run vllm bench serve with --save-result"),
+        (lambda folder: vllm_bench(folder, start_times=None), "lacks start_times. Run vllm bench serve with"),
         (lambda folder: vllm_bench(folder, ttfts=[0.5]), "have different lengths"),
         (lambda folder: vllm_bench(folder, errors=["x"] * 5 + [""] * 19), "19 requests with times, 5 that failed"),
         (lambda folder: litellm(folder, completionStartTime=None), "lacks completionStartTime"),
