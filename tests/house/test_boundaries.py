@@ -18,7 +18,7 @@ ROOMS = ("_base", "_native", "trace", "formats", "text", "analysis", "synthesis"
 SIDE_BY_SIDE = {("cache", "ingest"), ("ingest", "serving"), ("synthesis", "privacy"), ("text", "analysis")}
 SEE_TEXT = {"ingest", "text"}  # the privacy wall: what lies behind it is imported by these two and by the commands
 HEAVY = {"tokenizers", "fastokens", "pyarrow", "plotly", "ray", "torch", "transformers", "pandas", "polars",
-         "huggingface_hub"}  # fmt: skip
+         "huggingface_hub", "scipy"}  # fmt: skip
 ALONE = {"__init__", "__main__"}
 
 

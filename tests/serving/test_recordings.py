@@ -1,131 +1,158 @@
-"""The unfitted model against recordings of vLLM on real GPUs: the errors are those of docs/serving/serving-model.md."""
+"""Recordings: each format gives the times that were measured, and each fault one clear sentence."""
 
-import gzip
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kvtrace.cache.simulation import Setting
-from kvtrace.serving.hardware import Roofline, gpu, model_shape
-from kvtrace.serving.plan_runs import step_cost
-from kvtrace.serving.schedulers.vllm import VllmScheduler
-from kvtrace.serving.simulation import StepCost, simulate_serving
+from kvtrace import InputError, UsageError
+from kvtrace.serving.recordings import RECORDINGS, read_recording
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 
-MANUAL = Path(__file__).parents[2] / "docs/serving/serving-model.md"
-PAGE = 16  # tokens of a block
-MODEL = model_shape("llama-3.1-8b")
-RECORDINGS = {  # GPU -> folder, blocks that requests can use (vLLM keeps one), requests at once
-    "rtx-pro-6000-server": ("RTXPRO6000_Llama-3.1-8B", 35_912, 128),
-    "rtx-4090": ("RTX4090_Llama-3.1-8B", 2_587, 256),
-}
+ROWS = 24
+STEPS = range(ROWS)
 
 
-@pytest.fixture(scope="module")
-def recordings(shared):
-    """GPU -> trace, and the times of its requests as they were recorded."""
-    folder = shared / "data/measured"
-    if not folder.is_dir():
-        pytest.skip("no recordings in the shared data")
-    with gzip.open(folder / "sharegpt-llama-3.1-8b-300-sps10.jsonl.gz") as file:
-        prompts = [json.loads(line)["input_tok_ids"] for line in file]
-    return {name: recording(folder / where / "requests.jsonl", prompts) for name, (where, *_) in RECORDINGS.items()}
+def lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
-def recording(path, prompts):
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    order = sorted(range(len(rows)), key=lambda row: rows[row]["queued_ts"])
-    column = {key: np.array([rows[row][key] for row in order]) for key in rows[0] if key != "request_id"}
-    begin = column["queued_ts"].min()
-    chains = [blocks_of(prompts[row][: rows[row]["input_toks"]]) for row in order]
-    numbers = {}  # a block with all before it -> id
-    ids = [numbers.setdefault(block, len(numbers)) for chain in chains for block in chain]
-    offsets = np.cumsum([0, *map(len, chains)])
-    columns = Columns(
-        (column["queued_ts"] - begin) * 1000, column["input_toks"], column["output_toks"], np.array(ids), offsets
+def vllm_requests(folder, first=0.5, ended=1.5):
+    """Requests one second apart on a clock of its own; the last one comes first in the file."""
+    rows = [
+        {
+            "request_id": f"bench-{i}", "input_toks": 10 + i, "output_toks": 5, "arrival_time": 1e9 + i,
+            "queued_ts": 700.0 + i, "scheduled_ts": 700.1 + i, "first_token_ts": 700.0 + first + i,
+            "last_token_ts": 700.0 + ended + i,
+        }
+        for i in reversed(STEPS)
+    ]  # fmt: skip
+    lines(folder / "requests.jsonl", rows)
+    kwargs = {"max_num_seqs": 64, "max_num_batched_tokens": 2048, "tensor_parallel_size": 2}
+    meta = {"model": "m", "engine_kwargs": kwargs, "kv_cache": {"num_gpu_blocks": 100, "block_size": 32}}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return folder
+
+
+def vllm_bench(folder, **changes):
+    result = {
+        "backend": "vllm", "model_id": "m", "start_times": [700.0 + i for i in STEPS], "ttfts": [0.5] * ROWS,
+        "itls": [[0.25] * 4] * ROWS, "input_lens": [10 + i for i in STEPS], "output_lens": [5] * ROWS,
+        "errors": [""] * ROWS, "generated_texts": ["secret"] * ROWS,
+    }  # fmt: skip
+    path = folder / "result.json"
+    path.write_text(json.dumps({name: value for name, value in {**result, **changes}.items() if value is not None}))
+    return path
+
+
+def sglang_bench(folder):
+    result = json.loads(vllm_bench(folder).read_text())
+    del result["model_id"]
+    result["server_info"] = {"model_path": "m", "max_running_requests": 64}
+    older = {**result, "ttfts": [9.0] * ROWS}
+    return lines(folder / "result.jsonl", [older, result])
+
+
+def aiperf(folder):
+    def metric(value, unit):
+        return {"value": value, "unit": unit}
+
+    rows = [
+        {
+            "metadata": {"benchmark_phase": "profiling", "request_start_ns": 1_900_000_000_000_000_000 + i * 10**9},
+            "metrics": {
+                "time_to_first_token": metric(500.0, "ms"), "request_latency": metric(1500.0, "ms"),
+                "input_sequence_length": metric(10 + i, "tokens"), "output_sequence_length": metric(5, "tokens"),
+            },
+            "error": None,
+        }
+        for i in STEPS
+    ]  # fmt: skip
+    warm = {**rows[0], "metadata": {"benchmark_phase": "warmup", "request_start_ns": 0}}
+    return lines(folder / "profile_export.jsonl", [warm, *rows])
+
+
+def litellm(folder, **changes):
+    rows = [
+        {
+            "call_type": "acompletion", "status": "success", "startTime": f"2031-03-04T05:06:{i:02d}Z",
+            "completionStartTime": f"2031-03-04T05:06:{i:02d}.500Z", "endTime": f"2031-03-04T05:06:{i + 1:02d}.500Z",
+            "prompt_tokens": 10 + i, "completion_tokens": 5, "messages": "secret", **changes,
+        }
+        for i in STEPS
+    ]  # fmt: skip
+    return lines(folder / "calls.jsonl", rows)
+
+
+FILES = {"vllm-requests": vllm_requests, "sglang-bench": sglang_bench, "vllm-bench": vllm_bench, "aiperf": aiperf,
+         "litellm": litellm}  # fmt: skip
+
+
+def test_each_format_has_a_case():
+    assert FILES.keys() == RECORDINGS.keys()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_detected_and_its_times_count_from_the_first_arrival(tmp_path, name):
+    recording = read_recording(FILES[name](tmp_path))
+    assert (recording.format, len(recording), recording.left_out) == (name, ROWS, 0)
+    np.testing.assert_allclose(recording.arrival_s, STEPS, atol=1e-6)
+    np.testing.assert_allclose(recording.first_s, np.array(STEPS) + 0.5, atol=1e-6)
+    np.testing.assert_allclose(recording.ended_s, np.array(STEPS) + 1.5, atol=1e-6)
+    assert recording.trace.input_length.tolist() == [10 + i for i in STEPS]
+    assert recording.trace.output_length.tolist() == [5] * ROWS
+
+
+def test_the_settings_of_the_engine_decide_the_scheduler_and_the_cache(tmp_path):
+    recording = read_recording(vllm_requests(tmp_path))
+    assert recording.settings.tensor_parallel == 2
+    assert (recording.scheduler().max_num_seqs, recording.scheduler().max_num_batched_tokens) == (64, 2048)
+    assert recording.setting().capacity == 99  # vLLM never uses one of its blocks
+    assert recording.trace.block_size == 32
+
+
+def test_blocks_come_from_a_trace_in_the_order_of_the_file(tmp_path):
+    lengths = np.array([10 + i for i in reversed(STEPS)])
+    ids = np.arange(ROWS) // 2  # requests 0 and 1 of the file have the same block
+    trace = Trace.from_columns(
+        Columns(np.arange(ROWS), lengths, np.full(ROWS, 5), ids, np.arange(ROWS + 1)), block_size=64
     )
-    trace = Trace.from_columns(columns, block_size=PAGE, tail="kept")
-    return trace, column["first_token_ts"] - begin, column["last_token_ts"] - begin
+    recording = read_recording(vllm_requests(tmp_path), trace=trace)
+    assert recording.trace.hash_ids[-1] == recording.trace.hash_ids[-2] != recording.trace.hash_ids[-3]
+    with pytest.raises(UsageError, match="the trace has 23"):
+        read_recording(tmp_path, trace=trace[1:])
 
 
-def blocks_of(tokens):
-    """Each block of a prompt as the tokens up to its end."""
-    return [tuple(tokens[: start + PAGE]) for start in range(0, len(tokens), PAGE)]
+def test_requests_that_failed_are_left_out_and_counted(tmp_path):
+    errors = ["timeout"] + [""] * (ROWS - 1)
+    recording = read_recording(vllm_bench(tmp_path, errors=errors))
+    assert (len(recording), recording.left_out) == (ROWS - 1, 1)
+    assert recording.arrival_s[0] == 0
 
 
-def errors(recordings, name, cost):
-    """The relative error in % of mean, p50 and p90 of TTFT, and of mean TPOT and E2E."""
-    trace, first, ended = recordings[name]
-    _, blocks, requests = RECORDINGS[name]
-    scheduler = VllmScheduler(max_num_batched_tokens=2048, max_num_seqs=requests)
-    done = simulate_serving(trace, cost, setting=Setting(blocks, engine="vllm"), scheduler=scheduler)
-    simulated, measured = (statistics(trace, *times) for times in ((done.first_s, done.ended_s), (first, ended)))
-    return 100 * (simulated / measured - 1)
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        (lambda folder: vllm_requests(folder, first=-0.5), "first token before their arrival. The times are of"),
+        (lambda folder: vllm_requests(folder, ended=0.25), "end before their first token"),
+        (lambda folder: vllm_requests(folder, ended=5e6), "more than 30 days"),
+        (lambda folder: vllm_bench(folder, start_times=None), "lacks start_times. Run vllm bench serve with"),
+        (lambda folder: vllm_bench(folder, ttfts=[0.5]), "have different lengths"),
+        (lambda folder: vllm_bench(folder, errors=["x"] * 5 + [""] * 19), "19 requests with times, 5 that failed"),
+        (lambda folder: litellm(folder, completionStartTime=None), "lacks completionStartTime"),
+        (lambda folder: lines(folder / "other.jsonl", [{"secret": 1}]), "not a known recording"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_one_sentence_without_content(tmp_path, path, sentence):
+    with pytest.raises(InputError) as failure:
+        read_recording(path(tmp_path))
+    assert sentence in str(failure.value) and "\n" not in str(failure.value) and "secret" not in str(failure.value)
 
 
-def statistics(trace, first, ended):
-    arrival, several = trace.timestamp / 1000, trace.output_length > 1
-    ttft = first - arrival
-    tpot = (ended - first)[several] / (trace.output_length[several] - 1)
-    return np.array(
-        [ttft.mean(), np.quantile(ttft, 0.5), np.quantile(ttft, 0.9), tpot.mean(), (ended - arrival).mean()]
-    )
-
-
-def steps(name):
-    """The step costs of the table in the manual, from the model of before to the present one."""
-    device, pair, kv, weights = gpu(name), MODEL.flops_per_pair, MODEL.kv_bytes_per_token, MODEL.weight_bytes
-    active = 2 * MODEL.active_parameters
-    flops, bandwidth = 0.5 * device.flops, 0.8 * device.bandwidth
-    yield StepCost(active / flops, pair / flops, weights / bandwidth, kv / bandwidth, 0.002)
-    flops, bandwidth = device.matmul_share * device.flops, device.bandwidth_share * device.bandwidth
-    yield StepCost(active / flops, pair / flops, weights / bandwidth, kv / bandwidth, 0.002)
-    layers, weights = 2 * MODEL.matrix_parameters / flops, MODEL.matrix_bytes / bandwidth
-    alone = 0.002 + MODEL.head_bytes / bandwidth
-    yield StepCost(layers, pair / flops, weights, kv / bandwidth, alone)
-    for read_s in (kv / bandwidth, kv / (0.66 * device.bandwidth)):
-        yield StepCost(layers, step_s=weights, overhead_s=alone, attention_pair_s=pair / flops, attention_read_s=read_s)
-    yield step_cost(Roofline(MODEL, device))
-
-
-def test_the_errors_of_each_step_are_those_of_the_manual(recordings):
-    both = [np.concatenate(row) for row in zip(*(
-        [errors(recordings, name, cost) for cost in steps(name)] for name in RECORDINGS
-    ), strict=True)]  # fmt: skip
-    section = MANUAL.read_text(encoding="utf-8").split("## Against recordings")[1].split("Read these errors")[0]
-    rows = [line.split("|")[2:-1] for line in section.splitlines() if "%" in line and line.startswith("| ")]
-    stated = [[float(cell.replace("%", "")) for cell in cells] for cells in rows if "peak FLOP" not in cells[0]]
-    assert np.array(stated) == pytest.approx(np.array(both), abs=0.051)
-
-
-def test_nothing_fitted_the_mean_ttft_is_within_20_percent(recordings):
-    for name in RECORDINGS:
-        assert abs(errors(recordings, name, step_cost(Roofline(MODEL, gpu(name))))[0]) < 20
-
-
-def test_the_sensitivities_are_those_of_the_manual(recordings):
-    manual = " ".join(MANUAL.read_text(encoding="utf-8").split())
-
-    def ttft(**changed):
-        return [
-            f"{errors(recordings, name, step_cost(Roofline(MODEL, gpu(name), **changed)))[0]:+.1f} %"
-            for name in RECORDINGS
-        ]
-
-    assert f"TTFT is {' and '.join(ttft(attention_bandwidth_share=0.8))}; at 53 %," in manual
-    assert f"at 53 %, {' and '.join(ttft(attention_bandwidth_share=0.53))}." in manual
-    assert f"a step it is {' and '.join(ttft(step_overhead_s=0.0003))}." in manual
-    short, long = (figure.strip("+-") for figure in ttft())
-    assert f"is {short} too short on an RTX PRO 6000 and {long} too long on an RTX 4090" in manual
-    workstation = errors(recordings, "rtx-pro-6000-server", step_cost(Roofline(MODEL, gpu("rtx-pro-6000"))))
-    assert f"TTFT is {-workstation[0]:.1f} % too short, E2E {-workstation[4]:.1f} %" in manual
-
-
-def test_the_room_for_kv_is_that_of_the_manual():
-    manual = MANUAL.read_text(encoding="utf-8")
-    for name, (_, blocks, _) in RECORDINGS.items():
-        room = Roofline(MODEL, gpu(name)).kv_capacity_tokens // PAGE
-        assert f"{room:,} " in manual and f"({100 * (room / (blocks + 1) - 1):+.1f} %)" in manual
+def test_calls_that_did_not_stream_are_left_out(tmp_path):
+    rows = [json.loads(line) for line in litellm(tmp_path).read_text().splitlines()]
+    rows[3]["completionStartTime"] = rows[3]["endTime"]
+    rows[4]["status"] = "failure"
+    assert read_recording(lines(tmp_path / "calls.jsonl", rows)).left_out == 2

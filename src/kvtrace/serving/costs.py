@@ -1,0 +1,147 @@
+"""The costs of an engine's steps as they were fitted to a recording, for the same GPU with this or another model.
+
+A rate is fitted as seconds per token, pair or byte. `per_unit` keeps the FLOP and bytes that a unit stands for, so that
+another model's rates follow from its config.json: the GPU reaches the same share of its peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from .._base.errors import InputError, UsageError
+from .._base.output_files import write_atomically
+from .hardware.described import read_object
+from .hardware.models import ModelShape, model_shape
+from .operating_range import LABELS, OperatingRange, range_of_run
+from .simulation import ServingRun, StepCost
+
+VERSION = 1
+HINT = "Write the file with kvtrace calibrate."
+TERMS = tuple(field.name for field in fields(StepCost))
+ALL_REDUCES = 2  # of a layer: after attention, after the MLP
+ACTIVATION_BYTES = 2  # of a value that GPUs exchange: bf16
+ALLOWANCE = 0.1  # beyond the range, without an error
+
+
+@dataclass(frozen=True)
+class Link:
+    """What connects the GPUs of one instance. The default is PCIe 4.0 with 16 lanes, an assumption."""
+
+    bytes_per_s: float = 25e9  # that an all-reduce reaches
+    latency_s: float = 20e-6  # of an all-reduce
+
+
+PCIE = Link()
+
+
+def units_of(model: ModelShape, gpus: int = 1) -> dict[str, float]:
+    """What one unit of each term stands for, on each of the GPUs: FLOP, bytes, or layers for the overhead."""
+    token, pair = 2.0 * model.active_parameters / gpus, model.flops_per_pair / gpus
+    step, read = model.weight_bytes / gpus, model.kv_bytes_per_token / gpus
+    return {
+        "token_s": token, "pair_s": pair, "step_s": step, "read_s": read, "overhead_s": float(model.layers),
+        "request_s": 1.0, "attention_pair_s": pair, "attention_read_s": read,
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The fitted costs, where they come from, how far the recording went, and their errors on its held-out part."""
+
+    model: str
+    gpu: str
+    gpus: int
+    scheduler: str
+    form: str
+    terms: Mapping[str, float]  # term of StepCost -> seconds
+    per_unit: Mapping[str, float]  # term -> FLOP, bytes or layers that a unit stands for
+    seen: OperatingRange
+    errors: Mapping[str, float]  # such as ttft_s_mean -> relative error on the held-out part
+
+    @property
+    def step_cost(self) -> StepCost:
+        """The cost of a step of the model that was measured."""
+        return StepCost(**self.terms)
+
+    def for_model(
+        self, model: ModelShape | dict[str, Any] | str | Path, *, gpus: int = 1, link: Link = PCIE
+    ) -> StepCost:
+        """The cost of a step of another model on the same kind of GPU.
+
+        The GPU reaches the same share of its peaks, and the overhead grows with the layers. Several GPUs divide the
+        work, and exchange the activations of each token twice a layer; the costs were then measured on one GPU.
+
+        Args:
+            model: A ModelShape, a model's name, or its config.json.
+            gpus: The GPUs of an instance, by tensor parallelism.
+            link: What connects them.
+
+        Raises:
+            UsageError: gpus is not valid, or the costs were measured on several GPUs.
+        """
+        shape = model if isinstance(model, ModelShape) else model_shape(model)
+        if type(gpus) is not int or gpus < 1:
+            raise UsageError("--gpus must be at least 1.")
+        if self.gpus > 1:
+            raise UsageError(f"The costs were measured on {self.gpus} GPUs. Scale costs that were measured on one.")
+        units = units_of(shape, gpus)
+        terms = {name: seconds * units[name] / self.per_unit[name] for name, seconds in self.terms.items()}
+        if gpus > 1:
+            exchanged = ALL_REDUCES * shape.layers * 2 * (gpus - 1) / gpus * shape.hidden * ACTIVATION_BYTES
+            # of a prompt's tokens in a step that computes, and of a decode's one token in a step that reads
+            terms["token_s"] += exchanged / link.bytes_per_s
+            terms["request_s"] += exchanged / link.bytes_per_s
+            terms["overhead_s"] += ALL_REDUCES * shape.layers * link.latency_s
+        return StepCost(**terms)
+
+    def extrapolation(self, run: ServingRun) -> dict[str, float]:
+        """By how much a run goes beyond the recording: name of the quantity -> multiple of the largest value seen."""
+        return range_of_run(run).beyond(self.seen)
+
+    def require_seen(self, run: ServingRun, allowance: float = ALLOWANCE) -> None:
+        """UsageError if a run goes beyond the recording by more than a share."""
+        over = {name: times for name, times in self.extrapolation(run).items() if times > 1 + allowance}
+        if over:
+            told = ", ".join(f"{LABELS[name]}: {times:.2g} times" for name, times in over.items())
+            raise UsageError(f"The run goes beyond what the costs were measured for ({told}). Record a larger load.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of a costs.json."""
+        return {"version": VERSION, **asdict(self)}
+
+    def save(self, path: str | Path) -> None:
+        """Write a costs.json."""
+        with write_atomically(path) as file:
+            file.write(orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def read_costs(path: str | Path) -> Costs:
+    """Read a costs.json.
+
+    Raises:
+        UsageError: The file does not exist.
+        InputError: It is not a costs.json of this version.
+    """
+    described = read_object(path, InputError, HINT)
+    if described.pop("version", None) != VERSION:
+        raise InputError(f"{path}: not a costs.json of version {VERSION}. {HINT}")
+    names = [field.name for field in fields(Costs)]
+    if set(described) != set(names):
+        raise InputError(f"{path}: has missing or unknown keys. {HINT}")
+    for name, keys in (("terms", TERMS), ("per_unit", TERMS), ("seen", tuple(LABELS))):
+        if not _numbers(described[name]) or set(described[name]) != set(keys):
+            raise InputError(f"{path}: {name} does not hold {', '.join(keys)}, as numbers from 0 on. {HINT}")
+    if not all(value > 0 for value in described["per_unit"].values()) or type(described["gpus"]) is not int:
+        raise InputError(f"{path}: per_unit or gpus is not valid. {HINT}")
+    return Costs(**{**described, "seen": OperatingRange(**described["seen"])})
+
+
+def _numbers(values: Any) -> bool:
+    return isinstance(values, dict) and all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 for value in values.values()
+    )

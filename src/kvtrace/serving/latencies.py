@@ -1,0 +1,129 @@
+"""Latencies of requests, simulated beside measured: errors of their statistics, with bootstrap intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypedDict
+
+import numpy as np
+
+from .bootstrap import INTERVAL, REPLICATES, WINDOWS
+
+STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
+    "mean": np.nanmean,
+    **{f"p{percent}": partial(np.nanquantile, q=percent / 100) for percent in (50, 90, 95, 99)},
+}
+TARGETS = (("ttft_s", "mean"), ("ttft_s", "p50"), ("ttft_s", "p90"), ("tpot_s", "mean"), ("e2e_s", "mean"))
+
+
+@dataclass(frozen=True, eq=False)
+class Latencies:
+    """One value per request, in seconds; NaN where a request was rejected or has a single output token."""
+
+    ttft_s: np.ndarray
+    tpot_s: np.ndarray
+    e2e_s: np.ndarray
+
+    @classmethod
+    def of(cls, arrival: np.ndarray, first: np.ndarray, ended: np.ndarray, output: np.ndarray) -> Latencies:
+        """The latencies of requests with these times.
+
+        >>> times = [np.array([one]) for one in (1.0, 2.0, 6.0)]
+        >>> Latencies.of(*times, np.array([5])).tpot_s.tolist()
+        [1.0]
+        """
+        following = np.where(output > 1, output - 1, np.nan)
+        return cls(first - arrival, (ended - first) / following, ended - arrival)
+
+    def take(self, rows: np.ndarray) -> Latencies:
+        """The latencies of some requests."""
+        return Latencies(self.ttft_s[rows], self.tpot_s[rows], self.e2e_s[rows])
+
+
+class StatisticErrorDict(TypedDict):
+    """The result of `StatisticError.to_dict`."""
+
+    latency: str
+    statistic: str
+    measured: float
+    simulated: float
+    error: float
+    interval: list[float]
+
+
+@dataclass(frozen=True)
+class StatisticError:
+    """A statistic of a latency: measured, simulated, and the relative error with the interval of its noise."""
+
+    latency: str  # ttft_s, tpot_s or e2e_s
+    statistic: str
+    measured: float  # seconds
+    simulated: float  # seconds
+    low: float  # the 5 % quantile of the error's bootstrap replicates
+    high: float  # the 95 % quantile
+
+    @property
+    def error(self) -> float:
+        """The simulated value as a share of the measured one, less 1."""
+        return self.simulated / self.measured - 1
+
+    def to_dict(self) -> StatisticErrorDict:
+        """The values, the error and its interval."""
+        return {
+            "latency": self.latency, "statistic": self.statistic, "measured": self.measured,
+            "simulated": self.simulated, "error": self.error, "interval": [self.low, self.high],
+        }  # fmt: skip
+
+
+def errors_of(
+    measured: Latencies, simulated: Latencies, pairs: tuple[tuple[str, str], ...] = TARGETS, *, seed: int = 0
+) -> list[StatisticError]:
+    """The errors of statistics; both have the same requests, in order of arrival.
+
+    Args:
+        measured: What was measured.
+        simulated: What was simulated.
+        pairs: The names of a latency and of a statistic.
+        seed: Of the bootstrap.
+
+    >>> one = Latencies(*[np.arange(1.0, 51.0)] * 3)
+    >>> twice = Latencies(*[np.arange(2.0, 101.0, 2)] * 3)
+    >>> [(round(error.error, 9), error.low, error.high) for error in errors_of(one, twice)][:2]
+    [(1.0, 1.0, 1.0), (1.0, 1.0, 1.0)]
+    """
+    draws = _draws(len(measured.ttft_s), seed)
+    return [
+        _error_of(latency, name, getattr(measured, latency), getattr(simulated, latency), draws)
+        for latency, name in pairs
+    ]
+
+
+def mean_error(errors: list[StatisticError]) -> float:
+    """The mean of the absolute errors."""
+    return float(np.nanmean([abs(error.error) for error in errors]))
+
+
+def _error_of(latency: str, name: str, measured: np.ndarray, simulated: np.ndarray, draws) -> StatisticError:
+    known = ~(np.isnan(measured) | np.isnan(simulated))
+    if not known.any():  # each request has one output token
+        return StatisticError(latency, name, np.nan, np.nan, np.nan, np.nan)
+    measured, simulated = np.where(known, measured, np.nan), np.where(known, simulated, np.nan)
+    statistic = STATISTICS[name]
+    drawn = [rows for rows in draws if known[rows].any()]
+    ratios = [statistic(simulated[rows]) / statistic(measured[rows]) - 1 for rows in drawn]
+    low, high = np.quantile(ratios, INTERVAL)
+    return StatisticError(
+        latency, name, float(statistic(measured)), float(statistic(simulated)), float(low), float(high)
+    )
+
+
+def _draws(rows: int, seed: int) -> list[np.ndarray]:
+    """The rows of each replicate: windows of consecutive requests, drawn with replacement."""
+    windows = np.array_split(np.arange(rows), min(WINDOWS, rows))
+    random = np.random.default_rng(seed)
+    return [
+        np.concatenate([windows[window] for window in random.integers(len(windows), size=len(windows))])
+        for _ in range(REPLICATES)
+    ]

@@ -1,0 +1,206 @@
+"""A recording: what an engine or a benchmark measured, request by request, in seconds from the first arrival."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+import numpy as np
+
+from ..._base.errors import InputError, UsageError
+from ..._base.offsets import offsets_of
+from ..._base.results import Result
+from ...cache.simulation import Setting
+from ...trace.columns import Columns
+from ...trace.trace import Trace
+from ..schedulers import Scheduler, VllmScheduler
+
+MIN_REQUESTS = 20  # fewer do not show how times depend on load
+MAX_SECONDS = 30 * 86400.0  # of a request; a longer one has times of another unit
+BLOCK_SIZE = 16  # vLLM's default
+BLOCKS = 1 << 20  # where the cache's size is unknown: nothing is preempted
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The settings of the engine that was measured; None where the recording does not state one."""
+
+    model: str | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    async_scheduling: bool | None = None
+    blocks: int | None = None  # KV blocks of the GPU
+    block_size: int | None = None  # tokens
+    tensor_parallel: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class RequestTimes:
+    """One value per request, in any order; times in seconds of one clock.
+
+    A request that failed has NaN as its first or last time.
+    """
+
+    arrival: np.ndarray
+    first: np.ndarray  # when the first token was there
+    ended: np.ndarray  # when the last token was there
+    input_length: np.ndarray
+    output_length: np.ndarray
+    scheduled: np.ndarray | None = None
+    cached_tokens: np.ndarray | None = None
+
+
+class RecordingDict(TypedDict):
+    """The result of `Recording.to_dict`."""
+
+    format: str
+    requests: int
+    left_out: int
+    seconds: float
+    model: str | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Recording(Result):
+    """Requests in order of arrival with their measured times, and the settings of the engine.
+
+    The times are seconds from the first arrival; `trace` holds the arrivals, the lengths and the blocks.
+    """
+
+    trace: Trace
+    first_s: np.ndarray  # request -> when its first token was there
+    ended_s: np.ndarray  # request -> when its last token was there
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    format: str = ""
+    left_out: int = 0  # requests that failed
+    scheduled_s: np.ndarray | None = None
+    cached_tokens: np.ndarray | None = None
+
+    def _headline(self) -> str:
+        return f"{len(self.trace):,} requests in {self.ended_s.max():.4g} s, {self.left_out:,} left out"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        trace = self.trace
+        return {
+            "arrival_s": self.arrival_s, "first_s": self.first_s, "ended_s": self.ended_s,
+            "input_length": trace.input_length, "output_length": trace.output_length,
+        }  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.trace)
+
+    @property
+    def arrival_s(self) -> np.ndarray:
+        """When each request arrived."""
+        return self.trace.timestamp / 1000
+
+    def scheduler(self) -> VllmScheduler:
+        """vLLM's scheduler with the settings of the recording, and vLLM's defaults where it states none."""
+        names = ("max_num_seqs", "max_num_batched_tokens", "async_scheduling")
+        known = {name: getattr(self.settings, name) for name in names}
+        return VllmScheduler(**{name: value for name, value in known.items() if value is not None})
+
+    def setting(self, scheduler: Scheduler | None = None) -> Setting:
+        """The cache of the engine that was measured; vLLM keeps one of its blocks free."""
+        engine = (scheduler or self.scheduler()).name
+        blocks = self.settings.blocks
+        return Setting((blocks - 1 if engine == "vllm" else blocks) if blocks else BLOCKS, engine=engine)
+
+    def to_dict(self) -> RecordingDict:
+        """The recording in a few figures."""
+        return {
+            "format": self.format, "requests": len(self), "left_out": self.left_out,
+            "seconds": float(self.ended_s.max()), "model": self.settings.model,
+        }  # fmt: skip
+
+
+def recording_of(
+    times: RequestTimes,
+    *,
+    name: str,
+    trace: Trace | None = None,
+    settings: EngineSettings | None = None,
+    format: str = "",
+) -> Recording:
+    """A recording of measured times; requests that failed are left out and counted.
+
+    Args:
+        times: The times of each request.
+        name: Of the file, for errors.
+        trace: The same requests in the same order, with the ids of their blocks. Without it, no blocks are shared.
+        settings: Of the engine.
+        format: The format of the file.
+
+    Raises:
+        InputError: Times contradict each other, or too few requests are left.
+        UsageError: The trace has other requests.
+
+    >>> seconds = np.arange(30.0)
+    >>> times = RequestTimes(seconds + 5, seconds + 6, seconds + 7, np.full(30, 16), np.full(30, 2))
+    >>> recording_of(times, name="log").first_s[:3].tolist()
+    [1.0, 2.0, 3.0]
+    """
+    settings = settings or EngineSettings()
+    served = ~np.isnan(np.column_stack([times.arrival, times.first, times.ended])).any(axis=1)
+    served &= times.output_length > 0
+    rows = np.flatnonzero(served)
+    rows = rows[np.argsort(times.arrival[rows], kind="stable")]
+    _require_times(times, rows, name)
+    start = times.arrival[rows[0]]
+    return Recording(
+        _trace_of(times, rows, settings, trace, name), times.first[rows] - start, times.ended[rows] - start,
+        settings, format, len(served) - len(rows),
+        None if times.scheduled is None else times.scheduled[rows] - start,
+        None if times.cached_tokens is None else times.cached_tokens[rows],
+    )  # fmt: skip
+
+
+def _require_times(times: RequestTimes, rows: np.ndarray, name: str) -> None:
+    """InputError unless enough requests are left, and each arrives, starts to answer, and ends in this order."""
+    if len(rows) < MIN_REQUESTS:
+        failed = len(times.arrival) - len(rows)
+        raise InputError(
+            f"{name}: {len(rows):,} requests with times, {failed:,} that failed; at least {MIN_REQUESTS} are needed."
+        )
+    arrival, first, ended = (column[rows] for column in (times.arrival, times.first, times.ended))
+    early, late = int((first < arrival).sum()), int((ended < first).sum())
+    if early:
+        raise InputError(
+            f"{name}: {early:,} requests have their first token before their arrival. "
+            "The times are of different clocks or units."
+        )
+    if late:
+        raise InputError(f"{name}: {late:,} requests end before their first token. The times are of different units.")
+    if (ended - arrival).max() > MAX_SECONDS:
+        raise InputError(f"{name}: a request takes more than 30 days. The times are of different clocks or units.")
+
+
+def _trace_of(times, rows, settings, trace, name) -> Trace:
+    """The trace of these rows: its blocks are those of the given trace, or the request's own."""
+    if trace is not None:
+        _require_same(times, trace, name)
+        block_size = trace.block_size
+        taken = trace.take(rows)
+        hash_ids, offsets, tail = taken.hash_ids, taken.offsets, trace.tail
+    else:
+        block_size, tail = settings.block_size or BLOCK_SIZE, "unique"
+        offsets = offsets_of(-(-times.input_length[rows] // block_size))
+        hash_ids = np.arange(offsets[-1])
+    arrival_ms = (times.arrival[rows] - times.arrival[rows[0]]) * 1000
+    columns = Columns(arrival_ms, times.input_length[rows], times.output_length[rows], hash_ids, offsets)
+    return Trace.from_columns(columns, block_size=block_size, tail=tail)
+
+
+def _require_same(times: RequestTimes, trace: Trace, name: str) -> None:
+    if len(trace) != len(times.arrival):
+        raise UsageError(
+            f"{name}: {len(times.arrival):,} requests, but the trace has {len(trace):,}. "
+            "--trace needs the same requests in the same order."
+        )
+    known = times.input_length >= 0
+    differing = int((trace.input_length != times.input_length)[known].sum())
+    if differing > len(trace) // 100:  # a benchmark may count special tokens otherwise
+        raise UsageError(
+            f"{name}: {differing:,} prompts have another length in the trace. "
+            "--trace needs the same requests in the same order."
+        )

@@ -1,0 +1,171 @@
+"""Calibration: known costs come back as predictions, and the held-out requests decide nothing."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+import kvtrace
+from kvtrace import InputError, UsageError
+from kvtrace.serving.calibration import calibrate
+from kvtrace.serving.costs import TERMS, Link, read_costs
+from kvtrace.serving.fitting import fit
+from kvtrace.serving.hardware.gpus import Gpu
+from kvtrace.serving.hardware.models import model_shape
+from kvtrace.serving.latencies import Latencies, errors_of
+from kvtrace.serving.operating_range import OperatingRange
+from kvtrace.serving.recordings import read_recording
+from kvtrace.serving.validation import validate
+from tests.serving.recorded import COST, SETTINGS, made_up, recorded
+
+GPU = Gpu("toy", 300e12, 1.2e12, 48e9, 1.0)
+LLAMA = "llama-3.1-8b"
+MEASURED = {
+    "RTXPRO6000_Llama-3.1-8B": Gpu("rtx-pro-6000", 503.8e12, 1.792e12, 96e9, 1.5),
+    "RTX4090_Llama-3.1-8B": Gpu("rtx-4090", 165.2e12, 1.008e12, 24e9, 0.4),
+}
+
+
+def within(errors, limits):
+    """Whether each error is within its limit; the others do not count."""
+    known = {f"{one.latency} {one.statistic}": abs(one.error) for one in errors}
+    return {name: known[name] for name, limit in limits.items() if not known[name] <= limit} == {}
+
+
+@pytest.fixture(scope="module")
+def calibrated():
+    return calibrate(recorded(), LLAMA, GPU)
+
+
+def test_known_costs_are_predicted(calibrated):
+    assert calibrated.held_out == 60
+    assert within(calibrated.errors, {"ttft_s mean": 0.03, "ttft_s p90": 0.05, "tpot_s mean": 0.01, "e2e_s mean": 0.01})
+    assert max(abs(error.error) for error in calibrated.unfitted_errors) > 0.05  # the roofline is another engine
+    assert calibrated.forms.keys() == {"max", "sum", "sum-request"}
+    assert calibrated.worth["token_s"] > 2 * max(abs(error.error) for error in calibrated.errors)
+
+
+def test_a_calibration_serves_other_requests_of_the_engine(calibrated):
+    other = recorded(trace=made_up(rows=100, rate=6.0, seed=8))
+    limits = {"ttft_s mean": 0.05, "tpot_s mean": 0.02, "e2e_s mean": 0.02}
+    assert within(validate(other, calibrated.costs).errors, limits)
+
+
+def test_the_held_out_times_decide_nothing(calibrated):
+    recording = recorded()
+    late = np.arange(len(recording)) >= 60
+    other = replace(recording, ended_s=recording.ended_s + 7.0 * late, first_s=recording.first_s + 3.0 * late)
+    again = calibrate(other, LLAMA, GPU)
+    assert again.costs.terms == calibrated.costs.terms
+    assert again.forms == calibrated.forms and again.errors != calibrated.errors
+
+
+def test_costs_are_written_and_read_back(calibrated, tmp_path):
+    calibrated.costs.save(tmp_path / "costs.json")
+    assert read_costs(tmp_path / "costs.json") == calibrated.costs
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('"version": 1', '"version": 9', "not a costs.json of version 1"),
+        ('"form"', '"shape"', "missing or unknown keys"),
+        ('"token_s": ', '"token_s": -', "terms does not hold"),
+        ("{", "[", "not valid JSON"),
+    ],
+)
+def test_a_damaged_file_is_one_sentence(calibrated, tmp_path, old, new, sentence):
+    path = tmp_path / "costs.json"
+    calibrated.costs.save(path)
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(InputError, match=sentence):
+        read_costs(path)
+
+
+def test_another_model_keeps_the_shares_of_the_peaks(calibrated):
+    costs = calibrated.costs
+    assert costs.for_model(LLAMA) == costs.step_cost
+    small, large = model_shape(LLAMA), replace(model_shape(LLAMA), layers=64)
+    scaled = asdict(costs.for_model(large))
+    assert scaled["step_s"] == pytest.approx(costs.terms["step_s"] * large.weight_bytes / small.weight_bytes)
+    assert scaled["token_s"] == pytest.approx(
+        costs.terms["token_s"] * large.active_parameters / small.active_parameters
+    )
+    assert scaled["attention_pair_s"] == pytest.approx(2 * costs.terms["attention_pair_s"])
+    assert scaled["overhead_s"] == pytest.approx(2 * costs.terms["overhead_s"])
+
+
+def test_two_gpus_halve_the_work_and_exchange_activations(calibrated):
+    alone = calibrated.costs.step_cost
+    free = calibrated.costs.for_model(LLAMA, gpus=2, link=Link(1e30, 0.0))
+    assert (free.token_s, free.step_s) == pytest.approx((alone.token_s / 2, alone.step_s / 2))
+    linked = calibrated.costs.for_model(LLAMA, gpus=2, link=Link(1e9, 1e-5))
+    # 2 all-reduces in 32 layers of 4,096 values of 2 bytes; each GPU sends and receives them once
+    assert linked.token_s - free.token_s == pytest.approx(2 * 32 * 4096 * 2 / 1e9)
+    assert linked.overhead_s - free.overhead_s == pytest.approx(2 * 32 * 1e-5)
+    with pytest.raises(UsageError, match="--gpus must be at least 1"):
+        calibrated.costs.for_model(LLAMA, gpus=0)
+
+
+def test_a_run_beyond_the_recording_is_refused_with_the_factor(calibrated):
+    same = validate(recorded(), calibrated.costs)
+    seen = replace(calibrated.costs, seen=OperatingRange(1024, 16, 10**9, 10**9))
+    calibrated.costs.require_seen(same.run, allowance=0.5)
+    over = validate(recorded(), seen)
+    assert over.extrapolation.keys() == {"batch"} and over.extrapolation["batch"] > 1
+    with pytest.raises(UsageError, match=r"requests at once: [\d.]+ times"):
+        seen.require_seen(over.run)
+
+
+def test_a_validation_of_the_same_costs_has_no_error():
+    done = validate(recorded(), COST)
+    assert all(abs(error.error) < 1e-9 for error in done.errors)
+    assert done.rank_correlation["ttft_s"] == pytest.approx(1)
+    counts = done.to_dict()["counts"]
+    assert counts["running"] == counts["simulated_running"] and counts["waiting"] == counts["simulated_waiting"]
+    assert SETTINGS.max_num_seqs - 2 <= max(counts["running"]) <= SETTINGS.max_num_seqs
+    assert {"ttft_s", "simulated_ttft_s"} <= set(done._columns())
+
+
+def test_a_slower_engine_shows_in_each_figure():
+    twice = replace(COST, **{name: 2 * getattr(COST, name) for name in TERMS})
+    done = validate(recorded(), twice).to_dict()
+    assert all(error["error"] > 0.2 for error in done["errors"])
+    assert done["simulated_output_tokens_per_s"] < 0.9 * done["output_tokens_per_s"]
+
+
+def test_an_interval_holds_the_error_of_noise():
+    random = np.random.default_rng(5)
+    measured = random.exponential(1.0, 400)
+    noisy = measured * np.exp(random.normal(0, 0.3, 400) - 0.045)
+    (error,) = errors_of(*(Latencies(one, one, one) for one in (measured, noisy)), (("ttft_s", "mean"),))
+    assert error.low < error.error < error.high and error.low < 0 < error.high and error.high - error.low < 0.2
+
+
+def test_the_fit_crosses_jumps_and_stays_in_its_bounds():
+    target = np.array([0.7, -5.0])
+    done = fit(lambda x: np.round(x - target, 2), 2, starts=2)
+    assert done.x == pytest.approx([0.7, -3.0], abs=0.05)
+
+
+def test_arguments_are_checked():
+    with pytest.raises(UsageError, match="--holdout must be above 0"):
+        calibrate(recorded(), LLAMA, GPU, holdout=1.0)
+    with pytest.raises(UsageError, match="fewer than 10 requests"):
+        calibrate(recorded(), LLAMA, GPU, holdout=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_second_half_of_a_real_recording_is_predicted(shared, name):
+    folder = shared / "data" / "measured"
+    fields = {"timestamp": "arrival_time_ns", "input": "input_tok_ids", "output_length": "output_toks"}
+    trace = kvtrace.anonymize(
+        folder / "sharegpt-llama-3.1-8b-300-sps10.jsonl.gz", log_format="tokens", field_map=fields, time_unit="ns",
+        tokenizer=None, block_size=16, profile="exact",
+    )  # fmt: skip
+    recording = read_recording(folder / name, trace=trace)
+    done = calibrate(recording, LLAMA, MEASURED[name])
+    limits = {"ttft_s mean": 0.03, "ttft_s p50": 0.05, "ttft_s p90": 0.05, "tpot_s mean": 0.02, "e2e_s mean": 0.02}
+    assert within(done.errors, limits)
+    assert validate(recording, done.costs).rank_correlation["ttft_s"] > 0.98
