@@ -14,7 +14,7 @@ import numpy as np
 from cython.cimports.kvtrace.cache.core.paged_radix import PagedRadix
 from cython.cimports.kvtrace.serving.core.instance import Instance
 from cython.cimports.kvtrace.serving.core.requests import Requests
-from cython.cimports.kvtrace.serving.core.step_cost import decode_seconds, step_seconds
+from cython.cimports.kvtrace.serving.core.step_time import decode_seconds, step_seconds
 
 from kvtrace._base.errors import UsageError
 

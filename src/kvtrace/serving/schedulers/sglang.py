@@ -90,18 +90,15 @@ class SglangScheduler(Scheduler):
         if self.page_size is not None and self.page_size < 1:
             raise UsageError("page_size must be at least 1.")
 
-    @classmethod
-    def within(cls, limits: BatchLimits | None) -> Self:
-        """This scheduler with SGLang's defaults, or with these limits."""
-        if limits is None:
-            return cls()
-        return cls(chunked_prefill_size=limits.step_tokens, max_running_requests=limits.requests)
-
     @property
     def limits(self) -> BatchLimits:
         """Its tokens per step and requests at once."""
         tokens = self.max_prefill_tokens if self.chunked_prefill_size < 0 else self.chunked_prefill_size
         return BatchLimits(tokens, self.max_running_requests)
+
+    def limited(self, limits: BatchLimits) -> Self:
+        """The scheduler with other limits, and its other options."""
+        return replace(self, chunked_prefill_size=limits.step_tokens, max_running_requests=limits.requests)
 
     def setting_of(self, setting: Setting) -> Setting:
         """The setting in mode grow: this scheduler counts the tokens of prompts and outputs."""
