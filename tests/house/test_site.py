@@ -32,7 +32,7 @@ def test_every_room_with_public_names_has_a_page():
 def test_a_page_of_a_command_has_each_of_its_options_once(name):
     command = ALL[name]
     terms = re.findall(r"^`(.*?)` \{: #", commands.page(name, command), re.M)
-    context = click.Context(command, info_name=name)
+    context = commands.context_of(name, command)
     expected = [param for param in command.get_params(context) if isinstance(param, click.Option) and not param.hidden]
     for param in expected:
         assert sum(max(param.opts, key=len) in re.findall(r"--?[\w-]+", term) for term in terms) == 1, param.opts

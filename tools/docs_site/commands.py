@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from kvtrace.cli import CONTEXT
 from kvtrace.cli.help import GROUPS, Command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,8 +70,7 @@ def path_of(name: str) -> str:
 
 def page(name: str, command: click.Command) -> str:
     """The Markdown of a command's page."""
-    context = click.Context(command, info_name=name, max_content_width=80, terminal_width=80)
-    context.show_default = True
+    context = context_of(name, command)
     usage = command.get_usage(context).removeprefix("Usage: ")
     sections = [f"# {name}", _escaped(inspect.cleandoc(command.help or "")), f"```text\n{usage}\n```"]
     if own := PAGES.get(name):
@@ -81,6 +81,12 @@ def page(name: str, command: click.Command) -> str:
     for group, params in _grouped(command, context).items():
         sections.append(f"## {group}\n\n" + "\n\n".join(_option(param, context) for param in params))
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def context_of(name: str, command: click.Command) -> click.Context:
+    """The context of `kvtrace COMMAND --help`. click keeps the help option that it makes with the first context."""
+    settings = {**CONTEXT, "max_content_width": 80, "terminal_width": 80}
+    return click.Context(command, info_name=name, **settings)
 
 
 def examples_of(name: str, command: click.Command) -> list[str]:

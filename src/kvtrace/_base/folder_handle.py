@@ -63,7 +63,7 @@ class FolderHandle:
         return self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
 
     def about(self, name: str) -> os.stat_result:
-        """The kind of file of a name, without following links."""
+        """The status of the file with a name; links are not followed."""
         return os.lstat(self._name(name)) if self._handle < 0 else os.stat(name, follow_symlinks=False, **self._at)
 
     def replace(self, old: str, new: str) -> None:

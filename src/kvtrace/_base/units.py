@@ -33,7 +33,7 @@ def number(text: str) -> float:
     >>> number("20,208"), number("1_000.5")
     (20208.0, 1000.5)
     """
-    return float(text.replace(",", "").replace("_", ""))
+    return float(_digits(text))
 
 
 def milliseconds(text: str) -> float:
@@ -123,7 +123,7 @@ def count(text: str) -> int:
     match = re.fullmatch(r"\s*([+-]?)(\d{1,3}(?:[,_]\d{3})+|\d{1,100})\s*", text)
     if not match:
         raise UsageError(f"{text!r} is not a whole number. Examples: 8, 1000, 1,000.")
-    return int(f"{match[1]}{match[2].replace(',', '').replace('_', '')}")
+    return int(match[1] + _digits(match[2]))
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def requests(text: str) -> int | Multiple:
     suffix = match[2].lower() if match else ""
     if match and suffix == "x":
         return Multiple(number(match[1]))
-    amount = Decimal(match[1].replace(",", "").replace("_", "")) * COUNTS[suffix] if match else None
+    amount = Decimal(_digits(match[1])) * COUNTS[suffix] if match else None
     if amount is None or amount != int(amount):
         raise UsageError(f"{text!r} is not a number of requests. Examples: 1000, 10k, 1.5M, 3x (3 times as many).")
     return int(amount)
@@ -167,3 +167,8 @@ def short(value: float) -> str:
         if abs(value) >= size:
             return f"{value / size:.3g}{suffix}"
     return f"{value:.3g}"
+
+
+def _digits(text: str) -> str:
+    """A number without separators of thousands."""
+    return text.replace(",", "").replace("_", "")

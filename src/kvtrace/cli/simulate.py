@@ -105,7 +105,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
         print_tables(simulation_report.tables(values, verbose=verbose))
     if not quiet:
         print_lines(("warning", one) for one in dict.fromkeys(map(simulation_report.warning, done.runs)) if one)
-        print_lines(("wrote", per_request) for _ in range(per_request not in (None, "-")))
+        print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
     write_figure(done)
 
 

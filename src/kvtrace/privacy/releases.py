@@ -99,7 +99,7 @@ def release_in_pieces(trace: Trace, profile: Profile, **options: Any) -> Numbere
     """
     draft, done = _released(trace, profile, **options)
     settings: dict[str, Any] = {"block_size": draft.block_size, "tail": draft.tail, "meta": draft.meta}
-    counted, figures = done.contributors, draft.figures(draft.meta)
+    counted, figures = done.contributors, draft.figures()
     return Numbered(figures=figures, account=done, columns=draft.pieces, contributors=lambda: counted, **settings)
 
 

@@ -88,12 +88,12 @@ class TraceDraft:
         for rows, segments in self.blocks.pieces():
             yield replace_columns(rows_of(self.rows, rows.start, rows.stop), **segments)
 
-    def figures(self, meta: Mapping[str, Any]) -> Figures:
-        """The figures of the trace, whose sidecar says `meta`."""
+    def figures(self) -> Figures:
+        """The figures of the trace."""
         self.blocks.by_first_appearance()
         blocks, distinct = int(self.blocks.prompt_blocks().sum()), self.blocks.distinct_blocks
         outputs = self.blocks.has_outputs
-        return figures_of(self.rows, blocks, distinct, self.hits, outputs=outputs, meta=meta)
+        return figures_of(self.rows, blocks, distinct, self.hits, outputs=outputs, meta=self.meta)
 
     def trace(self) -> Trace:
         """The trace, verified."""

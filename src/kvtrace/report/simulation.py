@@ -117,14 +117,15 @@ def _hits(results) -> Iterator[ColumnOf]:
     yield Column("hit blocks", right=True, rank=4), lambda row: f"{row['hit_blocks']:,}"
     for at, tier in enumerate(results[0].get("tiers", [])):
         yield Column(f"in {tier['name']}", right=True), _tier_hits(at)
+    yield from rate_columns(results)
+
+
+def rate_columns(rows: Iterable[dict[str, Any]]) -> Iterator[ColumnOf]:
+    """The columns of hit rates, and of the gap to belady if a row has one; a cell without a value is empty."""
     for key, name in RATES.items():
-        rank = 1 if name == "block" else 3
-        yield Column(f"{name} hit rate", right=True, rank=rank), _rate(key)
-    if any("gap_to_belady" in row for row in results):
-        yield (
-            Column("gap to belady", right=True, rank=2),
-            lambda row: f"{row['gap_to_belady']:.4f}" if "gap_to_belady" in row else "",
-        )
+        yield Column(f"{name} hit rate", right=True, rank=1 if name == "block" else 3), _rate(key)
+    if any(row.get("gap_to_belady") is not None for row in rows):
+        yield Column("gap to belady", right=True, rank=2), _rate("gap_to_belady")
 
 
 def _times(results) -> Iterator[ColumnOf]:
@@ -152,7 +153,7 @@ def _text(name: str) -> CellOf:
 
 
 def _rate(name: str) -> CellOf:
-    return lambda row: f"{row[name]:.4f}"
+    return lambda row: "" if row.get(name) is None else f"{row[name]:.4f}"
 
 
 def _tier_hits(number: int) -> CellOf:

@@ -10,8 +10,8 @@ from .._base.tables import Column, TextTable
 from ..cache.engines import DEFAULTS
 from ..cache.sweeps.cells import SETTINGS
 from ..cache.sweeps.table import SweepTable
-from .curve_tables import GIB, RATES
-from .simulation import ENDED_EARLY, MEANINGS, CellOf, ColumnOf, in_words
+from .curve_tables import GIB
+from .simulation import ENDED_EARLY, MEANINGS, CellOf, ColumnOf, in_words, rate_columns
 
 TEXTS = {"trace", "engine", "mode", "schedule", "policy", *DEFAULTS}
 MAX_REASONS = 5  # printed reasons of failed cells
@@ -64,10 +64,7 @@ def _settings(rows, own) -> Iterator[ColumnOf]:
 def _hits(rows) -> Iterator[ColumnOf]:
     """The columns of results, empty in a row that failed."""
     yield Column("hit blocks", right=True, rank=4), _cell("hit_blocks")
-    for rate, name in RATES.items():
-        yield Column(f"{name} hit rate", right=True, rank=1 if rate == "block_hit_rate" else 3), _rate(rate)
-    if any(row["gap_to_belady"] is not None for row in rows):
-        yield Column("gap to belady", right=True, rank=2), _rate("gap_to_belady")
+    yield from rate_columns(rows)
     if any(row["early_frees"] for row in rows):
         yield Column(ENDED_EARLY, right=True, rank=2), _cell("early_frees")
 
@@ -129,8 +126,3 @@ def _cell(name: str) -> CellOf:
     if name in TEXTS:
         return lambda row: str(row[name] or "")
     return lambda row: "" if row[name] is None else f"{row[name]:,}"
-
-
-def _rate(name: str) -> CellOf:
-    """The cell of a column of rates."""
-    return lambda row: "" if row[name] is None else f"{row[name]:.4f}"

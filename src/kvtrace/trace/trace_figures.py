@@ -12,7 +12,7 @@ from .trace import Trace
 
 
 class Figures(TypedDict):
-    """The result of `figures`, and a sidecar file states under "figures"."""
+    """The result of `figures`, which a sidecar file states under "figures"."""
 
     requests: int
     tokens: int

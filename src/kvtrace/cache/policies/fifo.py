@@ -1,7 +1,7 @@
 """FIFO: evicts the block that was allocated first. A request allocates its new blocks root first.
 
 A hit does not change the order. A block that is not evictable (pinned or, leaf-first, with resident children) is
-skipped and keeps its place. `release` makes it evictable in that place. There are no ties.
+skipped and keeps its place. `release` makes it evictable in that place. Two blocks never tie.
 """
 
 import cython

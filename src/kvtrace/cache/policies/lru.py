@@ -2,7 +2,7 @@
 
 A request releases its blocks tail first, so a plain queue gives the order of the heap of heaps in Lin's report (last
 use, then prefix length). A pinned block is not in the queue; `release` puts it at the end. Leaf-first and flat pools
-evict in the same order. There are no ties.
+evict in the same order. Two blocks never tie.
 """
 
 import cython

@@ -2,7 +2,7 @@
 
 A request releases its blocks tail first, so a flat pool evicts its root first, and its other blocks can no longer hit.
 MRU suits cyclic access; LMCache and SGLang offer it. A pinned block is not in the list. Leaf-first, a parent is
-released when its last child is evicted, and is the next victim. There are no ties.
+released when its last child is evicted, and is the next victim. Two blocks never tie.
 """
 
 import cython

@@ -8,7 +8,7 @@ evicted and leaves a ghost. The shares are libCacheSim's: small 10 % of the capa
 rest, ghosts 90 %.
 
 A hit on a pinned block is counted. A block that is not evictable (pinned or, leaf-first, with resident children) is
-skipped and keeps its place and count. `release` makes it evictable in that place. There are no ties.
+skipped and keeps its place and count. `release` makes it evictable in that place. Two blocks never tie.
 """
 
 import cython

@@ -4,7 +4,7 @@ A hit marks a block as visited; the block keeps its place. The hand clears the m
 block without a mark. It continues from there next time, and returns to the oldest block after the newest.
 
 A hit marks a pinned block too. A block that is not evictable (pinned or, leaf-first, with resident children) is skipped
-and keeps its place and mark. `release` makes it evictable in that place and does not mark it. There are no ties.
+and keeps its place and mark. `release` makes it evictable in that place and does not mark it. Two blocks never tie.
 """
 
 import cython

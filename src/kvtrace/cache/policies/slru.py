@@ -6,7 +6,7 @@ the least recent protected block if probation is empty. The protected segment ha
 exceeds that share, its least recent block returns to probation, at the most recent end.
 
 A pinned block is in neither segment; `release` puts it at the most recent end of its segment. Leaf-first and flat
-pools evict in the same order. There are no ties.
+pools evict in the same order. Two blocks never tie.
 """
 
 import cython

@@ -72,7 +72,7 @@ def with_gaps(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
 
 
 def _bound_of(cell: Cell) -> tuple[Any, ...]:
-    """What a cell and the belady that bounds it have in common: workload, capacity, what it counts, mode, schedule."""
+    """The values that a cell shares with its bound: workload, capacity and what it counts, mode, schedule."""
     optimum = optimum_of(cell.setting)
     counts = dict(optimum.engine_options).get("capacity_counts", "total")
     return cell.workload, optimum.capacity, counts, optimum.mode, optimum.schedule

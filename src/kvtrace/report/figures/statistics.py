@@ -42,7 +42,7 @@ def _panel(title: str, axis: str, distributions: dict[str, tuple[Distribution, s
             positive = points[points[:, 0] > 0]
             series.append(Series(label, positive[:, 0], positive[:, 1], len(series), "dots"))
     if not any(len(one.x) for one in series):
-        return Panel(title, missing="there are no values above 0.")
+        return Panel(title, missing="no value is above 0.")
     share = Axis("cumulative share", percent=True, limits=(0, 1))
     return Panel(title, Axis(axis, log=True), share, series)
 

@@ -191,7 +191,7 @@ def cdf(
 ) -> Panel:
     """The cumulative distributions of samples (name, values, counts).
 
-    `why` is the reason that is shown if there are no values, and `note` is shown below the panel.
+    If the samples have no values, the panel shows `why` as the reason. It shows `note` below the curves.
 
     >>> panel = cdf("Lengths", Axis("tokens"), ("ISL", np.array([1, 2, 2, 3]), None))
     >>> panel.series[0].y.tolist()
@@ -199,7 +199,7 @@ def cdf(
     """
     parts = [(name, *cumulative(values, counts)) for name, values, counts in samples if len(values)]
     if not parts:
-        return Panel(title, missing=why or "there are no values.")
+        return Panel(title, missing=why or "the sample has no values.")
     if axis.log and not _needs_log_axis([value for _, value, _ in parts]):
         axis = replace(axis, log=False, limits=(0, 0))
     together = np.concatenate([value for _, value, _ in parts])
