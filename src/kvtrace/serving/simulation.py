@@ -21,6 +21,7 @@ from .instances import FleetDict, FleetSimulation, make_router
 from .routers import check_router
 from .schedulers import scheduler_of
 from .schedulers.base import BatchLimits, Scheduler, Tier
+from .schedulers.dynamo import DynamoCost
 
 CHUNK = 1 << 12  # requests between two reports of progress
 
@@ -43,6 +44,10 @@ class StepCost:
     request_s: float = 0.0
     attention_pair_s: float = 0.0
     attention_read_s: float = 0.0
+
+    def terms(self, cache_tokens: int) -> dict[str, float]:
+        """The terms of the kernel. The size of the cache, in tokens, has no part in them."""
+        return asdict(self)
 
 
 class Quantiles(TypedDict):
@@ -146,7 +151,7 @@ class ServingRun(FleetSimulation):
 
 def simulate_serving(
     trace: Trace,
-    cost: StepCost,
+    cost: StepCost | DynamoCost,
     *,
     setting: Setting,
     instances: int = 1,
@@ -160,7 +165,8 @@ def simulate_serving(
 ) -> ServingRun:
     """Serve a trace in simulated time: instances that batch continuously, behind a router, each with a prefix cache.
 
-    The engine of the setting decides the scheduler: vllm takes the steps of vLLM's own one. The other engines admit a
+    The engine of the setting decides the scheduler: vllm takes the steps of vLLM's own one, dynamo
+    those of Dynamo's mocked engine. The other engines admit a
     request when all blocks that it may need (of the prompt and, in mode grow, of the output) fit beside those of the
     active requests. A request that does not fit into an empty instance is rejected. Blocks that the first tier evicts
     go to the `tiers` below it. A hit in a lower tier is fetched if that is faster than computing the block again; with
@@ -212,7 +218,8 @@ def simulate_serving(
     tokens, output = scheduler.lengths(trace)
     requests = Requests(trace.timestamp / 1000, tokens, output, demand.max_blocks, _priorities(trace))
     engines = [scheduler.engine(setting, demand, tiers) for _ in range(instances)]
-    built = [scheduler.instance(engine, requests, asdict(cost), prefetch=prefetch) for engine in engines]
+    terms = cost.terms(setting.capacity * trace.block_size)
+    built = [scheduler.instance(engine, requests, terms, prefetch=prefetch) for engine in engines]
     run = Serving(built, make_router(trace, router, engines), requests, setting.capacity)
     advance_all(run, len(demand), on_progress, CHUNK)
     run.close()

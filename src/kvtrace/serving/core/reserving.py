@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 import cython
 from cython.cimports.kvtrace.serving.core.instance import Instance
 from cython.cimports.kvtrace.serving.core.requests import Requests
-from cython.cimports.kvtrace.serving.core.step_cost import decode_seconds, step_seconds
+from cython.cimports.kvtrace.serving.core.step_cost import StepWork, decode_seconds, step_seconds
 
 NEVER = cython.declare(cython.double, 1e300)
 
@@ -98,12 +98,12 @@ class ReservingInstance(Instance):
         row: cython.Py_ssize_t
         chunk: cython.longlong
         budget: cython.longlong = max(self.limits.step_tokens - self.batch, 1)
-        tokens: cython.longlong = self.batch
-        cached: cython.longlong = self.context
-        pairs: cython.double = 0
+        work: StepWork
         start: cython.double
         soonest: cython.double = NEVER
         chunks: list = []
+        work.tokens, work.pairs, work.read, work.context = self.batch, 0, self.context, self.context
+        work.prompt_before = work.prompt_after = 0
         for item in self.prefilling:
             row = item
             if budget <= 0:
@@ -113,15 +113,19 @@ class ReservingInstance(Instance):
                 continue
             chunk = min(max(requests.tokens[row] - requests.done[row], 1), budget)
             start = requests.done[row]
-            pairs += (start + chunk) * (start + chunk) - start * start
-            cached += requests.done[row]
-            tokens += chunk
+            work.pairs += (start + chunk) * (start + chunk) - start * start
+            work.read += start
+            work.tokens += chunk
+            work.prompt_before += requests.done[row]
+            work.prompt_after += requests.done[row] + chunk
             budget -= chunk
             chunks.append((row, chunk))
         if not chunks and not self.batch:  # all prompts wait for their transfers
             self.now = min(soonest, until)
             return
-        self._pass(step_seconds(cython.address(self.cost), len(chunks) + self.batch, tokens, pairs, cached))
+        work.prefills = len(chunks)
+        work.requests = len(chunks) + self.batch
+        self._pass(step_seconds(cython.address(self.cost), cython.address(work)))
         self._token(1)
         for item in chunks:
             row, chunk = item

@@ -15,7 +15,7 @@ import numpy as np
 from cython.cimports.kvtrace.cache.core.paged_cache import PagedCache
 from cython.cimports.kvtrace.serving.core.instance import Instance
 from cython.cimports.kvtrace.serving.core.requests import Requests
-from cython.cimports.kvtrace.serving.core.step_cost import decode_seconds, step_seconds
+from cython.cimports.kvtrace.serving.core.step_cost import StepWork, decode_seconds, step_seconds
 
 NOBODY = cython.declare(cython.int, -1)
 NEVER = cython.declare(cython.double, 1e300)
@@ -259,19 +259,29 @@ class VllmInstance(Instance):
     def _seconds_of_parts(self, tokens):
         """Seconds of the planned step, of so many tokens."""
         requests: Requests = self.requests
+        work: StepWork
         i: cython.int
+        row: cython.Py_ssize_t
         done: cython.double
         chunk: cython.double
-        pairs: cython.double = 0
-        read: cython.double = 0
+        prompt: cython.longlong
+        work.requests, work.tokens, work.pairs, work.read, work.context = self.parts, tokens, 0, 0, 0
+        work.prefills = work.prompt_before = work.prompt_after = 0
         for i in range(self.parts):
-            done, chunk = requests.done[self.part_row[i]], self.part_chunk[i]
-            if chunk == 1 and done >= requests.tokens[self.part_row[i]]:  # it decodes
-                read += done + 1
+            row = self.part_row[i]
+            done, chunk, prompt = requests.done[row], self.part_chunk[i], requests.tokens[row]
+            if chunk == 1 and done >= prompt:  # it decodes
+                work.read += done + 1
             else:
-                pairs += chunk * (2 * done + chunk)
-                read += done
-        return step_seconds(cython.address(self.cost), self.parts, tokens, pairs, read)
+                work.pairs += chunk * (2 * done + chunk)
+                work.read += done
+            if done < prompt:
+                work.prefills += 1
+                work.prompt_before += requests.done[row]
+                work.prompt_after += min(requests.done[row] + self.part_chunk[i], prompt)
+            if requests.goal[row] > prompt and done + chunk == requests.goal[row]:
+                work.context += requests.goal[row]
+        return step_seconds(cython.address(self.cost), cython.address(work))
 
     def _advance_parts(self, first, last):
         """Count the tokens of the planned step; list the requests whose first and last output tokens it gives."""

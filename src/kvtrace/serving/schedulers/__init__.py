@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from .base import BatchLimits, Scheduler
+from .dynamo import DynamoScheduler
 from .reserve import ReserveScheduler
 from .vllm import VllmScheduler
 
 # engine -> its own scheduler; the others are served by ReserveScheduler
-SCHEDULERS: dict[str, type[Scheduler]] = {"vllm": VllmScheduler}
+SCHEDULERS: dict[str, type[Scheduler]] = {"vllm": VllmScheduler, "dynamo": DynamoScheduler}
 
 
 def scheduler_of(engine: str, limits: BatchLimits | None = None) -> Scheduler:
