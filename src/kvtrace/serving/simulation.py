@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -156,6 +156,7 @@ def simulate_serving(
     setting: Setting,
     instances: int = 1,
     router: str = "round-robin",
+    router_seed: int = 0,
     limits: BatchLimits | None = None,
     scheduler: Scheduler | None = None,
     tiers: Sequence[Tier] = (),
@@ -178,6 +179,7 @@ def simulate_serving(
         setting: The cache of each instance; its schedule is not used. vLLM's scheduler implies mode grow.
         instances: The number of instances.
         router: A router of docs/serving/instances.md.
+        router_seed: Of the router dynamo, which draws among instances of equal cost.
         limits: Tokens per step and requests at once; the default is that of the scheduler.
         scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
         tiers: Tiers below the first one of each instance, the fastest first.
@@ -196,6 +198,7 @@ def simulate_serving(
     >>> done.ttft_s.tolist(), done.cached_tokens.tolist()
     ([2.0, 1.0], [0, 1])
     """
+    from .core.dynamo_router import DynamoRouter
     from .core.requests import Requests
     from .core.serving import Serving
 
@@ -220,7 +223,11 @@ def simulate_serving(
     engines = [scheduler.engine(setting, demand, tiers) for _ in range(instances)]
     terms = cost.terms(setting.capacity * trace.block_size)
     built = [scheduler.instance(engine, requests, terms, prefetch=prefetch) for engine in engines]
-    run = Serving(built, make_router(trace, router, engines), requests, setting.capacity)
+    if router == "dynamo":
+        chooser: Any = DynamoRouter(engines, requests, demand.blocks, trace.block_size, router_seed)
+    else:
+        chooser = make_router(trace, router, engines)
+    run = Serving(built, chooser, requests, setting.capacity)
     advance_all(run, len(demand), on_progress, CHUNK)
     run.close()
     outcomes = requests.outcomes

@@ -121,6 +121,10 @@ class Engine:
         """Number of blocks that a request would hit now. Has no side effects."""
         return 0
 
+    def peek_whole(self, row):
+        """As `peek`, if the last token of a prompt could hit too."""
+        return self.peek(row)
+
     def _retire(self, row):
         """Finish the requests that end before a request arrives."""
         ending: cython.Py_ssize_t

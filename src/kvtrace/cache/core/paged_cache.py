@@ -41,6 +41,9 @@ class PagedCache(Engine):
     def peek(self, row):
         return self.look_up(row, self.tokens[row])
 
+    def peek_whole(self, row):
+        return self.look_up(row, self.tokens[row] + 1)
+
     def blocks_of(self, tokens):
         """The blocks that so many tokens need."""
         return (tokens + self.block_size - 1) // self.block_size
