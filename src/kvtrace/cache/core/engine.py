@@ -121,8 +121,8 @@ class Engine:
         """Number of blocks that a request would hit now. Has no side effects."""
         return 0
 
-    def peek_whole(self, row):
-        """As `peek`, if the last token of a prompt could hit too."""
+    def peek_ended(self, row, now):
+        """Number of blocks that a request would hit in what was cached by the steps that have ended at a time."""
         return self.peek(row)
 
     def _retire(self, row):

@@ -13,6 +13,7 @@ cdef class DynamoRouter(Router):
     cdef long long[::1] distinct  # engine -> blocks that active prompts have
     cdef long long[::1] uncomputed  # engine -> prompt tokens of requests without a first token, less their hits
     cdef long long[::1] brought  # request -> its part of `uncomputed`
+    cdef readonly long long[::1] least  # request -> its least cost, in tokens
     cdef int[::1] newest  # engine -> its newest active request, linked by `older`
     cdef int[::1] older
     cdef readonly long long ties  # requests for which engines had the least cost together

@@ -2,8 +2,8 @@
 
 The cost of a worker, in blocks: (prompt tokens there that wait for their prefill + prompt tokens of the request that do
 not hit) / block size + distinct full blocks of active prompts, with those of the request. Ties are drawn at random. The
-router learns first tokens and ends when they happen, and blocks when their step begins; requests of one instant are
-routed before any of them is cached. Twin: tests/reference/dynamo_router.py.
+router learns of a step's blocks, first tokens and ends when the step ends; requests of one instant are routed before
+any of them is cached. Twin: tests/reference/dynamo_router.py.
 """
 
 import cython
@@ -26,9 +26,12 @@ class DynamoRouter(Router):
         self.winner = np.full(rows, -1, np.int32) if winner is None else np.ascontiguousarray(winner, np.int32)
         self.uses = np.zeros((self.count, max(1, blocks)), np.int32)
         self.distinct, self.uncomputed = np.zeros((2, self.count), np.int64)
-        self.brought = np.zeros(rows, np.int64)
+        self.brought, self.least = np.zeros((2, rows), np.int64)
         self.newest, self.older = np.full(self.count, -1, np.int32), np.full(rows, -1, np.int32)
         self.ties = 0
+        for engine in engines:
+            if hasattr(engine, "watch"):
+                engine.watch()
 
     def send(self, row):
         """Route a request to the engine with the least cost."""
@@ -47,6 +50,7 @@ class DynamoRouter(Router):
                 if i == self.winner[row] or (best != self.winner[row] and self._draw(row, i) < self._draw(row, best)):
                     best = i
         self.ties += tied > 1
+        self.least[row] = lowest
         self._enter(row, best)
         self.sent[best] += 1
         return best
@@ -63,7 +67,7 @@ class DynamoRouter(Router):
 
     def _new_tokens(self, row, engine):
         """The prompt tokens of a request that would not hit. All blocks of a prompt may hit, the last one too."""
-        return max(0, self.tokens[row] - engine.peek_whole(row) * self.size)
+        return max(0, self.tokens[row] - engine.peek_ended(row, self.requests.arrival[row]) * self.size)
 
     def _draw(self, row, i):
         """The number that a request draws for an engine; the lowest wins a tie."""

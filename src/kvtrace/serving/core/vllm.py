@@ -91,6 +91,7 @@ class VllmInstance(Instance):
         first: list = []
         last: list = []
         self._stop_decoding()
+        self.cache.begin_step()
         self.parts, self.preempted = 0, []
         self._schedule_running(cython.address(budget))
         if not self.preempted:
@@ -315,6 +316,7 @@ class VllmInstance(Instance):
         begin: cython.double = max(self.now, self.free_at)
         self.steps += 1
         self.busy += seconds
+        self.cache.step_ends = begin + seconds
         if not self.limits.asynchronous:
             self.now = begin + seconds
             return self._learn(self.now, first, last)
@@ -462,6 +464,7 @@ class VllmInstance(Instance):
         """Take steps in which each request gets a token and nothing else happens."""
         before: cython.double = self._seconds(steps - 1) if steps > 1 else 0
         self._log_decoding(steps)
+        self.cache.begin_step()
         self.steps += steps - 1
         self.busy += before
         self.context += cython.cast(cython.double, (steps - 1) * self.batch)
@@ -487,6 +490,7 @@ class VllmInstance(Instance):
             row = requests.following[row]
         if needs > self.cache.queue.free:
             return self._plan()
+        self.cache.begin_step()
         self._log_decoding(1)
         seconds: cython.double = self._seconds(1)
         self.context += self.batch
