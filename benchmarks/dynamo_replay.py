@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections import defaultdict
@@ -46,6 +47,7 @@ class Replayed:
     first: np.ndarray
     end: np.ndarray
     readmitted: np.ndarray  # how often a request was preempted and came back
+    first_reused: np.ndarray  # reused tokens at the first admission
 
     def hit_blocks(self, block_size: int) -> np.ndarray:
         """Its reused tokens in blocks: whole ones only."""
@@ -63,31 +65,43 @@ def replay(trace: kvtrace.Trace, cases: Iterable[dict[str, Any]]) -> Iterator[Re
         command = [PYTHON, ROOT / "tests/clients/dynamo_workers.py", path]
         done = subprocess.run(command, capture_output=True, text=True, env=plain)
     assert done.returncode == 0, done.stderr[-2000:]
-    for line in done.stdout.splitlines():
-        if line.startswith('{"version"'):
-            yield in_order(trace, **json.loads(line))
+    log = re.sub(r"\x1b\[[0-9;]*m", "", done.stderr)  # without colours
+    chosen = iter(re.findall(r"Selected worker.*?worker_id=(\d+)", log))
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"version"')]
+    for case, line in zip(cases, lines, strict=True):
+        routes = case["settings"].get("router_mode") == "kv_router"
+        workers = np.array([int(next(chosen)) for _ in range(len(trace))]) if routes else None
+        yield in_order(trace, **json.loads(line), routed=workers)
 
 
-def in_order(trace: kvtrace.Trace, version: str, summary: dict[str, Any], requests: list[list[Any]]) -> Replayed:
+def in_order(
+    trace: kvtrace.Trace,
+    version: str,
+    summary: dict[str, Any],
+    requests: list[list[Any]],
+    routed: np.ndarray | None = None,
+) -> Replayed:
     """The requests in the trace's order; it names them only where they come one at a time.
 
     Elsewhere a request is known by arrival and lengths. Those that are alike in all three are told apart by their
-    workers, as if these had taken turns.
+    workers, which its log names in the order of the trace (`routed`) or which take turns, and by their admissions.
     """
     rows = np.array([request[0] for request in requests])
     if len(rows) and rows[0] < 0:
         alike = defaultdict(list)
         for row in range(len(trace)):
             alike[trace.timestamp[row], trace.input_length[row], trace.output_length[row]].append(row)
-        workers = 1 + max(request[4] for request in requests)
-        for number, request in enumerate(requests):
+        turns = np.arange(len(trace)) % (1 + max(request[4] for request in requests))
+        workers = turns if routed is None else routed
+        for number, request in sorted(enumerate(requests), key=lambda item: item[1][6]):
             mine = alike[tuple(request[1:4])]
-            rows[number] = min(mine, key=lambda row: (row % workers != request[4], row))
+            rows[number] = min(mine, key=lambda row: (workers[row] != request[4], row))
             mine.remove(rows[number])
-    columns = np.empty((len(trace), 6))
+    columns = np.empty((len(trace), 7))
     columns[rows] = [request[4:] for request in requests]
-    worker, reused, admit, first, end, readmitted = columns.T
-    return Replayed(version, summary, worker.astype(int), reused.astype(int), admit, first, end, readmitted.astype(int))
+    worker, reused, admit, first, end, *counts = columns.T
+    whole = (column.astype(int) for column in counts)
+    return Replayed(version, summary, worker.astype(int), reused.astype(int), admit, first, end, *whole)
 
 
 def at_their_times(trace: kvtrace.Trace, seen: Replayed, capacity: int) -> tuple[np.ndarray, int]:
