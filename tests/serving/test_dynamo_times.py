@@ -123,9 +123,7 @@ def test_a_request_goes_to_its_prefix_when_the_step_that_computes_it_has_ended()
 def test_ties_are_drawn_and_a_seed_repeats_them():
     def chosen(seed):
         setting = Setting(9, engine="dynamo")
-        done = simulate_serving(
-            toy("0"), DynamoCost(), setting=setting, instances=4, router="dynamo", router_seed=seed
-        )
+        done = simulate_serving(toy("0"), DynamoCost(), setting=setting, instances=4, router="dynamo", router_seed=seed)
         return int(done.instance[0])
 
     draws = [chosen(seed) for seed in range(400)]

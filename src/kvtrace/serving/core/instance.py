@@ -4,7 +4,6 @@ A scheduler is a subclass with three verbs: `active` (requests that have not end
 `run` (all steps up to a time). It keeps the counts that a router reads.
 """
 
-
 # the fields of Dynamo's cost, which other costs lack
 NO_POLYNOMIAL = {
     "is_polynomial": False, "prefill_square_s": 0.0, "prefill_token_s": 0.0, "prefill_step_s": 0.0,

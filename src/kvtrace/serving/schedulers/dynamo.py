@@ -1,7 +1,7 @@
 """NVIDIA Dynamo's mocked engine: the scheduler and the step times of its offline replay (ai-dynamo-runtime 1.6.1).
 
-The scheduler takes vLLM's steps; the times are its own. Checked against the replay: each request's hits, admission, first
-token, end and preemptions (tests/clients/test_dynamo_times.py, tests/vectors). docs/serving/dynamo.md has the figures.
+The scheduler takes vLLM's steps; the times are its own. Checked against the replay: each request's hits, admission,
+first token, end and preemptions (tests/clients/test_dynamo_times.py, tests/vectors). docs/serving/dynamo.md has the figures.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DynamoCost:
     decode_step_s: float = 5.74e-3
 
     def terms(self, cache_tokens: int) -> dict[str, float]:
-        """The terms of the kernel, for a cache of so many tokens. A token that is not fetched costs `prefill_token_s`."""
+        """The terms of the kernel, for a cache of so many tokens. `token_s` is what a fetch from a lower tier saves."""
         terms = asdict(self)
         used_s = terms.pop("decode_used_s")
         return terms | {
@@ -88,7 +88,9 @@ class DynamoScheduler(Scheduler):
     def setting_of(self, setting: Setting) -> Setting:
         """The setting in mode grow, of engine dynamo."""
         if setting.engine != "dynamo":
-            raise UsageError(f"Dynamo's scheduler runs with its own cache, not with {setting.engine}. Use --engine dynamo.")
+            raise UsageError(
+                f"Dynamo's scheduler runs with its own cache, not with {setting.engine}. Use --engine dynamo."
+            )
         return replace(self.as_vllm.setting_of(replace(setting, engine="vllm")), engine="dynamo")
 
     def lengths(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
