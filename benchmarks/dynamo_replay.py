@@ -1,8 +1,8 @@
 """NVIDIA Dynamo's offline replay beside kvtrace: KVTRACE_CLIENTS=FOLDER python -m benchmarks.dynamo_replay TRACE.
 
 Four tables: one request at a time; four workers at the trace's times; our simulation in time with its costs; and what
-tells its KV router from ours. FOLDER has an environment `dynamo` with ai-dynamo-runtime. docs/serving/dynamo.md explains
-the figures.
+tells its KV router from ours. FOLDER has an environment `dynamo` with ai-dynamo-runtime. docs/serving/dynamo.md
+explains the figures.
 """
 
 from __future__ import annotations

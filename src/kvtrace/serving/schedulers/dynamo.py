@@ -1,7 +1,8 @@
 """NVIDIA Dynamo's mocked engine: the scheduler and the step times of its offline replay (ai-dynamo-runtime 1.6.1).
 
 The scheduler takes vLLM's steps; the times are its own. Checked against the replay: each request's hits, admission,
-first token, end and preemptions (tests/clients/test_dynamo_times.py, tests/vectors). docs/serving/dynamo.md has the figures.
+first token, end and preemptions (tests/clients/test_dynamo_times.py, tests/vectors). docs/serving/dynamo.md has the
+figures.
 """
 
 from __future__ import annotations
