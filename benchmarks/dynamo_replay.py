@@ -1,7 +1,8 @@
 """NVIDIA Dynamo's offline replay beside kvtrace: KVTRACE_CLIENTS=FOLDER python -m benchmarks.dynamo_replay TRACE.
 
-Three tables: one request at a time; four workers at the trace's times; and what tells its KV router from ours. FOLDER
-has an environment `dynamo` with ai-dynamo-runtime. docs/serving/dynamo.md explains the figures.
+Four tables: one request at a time; four workers at the trace's times; our simulation in time with its costs; and what
+tells its KV router from ours. FOLDER has an environment `dynamo` with ai-dynamo-runtime. docs/serving/dynamo.md
+explains the figures.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,11 @@ import kvtrace
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting, build, simulate
 from kvtrace.serving.instances import simulate_instances
+from kvtrace.serving.schedulers.dynamo import DynamoCost, DynamoScheduler
+from kvtrace.serving.simulation import simulate_serving
+from kvtrace.trace.columns import replace_columns
 from tests.reference.dynamo_router import Rules, decisions, routed
+from tests.serving.test_dynamo_times import served
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "dynamo/bin/python"
@@ -32,6 +39,8 @@ WORKERS, CAPACITY = 4, 5_000  # blocks of each
 SCHEDULES = ("serial", "open-loop:5", "open-loop:10", "open-loop:30")
 MS_PER_TOKEN = 10  # for the table of rules
 SEEDS = range(5)
+LOADS = (1, 8)
+SCALE = np.array([1, 1, 1000, 1000, 1000, 1])  # of the times in seconds, to ms
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +55,7 @@ class Replayed:
     first: np.ndarray
     end: np.ndarray
     readmitted: np.ndarray  # how often a request was preempted and came back
+    first_reused: np.ndarray  # reused tokens at the first admission
 
     def hit_blocks(self, block_size: int) -> np.ndarray:
         """Its reused tokens in blocks: whole ones only."""
@@ -63,31 +73,43 @@ def replay(trace: kvtrace.Trace, cases: Iterable[dict[str, Any]]) -> Iterator[Re
         command = [PYTHON, ROOT / "tests/clients/dynamo_workers.py", path]
         done = subprocess.run(command, capture_output=True, text=True, env=plain)
     assert done.returncode == 0, done.stderr[-2000:]
-    for line in done.stdout.splitlines():
-        if line.startswith('{"version"'):
-            yield in_order(trace, **json.loads(line))
+    log = re.sub(r"\x1b\[[0-9;]*m", "", done.stderr)  # without colours
+    chosen = iter(re.findall(r"Selected worker.*?worker_id=(\d+)", log))
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"version"')]
+    for case, line in zip(cases, lines, strict=True):
+        routes = case["settings"].get("router_mode") == "kv_router"
+        workers = np.array([int(next(chosen)) for _ in range(len(trace))]) if routes else None
+        yield in_order(trace, **json.loads(line), routed=workers)
 
 
-def in_order(trace: kvtrace.Trace, version: str, summary: dict[str, Any], requests: list[list[Any]]) -> Replayed:
+def in_order(
+    trace: kvtrace.Trace,
+    version: str,
+    summary: dict[str, Any],
+    requests: list[list[Any]],
+    routed: np.ndarray | None = None,
+) -> Replayed:
     """The requests in the trace's order; it names them only where they come one at a time.
 
     Elsewhere a request is known by arrival and lengths. Those that are alike in all three are told apart by their
-    workers, as if these had taken turns.
+    workers, which its log names in the order of the trace (`routed`) or which take turns, and by their admissions.
     """
     rows = np.array([request[0] for request in requests])
     if len(rows) and rows[0] < 0:
         alike = defaultdict(list)
         for row in range(len(trace)):
             alike[trace.timestamp[row], trace.input_length[row], trace.output_length[row]].append(row)
-        workers = 1 + max(request[4] for request in requests)
-        for number, request in enumerate(requests):
+        turns = np.arange(len(trace)) % (1 + max(request[4] for request in requests))
+        workers = turns if routed is None else routed
+        for number, request in sorted(enumerate(requests), key=lambda item: item[1][6]):
             mine = alike[tuple(request[1:4])]
-            rows[number] = min(mine, key=lambda row: (row % workers != request[4], row))
+            rows[number] = min(mine, key=lambda row: (workers[row] != request[4], row))
             mine.remove(rows[number])
-    columns = np.empty((len(trace), 6))
+    columns = np.empty((len(trace), 7))
     columns[rows] = [request[4:] for request in requests]
-    worker, reused, admit, first, end, readmitted = columns.T
-    return Replayed(version, summary, worker.astype(int), reused.astype(int), admit, first, end, readmitted.astype(int))
+    worker, reused, admit, first, end, *counts = columns.T
+    whole = (column.astype(int) for column in counts)
+    return Replayed(version, summary, worker.astype(int), reused.astype(int), admit, first, end, *whole)
 
 
 def at_their_times(trace: kvtrace.Trace, seen: Replayed, capacity: int) -> tuple[np.ndarray, int]:
@@ -104,6 +126,21 @@ def at_their_times(trace: kvtrace.Trace, seen: Replayed, capacity: int) -> tuple
         early += engine.early_frees
         engine.close()
     return hits, early
+
+
+def at_load(trace: kvtrace.Trace, load: float) -> kvtrace.Trace:
+    """The trace with its arrivals so many times faster."""
+    faster = replace_columns(trace, timestamp=trace.timestamp / load)
+    return kvtrace.Trace.from_columns(faster, block_size=trace.block_size, tail=trace.tail)
+
+
+def in_time(trace: kvtrace.Trace, capacity: int, router: str, seen: Replayed) -> tuple[np.ndarray, int]:
+    """Our simulation with Dynamo's costs, and the requests with ties, which fall as in its run.
+
+    Each row has worker, hit tokens, admission, first token and end in seconds, and preemptions.
+    """
+    name = {"round_robin": "round-robin", "kv_router": "dynamo"}[router]
+    return served(trace, capacity, DynamoScheduler(), WORKERS, name, seen.worker)
 
 
 def one_at_a_time(trace: kvtrace.Trace, path: str) -> None:
@@ -151,6 +188,35 @@ def four_workers(trace: kvtrace.Trace, path: str, runs: int) -> None:
             )
 
 
+def times(trace: kvtrace.Trace, path: str, runs: int) -> None:
+    """Print the table of our simulation in time: beside each of Dynamo's runs, then with seeds of our own."""
+    columns = ("load", "blocks", "router", "hits", "preempted", "TTFT ms", "ours", "error %", "differ", "ties")
+    print("\n" + "".join(f"{name:>13}" for name in columns))
+    for load, capacity in product(LOADS, (1_000, CAPACITY)):
+        faster, setting = at_load(trace, load), Setting(capacity, engine="dynamo")
+        routers = ["round_robin", *["kv_router"] * runs]
+        cases = [
+            {"path": path, "engine": {"num_gpu_blocks": capacity},
+             "settings": {"num_workers": WORKERS, "router_mode": router, "arrival_speedup_ratio": float(load)}}
+            for router in routers
+        ]  # fmt: skip
+        for router, seen in zip(routers, replay(faster, cases), strict=True):
+            ours, ties = in_time(faster, capacity, router, seen)
+            mean, said = float((ours[:, 3] * 1000 - faster.timestamp).mean()), seen.summary["mean_ttft_ms"]
+            theirs = np.array([seen.worker, seen.first_reused, seen.admit, seen.first, seen.end, seen.readmitted]).T
+            differ = np.abs(ours * SCALE - theirs).max(axis=1) > 1e-3
+            print(f"{load:13}{capacity:13,}{router:>13}{seen.first_reused.sum() // trace.block_size:13,}"
+                  f"{seen.readmitted.sum():13,}{said:13,.3f}{mean:13,.3f}{100 * (mean / said - 1):13.6f}"
+                  f"{differ.sum():13,}{ties:13,}")  # fmt: skip
+        for seed in SEEDS:
+            run = simulate_serving(
+                faster, DynamoCost(), setting=setting, instances=WORKERS, router="dynamo", router_seed=seed
+            )
+            hits = run.cached_tokens.sum() // trace.block_size
+            print(f"{load:13}{capacity:13,}{f'seed {seed}':>13}{hits:13,}{run.preemptions.sum():13,}"
+                  f"{'':13}{1000 * run.ttft_s.mean():13,.3f}")  # fmt: skip
+
+
 def rules(trace: kvtrace.Trace) -> None:
     """Print the third table: `kv-aware` made Dynamo's router, a rule at a time."""
     print(f"\nrules of Dynamo's router, open-loop:{MS_PER_TOKEN}")
@@ -180,6 +246,7 @@ def main() -> None:
     trace = kvtrace.read(options.trace)
     one_at_a_time(trace, options.trace)
     four_workers(trace, options.trace, options.runs)
+    times(trace, options.trace, options.runs)
     rules(trace)
 
 

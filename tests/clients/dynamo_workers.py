@@ -2,7 +2,8 @@
 
 A case says path, block_size, engine (fields of its mocked engine) and settings (arguments of run_mocker_trace_replay).
 Prints, a case a line: the version, the summary, and of each request its row where that is known (else -1), arrival,
-input_length, output_length, worker, reused tokens, admission, first token and end; times in ms.
+input_length, output_length, worker, reused tokens, admission, first token and end (ms), readmissions, and the tokens
+reused at the first admission.
 """
 
 import json
@@ -26,7 +27,7 @@ def replay(case):
         [
             row_of(one["session_id"]), one["arrival_time_ms"], one["input_length"], one["output_length"],
             one["decode_worker_idx"], one["reused_input_tokens"], one["first_admit_ms"], one["first_token_ms"],
-            one["terminal_time_ms"], one["readmission_count"],
+            one["terminal_time_ms"], one["readmission_count"], one["admission_history"][0]["reused_input_tokens"],
         ]
         for one in found.per_request
     ]  # fmt: skip

@@ -235,6 +235,8 @@ class Scheduler:
 
 def seconds_of(cost, parts):
     """The time of a step. A request that decodes reads its new token too, and its pairs are not counted."""
+    if cost.get("is_polynomial"):
+        return polynomial_seconds_of(cost, parts)
     tokens, pairs, read = 0, 0, 0
     for live, before, chunk in parts:
         tokens += chunk
@@ -245,6 +247,23 @@ def seconds_of(cost, parts):
             read += before
     computing = cost["token_s"] * tokens + cost["pair_s"] * pairs
     return max(computing, cost["step_s"] + cost["read_s"] * read) + cost["overhead_s"]
+
+
+def polynomial_seconds_of(cost, parts):
+    """The time of a step in Dynamo's mocked engine: prompt tokens by whole-number means, and contexts of decodes."""
+    prompts = [(before, min(before + chunk, live.prompt)) for live, before, chunk in parts if before < live.prompt]
+    decodes = [live.tokens for live, before, chunk in parts if live.got and before + chunk == live.tokens]
+    seconds = 0.0
+    if prompts:
+        before, after = (sum(column) // len(prompts) for column in zip(*prompts, strict=True))
+        if tokens := len(prompts) * (after - before):
+            square, linear = cost["prefill_square_s"] * tokens**2, cost["prefill_token_s"] * tokens
+            seconds = square + linear + cost["prefill_step_s"]
+    if decodes:
+        context = min(sum(decodes), cost["cache_tokens"])
+        square, linear = cost["decode_square_s"] * context**2, cost["decode_token_s"] * context
+        seconds += square + linear + cost["decode_step_s"]
+    return seconds
 
 
 def serve(case):

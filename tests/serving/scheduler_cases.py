@@ -63,6 +63,26 @@ def vllm_case(rng):
     }  # fmt: skip
 
 
+def dynamo_case(rng):
+    """A case of Dynamo's replay: workers with few blocks. Arrivals are exact in ms, so that requests can be named."""
+    block_size = rng.choice([2, 4, 8, 16])
+    stretch, drawn, rows = rng.choice([0.3, 1, 3, 10]), requests_of(rng, block_size), {}
+    begin = drawn[0]["arrival"]
+    for row in drawn:
+        row |= {"arrival": round((row["arrival"] - begin) * stretch * 8) / 8, "priority": 0}
+        rows.setdefault((row["arrival"], row["tokens"], row["output"]), row)
+    kept, number = list(rows.values()), {}
+    for row in kept:
+        row["ids"] = [number.setdefault(one, len(number)) for one in row["ids"]]
+    tokens = rng.choice([1, 3, 8, 16, 64, 256])
+    need = max(-(-(row["tokens"] + row["output"]) // block_size) for row in kept)
+    return {
+        "block_size": block_size, "capacity": need + rng.choice([0, 1, 3, 10]), "workers": rng.choice([1, 1, 2, 3]),
+        "router": rng.choice(["round-robin", "dynamo"]), "requests": kept,
+        "settings": {"max_num_batched_tokens": tokens, "max_num_seqs": min(tokens, rng.choice([1, 2, 4, 8, 64]))},
+    }  # fmt: skip
+
+
 def trace_of(case):
     """The trace of a case's requests; it begins with the first of them."""
     rows = case["requests"]

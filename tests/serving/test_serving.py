@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting, simulate
-from kvtrace.serving.routers import ROUTERS
+from kvtrace.serving.routers import ROUTERS, TIMED
 from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, simulate_serving
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import Columns
@@ -22,6 +22,7 @@ rates = st.builds(
     overhead_s=st.sampled_from([0.0, 0.5]), request_s=st.sampled_from([0.0, 0.125]),
     attention_pair_s=st.sampled_from([0.0, 0.25]), attention_read_s=st.sampled_from([0.0, 0.125]),
 )  # fmt: skip  # (sums of such numbers are exact, so that steps taken together end when single ones do)
+untimed = sorted(set(ROUTERS) - set(TIMED))  # dynamo has a twin of its own
 limits = st.builds(BatchLimits, step_tokens=st.sampled_from([1, 3, 50]), requests=st.sampled_from([1, 2, 9]))
 
 
@@ -34,7 +35,7 @@ def spread(trace, gap_s):
 # -- the twin and the laws -------------------------------------------------------------------------------------------
 
 
-@given(traces(outputs=False), st.integers(1, 3), st.sampled_from(sorted(ROUTERS)), rates, limits, st.integers(0, 6),
+@given(traces(outputs=False), st.integers(1, 3), st.sampled_from(untimed), rates, limits, st.integers(0, 6),
        st.sampled_from([0.0, 1.0, 4.0, 64.0]))  # fmt: skip
 def test_requests_are_served_as_the_twin_serves_them(trace, count, router, rate, limit, room, gap_s):
     trace = spread(trace, gap_s)
@@ -50,7 +51,7 @@ def test_requests_are_served_as_the_twin_serves_them(trace, count, router, rate,
 
 
 modes = st.sampled_from(["block", "token", "grow"])
-engines = st.sampled_from(["reference", "vllm"])
+engines = st.sampled_from(["reference", "vllm", "dynamo"])
 
 
 @given(traces(), st.integers(1, 3), st.sampled_from(sorted(ROUTERS)), rates, limits, modes, engines)

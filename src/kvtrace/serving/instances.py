@@ -157,7 +157,7 @@ def simulate_instances(
     from .core.fleet import Fleet
 
     require_trace(trace)
-    check_router(router)
+    check_router(router, in_time=False)
     if instances < 1:
         raise UsageError("--instances must be at least 1.")
     if schedule is not None or setting.schedule.kind == "serial":

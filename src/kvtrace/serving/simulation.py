@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from .schedulers import scheduler_of
 from .schedulers.base import BatchLimits as BatchLimits
 from .schedulers.base import Scheduler
 from .schedulers.base import Tier as Tier
+from .schedulers.dynamo import DynamoCost as DynamoCost
 
 CHUNK = 1 << 12  # requests between two reports of progress
 
@@ -45,6 +46,10 @@ class StepCost:
     request_s: float = 0.0
     attention_pair_s: float = 0.0
     attention_read_s: float = 0.0
+
+    def terms(self, cache_tokens: int) -> dict[str, float]:
+        """The terms of the kernel. The size of the cache, in tokens, has no part in them."""
+        return asdict(self)
 
 
 class Quantiles(TypedDict):
@@ -148,11 +153,12 @@ class ServingRun(FleetSimulation):
 
 def simulate_serving(
     trace: Trace,
-    cost: StepCost,
+    cost: StepCost | DynamoCost,
     *,
     setting: Setting,
     instances: int = 1,
     router: str = "round-robin",
+    router_seed: int = 0,
     limits: BatchLimits | None = None,
     scheduler: Scheduler | None = None,
     tiers: Sequence[Tier] = (),
@@ -162,8 +168,8 @@ def simulate_serving(
 ) -> ServingRun:
     """Serve a trace in simulated time: instances that batch continuously, behind a router, each with a prefix cache.
 
-    The engine of the setting decides the scheduler: vllm and sglang take the steps of vLLM's and SGLang's own ones. The
-    other engines admit a request when all blocks that it may need (of the prompt and, in mode grow, of the output) fit
+    The engine of the setting decides the scheduler: vllm, sglang and dynamo take the steps of those engines' own
+    ones. The other engines admit a request when all blocks that it may need (of the prompt and, in mode grow, of the output) fit
     beside those of the active requests. A request that does not fit into an empty instance is rejected. Blocks that the
     first tier evicts go to the `tiers` below it. A hit in a lower tier is fetched if that is faster than computing the
     block again; with `prefetch` the transfer starts while the request waits.
@@ -171,9 +177,10 @@ def simulate_serving(
     Args:
         trace: The trace, with its arrivals.
         cost: The time that a step of an instance takes.
-        setting: The cache of each instance; its schedule is not used. vllm and sglang imply mode grow.
+        setting: The cache of each instance; its schedule is not used. vllm, sglang and dynamo imply mode grow.
         instances: The number of instances.
         router: A router of docs/serving/instances.md.
+        router_seed: Of the router dynamo, which draws among instances of equal cost.
         limits: Tokens per step and requests at once; the default is that of the scheduler.
         scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
         tiers: Tiers below the first one of each instance, the fastest first.
@@ -192,6 +199,7 @@ def simulate_serving(
     >>> done.ttft_s.tolist(), done.cached_tokens.tolist()
     ([2.0, 1.0], [0, 1])
     """
+    from .core.dynamo_router import DynamoRouter
     from .core.requests import Requests
     from .core.serving import Serving
 
@@ -214,8 +222,13 @@ def simulate_serving(
     tokens, output = scheduler.lengths(trace)
     requests = Requests(trace.timestamp / 1000, tokens, output, scheduler.needs(demand), _priorities(trace))
     engines = [scheduler.engine(setting, demand, tiers) for _ in range(instances)]
-    built = [scheduler.instance(engine, requests, asdict(cost), prefetch=prefetch) for engine in engines]
-    run = Serving(built, make_router(trace, router, engines), requests, setting.capacity)
+    terms = cost.terms(setting.capacity * trace.block_size)
+    built = [scheduler.instance(engine, requests, terms, prefetch=prefetch) for engine in engines]
+    if router == "dynamo":
+        chooser: Any = DynamoRouter(engines, requests, demand.blocks, trace.block_size, router_seed)
+    else:
+        chooser = make_router(trace, router, engines)
+    run = Serving(built, chooser, requests, setting.capacity)
     advance_all(run, len(demand), on_progress, CHUNK)
     run.close()
     outcomes = requests.outcomes

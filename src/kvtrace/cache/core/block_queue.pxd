@@ -18,7 +18,12 @@ cdef class BlockQueue:
     cdef int[::1] copy  # the trace's block -> the copy that lookups find
     cdef int[::1] later  # physical block -> the copy registered next; the list is circular
     cdef int[::1] earlier
+    # for a router that learns of a step's blocks at its end; empty if nobody watches
+    cdef int step  # the present step
+    cdef int[::1] changed  # the trace's block -> the last step that cached it (negative) or evicted it, 0 = none
 
+    cdef bint was_cached(self, int block) noexcept nogil
+    cdef int _note(self, int block, bint was_cached) noexcept nogil
     cdef int take(self) except -1 nogil
     cdef int pin(self, int physical) except -1 nogil
     cdef int unpin(self, int physical) except -1 nogil

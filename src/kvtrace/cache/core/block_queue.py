@@ -27,6 +27,17 @@ class BlockQueue:
         self.holds = np.full(capacity, NOTHING, dtype=np.int32)
         self.copy = np.full(blocks, NOTHING, dtype=np.int32)
         self.later, self.earlier = np.empty((2, capacity), dtype=np.int32)
+        self.step, self.changed = 1, np.empty(0, dtype=np.int32)
+
+    def watch(self):
+        """Remember from now on which blocks were cached before the present step."""
+        self.changed = np.zeros(len(self.copy), dtype=np.int32)
+
+    def was_cached(self, block):
+        """Whether a block of the trace was cached before the present step. Needs `watch`."""
+        if self.changed[block] == self.step:
+            return True
+        return self.changed[block] != -self.step and self.copy[block] != NOTHING
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
@@ -74,6 +85,8 @@ class BlockQueue:
         """Register a physical block under the hash of a block of the trace, as its last copy."""
         first: cython.int = self.copy[block]
         self.holds[physical] = block
+        if first == NOTHING:
+            self._note(block, False)
         if first == NOTHING or self.newest_copy:
             self.copy[block] = self.later[physical] = self.earlier[physical] = physical
         else:
@@ -103,8 +116,16 @@ class BlockQueue:
         self.holds[physical] = NOTHING
         if self.copy[block] == physical:
             self.copy[block] = NOTHING if self.later[physical] == physical else self.later[physical]
+            if self.copy[block] == NOTHING:
+                self._note(block, True)
         self.later[self.earlier[physical]] = self.later[physical]
         self.earlier[self.later[physical]] = self.earlier[physical]
+        return 0
+
+    def _note(self, block, was_cached):
+        """Note the first change of a block in a step."""
+        if self.changed.shape[0] and abs(self.changed[block]) != self.step:
+            self.changed[block] = self.step if was_cached else -self.step
         return 0
 
     def _queued(self):

@@ -38,6 +38,7 @@ cdef class Engine:
     cdef int before(self, Py_ssize_t row) except -1 nogil
     cdef int serve(self, Py_ssize_t row) except -1 nogil
     cdef int peek(self, Py_ssize_t row) except -1 nogil
+    cdef int peek_ended(self, Py_ssize_t row, double now) except -1 nogil
     cdef int lower_tier_hits(self, Py_ssize_t row) except -1 nogil
     cdef double fetch_seconds(self, Py_ssize_t row) except -1 nogil
     cdef int _advance(self, Py_ssize_t stop) except -1 nogil

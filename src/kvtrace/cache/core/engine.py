@@ -121,6 +121,10 @@ class Engine:
         """Number of blocks that a request would hit now. Has no side effects."""
         return 0
 
+    def peek_ended(self, row, now):
+        """Number of blocks that a request would hit in what was cached by the steps that have ended at a time."""
+        return self.peek(row)
+
     def _retire(self, row):
         """Finish the requests that end before a request arrives."""
         ending: cython.Py_ssize_t

@@ -15,8 +15,10 @@ cdef class PagedCache(Engine):
     cdef int[::1] room  # row -> size of its part, as a power of two
     cdef list vacant  # size as a power of two -> parts of this size that no request has
     cdef long long top
+    cdef double step_ends  # when the present step ends, in seconds
     cdef int idle_hits  # of the last lookup: hit blocks that no request holds
 
+    cdef int begin_step(self) noexcept
     cdef long long blocks_of(self, long long tokens) noexcept nogil
     cdef int block_at(self, Py_ssize_t row, int place) noexcept nogil
     cdef int look_up(self, Py_ssize_t row, long long tokens) except -1 nogil

@@ -32,6 +32,7 @@ class PagedCache(Engine):
         self.vacant = [[] for _ in range(int(most.max(initial=1)).bit_length() + 1)]
         self.top = 0
         self.idle_hits = 0
+        self.step_ends = 0
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
@@ -40,6 +41,23 @@ class PagedCache(Engine):
 
     def peek(self, row):
         return self.look_up(row, self.tokens[row])
+
+    def peek_ended(self, row, now):
+        hit: cython.int = 0
+        if now >= self.step_ends or not self.queue.changed.shape[0]:
+            return self.look_up(row, self.tokens[row] + 1)  # with the block of the last token
+        while hit < self.full[row] and self.queue.was_cached(self.block_at(row, hit)):
+            hit += 1
+        return hit
+
+    def watch(self):
+        """Keep what `peek_ended` needs."""
+        self.queue.watch()
+
+    def begin_step(self):
+        """A step begins; the one before it has ended."""
+        self.queue.step += 1
+        return 0
 
     def blocks_of(self, tokens):
         """The blocks that so many tokens need."""

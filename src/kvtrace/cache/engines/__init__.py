@@ -31,6 +31,7 @@ ENGINES: dict[str, Row] = {
     "vllm": Row(
         "vllm", "vLLM 0.33.0", recompute_last=True, policies=("lru",), options={"free_order": ("prepend", "append")}
     ),
+    "dynamo": Row("dynamo", "the mocked engine of Dynamo 1.6.1", recompute_last=True, policies=("lru",)),
     "nano-vllm": Row("nano_vllm", "nano-vllm", recompute_last=True, policies=("lru",)),
     "sglang": Row(
         "sglang", "SGLang 0.5.23", recompute_last=True,

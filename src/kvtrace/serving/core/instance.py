@@ -4,12 +4,18 @@ A scheduler is a subclass with three verbs: `active` (requests that have not end
 `run` (all steps up to a time). It keeps the counts that a router reads.
 """
 
+# the fields of Dynamo's cost, which other costs lack
+NO_POLYNOMIAL = {
+    "is_polynomial": False, "prefill_square_s": 0.0, "prefill_token_s": 0.0, "prefill_step_s": 0.0,
+    "decode_square_s": 0.0, "decode_token_s": 0.0, "decode_step_s": 0.0, "cache_tokens": 0.0,
+}  # fmt: skip
+
 
 class Instance:
-    """The clock of an instance, in seconds, and what a router sees of it."""
+    """The clock of an instance, in seconds, and what a router sees of it. `cost` is a dict of terms (step_cost.pxd)."""
 
     def __init__(self, engine, requests, cost):
-        self.engine, self.requests, self.cost = engine, requests, cost
+        self.engine, self.requests, self.cost = engine, requests, NO_POLYNOMIAL | cost
         self.now = self.busy = 0
         self.steps = self.load = self.prefill = self.blocks = 0
 

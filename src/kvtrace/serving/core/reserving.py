@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 import cython
 from cython.cimports.kvtrace.serving.core.instance import Instance
 from cython.cimports.kvtrace.serving.core.requests import Requests
-from cython.cimports.kvtrace.serving.core.step_time import decode_seconds, step_seconds
+from cython.cimports.kvtrace.serving.core.step_time import StepWork, add_part, begin_work, decode_seconds, step_seconds
 
 NEVER = cython.declare(cython.double, 1e300)
 
@@ -99,12 +99,10 @@ class ReservingInstance(Instance):
         row: cython.Py_ssize_t
         chunk: cython.longlong
         budget: cython.longlong = max(self.limits.step_tokens - self.batch, 1)
-        tokens: cython.longlong = self.batch
-        cached: cython.longlong = self.context
-        pairs: cython.double = 0
-        start: cython.double
+        work: StepWork
         soonest: cython.double = NEVER
         chunks: list = []
+        begin_work(cython.address(work))
         for item in self.prefilling:
             row = item
             if budget <= 0:
@@ -113,16 +111,17 @@ class ReservingInstance(Instance):
                 soonest = min(soonest, requests.ready[row])
                 continue
             chunk = min(max(requests.tokens[row] - requests.done[row], 1), budget)
-            start = requests.done[row]
-            pairs += (start + chunk) * (start + chunk) - start * start
-            cached += requests.done[row]
-            tokens += chunk
+            add_part(cython.address(work), requests.done[row], chunk, requests.done[row] + chunk, 0)
             budget -= chunk
             chunks.append((row, chunk))
         if not chunks and not self.batch:  # all prompts wait for their transfers
             self.now = min(soonest, until)
             return
-        self._pass(step_seconds(cython.address(self.cost), len(chunks) + self.batch, tokens, pairs, cached))
+        work.requests += self.batch
+        work.tokens += self.batch
+        work.read += self.context
+        work.context = self.context
+        self._pass(step_seconds(cython.address(self.cost), cython.address(work)))
         self._token(1)
         for item in chunks:
             row, chunk = item

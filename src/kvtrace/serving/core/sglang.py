@@ -14,7 +14,7 @@ import numpy as np
 from cython.cimports.kvtrace.cache.core.paged_radix import PagedRadix
 from cython.cimports.kvtrace.serving.core.instance import Instance
 from cython.cimports.kvtrace.serving.core.requests import Requests
-from cython.cimports.kvtrace.serving.core.step_time import decode_seconds, step_seconds
+from cython.cimports.kvtrace.serving.core.step_time import StepWork, add_part, begin_work, decode_seconds, step_seconds
 
 from kvtrace._base.errors import UsageError
 
@@ -658,21 +658,16 @@ class SglangInstance(Instance):
         return 0
 
     def _seconds_of_parts(self):
+        """Seconds of the planned step."""
         i: cython.int
-        before: cython.double
-        chunk: cython.double
-        tokens: cython.double = 0
-        pairs: cython.double = 0
-        read: cython.double = 0
+        prompt: cython.longlong
+        before: cython.longlong
+        work: StepWork
+        begin_work(cython.address(work))
         for i in range(self.parts):
-            before, chunk = self.part_before[i], self.part_tokens[i]
-            tokens += chunk
-            if chunk == 1 and before >= self.requests.tokens[self.batch_row[1 - self.side, i]]:  # it decodes
-                read += before + 1
-            else:
-                pairs += chunk * (2 * before + chunk)
-                read += before
-        return step_seconds(cython.address(self.cost), self.parts, tokens, pairs, read)
+            before, prompt = self.part_before[i], self.requests.tokens[self.batch_row[1 - self.side, i]]
+            add_part(cython.address(work), before, self.part_tokens[i], prompt, before + 1 if before >= prompt else 0)
+        return step_seconds(cython.address(self.cost), cython.address(work))
 
     def _learn(self, side):
         """The tokens of a batch become known."""

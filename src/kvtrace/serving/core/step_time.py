@@ -1,17 +1,48 @@
-"""The time of a step: the longer of compute and memory time, plus what overlaps with neither."""
+"""The time of a step: the longer of compute and memory time, plus what overlaps with neither.
+
+Or Dynamo's: a polynomial of the prompt tokens to compute, plus one of the context of the requests that decode.
+"""
 
 import cython
 
 
-def step_seconds(cost, requests, tokens, pairs, read):
-    """Seconds of a step of so many requests and tokens, pairs of tokens, and cached tokens that it reads."""
-    overlapped: cython.double = max(cost.token_s * tokens + cost.pair_s * pairs, cost.step_s + cost.read_s * read)
-    alone: cython.double = cost.overhead_s + cost.request_s * requests
-    return overlapped + alone + cost.attention_pair_s * pairs + cost.attention_read_s * read
+def begin_work(work):
+    """The work of a step without requests."""
+    work.requests = work.tokens = work.pairs = work.read = work.context = 0
+    work.prefills = work.prompt_before = work.prompt_after = 0
+
+
+def add_part(work, done, chunk, prompt, goal):
+    """Add a chunk of a request that has `done` tokens computed; with `goal` tokens computed it gives an output token."""
+    work.requests += 1
+    work.tokens += chunk
+    if chunk == 1 and done >= prompt:  # it decodes
+        work.read += done + 1
+    else:
+        work.pairs += cython.cast(cython.double, chunk) * (2 * done + chunk)
+        work.read += done
+    if done < prompt:
+        work.prefills += 1
+        work.prompt_before += done
+        work.prompt_after += min(done + chunk, prompt)
+    if goal > prompt and done + chunk == goal:
+        work.context += goal
+
+
+def step_seconds(cost, work):
+    """Seconds of a step."""
+    if cost.is_polynomial:
+        return _polynomial_step(cost, work)
+    computing: cython.double = cost.token_s * work.tokens + cost.pair_s * work.pairs
+    overlapped: cython.double = max(computing, cost.step_s + cost.read_s * work.read)
+    alone: cython.double = cost.overhead_s + cost.request_s * work.requests
+    return overlapped + alone + cost.attention_pair_s * work.pairs + cost.attention_read_s * work.read
 
 
 def decode_seconds(cost, batch, context, steps):
     """Seconds of steps that only decode. The first reads `context` tokens, each later one `batch` tokens more."""
+    if cost.is_polynomial:
+        return _polynomial_decode(cost, batch, context, steps)
     compute: cython.double = cost.token_s * batch
     bound: cython.double = 0  # steps until memory time exceeds compute time
     if cost.read_s > 0:
@@ -26,3 +57,32 @@ def decode_seconds(cost, batch, context, steps):
     reads: cython.double = all_steps * context + batch * all_steps * (all_steps - 1) / 2
     alone: cython.double = all_steps * (cost.overhead_s + cost.request_s * batch) + cost.attention_read_s * reads
     return before * compute + read + alone
+
+
+def _polynomial_step(cost, work):
+    """Dynamo's seconds of a step. It counts prompt tokens by whole-number means: requests x (mean after - before)."""
+    tokens: cython.double = 0
+    seconds: cython.double = 0
+    if work.prefills:
+        tokens = work.prefills * (work.prompt_after // work.prefills - work.prompt_before // work.prefills)
+    if tokens > 0:
+        seconds = (cost.prefill_square_s * tokens + cost.prefill_token_s) * tokens + cost.prefill_step_s
+    return seconds + _polynomial_decode(cost, 0, work.context, 1) if work.context > 0 else seconds
+
+
+def _polynomial_decode(cost, batch, context, steps):
+    """Dynamo's seconds of steps that only decode, as `decode_seconds`: sums of the steps' numbers and their squares."""
+    most: cython.double = cost.cache_tokens
+    within: cython.longlong = steps  # steps with a context of at most `most` tokens
+    if context > most:
+        within = 0
+    elif batch > 0:
+        within = min(steps, cython.cast(cython.longlong, min((most - context) / batch, 1e15)) + 1)
+    n: cython.double = within
+    numbers: cython.double = n * (n - 1) / 2
+    squares: cython.double = numbers * (2 * n - 1) / 3
+    tokens: cython.double = n * context + batch * numbers
+    tokens_squared: cython.double = n * context * context + 2 * context * batch * numbers + batch * batch * squares
+    full: cython.double = (cost.decode_square_s * most + cost.decode_token_s) * most
+    sums: cython.double = cost.decode_square_s * tokens_squared + cost.decode_token_s * tokens
+    return sums + (steps - within) * full + steps * cost.decode_step_s

@@ -110,6 +110,7 @@ class VllmInstance(VllmScheduler):
         """Take steps in which each request gets a token and nothing else happens."""
         before: cython.double = self._seconds(steps - 1) if steps > 1 else 0
         self._log_decoding(steps)
+        self.cache.begin_step()
         self.steps += steps - 1
         self.busy += before
         self.context += cython.cast(cython.double, (steps - 1) * self.batch)
@@ -136,6 +137,7 @@ class VllmInstance(VllmScheduler):
         if needs > self.cache.queue.free:
             self._stop_decoding()
             return self._plan()
+        self.cache.begin_step()
         self._log_decoding(1)
         seconds: cython.double = self._seconds(1)
         self.context += self.batch

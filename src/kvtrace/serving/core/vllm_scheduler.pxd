@@ -44,7 +44,7 @@ cdef class VllmScheduler(Instance):
     cdef int _victim(self) noexcept
     cdef int _preempt(self, Py_ssize_t row, long long* budget) except -1
     cdef long long _unschedule(self, Py_ssize_t row) noexcept
-    cdef double _seconds_of_parts(self, long long tokens) noexcept
+    cdef double _seconds_of_parts(self) noexcept
     cdef int _advance_parts(self, list first, list last) except -1
     cdef int _execute(self, double seconds, list first, list last) except -1
     cdef int _learn(self, double at, list first, list last) except -1

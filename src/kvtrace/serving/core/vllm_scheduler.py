@@ -14,7 +14,7 @@ import numpy as np
 from cython.cimports.kvtrace.cache.core.paged_cache import PagedCache
 from cython.cimports.kvtrace.serving.core.instance import Instance
 from cython.cimports.kvtrace.serving.core.requests import Requests
-from cython.cimports.kvtrace.serving.core.step_time import step_seconds
+from cython.cimports.kvtrace.serving.core.step_time import StepWork, add_part, begin_work, step_seconds
 
 NEVER = cython.declare(cython.double, 1e300)
 
@@ -72,11 +72,12 @@ class VllmScheduler(Instance):
         budget: cython.longlong = self.limits.step_tokens
         first: list = []
         last: list = []
+        self.cache.begin_step()
         self.parts, self.preempted = 0, []
         self._schedule_running(cython.address(budget))
         if not self.preempted:
             self._schedule_waiting(cython.address(budget))
-        seconds: cython.double = self._seconds_of_parts(self.limits.step_tokens - budget)
+        seconds: cython.double = self._seconds_of_parts()
         if self.logs and (self.parts or self.preempted):
             self._log_planned()
         if self.parts:
@@ -239,22 +240,19 @@ class VllmScheduler(Instance):
 
     # ---- running a step
 
-    def _seconds_of_parts(self, tokens):
-        """Seconds of the planned step, of so many tokens."""
+    def _seconds_of_parts(self):
+        """Seconds of the planned step."""
         requests: Requests = self.requests
+        work: StepWork
         i: cython.int
-        done: cython.double
-        chunk: cython.double
-        pairs: cython.double = 0
-        read: cython.double = 0
+        row: cython.Py_ssize_t
+        begin_work(cython.address(work))
         for i in range(self.parts):
-            done, chunk = requests.done[self.part_row[i]], self.part_chunk[i]
-            if chunk == 1 and done >= requests.tokens[self.part_row[i]]:  # it decodes
-                read += done + 1
-            else:
-                pairs += chunk * (2 * done + chunk)
-                read += done
-        return step_seconds(cython.address(self.cost), self.parts, tokens, pairs, read)
+            row = self.part_row[i]
+            add_part(
+                cython.address(work), requests.done[row], self.part_chunk[i], requests.tokens[row], requests.goal[row]
+            )
+        return step_seconds(cython.address(self.cost), cython.address(work))
 
     def _advance_parts(self, first, last):
         """Count the tokens of the planned step; list the requests whose first and last output tokens it gives."""
@@ -286,6 +284,7 @@ class VllmScheduler(Instance):
         begin: cython.double = max(self.now, self.free_at)
         self.steps += 1
         self.busy += seconds
+        self.cache.step_ends = begin + seconds
         if not self.limits.asynchronous:
             self.now = begin + seconds
             return self._learn(self.now, first, last)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from .base import BatchLimits, Scheduler
+from .dynamo import DynamoScheduler
 from .reserve import ReserveScheduler
 from .sglang import SglangScheduler
 from .vllm import VllmScheduler
 
 # engine -> its own scheduler; the others are served by ReserveScheduler
-SCHEDULERS: dict[str, type[Scheduler]] = {"vllm": VllmScheduler, "sglang": SglangScheduler}
+SCHEDULERS: dict[str, type[Scheduler]] = {"vllm": VllmScheduler, "sglang": SglangScheduler, "dynamo": DynamoScheduler}
 
 
 def scheduler_of(engine: str, limits: BatchLimits | None = None) -> Scheduler:
