@@ -168,11 +168,11 @@ def simulate_serving(
 ) -> ServingRun:
     """Serve a trace in simulated time: instances that batch continuously, behind a router, each with a prefix cache.
 
-    The engine of the setting decides the scheduler: vllm, sglang and dynamo take the steps of those engines' own
-    ones. The other engines admit a request when all blocks that it may need (of the prompt and, in mode grow, of the output) fit
-    beside those of the active requests. A request that does not fit into an empty instance is rejected. Blocks that the
-    first tier evicts go to the `tiers` below it. A hit in a lower tier is fetched if that is faster than computing the
-    block again; with `prefetch` the transfer starts while the request waits.
+    The engine of the setting decides the scheduler: vllm, sglang and dynamo take the steps of those engines' own ones.
+    The other engines admit a request when all blocks that it may need (of the prompt and, in mode grow, of the output)
+    fit beside those of the active requests. A request that does not fit into an empty instance is rejected. Blocks that
+    the first tier evicts go to the `tiers` below it. A hit in a lower tier is fetched if that is faster than computing
+    the block again; with `prefetch` the transfer starts while the request waits.
 
     Args:
         trace: The trace, with its arrivals.

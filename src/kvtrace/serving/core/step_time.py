@@ -13,7 +13,7 @@ def begin_work(work):
 
 
 def add_part(work, done, chunk, prompt, goal):
-    """Add a chunk of a request that has `done` tokens computed; with `goal` tokens computed it gives an output token."""
+    """Add a chunk of a request that has `done` tokens computed, and gives an output token with `goal` of them."""
     work.requests += 1
     work.tokens += chunk
     if chunk == 1 and done >= prompt:  # it decodes
