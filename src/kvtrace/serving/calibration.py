@@ -1,12 +1,12 @@
 """Calibrate: fit the cost of a step to a recording, through the simulation itself, and test it on the recording's end.
 
-The requests of the last part are held out: the fit does not see their times. The form of the cost is chosen on the last
-third of the part that is fitted.
+The requests of the last part are held out: the fit does not see their times. Among the forms of the cost, the roofline's
+own is taken unless another fits clearly better.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,27 +18,28 @@ from .._base.errors import UsageError
 from .._base.results import Result
 from ..cache.demand import block_demand
 from ..cache.simulation import Setting
-from .costs import Costs, units_of
-from .fitting import fit
+from .costs import FORMS, Costs, start_terms
+from .decode_times import DecodeTimes
+from .fitting import BOUND, fit, scipy_optimize
 from .hardware.gpus import Gpu
 from .hardware.gpus import gpu as gpu_of
 from .hardware.models import ModelShape, model_shape
 from .hardware.roofline import Roofline
 from .latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error
 from .operating_range import range_of_run
+from .plan_runs import step_cost
 from .recordings.recording import Recording
 from .schedulers import Scheduler
 from .simulation import ServingRun, StepCost, simulate_serving
+from .token_gaps import TokenGaps
 
-FORMS = {  # name -> its terms; a sum takes the time of attention beside that of the matrices
-    "max": ("token_s", "pair_s", "step_s", "read_s", "overhead_s"),
-    "sum": ("token_s", "step_s", "overhead_s", "attention_pair_s", "attention_read_s"),
-    "sum-request": ("token_s", "step_s", "overhead_s", "request_s", "attention_pair_s", "attention_read_s"),
-}
-REQUEST_S = 2e-5  # where the fit starts: sampling and bookkeeping of a request in a step
 FLOOR = 0.05  # of the mean time of a request: errors of shorter times count less
-PRIOR = 0.05  # weight of the roofline: a term that is 2.7 times its start counts as an error of 5 %
-CHOICE = 2 / 3  # of the fitted requests; the others choose the form
+PRIOR = 0.02  # a term that is one SPREAD away from its start counts as an error of 2 % of one request
+SPREAD = {  # of the logarithm of a term around the roofline's: shares of peaks are known better than launches
+    "token_s": 0.2, "step_s": 0.2, "pair_s": 0.5, "read_s": 0.3, "attention_pair_s": 0.5, "attention_read_s": 0.3,
+    "overhead_s": 0.7, "request_s": 1.0,
+}  # fmt: skip
+COUNTS = 5  # of the steps between tokens, each with the costs of the one before
 MIN_PART = 10  # requests of each part
 
 
@@ -65,7 +66,7 @@ class Calibration(Result):
     errors: list[StatisticError]  # of the held-out requests
     fitted_errors: list[StatisticError]
     unfitted_errors: list[StatisticError]  # of the held-out requests, with the roofline's costs
-    forms: Mapping[str, float]  # form -> mean error on the part that chose the form
+    forms: Mapping[str, float]  # form -> mean error of a request that is fitted
     worth: Mapping[str, float]  # term -> mean error of the held-out requests without it
 
     _shown = ("latency", "statistic", "measured", "simulated", "error")
@@ -119,20 +120,25 @@ def calibrate(
     """
     shape = model if isinstance(model, ModelShape) else model_shape(model)
     roofline = Roofline(shape, gpu if isinstance(gpu, Gpu) else gpu_of(gpu), gpus)
-    if not 0 < holdout < 1:
-        raise UsageError("--holdout must be above 0 and below 1.")
+    if not 0 <= holdout < 1:
+        raise UsageError("--holdout must be at least 0 and below 1.")
     fitted = np.arange(len(recording)) < round((1 - holdout) * len(recording))
-    if min(fitted.sum(), (~fitted).sum()) < MIN_PART:
-        raise UsageError(f"--holdout leaves fewer than {MIN_PART} requests to fit or to hold out.")
+    if fitted.sum() < 2 * MIN_PART or (holdout and (~fitted).sum() < MIN_PART):
+        raise UsageError(
+            f"--holdout must leave at least {2 * MIN_PART} requests to fit and {MIN_PART} to hold out (or none); the "
+            f"recording has {len(recording):,}."
+        )
     served = Served(recording, roofline, scheduler)
-    forms = _try_forms(served, fitted, seed)
-    form = min(forms, key=lambda name: forms[name])
-    terms = _fit_terms(served, fitted, FORMS[form], seed)
-    costs = _costs_of(served, form, terms, gpus, fitted)
-    held = ~fitted
+    tried = {form: _fit_terms(served, fitted, names, seed) for form, names in FORMS.items()}
+    request_errors = {form: served.request_errors(one, fitted) for form, one in tried.items()}
+    form = _chosen(request_errors)
+    terms = tried[form]
+    held = ~fitted if holdout else fitted
+    errors = served.errors(terms, held)
     return Calibration(
-        costs, len(recording), int(held.sum()), served.errors(terms, held), served.errors(terms, fitted),
-        served.errors(served.start, held), forms, _worth(served, fitted, terms, FORMS[form]),
+        _costs_of(served, form, terms, fitted, errors), len(recording), int((~fitted).sum()), errors,
+        served.errors(terms, fitted), served.errors(served.start, held),
+        {name: float(values.mean()) for name, values in request_errors.items()}, _worth(served, fitted, held, terms, form),
     )  # fmt: skip
 
 
@@ -166,18 +172,12 @@ class Served:
 
     @cached_property
     def start(self) -> dict[str, float]:
-        """The terms of the roofline."""
-        line = self.roofline
-        return {
-            "token_s": line.seconds_per_token, "pair_s": line.seconds_per_pair, "step_s": line.seconds_per_step,
-            "read_s": line.seconds_per_cached_token, "overhead_s": line.step_overhead_s,
-        }  # fmt: skip
+        """The terms of the roofline, as a simulation without a fit takes them."""
+        return asdict(step_cost(self.roofline))
 
     def starts(self, names: tuple[str, ...]) -> np.ndarray:
         """The roofline's value of each term of a form."""
-        known = self.start | {
-            "request_s": REQUEST_S, "attention_pair_s": self.start["pair_s"], "attention_read_s": self.start["read_s"]
-        }  # fmt: skip
+        known = start_terms(self.roofline)
         return np.array([known[name] for name in names])
 
     @cached_property
@@ -198,6 +198,46 @@ class Served:
         """The errors of some requests under these costs."""
         return errors_of(self.measured.take(rows), self.simulated(terms).take(rows))
 
+    def _columns(self, terms: Mapping[str, float]) -> tuple[ServingRun, tuple[np.ndarray, ...]]:
+        """A run under some costs, and the recording's lengths with its cached tokens, those of the run by default."""
+        one, trace, run = self.recording, self.recording.trace, self.run(terms)
+        cached = run.cached_tokens if one.cached_tokens is None else one.cached_tokens
+        return run, (trace.input_length, trace.output_length, cached)
+
+    def decode_times(self, terms: Mapping[str, float], rows: np.ndarray) -> tuple[DecodeTimes, np.ndarray]:
+        """What the decoding of each request consists of, and which are of `rows`: only their measured times count.
+
+        The times of the others are those under some costs; one that is rejected has none.
+        """
+        run, lengths = self._columns(terms)
+        one = self.recording
+        times = np.where(rows, one.first_s, run.first_s), np.where(rows, one.ended_s, run.ended_s)
+        served = ~np.isnan(times[1])
+        limit = self.scheduler.limits.step_tokens
+        return DecodeTimes.of(*(column[served] for column in (*times, *lengths)), step_tokens=limit), rows[served]
+
+    def token_gaps(self, terms: Mapping[str, float], rows: np.ndarray) -> TokenGaps:
+        """The gaps between the tokens of some requests, until another one arrives."""
+        _, lengths = self._columns(terms)
+        one = self.recording
+        until = float(one.arrival_s[~rows].min(initial=np.inf))
+        columns = (column[rows] for column in (one.first_s, one.ended_s, *lengths))
+        return TokenGaps.of(*columns, step_tokens=self.scheduler.limits.step_tokens, until=until)
+
+    def request_errors(self, terms: Mapping[str, float], rows: np.ndarray) -> np.ndarray:
+        """The mean of the relative errors of TTFT and E2E of each of some requests."""
+        return np.abs(self.residuals(terms, rows)).reshape(2, -1).mean(axis=0)
+
+    def residuals(self, terms: Mapping[str, float], rows: np.ndarray) -> np.ndarray:
+        """The relative errors of TTFT and then of E2E of some requests, simulated under these costs."""
+        simulated, measured = self.simulated(terms).take(rows), self.measured.take(rows)
+        floor = FLOOR * measured.e2e_s.mean()
+        errors = [
+            (getattr(simulated, name) - getattr(measured, name)) / (getattr(measured, name) + floor)
+            for name in ("ttft_s", "e2e_s")
+        ]
+        return np.nan_to_num(np.concatenate(errors), nan=1.0)  # a request that is rejected is wholly wrong
+
     def before(self, rows: np.ndarray) -> Served:
         """The part of the recording that the times of these requests depend on."""
         recording = self.recording
@@ -205,19 +245,24 @@ class Served:
         if count == len(recording):
             return self
         part = Recording(
-            recording.trace[:count], recording.first_s[:count], recording.ended_s[:count],
-            recording.settings,
+            recording.trace[:count], recording.first_s[:count], recording.ended_s[:count], recording.settings,
+            cached_tokens=None if recording.cached_tokens is None else recording.cached_tokens[:count],
         )  # fmt: skip
         return Served(part, self.roofline, self.scheduler)
 
 
-def _try_forms(served: Served, fitted: np.ndarray, seed: int) -> dict[str, float]:
-    """The mean error of each form on the last third of the fitted requests, fitted on the others."""
-    first = fitted & (np.cumsum(fitted) <= round(CHOICE * fitted.sum()))
-    last = fitted & ~first
-    return {
-        form: mean_error(served.errors(_fit_terms(served, first, names, seed), last)) for form, names in FORMS.items()
-    }
+def _chosen(errors: Mapping[str, np.ndarray]) -> str:
+    """The first form, unless the mean error of another is smaller by more than two standard errors of the difference.
+
+    >>> _chosen({"a": np.array([1.0, 2.0, 3.0]), "b": np.array([0.5, 1.6, 2.5]), "c": np.array([0.0, 1.0, 5.0])})
+    'b'
+    """
+    best, *others = errors
+    for name in others:
+        gain = errors[best] - errors[name]
+        if gain.mean() > 2 * gain.std(ddof=1) / np.sqrt(len(gain)):
+            best = name
+    return best
 
 
 def _fit_terms(
@@ -226,39 +271,66 @@ def _fit_terms(
     """The terms that fit the times of some requests; with `at` the fit begins there."""
     part = served.before(rows)
     rows = rows[: len(part.recording)]
-    starts = served.starts(names)
-    measured = part.measured.take(rows)
-    floor = FLOOR * measured.e2e_s.mean()
+    starts, spread = served.starts(names), np.array([SPREAD[name] for name in names])
 
-    def residuals(x: np.ndarray) -> np.ndarray:
-        simulated = part.simulated(dict(zip(names, starts * np.exp(x), strict=True))).take(rows)
-        errors = [
-            (getattr(simulated, name) - getattr(measured, name)) / (getattr(measured, name) + floor)
-            for name in ("ttft_s", "e2e_s")
-        ]
-        return np.concatenate([*errors, PRIOR * x])
+    def terms_at(x: np.ndarray) -> dict[str, float]:
+        return dict(zip(names, (starts * np.exp(x)).tolist(), strict=True))
 
-    if at is None:
-        done = fit(residuals, len(names), seed=seed)
-    else:
-        done = fit(residuals, len(names), starts=1, at=np.log([at[name] for name in names]) - np.log(starts))
-    return dict(zip(names, (starts * np.exp(done.x)).tolist(), strict=True))
+    def with_prior(residuals: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return np.concatenate([residuals, PRIOR * x / spread])
+
+    def simulated(x: np.ndarray) -> np.ndarray:
+        return with_prior(part.residuals(terms_at(x), rows), x)
+
+    if at is not None:
+        begin = [np.log([at[name] for name in names]) - np.log(starts)]
+        return terms_at(fit(simulated, len(names), points=begin, starts=1).x)
+    points = _counted(part, rows, terms_at, lambda x: PRIOR * x / spread, len(names))
+    return terms_at(fit(simulated, len(names), points=points, seed=seed).x)
 
 
-def _worth(served: Served, fitted: np.ndarray, terms: Mapping[str, float], names: tuple[str, ...]) -> dict[str, float]:
+def _counted(
+    part: Served, rows: np.ndarray, terms_at: Callable[[np.ndarray], dict[str, float]],
+    prior: Callable[[np.ndarray], np.ndarray], size: int,
+) -> list[np.ndarray]:  # fmt: skip
+    """Starting points: the roofline, and the terms at which the times that need no simulation fit best."""
+    roofline = x = np.zeros(size)
+
+    def best(errors: Callable[[dict[str, float]], np.ndarray], begin: np.ndarray) -> np.ndarray:
+        return scipy_optimize().least_squares(
+            lambda x: np.concatenate([errors(terms_at(x)), prior(x)]), begin, bounds=(-BOUND, BOUND), loss="soft_l1",
+            f_scale=PRIOR,
+        ).x  # fmt: skip
+
+    for _ in range(2):  # the second time beside requests that are simulated with the costs of the first
+        decode, known = part.decode_times(terms_at(x), rows)
+        x = best(lambda terms: decode.errors(terms, known), roofline)  # noqa: B023
+    points, gaps = [roofline, x], part.token_gaps(terms_at(x), rows)
+    for _ in range(COUNTS):
+        steps = gaps.steps(terms_at(x))
+        x = best(lambda terms: gaps.errors(terms, steps), x)  # noqa: B023
+    return [*points, x]
+
+
+def _worth(
+    served: Served, fitted: np.ndarray, held: np.ndarray, terms: Mapping[str, float], form: str
+) -> dict[str, float]:
     """The mean error of the held-out requests without each term, the others fitted again."""
+    names = FORMS[form]
     others = {name: tuple(one for one in names if one != name) for name in names}
     return {
-        name: mean_error(served.errors(_fit_terms(served, fitted, rest, at=terms), ~fitted))
+        name: mean_error(served.errors(_fit_terms(served, fitted, rest, at=terms), held))
         for name, rest in others.items()
     }
 
 
-def _costs_of(served: Served, form: str, terms: Mapping[str, float], gpus: int, fitted: np.ndarray) -> Costs:
-    roofline, scheduler = served.roofline, served.scheduler
-    errors = {f"{one.latency}_{one.statistic}": one.error for one in served.errors(terms, ~fitted)}
+def _costs_of(
+    served: Served, form: str, terms: Mapping[str, float], fitted: np.ndarray, errors: list[StatisticError]
+) -> Costs:
+    line, scheduler = served.roofline, served.scheduler
     return Costs(
-        roofline.model.name, roofline.gpu.name, gpus, f"{scheduler.name} {scheduler.version}".strip(), form,
-        asdict(StepCost(**{"token_s": 0.0, **terms})), units_of(roofline.model, gpus),
-        range_of_run(served.before(fitted).run(terms)), errors,
+        line.model.name, line.gpu.name, line.gpus, f"{scheduler.name} {scheduler.version}".strip(), form,
+        asdict(StepCost(**{"token_s": 0.0, **terms})), asdict(line.model), asdict(line.gpu),
+        range_of_run(served.before(fitted).run(terms)),
+        {f"{one.latency}_{one.statistic}": one.error for one in errors},
     )  # fmt: skip

@@ -1,13 +1,13 @@
 """The costs of an engine's steps as they were fitted to a recording, for the same GPU with this or another model.
 
-A rate is fitted as seconds per token, pair or byte. `per_unit` keeps the FLOP and bytes that a unit stands for, so that
-another model's rates follow from its config.json: the GPU reaches the same share of its peaks.
+A fitted term is a multiple of the roofline's term. Another model keeps these multiples: its own terms follow from its
+config.json, and the GPU reaches the same share of its peaks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,37 +16,38 @@ import orjson
 from .._base.errors import InputError, UsageError
 from .._base.output_files import write_atomically
 from .hardware.described import read_object
+from .hardware.gpus import Gpu
 from .hardware.models import ModelShape, model_shape
+from .hardware.roofline import Roofline
 from .operating_range import LABELS, OperatingRange, range_of_run
+from .plan_runs import step_cost
 from .simulation import ServingRun, StepCost
 
 VERSION = 1
 HINT = "Write the file with kvtrace calibrate."
 TERMS = tuple(field.name for field in fields(StepCost))
-ALL_REDUCES = 2  # of a layer: after attention, after the MLP
-ACTIVATION_BYTES = 2  # of a value that GPUs exchange: bf16
+FORMS = {  # name -> its terms; "max" takes the time of attention within that of the matrices, the others beside it
+    "sum": ("token_s", "step_s", "overhead_s", "attention_pair_s", "attention_read_s"),
+    "sum-request": ("token_s", "step_s", "overhead_s", "request_s", "attention_pair_s", "attention_read_s"),
+    "max": ("token_s", "pair_s", "step_s", "read_s", "overhead_s"),
+}
+# Attention reads 53 % of the peak at 256 tokens a request and 66 % at 512 (docs/serving/serving-model.md): as if each
+# request had so many tokens more.
+REQUEST_TOKENS = 125
 ALLOWANCE = 0.1  # beyond the range, without an error
 
 
-@dataclass(frozen=True)
-class Link:
-    """What connects the GPUs of one instance. The default is PCIe 4.0 with 16 lanes, an assumption."""
+def start_terms(roofline: Roofline) -> dict[str, float]:
+    """The roofline's value of each term, also of those that its own sum leaves out.
 
-    bytes_per_s: float = 25e9  # that an all-reduce reaches
-    latency_s: float = 20e-6  # of an all-reduce
-
-
-PCIE = Link()
-
-
-def units_of(model: ModelShape, gpus: int = 1) -> dict[str, float]:
-    """What one unit of each term stands for, on each of the GPUs: FLOP, bytes, or layers for the overhead."""
-    token, pair = 2.0 * model.active_parameters / gpus, model.flops_per_pair / gpus
-    step, read = model.weight_bytes / gpus, model.kv_bytes_per_token / gpus
-    return {
-        "token_s": token, "pair_s": pair, "step_s": step, "read_s": read, "overhead_s": float(model.layers),
-        "request_s": 1.0, "attention_pair_s": pair, "attention_read_s": read,
-    }  # fmt: skip
+    >>> from kvtrace.serving.hardware import gpu, model_shape
+    >>> terms = start_terms(Roofline(model_shape("llama-3.1-8b"), gpu("h100")))
+    >>> [f"{terms[name]:.2g}" for name in ("token_s", "step_s", "request_s")]
+    ['1.9e-05', '0.0046', '7.4e-06']
+    """
+    terms = asdict(step_cost(roofline))
+    pair, read = terms["attention_pair_s"], terms["attention_read_s"]
+    return terms | {"pair_s": pair, "read_s": read, "request_s": REQUEST_TOKENS * read}
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class Costs:
     scheduler: str
     form: str
     terms: Mapping[str, float]  # term of StepCost -> seconds
-    per_unit: Mapping[str, float]  # term -> FLOP, bytes or layers that a unit stands for
+    model_shape: Mapping[str, Any]  # the fields of ModelShape
+    gpu_figures: Mapping[str, Any]  # the fields of Gpu
     seen: OperatingRange
     errors: Mapping[str, float]  # such as ttft_s_mean -> relative error on the held-out part
 
@@ -68,36 +70,31 @@ class Costs:
         """The cost of a step of the model that was measured."""
         return StepCost(**self.terms)
 
-    def for_model(
-        self, model: ModelShape | dict[str, Any] | str | Path, *, gpus: int = 1, link: Link = PCIE
-    ) -> StepCost:
-        """The cost of a step of another model on the same kind of GPU.
+    @property
+    def roofline(self) -> Roofline:
+        """The model and the GPUs that were measured."""
+        return Roofline(ModelShape(**self.model_shape), Gpu(**self.gpu_figures), self.gpus)
 
-        The GPU reaches the same share of its peaks, and the overhead grows with the layers. Several GPUs divide the
-        work, and exchange the activations of each token twice a layer; the costs were then measured on one GPU.
+    def for_model(self, model: ModelShape | dict[str, Any] | str | Path, *, gpus: int = 1) -> StepCost:
+        """The cost of a step of another model on the same kind of GPU, or on another number of them.
+
+        Each term stays the same multiple of the roofline's, and the overhead grows with the layers.
 
         Args:
             model: A ModelShape, a model's name, or its config.json.
             gpus: The GPUs of an instance, by tensor parallelism.
-            link: What connects them.
 
         Raises:
-            UsageError: gpus is not valid, or the costs were measured on several GPUs.
+            UsageError: gpus is not valid.
         """
         shape = model if isinstance(model, ModelShape) else model_shape(model)
-        if type(gpus) is not int or gpus < 1:
-            raise UsageError("--gpus must be at least 1.")
-        if self.gpus > 1:
-            raise UsageError(f"The costs were measured on {self.gpus} GPUs. Scale costs that were measured on one.")
-        units = units_of(shape, gpus)
-        terms = {name: seconds * units[name] / self.per_unit[name] for name, seconds in self.terms.items()}
-        if gpus > 1:
-            exchanged = ALL_REDUCES * shape.layers * 2 * (gpus - 1) / gpus * shape.hidden * ACTIVATION_BYTES
-            # of a prompt's tokens in a step that computes, and of a decode's one token in a step that reads
-            terms["token_s"] += exchanged / link.bytes_per_s
-            terms["request_s"] += exchanged / link.bytes_per_s
-            terms["overhead_s"] += ALL_REDUCES * shape.layers * link.latency_s
-        return StepCost(**terms)
+        here = self.roofline
+        overhead = here.step_overhead_s * shape.layers / here.model.layers
+        measured, wanted = (
+            start_terms(here),
+            start_terms(replace(here, model=shape, gpus=gpus, step_overhead_s=overhead)),
+        )
+        return StepCost(**{name: self.terms[name] / measured[name] * wanted[name] for name in FORMS[self.form]})
 
     def extrapolation(self, run: ServingRun) -> dict[str, float]:
         """By how much a run goes beyond the recording: name of the quantity -> multiple of the largest value seen."""
@@ -130,15 +127,30 @@ def read_costs(path: str | Path) -> Costs:
     described = read_object(path, InputError, HINT)
     if described.pop("version", None) != VERSION:
         raise InputError(f"{path}: not a costs.json of version {VERSION}. {HINT}")
-    names = [field.name for field in fields(Costs)]
-    if set(described) != set(names):
+    if set(described) != {field.name for field in fields(Costs)}:
         raise InputError(f"{path}: has missing or unknown keys. {HINT}")
-    for name, keys in (("terms", TERMS), ("per_unit", TERMS), ("seen", tuple(LABELS))):
-        if not _numbers(described[name]) or set(described[name]) != set(keys):
-            raise InputError(f"{path}: {name} does not hold {', '.join(keys)}, as numbers from 0 on. {HINT}")
-    if not all(value > 0 for value in described["per_unit"].values()) or type(described["gpus"]) is not int:
-        raise InputError(f"{path}: per_unit or gpus is not valid. {HINT}")
-    return Costs(**{**described, "seen": OperatingRange(**described["seen"])})
+    form, seen, terms = FORMS.get(str(described["form"])), described["seen"], described["terms"]
+    if form is None:
+        raise InputError(f"{path}: form is not one of {', '.join(FORMS)}. {HINT}")
+    if not _numbers(terms) or not set(form) <= set(terms) <= set(TERMS) or not all(terms[name] > 0 for name in form):
+        raise InputError(f"{path}: terms does not hold {', '.join(form)}, as numbers above 0. {HINT}")
+    if not _numbers(seen) or set(seen) != set(LABELS):
+        raise InputError(f"{path}: seen does not hold {', '.join(LABELS)}, as numbers from 0 on. {HINT}")
+    costs = Costs(**{**described, "seen": OperatingRange(**seen)})
+    if not _is_valid(costs):
+        raise InputError(f"{path}: model_shape, gpu_figures, gpus or scheduler is not valid. {HINT}")
+    return costs
+
+
+def _is_valid(costs: Costs) -> bool:
+    """Whether the model, its GPUs and the scheduler of a file can be used."""
+    if not isinstance(costs.scheduler, str) or not isinstance(costs.errors, dict):
+        return False
+    try:
+        terms = start_terms(costs.roofline)
+        return all(terms[name] > 0 for name in FORMS[costs.form])
+    except (TypeError, ValueError, AttributeError, ArithmeticError, UsageError):
+        return False
 
 
 def _numbers(values: Any) -> bool:

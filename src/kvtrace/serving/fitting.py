@@ -5,7 +5,7 @@ Because of the jumps, a derivative is the difference over a step of 10 % of a te
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,11 @@ from .._base.errors import UsageError
 STEP = 0.1  # of the logarithm of a term, for derivatives
 BOUND = 3.0  # a term is between exp(-3) and exp(3) times its start
 OUTLIER = 0.05  # a residual beyond it counts linearly, not squared
-SPREAD = 0.4  # of the logarithms of the other starts
-ROUNDS = 30  # of least squares, at most
-POLISH = 200  # simulations of the simplex search
+STARTS = 5
+SPREAD = 0.1  # of the logarithms of the random starts, around the last one that is given
+ROUNDS = 12  # of least squares from each start, at most
+FINE = 0.03  # likewise, near the end
+POLISH = ((STEP, 200), (FINE, 100))  # simplex searches: the size of the first simplex, and the simulations at most
 
 Residuals = Callable[[np.ndarray], np.ndarray]
 
@@ -42,14 +44,21 @@ def scipy_optimize() -> Any:
     return optimize
 
 
-def fit(residuals: Residuals, size: int, *, starts: int = 3, at: np.ndarray | None = None, seed: int = 0) -> Fit:
+def fit(
+    residuals: Residuals,
+    size: int,
+    *,
+    points: Sequence[np.ndarray] | None = None,
+    starts: int = STARTS,
+    seed: int = 0,
+) -> Fit:
     """The terms with the smallest robust loss.
 
     Args:
         residuals: From the logarithms of the terms to the relative errors.
         size: The number of terms.
-        starts: Starting points: the first is `at`, the others are random.
-        at: The first start; zeros by default.
+        points: Starting points; zeros by default.
+        starts: The number of starting points; those beyond `points` are random, near the last of them.
         seed: Of the random starts.
 
     >>> target = np.array([0.5, -0.25])
@@ -58,17 +67,15 @@ def fit(residuals: Residuals, size: int, *, starts: int = 3, at: np.ndarray | No
     """
     optimize = scipy_optimize()
     random = np.random.default_rng(seed)
-    first = np.zeros(size) if at is None else at
-    points = [first, *(np.clip(first + random.normal(0, SPREAD, size), -BOUND, BOUND) for _ in range(starts - 1))]
-    fits = [
-        optimize.least_squares(
-            residuals, np.clip(point, -0.99 * BOUND, 0.99 * BOUND), jac=lambda x: _jacobian(residuals, x),
-            bounds=(-BOUND, BOUND), loss="soft_l1", f_scale=OUTLIER, max_nfev=ROUNDS,
-        )
-        for point in points
-    ]  # fmt: skip
+    begin = [np.zeros(size)] if points is None else list(points)
+    begin += [begin[-1] + random.normal(0, SPREAD, size) for _ in range(starts - len(begin))]
+    fits = [_least_squares(optimize, residuals, point, STEP) for point in begin]
     best = min(fits, key=lambda one: one.cost)
-    return _polished(optimize, residuals, best.x)
+    best = min(best, _least_squares(optimize, residuals, best.x, FINE), key=lambda one: one.cost)
+    found = Fit(best.x, robust_loss(best.fun))
+    for step, simulations in POLISH:
+        found = _polished(optimize, residuals, found, step, simulations)
+    return found
 
 
 def robust_loss(values: np.ndarray) -> float:
@@ -76,17 +83,24 @@ def robust_loss(values: np.ndarray) -> float:
     return float(OUTLIER**2 * (np.sqrt(1 + (values / OUTLIER) ** 2) - 1).sum())
 
 
-def _jacobian(residuals: Residuals, x: np.ndarray) -> np.ndarray:
+def _least_squares(optimize: Any, residuals: Residuals, point: np.ndarray, step: float) -> Any:
+    return optimize.least_squares(
+        residuals, np.clip(point, -0.99 * BOUND, 0.99 * BOUND), jac=lambda x: _jacobian(residuals, x, step),
+        bounds=(-BOUND, BOUND), loss="soft_l1", f_scale=OUTLIER, max_nfev=ROUNDS,
+    )  # fmt: skip
+
+
+def _jacobian(residuals: Residuals, x: np.ndarray, step: float) -> np.ndarray:
     """Central differences over a step that is wider than the jumps."""
-    steps = STEP * np.eye(len(x))
-    return np.column_stack([(residuals(x + step) - residuals(x - step)) / (2 * STEP) for step in steps])
+    steps = step * np.eye(len(x))
+    return np.column_stack([(residuals(x + one) - residuals(x - one)) / (2 * step) for one in steps])
 
 
-def _polished(optimize: Any, residuals: Residuals, x: np.ndarray) -> Fit:
-    """The best point of a simplex search around x."""
-    signs = np.where(np.arange(len(x)) % 2, -1.0, 1.0)
-    simplex = np.vstack([x, x + STEP * np.diag(signs)])
-    options = {"initial_simplex": simplex, "maxfev": POLISH, "xatol": 1e-4, "fatol": 1e-7}
-    done = optimize.minimize(lambda at: robust_loss(residuals(at)), x, method="Nelder-Mead", options=options,
-                             bounds=[(-BOUND, BOUND)] * len(x))  # fmt: skip
-    return Fit(done.x, float(done.fun))
+def _polished(optimize: Any, residuals: Residuals, found: Fit, step: float, simulations: int) -> Fit:
+    """The best point of a simplex search around a fit."""
+    signs = np.where(np.arange(len(found.x)) % 2, -1.0, 1.0)
+    simplex = np.clip(np.vstack([found.x, found.x + step * np.diag(signs)]), -BOUND, BOUND)
+    options = {"initial_simplex": simplex, "maxfev": simulations, "xatol": 1e-4, "fatol": 1e-7}
+    done = optimize.minimize(lambda at: robust_loss(residuals(at)), found.x, method="Nelder-Mead", options=options,
+                             bounds=[(-BOUND, BOUND)] * len(found.x))  # fmt: skip
+    return min(Fit(done.x, float(done.fun)), found, key=lambda one: one.loss)
