@@ -101,7 +101,7 @@ def test_two_gpus_halve_the_work_and_exchange_activations(calibrated):
     assert (free.token_s, free.step_s) == pytest.approx((alone.token_s / 2, alone.step_s / 2))
     linked = calibrated.costs.for_model(LLAMA, gpus=2, link=Link(1e9, 1e-5))
     # 2 all-reduces in 32 layers of 4,096 values of 2 bytes; each GPU sends and receives them once
-    assert linked.token_s - free.token_s == pytest.approx(2 * 32 * 4096 * 2 / 1e9)
+    assert linked.exchange_s - free.exchange_s == pytest.approx(2 * 32 * 4096 * 2 / 1e9)
     assert linked.overhead_s - free.overhead_s == pytest.approx(2 * 32 * 1e-5)
     with pytest.raises(UsageError, match="--gpus must be at least 1"):
         calibrated.costs.for_model(LLAMA, gpus=0)

@@ -29,6 +29,7 @@ from .operating_range import range_of_run
 from .recordings.recording import Recording
 from .schedulers import Scheduler
 from .simulation import ServingRun, StepCost, simulate_serving
+from .step_terms import with_experts
 
 FORMS = {  # name -> its terms; a sum takes the time of attention beside that of the matrices
     "max": ("token_s", "pair_s", "step_s", "read_s", "overhead_s"),
@@ -169,7 +170,8 @@ class Served:
         """The terms of the roofline."""
         line = self.roofline
         return {
-            "token_s": line.seconds_per_token, "pair_s": line.seconds_per_pair, "step_s": line.seconds_per_step,
+            "token_s": line.seconds_per_token, "pair_s": line.seconds_per_pair,
+            "step_s": line.seconds_per_step + line.seconds_for_experts,
             "read_s": line.seconds_per_cached_token, "overhead_s": line.step_overhead_s,
         }  # fmt: skip
 
@@ -186,7 +188,7 @@ class Served:
 
     def run(self, terms: Mapping[str, float]) -> ServingRun:
         """The recording's requests under these costs."""
-        trace, cost = self.recording.trace, StepCost(**{"token_s": 0.0, **terms})
+        trace, cost = self.recording.trace, with_experts(StepCost(**{"token_s": 0.0, **terms}), self.roofline.model)
         return simulate_serving(trace, cost, setting=self.setting, scheduler=self.scheduler, demand=self._demand)
 
     def simulated(self, terms: Mapping[str, float]) -> Latencies:
@@ -259,6 +261,6 @@ def _costs_of(served: Served, form: str, terms: Mapping[str, float], gpus: int, 
     errors = {f"{one.latency}_{one.statistic}": one.error for one in served.errors(terms, ~fitted)}
     return Costs(
         roofline.model.name, roofline.gpu.name, gpus, f"{scheduler.name} {scheduler.version}".strip(), form,
-        asdict(StepCost(**{"token_s": 0.0, **terms})), units_of(roofline.model, gpus),
+        asdict(with_experts(StepCost(**{"token_s": 0.0, **terms}), roofline.model)), units_of(roofline.model, gpus),
         range_of_run(served.before(fitted).run(terms)), errors,
     )  # fmt: skip

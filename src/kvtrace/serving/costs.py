@@ -16,27 +16,17 @@ import orjson
 from .._base.errors import InputError, UsageError
 from .._base.output_files import write_atomically
 from .hardware.described import read_object
+from .hardware.gpus import GPUS
+from .hardware.links import PCIE, Link
 from .hardware.models import ModelShape, model_shape
 from .operating_range import LABELS, OperatingRange, range_of_run
 from .simulation import ServingRun, StepCost
+from .step_terms import with_exchange, with_experts, without_experts
 
 VERSION = 1
 HINT = "Write the file with kvtrace calibrate."
 TERMS = tuple(field.name for field in fields(StepCost))
-ALL_REDUCES = 2  # of a layer: after attention, after the MLP
-ACTIVATION_BYTES = 2  # of a value that GPUs exchange: bf16
 ALLOWANCE = 0.1  # beyond the range, without an error
-
-
-@dataclass(frozen=True)
-class Link:
-    """What connects the GPUs of one instance. The default is PCIe 4.0 with 16 lanes, an assumption."""
-
-    bytes_per_s: float = 25e9  # that an all-reduce reaches
-    latency_s: float = 20e-6  # of an all-reduce
-
-
-PCIE = Link()
 
 
 def units_of(model: ModelShape, gpus: int = 1) -> dict[str, float]:
@@ -45,7 +35,8 @@ def units_of(model: ModelShape, gpus: int = 1) -> dict[str, float]:
     step, read = model.weight_bytes / gpus, model.kv_bytes_per_token / gpus
     return {
         "token_s": token, "pair_s": pair, "step_s": step, "read_s": read, "overhead_s": float(model.layers),
-        "request_s": 1.0, "attention_pair_s": pair, "attention_read_s": read,
+        "request_s": 1.0, "attention_pair_s": pair, "attention_read_s": read, "exchange_s": 1.0,
+        "expert_token_s": token, "expert_step_s": step, "expert_share": 1.0,
     }  # fmt: skip
 
 
@@ -69,17 +60,18 @@ class Costs:
         return StepCost(**self.terms)
 
     def for_model(
-        self, model: ModelShape | dict[str, Any] | str | Path, *, gpus: int = 1, link: Link = PCIE
+        self, model: ModelShape | dict[str, Any] | str | Path, *, gpus: int = 1, link: Link | None = None
     ) -> StepCost:
         """The cost of a step of another model on the same kind of GPU.
 
-        The GPU reaches the same share of its peaks, and the overhead grows with the layers. Several GPUs divide the
-        work, and exchange the activations of each token twice a layer; the costs were then measured on one GPU.
+        The GPU reaches the same share of its peaks, and the overhead grows with the layers. Routed experts are terms of
+        their own. Several GPUs divide the work, and exchange the activations of each token twice a layer; the costs
+        were then measured on one GPU.
 
         Args:
             model: A ModelShape, a model's name, or its config.json.
             gpus: The GPUs of an instance, by tensor parallelism.
-            link: What connects them.
+            link: What connects them; the default is that of the GPU in the catalog, else PCIe 4.0.
 
         Raises:
             UsageError: gpus is not valid, or the costs were measured on several GPUs.
@@ -90,14 +82,10 @@ class Costs:
         if self.gpus > 1:
             raise UsageError(f"The costs were measured on {self.gpus} GPUs. Scale costs that were measured on one.")
         units = units_of(shape, gpus)
-        terms = {name: seconds * units[name] / self.per_unit[name] for name, seconds in self.terms.items()}
-        if gpus > 1:
-            exchanged = ALL_REDUCES * shape.layers * 2 * (gpus - 1) / gpus * shape.hidden * ACTIVATION_BYTES
-            # of a prompt's tokens in a step that computes, and of a decode's one token in a step that reads
-            terms["token_s"] += exchanged / link.bytes_per_s
-            terms["request_s"] += exchanged / link.bytes_per_s
-            terms["overhead_s"] += ALL_REDUCES * shape.layers * link.latency_s
-        return StepCost(**terms)
+        fitted = asdict(without_experts(self.step_cost))
+        terms = {name: seconds * units[name] / self.per_unit[name] for name, seconds in fitted.items()}
+        link = link or (GPUS[self.gpu].link if self.gpu in GPUS else PCIE)
+        return with_exchange(with_experts(StepCost(**terms), shape), shape, gpus, link)
 
     def extrapolation(self, run: ServingRun) -> dict[str, float]:
         """By how much a run goes beyond the recording: name of the quantity -> multiple of the largest value seen."""

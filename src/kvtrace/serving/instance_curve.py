@@ -36,7 +36,7 @@ class InstanceRuns:
     points: dict[int, CurvePoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.blocks = self.blocks or capacity_blocks(self.trace, self.roofline)
+        self.blocks = self.blocks or capacity_blocks(self.trace, self.roofline, self.target.limits)
 
     @property
     def largest(self) -> int:
@@ -105,7 +105,7 @@ def least_gpus_for(trace: Trace, roofline: Roofline, target: PlanTarget) -> int 
 
     The number is at most 8, and at least that of the roofline; None if 8 GPUs are too few.
     """
-    for gpus in range(max(roofline.gpus, fitting_gpus(trace, roofline)), MAX_GPUS + 1):
+    for gpus in range(max(roofline.gpus, fitting_gpus(trace, roofline, target.limits)), MAX_GPUS + 1):
         if prefill_floor(trace, replace(roofline, gpus=gpus), target).with_hits_s <= target.ttft_s:
             return gpus
     return None

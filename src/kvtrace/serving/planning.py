@@ -104,7 +104,7 @@ def plan(
     target, report = target or PlanTarget(), on_part or (lambda part: None)
     check_mode(target.mode)
     _require_fit(trace, roofline, target)
-    blocks = capacity_blocks(trace, roofline)
+    blocks = capacity_blocks(trace, roofline, target.limits)
 
     def part(name: str, compute: Callable[[], Part]) -> Part:
         report(name)
@@ -130,7 +130,7 @@ def plan(
 
 def _require_fit(trace: Trace, roofline: Roofline, target: PlanTarget) -> None:
     """UsageError if an instance does not hold the longest request: with the GPUs that do, and those for the target."""
-    fitting = fitting_gpus(trace, roofline)
+    fitting = fitting_gpus(trace, roofline, target.limits)
     if roofline.gpus >= fitting:
         return
     needed = least_gpus_for(trace, roofline, target) or fitting
@@ -153,10 +153,21 @@ def _setting(trace: Trace, roofline: Roofline, blocks: int) -> PlanSetting:
         assumes=[
             f"{roofline.reached_compute_share:.0%} of peak arithmetic, {roofline.reached_bandwidth_share:.0%} of peak "
             f"bandwidth, {roofline.attention_bandwidth_share:.0%} of it in attention",
-            f"{roofline.reserve_share:.0%} of the GPUs' memory for activations and the engine",
-            "the GPUs of an instance work as one, without communication cost",
+            f"{1 - roofline.reserve_share:.0%} of the GPUs' memory for weights, activations, graphs and KV",
+            *_exchange(roofline),
         ],
     )  # fmt: skip
+
+
+def _exchange(roofline: Roofline) -> list[str]:
+    """What the GPUs of an instance exchange."""
+    if roofline.gpus == 1:
+        return []
+    link = roofline.reached_link
+    return [
+        f"the GPUs of an instance share each layer and exchange its results twice, at {link.bytes_per_s / 1e9:,.1f} GB/s "
+        f"and {1e6 * link.latency_s:.0f} us each time"
+    ]
 
 
 # -- hits against memory -----------------------------------------------------------------------------------------
