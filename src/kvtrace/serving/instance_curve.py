@@ -15,9 +15,10 @@ from ..trace.hits import unlimited_hits
 from ..trace.trace import Trace
 from .bootstrap import quantile_interval
 from .hardware import Roofline
-from .plan_result import CurvePoint, FleetFigures, PrefillFloor, RouterPlan, UnmetTarget
+from .plan_result import CurvePoint, FleetFigures, ModelError, PrefillFloor, RouterPlan, UnmetTarget
 from .plan_runs import PlanTarget, capacity_blocks, fitting_gpus, prefill_alone_s, served, step_cost
 from .simulation import ServingRun
+from .time_errors import TimeErrors, limit_interval, time_interval
 
 MAX_INSTANCES = 512
 MAX_GPUS = 8  # of an instance, in advice: one machine
@@ -60,6 +61,17 @@ class InstanceRuns:
             return None
         return _fewest(lambda count: self.at(count).meets, min(near, self.largest), self.largest)
 
+    def fewest_within(self, limit_s: float, near: int = 1) -> int | None:
+        """The smallest number of instances with a TTFT of at most `limit_s`, in place of the target; else as `fewest`."""
+        if prefill_floor(self.trace, self.roofline, self.target).with_hits_s > limit_s:
+            return None
+
+        def meets(count: int) -> bool:
+            point = self.at(count)
+            return not point.rejected and point.ttft_s <= limit_s
+
+        return _fewest(meets, min(near, self.largest), self.largest)
+
     def curve(self) -> list[CurvePoint]:
         """The points that are known, from the smallest number of instances."""
         return [self.points[count] for count in sorted(self.points)]
@@ -81,6 +93,25 @@ def router_plan(runs: InstanceRuns, floor: PrefillFloor) -> RouterPlan | UnmetTa
         router=runs.router, **{figure.name: getattr(point, figure.name) for figure in fields(FleetFigures)},
         saved_compute_s=saved_s, saved_usd=float(runs.roofline.usd(saved_s)),
         most_instances=meeting[-1] if missing else None, curve=curve,
+    )  # fmt: skip
+
+
+def model_error(runs: InstanceRuns, best: RouterPlan, errors: TimeErrors) -> ModelError:
+    """What the errors of simulated times mean for a router's TTFT and number of instances.
+
+    Args:
+        runs: The simulations of the router.
+        best: Its plan.
+        errors: The errors that were measured.
+    """
+    quantile = runs.target.quantile
+    error = errors.largest(quantile)
+    low, high = time_interval(best.ttft_s, error)
+    sure_s, possible_s = limit_interval(runs.target.ttft_s, error)
+    return ModelError(
+        statistic=errors.statistic(quantile), error=error, ttft_low=low, ttft_high=high if np.isfinite(high) else None,
+        fewest_instances=runs.fewest_within(possible_s), sure_instances=runs.fewest_within(sure_s, best.instances),
+        basis=errors.basis,
     )  # fmt: skip
 
 
