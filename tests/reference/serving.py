@@ -61,6 +61,9 @@ class Instance:
         seconds = max(computes, self.rates.step_s + self.rates.read_s * cached) + self.rates.overhead_s
         seconds += self.rates.request_s * (len(chunks) + len(self.decoding))
         seconds += self.rates.attention_pair_s * pairs + self.rates.attention_read_s * cached
+        touched = 1 - (1 - self.rates.expert_share) ** tokens
+        seconds += max(self.rates.expert_token_s * tokens, self.rates.expert_step_s * touched)
+        seconds += self.rates.exchange_s * tokens
         self.now, self.busy = self.now + seconds, self.busy + seconds
         for row in list(self.decoding):
             self.decoding[row] += 1

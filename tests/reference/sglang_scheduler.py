@@ -634,7 +634,10 @@ def seconds_of(cost, parts):
             pairs += chunk * (2 * before + chunk)
             read += before
     computing = cost["token_s"] * tokens + cost["pair_s"] * pairs
-    return max(computing, cost["step_s"] + cost["read_s"] * read) + cost["overhead_s"]
+    seconds = max(computing, cost["step_s"] + cost["read_s"] * read) + cost["overhead_s"]
+    touched = 1 - (1 - cost.get("expert_share", 0.0)) ** tokens
+    seconds += max(cost.get("expert_token_s", 0.0) * tokens, cost.get("expert_step_s", 0.0) * touched)
+    return seconds + cost.get("exchange_s", 0.0) * tokens
 
 
 def request_of(case, number):

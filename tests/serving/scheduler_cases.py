@@ -63,6 +63,14 @@ def vllm_case(rng):
     }  # fmt: skip
 
 
+def exchange_and_experts(rng):
+    """Terms of a step's time that vLLM's driver of tests/clients does not have, only the twins and the kernels."""
+    return {
+        "exchange_s": rng.random() * 1e-3, "expert_token_s": rng.random() * 1e-3, "expert_step_s": rng.random() * 0.01,
+        "expert_share": rng.choice([0.0625, 0.25, 1.0]),
+    }  # fmt: skip
+
+
 def dynamo_case(rng):
     """A case of Dynamo's replay: workers with few blocks. Arrivals are exact in ms, so that requests can be named."""
     block_size = rng.choice([2, 4, 8, 16])

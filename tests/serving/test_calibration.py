@@ -11,6 +11,7 @@ from kvtrace.serving.calibration import calibrate
 from kvtrace.serving.costs import TERMS, read_costs
 from kvtrace.serving.fitting import fit
 from kvtrace.serving.hardware.gpus import Gpu
+from kvtrace.serving.hardware.links import Link
 from kvtrace.serving.hardware.models import model_shape
 from kvtrace.serving.latencies import Latencies, errors_of
 from kvtrace.serving.operating_range import OperatingRange
@@ -96,12 +97,25 @@ def test_another_model_keeps_the_shares_of_the_peaks(calibrated):
     assert scaled["overhead_s"] == pytest.approx(costs.terms["overhead_s"] * (head + 2 * overhead) / (head + overhead))
 
 
-def test_two_gpus_halve_the_work(calibrated):
-    alone, two = calibrated.costs.step_cost, calibrated.costs.for_model(LLAMA, gpus=2)
-    assert (two.token_s, two.step_s) == pytest.approx((alone.token_s / 2, alone.step_s / 2))
-    assert two.overhead_s > alone.overhead_s / 2
+def test_two_gpus_halve_the_work_and_exchange_activations(calibrated):
+    alone = calibrated.costs.step_cost
+    free = calibrated.costs.for_model(LLAMA, gpus=2, link=Link(1e30, 0.0))
+    assert (free.token_s, free.step_s) == pytest.approx((alone.token_s / 2, alone.step_s / 2))
+    linked = calibrated.costs.for_model(LLAMA, gpus=2, link=Link(1e9, 1e-5))
+    # 2 all-reduces in 32 layers of 4,096 values of 2 bytes; each GPU sends and receives them once
+    assert linked.exchange_s - free.exchange_s == pytest.approx(2 * 32 * 4096 * 2 / 1e9)
+    assert linked.overhead_s - free.overhead_s == pytest.approx(2 * 32 * 1e-5)
     with pytest.raises(UsageError, match="--gpus must be a whole number"):
         calibrated.costs.for_model(LLAMA, gpus=0)
+
+
+def test_experts_have_the_shares_of_other_matrices(calibrated):
+    costs, shape = calibrated.costs, model_shape("qwen3-30b-a3b")
+    scaled, roofline = costs.for_model(shape), replace(costs.roofline, model=shape)
+    assert scaled.expert_step_s / roofline.seconds_for_experts == pytest.approx(
+        costs.terms["step_s"] / costs.roofline.seconds_per_step
+    )
+    assert scaled.expert_share == shape.expert_share > 0
 
 
 def test_a_run_beyond_the_recording_is_refused_with_the_factor(calibrated):

@@ -134,12 +134,14 @@ def test_a_model_that_does_not_fit_is_refused(trace):
 
 
 def test_the_advice_on_gpus_is_the_smallest_number_that_fits(trace):
+    a100 = replace(gpu("a100"), memory=80e9)
     with pytest.raises(UsageError, match="1 x a100 do not hold .* 32 blocks. Try --gpus 3 or more.$"):
-        plan(trace, Roofline(model_shape("llama-3-70b"), gpu("a100")), PlanTarget(ttft_s=100.0))
-    three = Roofline(model_shape("llama-3-70b"), gpu("a100"), gpus=3)
-    assert fitting_gpus(trace, three) == 3 and capacity_blocks(trace, three) >= 32
-    # 141 GB of weights leave 3 GB of 2 x 72 GB: 8,835 tokens of KV, but a prompt has 16,384
-    assert capacity_blocks(trace, replace(three, gpus=2)) < 32
+        plan(trace, Roofline(model_shape("llama-3-70b"), a100), PlanTarget(ttft_s=100.0))
+    three = Roofline(model_shape("llama-3-70b"), a100, gpus=3)
+    limits = BatchLimits()
+    assert fitting_gpus(trace, three, limits) == 3 and capacity_blocks(trace, three, limits) >= 32
+    with pytest.raises(UsageError, match="The weights need 141 GB; 2 x a100 have"):
+        capacity_blocks(trace, replace(three, gpus=2), limits)
 
 
 def test_the_advice_names_the_gpus_for_a_target_that_prefill_alone_misses(trace):
@@ -231,6 +233,8 @@ def test_a_point_of_the_curve_is_what_simulate_prints(tmp_path, capsys, trace):
         "a100",
         "--router",
         "lmetric",
+        "--max-requests",
+        "256",
         "--json",
         "-q",
     ]

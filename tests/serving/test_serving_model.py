@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtrace import InputError, UsageError
-from kvtrace.serving.hardware import GPUS, Gpu, Prices, Roofline, gpu, model_shape
+from kvtrace.serving.hardware import GPUS, LINKS, Gpu, Link, Prices, Roofline, gpu, model_shape
 from kvtrace.serving.hardware.described import MAX_BYTES
+from kvtrace.serving.hardware.gpu_figures import FIGURES
 from kvtrace.serving.hardware.kv_bytes import kv_bytes_per_token
 from tests.reference import serving_model as plain
 
@@ -338,8 +339,46 @@ def exact(flops=100, bandwidth=1000, **options):
 
 def test_llama_70b_on_four_h100_decodes_by_the_facts():
     # layers and head at 0.9 of 4 x 3.35 TB/s: 139.0e9 B, 11.52 ms; KV at 0.66: 327,680 B x 10,001, 0.37 ms; 2 ms on top
-    roofline = Roofline(model_shape(MODELS["llama-3-70b"]), GPUS["h100"], 4)
+    roofline = Roofline(model_shape(MODELS["llama-3-70b"]), GPUS["h100"], 4, link=Link(1e30, 0))
     assert roofline.decode_step_s(1, 10_000) == pytest.approx(0.0139, abs=2e-5)
+    # 160 all-reduces of 10 us, and of 1.5 x 16,384 bytes at 370 GB/s: 1.6 and 0.01 ms
+    linked = replace(roofline, link=None)
+    assert linked.decode_step_s(1, 10_000) - roofline.decode_step_s(1, 10_000) == pytest.approx(1.6106e-3, rel=1e-3)
+
+
+def test_what_gpus_exchange_by_hand():
+    # 2 layers, two all-reduces each, of 8 values of 2 bytes; each GPU sends 2 x 2/3 of them at 100 bytes a second
+    roofline = Roofline(model_shape(SMALL), SLOW, 3, link=Link(100, 0.5))
+    assert roofline.exchange_s_per_step == 4 * 0.5
+    assert roofline.exchange_s_per_token == pytest.approx(4 * (4 / 3) * 16 / 100)
+    alone = replace(roofline, link=Link(1e30, 0))
+    assert roofline.prefill_s(5) - alone.prefill_s(5) == pytest.approx(2 + 5 * 4 * (4 / 3) * 16 / 100)
+    assert replace(roofline, gpus=1).exchange_s_per_token == replace(roofline, gpus=1).exchange_s_per_step == 0
+
+
+def test_the_experts_of_a_step_are_those_that_its_tokens_use():
+    # 8 experts of 3 x 8 x 12 parameters in each of 2 layers, 2 a token: half of a quarter
+    shape = model_shape(small(num_local_experts=8, num_experts_per_tok=2, moe_intermediate_size=12))
+    assert (shape.expert_parameters, shape.expert_share) == (2 * 8 * 288, 0.25)
+    peaks = {"compute_share": 1, "bandwidth_share": 1, "attention_bandwidth_share": 1, "step_overhead_s": 0}
+    roofline = Roofline(shape, replace(SLOW, flops=1e20), **peaks)
+    assert roofline.seconds_per_step == pytest.approx((shape.matrix_bytes - 2 * 4608) / 1000)
+    for tokens, untouched in ((1, 0.75), (2, 0.75**2), (1000, 0)):
+        layers = max(roofline.seconds_per_step, roofline.seconds_per_dense_token * tokens)
+        other = layers + roofline.seconds_per_cached_token * tokens + roofline.head_s
+        assert roofline.prefill_s(tokens) - other == pytest.approx((1 - untouched) * 2 * 4608 / 1000)
+    slow = Roofline(shape, replace(SLOW, bandwidth=1e20), **peaks)
+    assert slow.seconds_per_expert_token == pytest.approx(2 * 0.25 * 4608 / 100)
+    assert slow.seconds_per_token == slow.seconds_per_dense_token + slow.seconds_per_expert_token
+
+
+def test_weights_in_fp8_are_multiplied_in_fp8_where_the_gpu_can():
+    eight = model_shape(small(quantization_config={"quant_method": "fp8"}))
+    assert eight.fp8 and model_shape(SMALL, dtype="fp8").fp8 and not model_shape(SMALL).fp8
+    assert not model_shape(SMALL, dtype="int8").fp8
+    plain_gpu, quick = (Roofline(eight, replace(SLOW, fp8_flops=flops)) for flops in (None, 200))
+    assert plain_gpu.seconds_per_token - quick.seconds_per_token == pytest.approx(2 * 1152 * 0.5 / (100 * 0.8))
+    assert plain_gpu.seconds_per_pair == quick.seconds_per_pair
 
 
 @given(rooflines, st.integers(0, 300), st.integers(0, 300))
@@ -350,11 +389,15 @@ def test_prefill_flops_are_those_of_the_tokens_one_by_one(roofline, new, cached)
 @given(rooflines, counts, counts)
 def test_a_step_is_its_products_or_weights_and_then_attention_and_the_head(roofline, new, cached):
     n = new + cached
-    products, pairs = roofline.seconds_per_token * new, roofline.seconds_per_pair * (n**2 - cached**2)
+    dense, experts = roofline.seconds_per_dense_token * new, roofline.seconds_per_expert_token * new
+    pairs = roofline.seconds_per_pair * (n**2 - cached**2)
+    read = roofline.seconds_for_experts * (1 - (1 - roofline.model.expert_share) ** new)
+    exchange = roofline.exchange_s_per_token * new
     alone = roofline.seconds_per_cached_token * n + roofline.head_s + roofline.step_overhead_s
-    expected = max(products, roofline.seconds_per_step) + pairs + alone
+    alone += exchange + roofline.exchange_s_per_step
+    expected = max(dense, roofline.seconds_per_step) + max(experts, read) + pairs + alone
     assert roofline.prefill_s(new, cached) == pytest.approx(expected, rel=1e-12)
-    assert roofline.compute_s(new, cached) == pytest.approx(products + pairs, rel=1e-12)
+    assert roofline.compute_s(new, cached) == pytest.approx(dense + experts + exchange + pairs, rel=1e-12)
 
 
 @given(rooflines, counts, counts, counts)
@@ -426,14 +469,33 @@ def test_break_even_of_llama_8b_on_an_h100_by_hand():
 
 def test_kv_has_what_weights_and_reserve_leave():
     # 10,000 bytes, less 1,000, less 2,624 of weights: 6,376 / 32 = 199.25
-    assert Roofline(model_shape(SMALL), SLOW).kv_capacity_tokens == 199
-    assert Roofline(model_shape(SMALL), SLOW, reserve_share=0).kv_capacity_tokens == 230
-    assert Roofline(model_shape(SMALL), SLOW, 2).kv_capacity_tokens == 480
+    alone = Roofline(model_shape(SMALL), SLOW, workspace_bytes=0, engine_bytes=0)
+    assert alone.kv_capacity_tokens == 199
+    assert replace(alone, reserve_share=0).kv_capacity_tokens == 230
+    assert replace(alone, gpus=2).kv_capacity_tokens == 480
+    # each GPU keeps 1,000 bytes: 5,376 / 32 = 168, and (15,376 - 2,000) / 32 = 418
+    assert replace(alone, engine_bytes=600, workspace_bytes=400).kv_capacity_tokens == 168
+    assert replace(alone, gpus=2, engine_bytes=600, workspace_bytes=400).kv_capacity_tokens == 418
+
+
+def test_activations_are_those_of_a_full_step_or_of_the_sampler():
+    shape = model_shape(SMALL)
+    # a token of the MLP: 2 x 8 of the hidden state and the residual, 3 x 16 of gate, up and product, in 2 bytes
+    assert shape.workspace_bytes(100, 1) == 2 * 100 * (2 * 8 + 3 * 16)
+    assert shape.workspace_bytes(100, 1, gpus=2) == 2 * 100 * (2 * 8 + 3 * 16 // 2)
+    assert shape.workspace_bytes(1, 100) == 24 * 100 * 10  # bytes of a logit, requests, vocabulary
+    roofline = Roofline(shape, replace(SLOW, memory=200_000), engine_bytes=0)
+    assert roofline.capacity_tokens(100, 1) == (180_000 - 12_800 - 2624) // 32
+
+
+def test_gpus_that_activations_fill_are_no_help():
+    with pytest.raises(UsageError, match="have 0 GB for them. Use GPUs with more memory"):
+        _ = Roofline(model_shape(SMALL), SLOW).kv_capacity_tokens
 
 
 def test_weights_that_do_not_fit_say_how_many_gpus_they_want():
     roofline = Roofline(model_shape(MODELS["llama-3-70b"]), GPUS["h100"])
-    with pytest.raises(UsageError, match="141 GB; 1 x h100 have 72 GB .* Try --gpus 2"):
+    with pytest.raises(UsageError, match="141 GB; 1 x h100 have 7[0-9] GB .* Try --gpus 2"):
         _ = roofline.kv_capacity_tokens
     assert replace(roofline, gpus=2).kv_capacity_tokens > 0
 
@@ -615,16 +677,72 @@ def test_prices_that_are_none_are_refused(wrong):
 
 def test_each_gpu_has_its_figures_in_the_manual():
     manual = (Path(__file__).parents[2] / "docs/serving/serving-model.md").read_text(encoding="utf-8")
-    for row in GPUS.values():
-        peaks = f"{row.flops / 1e12:g} | {row.bandwidth / 1e12:g} | {row.memory / 1e9:g} | {row.price_per_hour:.2f} |"
+    for name, row in GPUS.items():
+        figures = FIGURES["gpus"][name]
+        fp8 = f"{row.fp8_flops / 1e12:g}" if row.fp8_flops else "-"
+        peaks = f"{row.flops / 1e12:g} | {fp8} | {row.bandwidth / 1e12:g} | {row.memory / 1e9:.1f} | {figures['link']} |"
         shares = f"{row.matmul_share:.1%} | {row.bandwidth_share:.1%} |".replace("%", " %")
-        starts = [line for line in manual.splitlines() if line.startswith(f"| `{row.name}` (")]
-        assert len(starts) == 1 and f" {peaks} {shares} " in starts[0]
+        line = f"| `{name}` ({figures['label']}) | {peaks} {shares} {row.price_per_hour:.2f} |"
+        assert manual.splitlines().count(line) == 1, line
+
+
+def test_each_link_has_its_figures_in_the_manual():
+    manual = (Path(__file__).parents[2] / "docs/serving/serving-model.md").read_text(encoding="utf-8")
+    for name, link in LINKS.items():
+        line = f"| `{name}` | {link.bytes_per_s / 1e9:.1f} | {1e6 * link.latency_s:.0f} |"
+        assert sum(one.startswith(line) for one in manual.splitlines()) == 1, line
+
+
+def test_each_figure_has_a_source_and_each_source_a_figure():
+    used = set()
+    for name, row in FIGURES["gpus"].items():
+        figures = row.keys() - {"label", "sources"}
+        assert figures == row["sources"].keys(), name
+        assert figures == {field.name for field in fields(Gpu)} - {"name"} - ({"fp8_flops"} - row.keys()), name
+        used |= set(row["sources"].values())
+    for row in FIGURES["links"].values():
+        assert row["sources"]
+        used |= set(row["sources"])
+    assert used == FIGURES["sources"].keys()
+
+
+def test_figures_are_those_of_one_gpu_without_sparsity():
+    for name, row in GPUS.items():
+        assert 150e12 < row.flops < 2500e12 and 0.8e12 <= row.bandwidth <= 8e12, name
+        assert row.fp8_flops is None or row.fp8_flops == pytest.approx(2 * row.flops, rel=0.02), name
+        assert 16e9 <= row.memory <= 192e9, name
+
+
+def test_a_file_may_name_a_link(tmp_path):
+    path = tmp_path / "mine.json"
+    figures = '"name": "mine", "flops": 1e15, "bandwidth": 4e12, "memory": 9e10, "price_per_hour": 0'
+    path.write_text(f'{{{figures}, "link": "nvlink-4", "fp8_flops": 2e15}}')
+    assert (gpu(path).link, gpu(path).fp8_flops) == (LINKS["nvlink-4"], 2e15)
+    for wrong in ('"carrier-pigeon"', "5", '{"bytes_per_s": 1}'):
+        path.write_text(f'{{{figures}, "link": {wrong}}}')
+        with pytest.raises(UsageError, match="link must be one of pcie-5, pcie-4"):
+            gpu(path)
+    for wrong in ({"link": "pcie-5"}, {"fp8_flops": -1}):
+        with pytest.raises(UsageError, match="a GPU's"):
+            replace(SLOW, **wrong)
+    with pytest.raises(UsageError, match="bytes_per_s must be a number"):
+        Link(0)
+
+
+@pytest.mark.parametrize(("wrong", "near"), [
+    ("4090", "rtx-4090"), ("h100sxm", "h100"), ("RTX PRO 6000", "rtx-pro-6000 or rtx-pro-6000-max-q or rtx-pro-6000-server"),
+    ("mi300", "mi300x"), ("rtx-4080", "rtx-4090"),
+])  # fmt: skip
+def test_a_wrong_name_of_a_gpu_gives_those_that_are_near(wrong, near):
+    with pytest.raises(UsageError, match=f"Did you mean {near}[?] Try h100, "):
+        gpu(wrong)
 
 
 def test_the_default_share_of_the_products_is_the_median_of_the_table():
-    shares = sorted(row.matmul_share for row in GPUS.values())
-    assert Gpu("x", 1, 1, 1, 1).matmul_share == pytest.approx(np.median(shares), abs=0.01)
+    measured = [GPUS[name].matmul_share for name, row in FIGURES["gpus"].items()
+                if row["sources"]["matmul_share"] != "median"]  # fmt: skip
+    assert Gpu("x", 1, 1, 1, 1).matmul_share == pytest.approx(np.median(measured), abs=0.01)
+    assert all(row.matmul_share == 0.8 for row in GPUS.values() if row.matmul_share not in measured)
 
 
 def test_a_file_may_state_the_shares_that_a_gpu_reaches(tmp_path):
@@ -640,7 +758,7 @@ def test_a_file_may_state_the_shares_that_a_gpu_reaches(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "gpus", "h100", "a100"), [
-    ("llama-3.1-8b", 1, 5.91, 2.10), ("llama-3-70b", 4, 6.72, 2.34), ("qwen3-30b-a3b", 1, 7.93, 2.85),
+    ("llama-3.1-8b", 1, 5.91, 2.10), ("llama-3-70b", 4, 5.52, 2.06), ("qwen3-30b-a3b", 1, 7.93, 2.85),
 ])  # fmt: skip
 def test_break_even_bandwidths_are_those_of_the_manual(name, gpus, h100, a100):
     model = model_shape(MODELS[name])

@@ -1,7 +1,5 @@
 """The unfitted model against recordings of vLLM on real GPUs: the errors are those of docs/serving/serving-model.md."""
 
-import gzip
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,70 +7,34 @@ import pytest
 
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.hardware import Roofline, gpu, model_shape
+from kvtrace.serving.hardware.roofline import LIBRARY_BYTES
+from kvtrace.serving.latencies import TARGETS, Latencies, errors_of
 from kvtrace.serving.plan_runs import step_cost
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, simulate_serving
-from kvtrace.trace.columns import Columns
-from kvtrace.trace.trace import Trace
+from tests.serving.measured import BLOCKS, FOLDERS, LIMITS, measured
 
 MANUAL = Path(__file__).parents[2] / "docs/serving/serving-model.md"
 PAGE = 16  # tokens of a block
 MODEL = model_shape("llama-3.1-8b")
-RECORDINGS = {  # GPU -> folder, blocks that requests can use (vLLM keeps one), requests at once
-    "rtx-pro-6000-server": ("RTXPRO6000_Llama-3.1-8B", 35_912, 128),
-    "rtx-4090": ("RTX4090_Llama-3.1-8B", 2_587, 256),
-}
 
 
 @pytest.fixture(scope="module")
 def recordings(shared):
-    """GPU -> trace, and the times of its requests as they were recorded."""
-    folder = shared / "data/measured"
-    if not folder.is_dir():
-        pytest.skip("no recordings in the shared data")
-    with gzip.open(folder / "sharegpt-llama-3.1-8b-300-sps10.jsonl.gz") as file:
-        prompts = [json.loads(line)["input_tok_ids"] for line in file]
-    return {name: recording(folder / where / "requests.jsonl", prompts) for name, (where, *_) in RECORDINGS.items()}
+    """GPU -> recording."""
+    return {name: measured(shared, name) for name in FOLDERS}
 
 
-def recording(path, prompts):
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    order = sorted(range(len(rows)), key=lambda row: rows[row]["queued_ts"])
-    column = {key: np.array([rows[row][key] for row in order]) for key in rows[0] if key != "request_id"}
-    begin = column["queued_ts"].min()
-    chains = [blocks_of(prompts[row][: rows[row]["input_toks"]]) for row in order]
-    numbers = {}  # a block with all before it -> id
-    ids = [numbers.setdefault(block, len(numbers)) for chain in chains for block in chain]
-    offsets = np.cumsum([0, *map(len, chains)])
-    columns = Columns(
-        (column["queued_ts"] - begin) * 1000, column["input_toks"], column["output_toks"], np.array(ids), offsets
-    )
-    trace = Trace.from_columns(columns, block_size=PAGE, tail="kept")
-    return trace, column["first_token_ts"] - begin, column["last_token_ts"] - begin
-
-
-def blocks_of(tokens):
-    """Each block of a prompt as the tokens up to its end."""
-    return [tuple(tokens[: start + PAGE]) for start in range(0, len(tokens), PAGE)]
-
-
-def errors(recordings, name, cost):
-    """The relative error in % of mean, p50 and p90 of TTFT, and of mean TPOT and E2E."""
-    trace, first, ended = recordings[name]
-    _, blocks, requests = RECORDINGS[name]
-    scheduler = VllmScheduler(max_num_batched_tokens=2048, max_num_seqs=requests)
-    done = simulate_serving(trace, cost, setting=Setting(blocks, engine="vllm"), scheduler=scheduler)
-    simulated, measured = (statistics(trace, *times) for times in ((done.first_s, done.ended_s), (first, ended)))
-    return 100 * (simulated / measured - 1)
-
-
-def statistics(trace, first, ended):
-    arrival, several = trace.timestamp / 1000, trace.output_length > 1
-    ttft = first - arrival
-    tpot = (ended - first)[several] / (trace.output_length[several] - 1)
-    return np.array(
-        [ttft.mean(), np.quantile(ttft, 0.5), np.quantile(ttft, 0.9), tpot.mean(), (ended - arrival).mean()]
-    )
+def errors(recordings, name, cost, blocks=None):
+    """The relative error in % of mean, p50 and p90 of TTFT, and of mean TPOT and E2E; vLLM keeps one of its blocks."""
+    one, (step_tokens, requests) = recordings[name], LIMITS[name]
+    scheduler = VllmScheduler(max_num_batched_tokens=step_tokens, max_num_seqs=requests)
+    setting = Setting((blocks or BLOCKS[name]) - 1, engine="vllm")
+    run = simulate_serving(one.trace, cost, setting=setting, scheduler=scheduler)
+    lengths = one.trace.output_length
+    simulated = Latencies.of(one.arrival_s, run.first_s, run.ended_s, lengths)
+    found = errors_of(Latencies.of(one.arrival_s, one.first_s, one.ended_s, lengths), simulated, TARGETS)
+    return 100 * np.array([error.error for error in found])
 
 
 def steps(name):
@@ -93,7 +55,7 @@ def steps(name):
 
 def test_the_errors_of_each_step_are_those_of_the_manual(recordings):
     both = [np.concatenate(row) for row in zip(*(
-        [errors(recordings, name, cost) for cost in steps(name)] for name in RECORDINGS
+        [errors(recordings, name, cost) for cost in steps(name)] for name in FOLDERS
     ), strict=True)]  # fmt: skip
     section = MANUAL.read_text(encoding="utf-8").split("## Against recordings")[1].split("Read these errors")[0]
     rows = [line.split("|")[2:-1] for line in section.splitlines() if "%" in line and line.startswith("| ")]
@@ -102,7 +64,7 @@ def test_the_errors_of_each_step_are_those_of_the_manual(recordings):
 
 
 def test_nothing_fitted_the_mean_ttft_is_within_20_percent(recordings):
-    for name in RECORDINGS:
+    for name in FOLDERS:
         assert abs(errors(recordings, name, step_cost(Roofline(MODEL, gpu(name))))[0]) < 20
 
 
@@ -112,7 +74,7 @@ def test_the_sensitivities_are_those_of_the_manual(recordings):
     def ttft(**changed):
         return [
             f"{errors(recordings, name, step_cost(Roofline(MODEL, gpu(name), **changed)))[0]:+.1f} %"
-            for name in RECORDINGS
+            for name in FOLDERS
         ]
 
     assert f"TTFT is {' and '.join(ttft(attention_bandwidth_share=0.8))}; at 53 %," in manual
@@ -124,8 +86,25 @@ def test_the_sensitivities_are_those_of_the_manual(recordings):
     assert f"TTFT is {-workstation[0]:.1f} % too short, E2E {-workstation[4]:.1f} %" in manual
 
 
+def rooms(name):
+    """The blocks of a server with vLLM 0.33.0 and with the recorded 0.19.0, which did not count CUDA graphs."""
+    for engine_bytes in (None, LIBRARY_BYTES):
+        given = {} if engine_bytes is None else {"engine_bytes": engine_bytes}
+        yield Roofline(MODEL, gpu(name), **given).capacity_tokens(*LIMITS[name]) // PAGE
+
+
 def test_the_room_for_kv_is_that_of_the_manual():
     manual = MANUAL.read_text(encoding="utf-8")
-    for name, (_, blocks, _) in RECORDINGS.items():
-        room = Roofline(MODEL, gpu(name)).kv_capacity_tokens // PAGE
-        assert f"{room:,} " in manual and f"({100 * (room / (blocks + 1) - 1):+.1f} %)" in manual
+    for name, recorded in BLOCKS.items():
+        new, old = rooms(name)
+        line = f"| `{name}` | {recorded:,} | {old:,} ({100 * (old / recorded - 1):+.1f} %) |"
+        assert f"{line} {new:,} ({100 * (new / recorded - 1):+.1f} %) |" in manual
+
+
+def test_with_its_own_room_the_mean_ttft_is_that_of_the_manual(recordings):
+    manual = " ".join(MANUAL.read_text(encoding="utf-8").split())
+    stated = []
+    for name in FOLDERS:
+        _, old = rooms(name)
+        stated.append(f"{errors(recordings, name, step_cost(Roofline(MODEL, gpu(name))), old)[0]:+.1f} %")
+    assert f"With its own number of blocks, counted as vLLM 0.19.0 does, the mean TTFT is {stated[0]} and {stated[1]}" in manual

@@ -17,7 +17,7 @@ from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
 from tests.conftest import ROOT
 from tests.reference.vllm_scheduler import serve
-from tests.serving.scheduler_cases import options_of, trace_of, vllm_case
+from tests.serving.scheduler_cases import exchange_and_experts, options_of, trace_of, vllm_case
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", 400))
@@ -78,6 +78,8 @@ def test_the_steps_are_those_of_the_twin():
     preempted = 0
     for seed in range(CASES):
         case = vllm_case(random.Random(seed))
+        if seed % 2:
+            case["cost"] |= exchange_and_experts(random.Random(seed))
         expected = serve(case)
         require_equal(case, expected, f"seed {seed}: {case['settings']}")
         preempted += sum(len(step[2]) for step in expected["steps"])

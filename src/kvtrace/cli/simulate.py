@@ -136,7 +136,8 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
     if roofline:
         options["schedulers"] = _schedulers(names(engine_names), step_tokens, max_requests, scheduler_options)
     if roofline and capacity == "auto":
-        capacity = str(roofline.kv_capacity_tokens // trace.block_size)
+        limits = [scheduler.limits for scheduler in options["schedulers"].values()]
+        capacity = str(min(roofline.capacity_tokens(one.step_tokens, one.requests) for one in limits) // trace.block_size)
     with _hint_on_commas(trace, capacity):
         return simulate_all(
             trace,

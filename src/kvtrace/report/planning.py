@@ -10,6 +10,7 @@ from ..serving.plan_result import (
     InstancesPlan,
     LoopPlan,
     MemoryPlan,
+    ModelError,
     Plan,
     PlanSetting,
     PricesPlan,
@@ -42,8 +43,19 @@ def sentence(part: InstancesPlan) -> str:
         return f"No number of instances meets the target. {' '.join(reasons[:1])}"
     return (
         f"{best.instances:,} instances behind {best.router} give {target.quantile:.0%} of the requests a time to first "
-        f"token of at most {target.ttft_s:g} s. Serving the trace costs {best.usd:,.2f} USD."
+        f"token of at most {target.ttft_s:g} s. Serving the trace costs {best.usd:,.2f} USD.{_error_sentence(part)}"
     )
+
+
+def _error_sentence(part: InstancesPlan) -> str:
+    """What the measured errors of simulated times mean for the number of instances."""
+    known = part.model_error
+    if known is None:
+        return ""
+    few, sure = known.fewest_instances, known.sure_instances
+    many = "no number is sure to meet the target" if sure is None else f"{sure:,} are sure to meet the target"
+    some = "" if few is None or few == sure else f"{few:,} may be enough, and "
+    return f" Simulated times were wrong by up to {known.error:.1%}: {some}{many}."
 
 
 def _setting(part: PlanSetting) -> TextTable:
@@ -101,10 +113,22 @@ def _instances(part: InstancesPlan) -> TextTable:
             f"{row.usd:,.2f}",
         )  # fmt: skip
     best = part.best
+    if part.model_error is not None:
+        table.caption += f"; {_error_caption(part.model_error)}"
     if best is not None:
         saves = f"{best.saved_compute_s:,.0f} s of GPU compute, {best.saved_usd:,.2f} USD"
         table.caption += f"; * fewest instances; its hits save {saves}; all figures are for the smallest number"
     return table
+
+
+def _error_caption(part: ModelError) -> str:
+    """The interval that the errors of simulated times imply."""
+    high = "any time" if part.ttft_high is None else f"{seconds(part.ttft_high)} s"
+    few, sure = (f"{count:,}" if count else "none" for count in (part.fewest_instances, part.sure_instances))
+    return (
+        f"TTFT {part.statistic} was wrong by up to {part.error:.1%} ({part.basis}): {seconds(part.ttft_low)} s to {high}; "
+        f"{few} instances may be enough, {sure} are sure"
+    )
 
 
 def _unmet(part: InstancesPlan) -> list[TextTable]:

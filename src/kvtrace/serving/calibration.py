@@ -18,7 +18,7 @@ from .._base.errors import UsageError
 from .._base.results import Result
 from ..cache.demand import block_demand
 from ..cache.simulation import Setting
-from .costs import FORMS, Costs, start_terms
+from .costs import FORMS, Costs, start_terms, terms_of
 from .decode_times import DecodeTimes
 from .fitting import BOUND, fit, scipy_optimize
 from .hardware.gpus import Gpu
@@ -36,8 +36,8 @@ from .token_gaps import TokenGaps
 FLOOR = 0.05  # of the mean time of a request: errors of shorter times count less
 PRIOR = 0.02  # a term that is one SPREAD away from its start counts as an error of 2 % of one request
 SPREAD = {  # of the logarithm of a term around the roofline's: shares of peaks are known better than launches
-    "token_s": 0.2, "step_s": 0.2, "pair_s": 0.5, "read_s": 0.3, "attention_pair_s": 0.5, "attention_read_s": 0.3,
-    "overhead_s": 0.7, "request_s": 1.0,
+    "token_s": 0.15, "step_s": 0.1, "pair_s": 0.5, "read_s": 0.3, "attention_pair_s": 0.5, "attention_read_s": 0.3,
+    "overhead_s": 0.5, "request_s": 1.0, "exchange_s": 0.5, "expert_token_s": 0.15, "expert_step_s": 0.1,
 }  # fmt: skip
 COUNTS = 5  # of the steps between tokens, each with the costs of the one before
 MIN_PART = 10  # requests of each part
@@ -129,7 +129,7 @@ def calibrate(
             f"recording has {len(recording):,}."
         )
     served = Served(recording, roofline, scheduler)
-    tried = {form: _fit_terms(served, fitted, names, seed) for form, names in FORMS.items()}
+    tried = {form: _fit_terms(served, fitted, terms_of(form, served.known), seed) for form in FORMS}
     request_errors = {form: served.request_errors(one, fitted) for form, one in tried.items()}
     form = _chosen(request_errors)
     terms = tried[form]
@@ -138,7 +138,7 @@ def calibrate(
     return Calibration(
         _costs_of(served, form, terms, fitted, errors), len(recording), int((~fitted).sum()), errors,
         served.errors(terms, fitted), served.errors(served.start, held),
-        {name: float(values.mean()) for name, values in request_errors.items()}, _worth(served, fitted, held, terms, form),
+        {name: float(values.mean()) for name, values in request_errors.items()}, _worth(served, fitted, held, terms),
     )  # fmt: skip
 
 
@@ -177,16 +177,24 @@ class Served:
 
     def starts(self, names: tuple[str, ...]) -> np.ndarray:
         """The roofline's value of each term of a form."""
-        known = start_terms(self.roofline)
-        return np.array([known[name] for name in names])
+        return np.array([self.known[name] for name in names])
+
+    @cached_property
+    def known(self) -> dict[str, float]:
+        """The roofline's value of each term of any form."""
+        return start_terms(self.roofline)
 
     @cached_property
     def _demand(self):
         return block_demand(self.recording.trace, *self.scheduler.setting_of(self.setting).demand_options)
 
+    def cost(self, terms: Mapping[str, float]) -> StepCost:
+        """The cost of a step of these terms; the others are 0."""
+        return StepCost(**{"token_s": 0.0, "expert_share": self.known["expert_share"], **terms})
+
     def run(self, terms: Mapping[str, float]) -> ServingRun:
         """The recording's requests under these costs."""
-        trace, cost = self.recording.trace, StepCost(**{"token_s": 0.0, **terms})
+        trace, cost = self.recording.trace, self.cost(terms)
         return simulate_serving(trace, cost, setting=self.setting, scheduler=self.scheduler, demand=self._demand)
 
     def simulated(self, terms: Mapping[str, float]) -> Latencies:
@@ -296,9 +304,11 @@ def _counted(
     """Starting points: the roofline, and the terms at which the times that need no simulation fit best."""
     roofline = x = np.zeros(size)
 
+    share = {"expert_share": part.known["expert_share"]}
+
     def best(errors: Callable[[dict[str, float]], np.ndarray], begin: np.ndarray) -> np.ndarray:
         return scipy_optimize().least_squares(
-            lambda x: np.concatenate([errors(terms_at(x)), prior(x)]), begin, bounds=(-BOUND, BOUND), loss="soft_l1",
+            lambda x: np.concatenate([errors(terms_at(x) | share), prior(x)]), begin, bounds=(-BOUND, BOUND), loss="soft_l1",
             f_scale=PRIOR,
         ).x  # fmt: skip
 
@@ -313,11 +323,10 @@ def _counted(
 
 
 def _worth(
-    served: Served, fitted: np.ndarray, held: np.ndarray, terms: Mapping[str, float], form: str
+    served: Served, fitted: np.ndarray, held: np.ndarray, terms: Mapping[str, float]
 ) -> dict[str, float]:
     """The mean error of the held-out requests without each term, the others fitted again."""
-    names = FORMS[form]
-    others = {name: tuple(one for one in names if one != name) for name in names}
+    others = {name: tuple(one for one in terms if one != name) for name in terms}
     return {
         name: mean_error(served.errors(_fit_terms(served, fitted, rest, at=terms), held))
         for name, rest in others.items()
@@ -330,7 +339,7 @@ def _costs_of(
     line, scheduler = served.roofline, served.scheduler
     return Costs(
         line.model.name, line.gpu.name, line.gpus, f"{scheduler.name} {scheduler.version}".strip(), form,
-        asdict(StepCost(**{"token_s": 0.0, **terms})), asdict(line.model), asdict(line.gpu),
+        asdict(served.cost(terms)), asdict(line.model), asdict(line.gpu),
         range_of_run(served.before(fitted).run(terms)),
         {f"{one.latency}_{one.statistic}": one.error for one in errors},
     )  # fmt: skip

@@ -17,6 +17,7 @@ from .._base.errors import InputError, UsageError
 from .._base.output_files import write_atomically
 from .hardware.described import read_object
 from .hardware.gpus import Gpu
+from .hardware.links import Link
 from .hardware.models import ModelShape, model_shape
 from .hardware.roofline import Roofline
 from .operating_range import LABELS, OperatingRange, range_of_run
@@ -31,6 +32,9 @@ FORMS = {  # name -> its terms; "max" takes the time of attention within that of
     "sum-request": ("token_s", "step_s", "overhead_s", "request_s", "attention_pair_s", "attention_read_s"),
     "max": ("token_s", "pair_s", "step_s", "read_s", "overhead_s"),
 }
+SIBLINGS = {"expert_token_s": "token_s", "expert_step_s": "step_s"}  # an unknown share of the peaks is that of another
+EXTRAS = (*SIBLINGS, "exchange_s")  # terms of any form where the model has experts, or the instance several GPUs
+NO_TIME = Link(1e30, 0.0)
 # Attention reads 53 % of the peak at 256 tokens a request and 66 % at 512 (docs/serving/serving-model.md): as if each
 # request had so many tokens more.
 REQUEST_TOKENS = 125
@@ -48,6 +52,11 @@ def start_terms(roofline: Roofline) -> dict[str, float]:
     terms = asdict(step_cost(roofline))
     pair, read = terms["attention_pair_s"], terms["attention_read_s"]
     return terms | {"pair_s": pair, "read_s": read, "request_s": REQUEST_TOKENS * read}
+
+
+def terms_of(form: str, start: Mapping[str, float]) -> tuple[str, ...]:
+    """The terms of a form that have a value, by those of the roofline."""
+    return tuple(name for name in (*FORMS[form], *EXTRAS) if start[name] > 0)
 
 
 @dataclass(frozen=True)
@@ -73,16 +82,22 @@ class Costs:
     @property
     def roofline(self) -> Roofline:
         """The model and the GPUs that were measured."""
-        return Roofline(ModelShape(**self.model_shape), Gpu(**self.gpu_figures), self.gpus)
+        figures = dict(self.gpu_figures)
+        link = Link(**figures.pop("link"))
+        return Roofline(ModelShape(**self.model_shape), Gpu(**figures, link=link), self.gpus)
 
-    def for_model(self, model: ModelShape | dict[str, Any] | str | Path, *, gpus: int = 1) -> StepCost:
+    def for_model(
+        self, model: ModelShape | dict[str, Any] | str | Path, *, gpus: int = 1, link: Link | None = None
+    ) -> StepCost:
         """The cost of a step of another model on the same kind of GPU, or on another number of them.
 
-        Each term stays the same multiple of the roofline's, and the overhead grows with the layers.
+        Each term stays the same multiple of the roofline's, and the overhead grows with the layers. Routed experts that
+        the measured model lacks have the multiples of other products and weights. What GPUs exchange is not scaled.
 
         Args:
             model: A ModelShape, a model's name, or its config.json.
             gpus: The GPUs of an instance, by tensor parallelism.
+            link: What connects them; the default is that of the GPU.
 
         Raises:
             UsageError: gpus is not valid.
@@ -90,11 +105,13 @@ class Costs:
         shape = model if isinstance(model, ModelShape) else model_shape(model)
         here = self.roofline
         overhead = here.step_overhead_s * shape.layers / here.model.layers
-        measured, wanted = (
-            start_terms(here),
-            start_terms(replace(here, model=shape, gpus=gpus, step_overhead_s=overhead)),
-        )
-        return StepCost(**{name: self.terms[name] / measured[name] * wanted[name] for name in FORMS[self.form]})
+        there = replace(here, model=shape, gpus=gpus, step_overhead_s=overhead, link=link)
+        measured, wanted = (start_terms(replace(one, link=NO_TIME)) for one in (here, there))
+        factors = {name: _share(seconds - _exchange(here)[name], measured[name]) for name, seconds in self.terms.items()}
+        factors |= {name: factors[other] for name, other in SIBLINGS.items() if not measured[name]}
+        exchange = _exchange(there)
+        terms = {name: factors[name] * wanted[name] + exchange[name] for name in (*FORMS[self.form], *SIBLINGS)}
+        return StepCost(**terms, exchange_s=exchange["exchange_s"], expert_share=shape.expert_share)
 
     def extrapolation(self, run: ServingRun) -> dict[str, float]:
         """By how much a run goes beyond the recording: name of the quantity -> multiple of the largest value seen."""
@@ -115,6 +132,17 @@ class Costs:
         """Write a costs.json."""
         with write_atomically(path) as file:
             file.write(orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def _exchange(roofline: Roofline) -> dict[str, float]:
+    """The part of each term that the GPUs of an instance take to exchange activations."""
+    free = start_terms(replace(roofline, link=NO_TIME))
+    return {name: seconds - free[name] for name, seconds in start_terms(roofline).items()}
+
+
+def _share(seconds: float, start: float) -> float:
+    """A fitted term as a multiple of the roofline's; a term that is all exchange is not known below a tenth."""
+    return max(seconds / start, 0.1) if start else 1.0
 
 
 def read_costs(path: str | Path) -> Costs:
@@ -149,7 +177,7 @@ def _is_valid(costs: Costs) -> bool:
     try:
         terms = start_terms(costs.roofline)
         return all(terms[name] > 0 for name in FORMS[costs.form])
-    except (TypeError, ValueError, AttributeError, ArithmeticError, UsageError):
+    except (TypeError, KeyError, ValueError, AttributeError, ArithmeticError, UsageError):
         return False
 
 

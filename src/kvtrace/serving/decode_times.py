@@ -1,8 +1,8 @@
 """Where a fit begins: costs for which each request's decoding takes as long as it took, without any simulation.
 
-A request with n output tokens takes n - 1 steps from its first to its last token. The recording shows which requests run
-beside it and which prompts end meanwhile, so that the time of these steps is a sum over known counts (the equation error
-of system identification). It is smooth in the costs, where the times of a simulation jump; but requests that were
+A request with n output tokens takes n - 1 steps from its first to its last token. The recording shows which requests
+run beside it and which prompts end meanwhile, so that the time of these steps is a sum over known counts (the equation
+error of system identification). It is smooth in the costs, where the times of a simulation jump; but requests that were
 preempted and prompts in several chunks blur it, so the simulation has the last word.
 """
 
@@ -75,8 +75,9 @@ class DecodeTimes:
             return terms.get(name, 0.0)
 
         reading = term("step_s") + term("read_s") * self.context
-        decoding = np.maximum(term("token_s") * self.batch, reading)
-        prompts = np.maximum(term("token_s") * self.prompt_tokens, term("step_s")) * self.prompt_steps
+        decoding = np.maximum(term("token_s") * self.batch, reading) + expert_seconds(terms, self.batch)
+        prompts = np.maximum(term("token_s") * self.prompt_tokens, term("step_s"))
+        prompts = (prompts + expert_seconds(terms, self.prompt_tokens)) * self.prompt_steps
         alone = (
             term("overhead_s") + (term("request_s") + term("exchange_s")) * self.batch
             + term("attention_read_s") * self.context
@@ -89,6 +90,16 @@ class DecodeTimes:
         """Request -> the sum over the moments of its decoding."""
         sums = np.concatenate([[0.0], np.cumsum(values)])
         return sums[self.ends] - sums[self.begins]
+
+
+def expert_seconds(terms: Mapping[str, float], tokens: np.ndarray) -> np.ndarray:
+    """Seconds of the routed experts of steps with so many tokens, as `StepCost` defines them.
+
+    >>> expert_seconds({"expert_step_s": 1.0, "expert_share": 0.5}, np.array([1.0, 2.0])).tolist()
+    [0.5, 0.75]
+    """
+    touched = 1 - (1 - terms.get("expert_share", 0.0)) ** tokens
+    return np.maximum(terms.get("expert_token_s", 0.0) * tokens, terms.get("expert_step_s", 0.0) * touched)
 
 
 def _means(

@@ -15,9 +15,10 @@ from ..trace.hits import unlimited_hits
 from ..trace.trace import Trace
 from .bootstrap import quantile_interval
 from .hardware import Roofline
-from .plan_result import CurvePoint, FleetFigures, PrefillFloor, RouterPlan, UnmetTarget
+from .plan_result import CurvePoint, FleetFigures, ModelError, PrefillFloor, RouterPlan, UnmetTarget
 from .plan_runs import PlanTarget, capacity_blocks, fitting_gpus, prefill_alone_s, served, step_cost
 from .simulation import ServingRun
+from .time_errors import TimeErrors, limit_interval, time_interval
 
 MAX_INSTANCES = 512
 MAX_GPUS = 8  # of an instance, in advice: one machine
@@ -36,7 +37,7 @@ class InstanceRuns:
     points: dict[int, CurvePoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.blocks = self.blocks or capacity_blocks(self.trace, self.roofline)
+        self.blocks = self.blocks or capacity_blocks(self.trace, self.roofline, self.target.limits)
 
     @property
     def largest(self) -> int:
@@ -59,6 +60,17 @@ class InstanceRuns:
         if near > 1 and prefill_floor(self.trace, self.roofline, self.target).with_hits_s > self.target.ttft_s:
             return None
         return _fewest(lambda count: self.at(count).meets, min(near, self.largest), self.largest)
+
+    def fewest_within(self, limit_s: float, near: int = 1) -> int | None:
+        """The smallest number of instances with a TTFT of at most `limit_s`, in place of the target; else as `fewest`."""
+        if prefill_floor(self.trace, self.roofline, self.target).with_hits_s > limit_s:
+            return None
+
+        def meets(count: int) -> bool:
+            point = self.at(count)
+            return not point.rejected and point.ttft_s <= limit_s
+
+        return _fewest(meets, min(near, self.largest), self.largest)
 
     def curve(self) -> list[CurvePoint]:
         """The points that are known, from the smallest number of instances."""
@@ -84,6 +96,25 @@ def router_plan(runs: InstanceRuns, floor: PrefillFloor) -> RouterPlan | UnmetTa
     )  # fmt: skip
 
 
+def model_error(runs: InstanceRuns, best: RouterPlan, errors: TimeErrors) -> ModelError:
+    """What the errors of simulated times mean for a router's TTFT and number of instances.
+
+    Args:
+        runs: The simulations of the router.
+        best: Its plan.
+        errors: The errors that were measured.
+    """
+    quantile = runs.target.quantile
+    error = errors.largest(quantile)
+    low, high = time_interval(best.ttft_s, error)
+    sure_s, possible_s = limit_interval(runs.target.ttft_s, error)
+    return ModelError(
+        statistic=errors.statistic(quantile), error=error, ttft_low=low, ttft_high=high if np.isfinite(high) else None,
+        fewest_instances=runs.fewest_within(possible_s), sure_instances=runs.fewest_within(sure_s, best.instances),
+        basis=errors.basis,
+    )  # fmt: skip
+
+
 def prefill_floor(trace: Trace, roofline: Roofline, target: PlanTarget) -> PrefillFloor:
     """The time of prefill alone at the target's quantile, without hits and with every possible hit.
 
@@ -105,7 +136,7 @@ def least_gpus_for(trace: Trace, roofline: Roofline, target: PlanTarget) -> int 
 
     The number is at most 8, and at least that of the roofline; None if 8 GPUs are too few.
     """
-    for gpus in range(max(roofline.gpus, fitting_gpus(trace, roofline)), MAX_GPUS + 1):
+    for gpus in range(max(roofline.gpus, fitting_gpus(trace, roofline, target.limits)), MAX_GPUS + 1):
         if prefill_floor(trace, replace(roofline, gpus=gpus), target).with_hits_s <= target.ttft_s:
             return gpus
     return None

@@ -152,6 +152,19 @@ class RouterPlan(FleetFigures):
 
 
 @dataclass(frozen=True)
+class ModelError:
+    """What the measured errors of simulated times mean for the best router."""
+
+    statistic: str  # of the time to first token whose errors these are
+    error: float  # the largest that was measured, in size
+    ttft_low: float  # the time to first token at the target's quantile, if the simulated one is too long by the error
+    ttft_high: float | None  # if it is too short; None: no bound, for an error of 100 % or more
+    fewest_instances: int | None  # that meet the target if simulated times are too long by the error
+    sure_instances: int | None  # that meet it if they are too short; None: no number does
+    basis: str  # what the errors rest on
+
+
+@dataclass(frozen=True)
 class InstancesPlan:
     """Instances for the target, router by router."""
 
@@ -160,6 +173,7 @@ class InstancesPlan:
     routers: list[RouterPlan | UnmetTarget]
     best: RouterPlan | None
     assumes: list[str]
+    model_error: ModelError | None = None  # None where no router meets the target
 
 
 @dataclass(frozen=True)

@@ -60,12 +60,15 @@ def step_cost(roofline: Roofline) -> StepCost:
         roofline: From `roofline_of(model_config, gpu)`.
 
     Returns:
-        Seconds per token and step, and of the attention and the head, which overlap with nothing.
+        Seconds per token and step, likewise of routed experts; and of attention, the head and what GPUs exchange, which
+        overlap with nothing.
     """
     return StepCost(
-        token_s=roofline.seconds_per_token, step_s=roofline.seconds_per_step,
-        overhead_s=roofline.head_s + roofline.step_overhead_s,
+        token_s=roofline.seconds_per_dense_token, step_s=roofline.seconds_per_step,
+        overhead_s=roofline.head_s + roofline.step_overhead_s + roofline.exchange_s_per_step,
         attention_pair_s=roofline.seconds_per_pair, attention_read_s=roofline.seconds_per_cached_token,
+        exchange_s=roofline.exchange_s_per_token, expert_token_s=roofline.seconds_per_expert_token,
+        expert_step_s=roofline.seconds_for_experts, expert_share=roofline.model.expert_share,
     )  # fmt: skip
 
 
@@ -93,14 +96,21 @@ def lower_tiers(roofline: Roofline, target: PlanTarget, block_size: int, blocks:
     return lower
 
 
-def capacity_blocks(trace: Trace, roofline: Roofline) -> int:
-    """The blocks of KV that the GPUs of one instance hold."""
-    return roofline.kv_capacity_tokens // trace.block_size
+def capacity_blocks(trace: Trace, roofline: Roofline, limits: BatchLimits) -> int:
+    """The blocks of KV that the GPUs of one instance hold, beside the activations of its largest steps."""
+    return roofline.capacity_tokens(limits.step_tokens, limits.requests) // trace.block_size
 
 
-def fitting_gpus(trace: Trace, roofline: Roofline) -> int:
-    """The smallest number of GPUs per instance that hold the weights and the longest request."""
-    return roofline.least_gpus(int(trace.prompt_blocks.max(initial=1)) * trace.block_size)
+def fitting_gpus(trace: Trace, roofline: Roofline, limits: BatchLimits) -> int:
+    """The smallest number of GPUs per instance that hold the weights and the longest request; UsageError without one."""
+    tokens = int(trace.prompt_blocks.max(initial=1)) * trace.block_size
+    gpus = roofline.least_gpus(tokens, limits.step_tokens, limits.requests)
+    if gpus is None:
+        raise UsageError(
+            f"No number of {roofline.gpu.name} holds the weights and the activations of {limits.step_tokens:,} tokens "
+            "in a step. Use GPUs with more memory, or fewer --step-tokens and --max-requests."
+        )
+    return gpus
 
 
 def served(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, count: int, router: str) -> ServingRun:
@@ -139,9 +149,12 @@ def prefill_alone_s(trace: Trace, cost: StepCost, limits: BatchLimits, cached: n
     while (start < end).any():
         stop = np.minimum(start + limits.step_tokens, end)
         pairs = stop**2 - start**2
-        compute = cost.token_s * (stop - start) + cost.pair_s * pairs
+        tokens = stop - start
+        compute = cost.token_s * tokens + cost.pair_s * pairs
         alone = cost.overhead_s + cost.request_s + cost.attention_pair_s * pairs + cost.attention_read_s * start
-        step = np.maximum(compute, cost.step_s + cost.read_s * start) + alone
+        touched = 1 - (1 - cost.expert_share) ** tokens
+        experts = np.maximum(cost.expert_token_s * tokens, cost.expert_step_s * touched)
+        step = np.maximum(compute, cost.step_s + cost.read_s * start) + experts + cost.exchange_s * tokens + alone
         seconds += np.where(stop > start, step, 0.0)
         start = stop
     return seconds

@@ -24,7 +24,7 @@ from ..trace.columns import require_trace
 from ..trace.hits import count_hits, unlimited_hits
 from ..trace.trace import Trace
 from .hardware import Roofline
-from .instance_curve import InstanceRuns, least_gpus_for, prefill_floor, router_plan
+from .instance_curve import InstanceRuns, least_gpus_for, model_error, prefill_floor, router_plan
 from .plan_result import (
     BlockSizePlan,
     BlockSizesPlan,
@@ -45,6 +45,7 @@ from .plan_result import (
 from .plan_runs import LowerTier, PlanTarget, capacity_blocks, fitting_gpus, lower_tiers, parse_tier, served, step_cost
 from .schedulers import scheduler_of
 from .sensitivity import replace_times, sensitivity
+from .time_errors import UNFITTED, TimeErrors
 
 __all__ = [
     "LowerTier",
@@ -76,6 +77,7 @@ def plan(
     roofline: Roofline,
     target: PlanTarget | None = None,
     on_part: Callable[[str], None] | None = None,
+    errors: TimeErrors = UNFITTED,
 ) -> Plan:
     """Plan capacity for a trace, a model and its GPUs: memory, tiers, instances, block size and prices.
 
@@ -84,6 +86,7 @@ def plan(
         roofline: The model on the GPUs of one instance.
         target: The time to first token, lower tiers, prices and routers; the default is `PlanTarget()`.
         on_part: Receives the name of each part before it is computed.
+        errors: The measured errors of simulated times; the default is those of the roofline.
 
     Returns:
         A result for each part, with its assumptions; docs/serving/plan.md explains them.
@@ -104,7 +107,7 @@ def plan(
     target, report = target or PlanTarget(), on_part or (lambda part: None)
     check_mode(target.mode)
     _require_fit(trace, roofline, target)
-    blocks = capacity_blocks(trace, roofline)
+    blocks = capacity_blocks(trace, roofline, target.limits)
 
     def part(name: str, compute: Callable[[], Part]) -> Part:
         report(name)
@@ -114,7 +117,7 @@ def plan(
         setting=_setting(trace, roofline, blocks),
         memory=part("memory", lambda: memory(trace, hit_curve(trace), roofline)),
         tiers=part("tiers", lambda: tiers(trace, roofline, target, blocks)),
-        instances=part("instances", lambda: instances(trace, roofline, target)),
+        instances=part("instances", lambda: instances(trace, roofline, target, errors)),
         block_sizes=part("block_sizes", lambda: block_sizes(trace)),
         prices=part("prices", lambda: prices(trace, target)),
     )
@@ -130,7 +133,7 @@ def plan(
 
 def _require_fit(trace: Trace, roofline: Roofline, target: PlanTarget) -> None:
     """UsageError if an instance does not hold the longest request: with the GPUs that do, and those for the target."""
-    fitting = fitting_gpus(trace, roofline)
+    fitting = fitting_gpus(trace, roofline, target.limits)
     if roofline.gpus >= fitting:
         return
     needed = least_gpus_for(trace, roofline, target) or fitting
@@ -153,10 +156,21 @@ def _setting(trace: Trace, roofline: Roofline, blocks: int) -> PlanSetting:
         assumes=[
             f"{roofline.reached_compute_share:.0%} of peak arithmetic, {roofline.reached_bandwidth_share:.0%} of peak "
             f"bandwidth, {roofline.attention_bandwidth_share:.0%} of it in attention",
-            f"{roofline.reserve_share:.0%} of the GPUs' memory for activations and the engine",
-            "the GPUs of an instance work as one, without communication cost",
+            f"{1 - roofline.reserve_share:.0%} of the GPUs' memory for weights, activations, graphs and KV",
+            *_exchange(roofline),
         ],
     )  # fmt: skip
+
+
+def _exchange(roofline: Roofline) -> list[str]:
+    """What the GPUs of an instance exchange."""
+    if roofline.gpus == 1:
+        return []
+    link = roofline.reached_link
+    return [
+        f"the GPUs of an instance share each layer and exchange its results twice, at {link.bytes_per_s / 1e9:,.1f} GB/s "
+        f"and {1e6 * link.latency_s:.0f} us each time"
+    ]
 
 
 # -- hits against memory -----------------------------------------------------------------------------------------
@@ -220,17 +234,21 @@ def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> 
     )  # fmt: skip
 
 
-def instances(trace: Trace, roofline: Roofline, target: PlanTarget) -> InstancesPlan:
+def instances(
+    trace: Trace, roofline: Roofline, target: PlanTarget, errors: TimeErrors = UNFITTED
+) -> InstancesPlan:
     """Times and cost by the number of instances behind each router, and the best router for the target."""
     floor = prefill_floor(trace, roofline, target)
+    runs = {router: InstanceRuns(trace, roofline, target, router) for router in target.routers}
     routers = []
     for router in target.routers:
         with part_of_work(1 / len(target.routers), EXPECTED_RUNS * len(trace)):
-            routers.append(router_plan(InstanceRuns(trace, roofline, target, router), floor))
+            routers.append(router_plan(runs[router], floor))
     meeting = [row for row in routers if isinstance(row, RouterPlan)]
+    best = min(meeting, key=lambda row: (row.instances, row.ttft_s), default=None)
     return InstancesPlan(
-        target=TimeTarget(target.ttft_s, target.quantile), floor=floor, routers=routers,
-        best=min(meeting, key=lambda row: (row.instances, row.ttft_s), default=None),
+        target=TimeTarget(target.ttft_s, target.quantile), floor=floor, routers=routers, best=best,
+        model_error=None if best is None else model_error(runs[best.router], best, errors),
         assumes=["the trace's own arrivals", _scheduling(target),
                  f"{target.limits.step_tokens:,} tokens per step, {target.limits.requests:,} requests at once",
                  "bisection finds the smallest number; near the target it is accurate to one or two instances"],

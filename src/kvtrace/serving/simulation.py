@@ -34,8 +34,11 @@ class StepCost:
 
     Computing takes `token_s` per token, and `pair_s` per pair of tokens that attend to each other, counted as n^2 - p^2
     for a prompt that grows from p to n tokens. Reading takes `step_s`, and `read_s` per cached token. Beside both, a
-    step takes `overhead_s`, `request_s` per request in it, `attention_pair_s` per pair and `attention_read_s` per
-    cached token.
+    step takes `overhead_s`, `request_s` per request in it, `attention_pair_s` per pair, `attention_read_s` per cached
+    token, and `exchange_s` per token, for what the GPUs of an instance exchange.
+
+    Routed experts come on top: the larger of `expert_token_s` per token and the reading of those that the step's tokens
+    use. A token uses `expert_share` of them, so n tokens read 1 - (1 - `expert_share`)^n of `expert_step_s`.
     """
 
     token_s: float
@@ -46,6 +49,10 @@ class StepCost:
     request_s: float = 0.0
     attention_pair_s: float = 0.0
     attention_read_s: float = 0.0
+    exchange_s: float = 0.0
+    expert_token_s: float = 0.0
+    expert_step_s: float = 0.0
+    expert_share: float = 0.0  # not a time: from 0 to 1
 
     def terms(self, cache_tokens: int) -> dict[str, float]:
         """The terms of the kernel. The size of the cache, in tokens, has no part in them."""

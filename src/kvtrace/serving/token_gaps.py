@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .decode_times import expert_seconds
+
 MOST_STEPS = 12  # of a gap; in a longer one, rounding may be off
 FLOOR_S = 0.005  # errors of shorter gaps count less
 
@@ -87,8 +89,10 @@ class TokenGaps:
         beside = term("overhead_s") + (term("request_s") + term("exchange_s")) * self.batch
         alone = beside + term("attention_read_s") * context
         decoding = np.maximum(term("token_s") * self.batch, term("step_s") + term("read_s") * context) + alone
+        decoding = decoding + expert_seconds(terms, self.batch)
         tokens = self.prompt_tokens / np.maximum(self.prompt_steps, 1)
         computing = term("token_s") * (tokens + self.batch) + term("pair_s") * self.pairs
         alone = alone + term("request_s") * self.prompts + term("exchange_s") * tokens
+        alone = alone + expert_seconds(terms, tokens + self.batch)
         prompts = np.maximum(computing, term("step_s") + term("read_s") * context) + alone
         return decoding, prompts * self.prompt_steps + term("attention_pair_s") * self.pairs

@@ -87,8 +87,9 @@ class ReservingInstance(Instance):
         fetch: cython.double = self.engine.fetch_seconds(row)
         begins: cython.double = requests.arrival[row] if self.prefetches else self.now
         left: cython.double = max(0.0, begins + fetch - self.now)
+        token_s: cython.double = self.cost.token_s + self.cost.expert_token_s + self.cost.exchange_s
         pair_s: cython.double = self.cost.pair_s + self.cost.attention_pair_s
-        if left > self.cost.token_s * (all_hits - upper) + pair_s * (all_hits * all_hits - upper * upper):
+        if left > token_s * (all_hits - upper) + pair_s * (all_hits * all_hits - upper * upper):
             requests.cached[row] = cython.cast(cython.longlong, upper)
         else:
             requests.ready[row] = self.now + left

@@ -7,6 +7,10 @@ cdef struct StepCost:  # seconds
     double request_s  # per request of the step
     double attention_pair_s  # as pair_s, not overlapped with reading
     double attention_read_s  # as read_s, not overlapped with computing
+    double exchange_s  # per token, between GPUs
+    double expert_token_s  # per token, to compute its routed experts
+    double expert_step_s  # to read all routed experts
+    double expert_share  # of the routed experts that a token uses
     # Dynamo's cost in place of these, if is_polynomial: two polynomials, of prompt tokens and of context tokens
     bint is_polynomial
     double prefill_square_s
@@ -29,6 +33,7 @@ cdef struct StepWork:
 
 cdef void begin_work(StepWork* work) noexcept nogil
 cdef void add_part(StepWork* work, long long done, long long chunk, long long prompt, long long goal) noexcept nogil
+cdef double expert_seconds(StepCost* cost, double tokens) noexcept nogil
 cdef double step_seconds(StepCost* cost, StepWork* work) noexcept nogil
 cdef double decode_seconds(StepCost* cost, double batch, double context, long long steps) noexcept nogil
 cdef double _polynomial_step(StepCost* cost, StepWork* work) noexcept nogil

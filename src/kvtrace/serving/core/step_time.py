@@ -1,9 +1,10 @@
-"""The time of a step: the longer of compute and memory time, plus what overlaps with neither.
+"""The time of a step: the longer of compute and memory time, likewise of experts, plus what overlaps with neither.
 
 Or Dynamo's: a polynomial of the prompt tokens to compute, plus one of the context of the requests that decode.
 """
 
 import cython
+from cython.cimports.libc.math import pow
 
 
 def begin_work(work):
@@ -29,18 +30,33 @@ def add_part(work, done, chunk, prompt, goal):
         work.context += goal
 
 
+def expert_seconds(cost, tokens):
+    """Seconds of the routed experts: their products, or the reading of those that some token of the step uses.
+
+    Each token uses a share of the experts, as if drawn at random: after n tokens (1 - share)^n of them are untouched.
+    """
+    touched: cython.double
+    if cost.expert_step_s == 0:
+        return cost.expert_token_s * tokens
+    touched = 1 - pow(1 - cost.expert_share, tokens)
+    return max(cost.expert_token_s * tokens, cost.expert_step_s * touched)
+
+
 def step_seconds(cost, work):
     """Seconds of a step."""
     if cost.is_polynomial:
         return _polynomial_step(cost, work)
     computing: cython.double = cost.token_s * work.tokens + cost.pair_s * work.pairs
     overlapped: cython.double = max(computing, cost.step_s + cost.read_s * work.read)
-    alone: cython.double = cost.overhead_s + cost.request_s * work.requests
-    return overlapped + alone + cost.attention_pair_s * work.pairs + cost.attention_read_s * work.read
+    alone: cython.double = cost.overhead_s + cost.request_s * work.requests + cost.exchange_s * work.tokens
+    return overlapped + expert_seconds(cost, work.tokens) + alone + cost.attention_pair_s * work.pairs + cost.attention_read_s * work.read
 
 
 def decode_seconds(cost, batch, context, steps):
-    """Seconds of steps that only decode. The first reads `context` tokens, each later one `batch` tokens more."""
+    """Seconds of steps that only decode. The first reads `context` tokens, each later one `batch` tokens more.
+
+    Their experts and what GPUs exchange depend on the tokens of a step alone, so each of the steps takes the same.
+    """
     if cost.is_polynomial:
         return _polynomial_decode(cost, batch, context, steps)
     compute: cython.double = cost.token_s * batch
@@ -55,7 +71,8 @@ def decode_seconds(cost, batch, context, steps):
     read: cython.double = after * (cost.step_s + cost.read_s * context) + cost.read_s * batch * sum_of
     all_steps: cython.double = steps
     reads: cython.double = all_steps * context + batch * all_steps * (all_steps - 1) / 2
-    alone: cython.double = all_steps * (cost.overhead_s + cost.request_s * batch) + cost.attention_read_s * reads
+    each: cython.double = cost.overhead_s + (cost.request_s + cost.exchange_s) * batch + expert_seconds(cost, batch)
+    alone: cython.double = all_steps * each + cost.attention_read_s * reads
     return before * compute + read + alone
 
 

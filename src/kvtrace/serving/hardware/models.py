@@ -19,6 +19,7 @@ from .kv_bytes import BYTES, kv_bytes_per_token
 WEIGHT_BYTES = {**BYTES, "int4": 0.5, "mxfp4": 17 / 32}  # mxfp4: one byte of scale per 32 values of half a byte
 UNGATED = {"falcon", "gpt_neox", "nemotron", "opt", "phi", "starcoder2"}  # MLPs of two matrices, not three
 TIED = ("cohere", "gemma")  # model types whose embedding is also the head, unless the config states otherwise
+SAMPLER_BYTES = 24  # of a logit, in PyTorch's top-p sampling (vllm/v1/sample/ops/topk_topp_sampler.py)
 # fields of architectures with other layers than attention and MLP
 FOREIGN = {"attn_layer_period", "full_attention_interval", "intermediate_size_mlp", "layers_block_type",
            "linear_num_key_heads", "mamba_d_state", "ssm_cfg", "hybrid_override_pattern"}  # fmt: skip
@@ -49,6 +50,7 @@ class ModelShape:
     experts_per_token: int = 0  # routed experts per token
     expert_intermediate: int = 0  # width of one expert
     shared_intermediate: int = 0  # total width of the experts that every token passes
+    fp8: bool = False  # the weights are FP8, so that GPUs which can multiply in FP8 do
 
     @property
     def parameters(self) -> int:
@@ -76,6 +78,21 @@ class ModelShape:
         return round(self._layer_parameters(self.experts) * self.bytes_per_parameter)
 
     @property
+    def expert_parameters(self) -> int:
+        """Parameters of all routed experts."""
+        return self.moe_layers * (3 if self.gated else 2) * self.hidden * self.expert_intermediate * self.experts
+
+    @property
+    def expert_bytes(self) -> int:
+        """Bytes of all routed experts. A step reads those that its tokens use."""
+        return round(self.expert_parameters * self.bytes_per_parameter)
+
+    @property
+    def expert_share(self) -> float:
+        """The share of the routed experts that one token uses; 0 without experts."""
+        return self.experts_per_token / self.experts if self.experts else 0.0
+
+    @property
     def head_bytes(self) -> int:
         """Bytes of the head, which turns the last hidden state of a request into logits."""
         return round(self.vocabulary * self.hidden * self.bytes_per_parameter)
@@ -92,6 +109,21 @@ class ModelShape:
         mixed = self.experts_per_token * self.expert_intermediate + self.shared_intermediate
         widths = (self.layers - self.moe_layers) * self.intermediate + self.moe_layers * mixed
         return 2 * (self.layers * attention + (3 if self.gated else 2) * widths)
+
+    def workspace_bytes(self, step_tokens: int, requests: int, gpus: int = 1) -> int:
+        """The peak of activations on each GPU, as vLLM measures it before it sizes the cache: the larger of two.
+
+        The MLP of a full step holds the hidden state, the residual, gate, up and their product in 16 bits. The sampler
+        holds, per logit of each request, the logit, its sorted copy, its probability and their sum in 32 bits, and its
+        place in 64 bits.
+
+        >>> round(model_shape("llama-3.1-8b").workspace_bytes(2048, 128) / 1e6)
+        394
+        """
+        width = self.experts_per_token * self.expert_intermediate + self.shared_intermediate
+        widest = max(self.intermediate if self.moe_layers < self.layers else 0, width)
+        mlp = 2 * step_tokens * (2 * self.hidden + (3 if self.gated else 2) * widest // gpus)
+        return max(mlp, SAMPLER_BYTES * requests * self.vocabulary)
 
     @property
     def flops_per_pair(self) -> int:
@@ -160,6 +192,7 @@ def model_shape(
         intermediate=fields.whole("intermediate_size", 0 if all_mixed else None, least=0 if all_mixed else 1),
         kv_bytes_per_token=_kv_bytes(fields, kv_dtype),
         bytes_per_parameter=_bytes_per_parameter(fields, dtype),
+        fp8=_is_fp8(fields, dtype),
         tied=fields.flag("tie_word_embeddings", model_type.startswith(TIED)),
         gated=model_type not in UNGATED,
         **moe,
@@ -238,6 +271,14 @@ def _bytes_per_parameter(fields, dtype):
     if method in ("awq", "gptq") and bits in (4, 8):
         return bits / 8
     raise InputError(f"{fields.name}: unknown quantisation. Give the dtype of the weights.")
+
+
+def _is_fp8(fields, dtype):
+    """Whether the weights are FP8."""
+    quantised = fields.values.get("quantization_config")
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
+    named = dtype or (method if quantised else _config_dtype(fields))
+    return isinstance(named, str) and named.startswith(("fp8", "float8"))
 
 
 def _config_dtype(fields):

@@ -1,17 +1,18 @@
 """A roofline of serving: the time of a step is that of its products, of its attention, and what overlaps with neither.
 
-    seconds = max(seconds_per_token * new tokens, seconds_per_step)
+    seconds = max(seconds_per_dense_token * new tokens, seconds_per_step)
+            + max(seconds_per_expert_token * new tokens, seconds_for_experts * share of the experts that they use)
             + seconds_per_pair * (n**2 - p**2) + seconds_per_cached_token * KV tokens touched
-            + head_s + step_overhead_s
+            + exchange_s_per_token * new tokens + exchange_s_per_step + head_s + step_overhead_s
 
 with p = cached tokens of a request and n = p + its new tokens; the requests of a step add up. The products overlap with
-the reading of their weights; attention and the head run in kernels of their own. Shares of the peaks are public
-measurements (docs/serving/serving-model.md).
+the reading of their weights; attention, the head and the all-reduces of tensor parallelism run in kernels of their own.
+Shares of the peaks are public measurements (docs/serving/serving-model.md).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,20 @@ import numpy as np
 from ..._base.errors import UsageError
 from .columns import columns, number
 from .gpus import Gpu, gpu
+from .links import ACTIVATION_BYTES, ALL_REDUCES, Link
 from .models import ModelShape, model_shape
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+
+
+STEP_TOKENS = 8192  # tokens of a step, where an engine's limits are not given: the default of vLLM on an H100
+REQUESTS = 256  # requests at once, likewise: the default of kvtrace plan
+MOST_GPUS = 1 << 16
+GIB = 1 << 30
+GRAPH_BYTES = 0.73 * GIB  # vLLM's estimate for 86 CUDA graphs of up to 512 tokens, deducted from version 0.21 on
+LIBRARY_BYTES = 0.16 * GIB  # "non_torch_memory" in a log of vLLM on an H100
+ENGINE_BYTES = GRAPH_BYTES + LIBRARY_BYTES
 
 
 @dataclass(frozen=True)
@@ -36,7 +47,7 @@ class Roofline:
     >>> roofline = Roofline(model_shape(llama), gpu("h100"))
     >>> seconds = roofline.prefill_s(new=[8192, 4096], cached=[0, 4096])
     >>> seconds.round(3).tolist(), roofline.kv_capacity_tokens
-    ([0.185, 0.099], 426788)
+    ([0.185, 0.099], 447043)
     """
 
     model: ModelShape
@@ -45,8 +56,11 @@ class Roofline:
     compute_share: float | None = None  # of peak FLOP/s; None = the GPU's matmul_share
     bandwidth_share: float | None = None  # of peak bytes/s that weights and activations reach; None = the GPU's
     step_overhead_s: float = 0.002  # scheduling, launches, sampling
-    reserve_share: float = 0.1  # of the GPUs' memory, for activations and the engine
+    reserve_share: float = 0.1  # of the GPUs' memory that the engine does not use: 1 - gpu_memory_utilization
     attention_bandwidth_share: float = 0.66  # of peak bytes/s that attention reaches when it reads cached KV
+    link: Link | None = None  # between the GPUs; None = the GPU's
+    workspace_bytes: float | None = None  # of activations on each GPU; None = as vLLM measures them
+    engine_bytes: float = ENGINE_BYTES  # on each GPU: CUDA graphs, and what libraries allocate
 
     def __post_init__(self) -> None:
         if type(self.gpus) is not int or not 1 <= self.gpus <= 1_000_000:
@@ -55,6 +69,11 @@ class Roofline:
             if getattr(self, name) is not None or name == "attention_bandwidth_share":
                 number(name, getattr(self, name), 1e-6, 1)
         number("step_overhead_s", self.step_overhead_s, 0, 3600)
+        if self.workspace_bytes is not None:
+            number("workspace_bytes", self.workspace_bytes, 0, 1e18)
+        number("engine_bytes", self.engine_bytes, 0, 1e18)
+        if self.link is not None and not isinstance(self.link, Link):
+            raise UsageError("link must be a Link.")
         number("reserve_share", self.reserve_share, 0, 0.99)
 
     @property
@@ -70,8 +89,18 @@ class Roofline:
     @property
     def seconds_per_token(self) -> float:
         """Time per token: 2 FLOP for each parameter of its layers, and the activations between the products."""
-        products = 2 * self.model.matrix_parameters / self._flops
-        return products + self.model.activation_bytes_per_token / self._bandwidth
+        return self.seconds_per_dense_token + self.seconds_per_expert_token
+
+    @property
+    def seconds_per_dense_token(self) -> float:
+        """`seconds_per_token` without the products of the routed experts."""
+        dense = self.model.matrix_parameters - self.model.expert_share * self.model.expert_parameters
+        return 2 * dense / self._product_flops + self.model.activation_bytes_per_token / self._bandwidth
+
+    @property
+    def seconds_per_expert_token(self) -> float:
+        """The time per token of the products of its routed experts."""
+        return 2 * self.model.expert_share * self.model.expert_parameters / self._product_flops
 
     @property
     def seconds_per_pair(self) -> float:
@@ -80,8 +109,28 @@ class Roofline:
 
     @property
     def seconds_per_step(self) -> float:
-        """Memory time per step: the weights of the layers are read once for the whole batch."""
-        return self.model.matrix_bytes / self._bandwidth
+        """Memory time per step: the weights of the layers, without routed experts, are read once for the whole batch."""
+        return (self.model.matrix_bytes - self.model.expert_bytes) / self._bandwidth
+
+    @property
+    def seconds_for_experts(self) -> float:
+        """Memory time of a step whose tokens use all routed experts."""
+        return self.model.expert_bytes / self._bandwidth
+
+    @property
+    def reached_link(self) -> Link:
+        """What connects the GPUs: `link`, or that of the GPU."""
+        return self.gpu.link if self.link is None else self.link
+
+    @property
+    def exchange_s_per_token(self) -> float:
+        """Time per token of the all-reduces, two a layer; 0 on one GPU."""
+        return self._exchange(self.model.hidden * ACTIVATION_BYTES) - self._exchange(0)
+
+    @property
+    def exchange_s_per_step(self) -> float:
+        """Time per step of the all-reduces, without that of their bytes; 0 on one GPU."""
+        return self._exchange(0)
 
     @property
     def head_s(self) -> float:
@@ -113,29 +162,51 @@ class Roofline:
 
     @property
     def kv_capacity_tokens(self) -> int:
-        """Tokens whose KV fits beside the weights and the reserve; UsageError if the weights do not fit."""
-        usable = self._usable_bytes
+        """`capacity_tokens` of an engine with up to 8,192 tokens in a step and 256 requests."""
+        return self.capacity_tokens()
+
+    def capacity_tokens(self, step_tokens: int = STEP_TOKENS, requests: int = REQUESTS) -> int:
+        """Tokens whose KV fits beside the weights, activations, graphs and reserve; UsageError if the weights do not fit.
+
+        Args:
+            step_tokens: The most tokens of a step.
+            requests: The most requests at once.
+        """
+        usable = self._usable_bytes(step_tokens, requests)
         left = usable * self.gpus - self.model.weight_bytes
         if left <= 0:
             raise UsageError(
                 f"The weights need {self.model.weight_bytes / 1e9:,.0f} GB; {self.gpus} x {self.gpu.name} have "
-                f"{usable * self.gpus / 1e9:,.0f} GB for them. Try --gpus {self.least_gpus()} or more."
+                f"{max(usable, 0) * self.gpus / 1e9:,.0f} GB for them. {self._advice(step_tokens, requests)}"
             )
         return int(left // self.model.kv_bytes_per_token)
 
-    def least_gpus(self, tokens: int = 1) -> int:
-        """The smallest number of GPUs that hold the weights and the KV of `tokens` tokens."""
-        return ceil((self.model.weight_bytes + tokens * self.model.kv_bytes_per_token) / self._usable_bytes)
+    def least_gpus(self, tokens: int = 1, step_tokens: int = STEP_TOKENS, requests: int = REQUESTS) -> int | None:
+        """The smallest number of GPUs that hold the weights and the KV of `tokens` tokens; None if up to 65,536 do not."""
+        needed = self.model.weight_bytes + tokens * self.model.kv_bytes_per_token
+        gpus = 1
+        while gpus <= MOST_GPUS:
+            usable = replace(self, gpus=gpus)._usable_bytes(step_tokens, requests)
+            if usable * gpus >= needed:
+                return gpus
+            gpus = max(gpus + 1, min(ceil(needed / usable), MOST_GPUS)) if usable > 0 else 2 * gpus
+        return None
 
-    @property
-    def _usable_bytes(self) -> float:
-        """The memory of a GPU without the reserve."""
-        return self.gpu.memory * (1 - self.reserve_share)
+    def _advice(self, step_tokens: int, requests: int) -> str:
+        gpus = self.least_gpus(1, step_tokens, requests)
+        return "Use GPUs with more memory." if gpus is None else f"Try --gpus {gpus} or more."
+
+    def _usable_bytes(self, step_tokens: int, requests: int) -> float:
+        """The memory of a GPU without the reserve, the peak of activations, and what the engine allocates."""
+        workspace = self.workspace_bytes
+        if workspace is None:
+            workspace = self.model.workspace_bytes(step_tokens, requests, self.gpus)
+        return self.gpu.memory * (1 - self.reserve_share) - workspace - self.engine_bytes
 
     def compute_s(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
         """The time that a step saves if the new tokens are not computed."""
         new, cached = columns(new=new, cached=cached)
-        return self.seconds_per_token * new + self.seconds_per_pair * _squares(new, cached)
+        return self._saved_s_per_token * new + self.seconds_per_pair * _squares(new, cached)
 
     def fetch_pays(self, tokens: ArrayLike, bandwidth_bytes_per_s: ArrayLike, cached: ArrayLike = 0) -> Any:
         """True if fetching the KV of `tokens` tokens after `cached` ones is faster than computing it.
@@ -155,7 +226,7 @@ class Roofline:
         token.
         """
         tokens, cached = columns(tokens=tokens, cached=cached)
-        seconds = self.seconds_per_token + self.seconds_per_pair * (2 * cached + tokens)
+        seconds = self._saved_s_per_token + self.seconds_per_pair * (2 * cached + tokens)
         return self.model.kv_bytes_per_token / seconds
 
     def usd(self, seconds: ArrayLike) -> Any:
@@ -164,13 +235,30 @@ class Roofline:
         return seconds * (self.gpus * self.gpu.price_per_hour / 3600)
 
     def _step_s(self, new, squares, kv_tokens):
-        products = np.maximum(self.seconds_per_token * new, self.seconds_per_step)
+        products = np.maximum(self.seconds_per_dense_token * new, self.seconds_per_step)
+        touched = 1 - (1 - self.model.expert_share) ** new
+        experts = np.maximum(self.seconds_per_expert_token * new, self.seconds_for_experts * touched)
         attention = self.seconds_per_pair * squares + self.seconds_per_cached_token * kv_tokens
-        return products + attention + (self.head_s + self.step_overhead_s)
+        exchange = self.exchange_s_per_token * new + self.exchange_s_per_step
+        return products + experts + attention + exchange + (self.head_s + self.step_overhead_s)
+
+    def _exchange(self, size):
+        """Seconds of the all-reduces of a step, of `size` bytes each."""
+        return ALL_REDUCES * self.model.layers * self.reached_link.all_reduce_s(size, self.gpus)
+
+    @property
+    def _saved_s_per_token(self):
+        return self.seconds_per_token + self.exchange_s_per_token
 
     @property
     def _flops(self):
         return self.gpu.flops * self.gpus * self.reached_compute_share
+
+    @property
+    def _product_flops(self):
+        """FLOP/s of products with weights, which GPUs with FP8 do in FP8 if the weights are FP8."""
+        peak = self.gpu.fp8_flops if self.model.fp8 and self.gpu.fp8_flops else self.gpu.flops
+        return peak * self.gpus * self.reached_compute_share
 
     @property
     def _bandwidth(self):
