@@ -269,8 +269,8 @@ def polynomial_seconds_of(cost, parts):
 def serve(case, states=None):
     """The steps of a case, and for each request cached tokens, begin, first token, end and preemptions.
 
-    A list `states` gets each step's begin, requests that run and wait, and blocks in use. A preempted request whose last
-    token is on the way does not wait.
+    A list `states` gets each step's begin, requests that run and wait, and blocks in use. A preempted request whose
+    last token is on the way does not wait.
     """
     scheduler, rows, size = Scheduler(case), case["requests"], case["block_size"]
     requests = [[-1, None, None, None, 0] for _ in rows]

@@ -9,13 +9,13 @@ import click
 from . import completion
 from .help import Command
 from .options import BLOCK_SIZE_OF_TRACE, FIGURE, QUIET, WARM_UP, RowsOption, figure_writer, json_option
-from .output import console, print_json, print_lines, print_tables
+from .output import print_json, print_lines, print_tables
 
 
 @click.command("validate", cls=Command, groups={"--trace": "Input", "--capacity": "Instances and time", "--engine": "Instances and time", "--seed": "Output", "--warm-up": "Selection", "--block-size": "Input"}, examples=(
-    "kvtrace validate recording.json --model llama-3.1-8b --gpu h100",
-    "kvtrace validate recording.json --costs costs.json --warm-up 50% --html validation.html",
-    "kvtrace validate recording.json --model llama-3.1-8b --gpu h100 --scheduler max_num_seqs=128 --per-request times.csv",
+    "kvtrace validate recording --model llama-3.1-8b --gpu h100",
+    "kvtrace validate recording --costs costs.json --warm-up 50% --html validation.html",
+    "kvtrace validate recording --model llama-3.1-8b --gpu h100 --per-request times.csv",
 ))
 @click.argument("log", metavar="LOG")
 @click.option("--recording-format", default="auto", metavar="F", cls=RowsOption, rows=completion.recordings, help="Format of LOG: {rows}.")
@@ -49,7 +49,7 @@ def validate_command(log, recording_format, trace, block_size, model_config, gpu
     from ..serving.schedulers.options import with_options
     from ..serving.validation import validate
 
-    if html == "-" and per_request == "-" or as_json and "-" in (html, per_request):
+    if (html == "-" and per_request == "-") or (as_json and "-" in (html, per_request)):
         raise UsageError("only one of --json, --html - and --per-request - can write to stdout.")
     if html:
         from ..report import html_page, interactive
@@ -73,7 +73,7 @@ def validate_command(log, recording_format, trace, block_size, model_config, gpu
     if html:
         from ..report import validation_page
 
-        written += validation_page.write_page(html, done, costs=words)
+        written += validation_page.write_page(html, done, title=f"Simulated against measured: {_name_of(log)}", costs=words)
     if as_json:
         print_json(done.to_dict())
     elif "-" not in (html, per_request):  # stdout has the page or the CSV
@@ -82,6 +82,15 @@ def validate_command(log, recording_format, trace, block_size, model_config, gpu
         print_lines(("warning", one) for one in validation_report.warnings(done))
         print_lines(("wrote", name) for name in written)
     write_figure(done)
+
+
+def _name_of(log):
+    """The last part of the name of a file or folder."""
+    from pathlib import Path
+
+    from .._base.tables import printable
+
+    return printable(Path(log).resolve().name)
 
 
 def _cost_source(model_config, gpu_name, gpus, costs_file):

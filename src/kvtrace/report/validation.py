@@ -26,7 +26,13 @@ def tables(validation: Validation, costs: str = "") -> list[TextTable]:
         costs: Where the costs come from, in words.
     """
     values = validation.to_dict()
-    return [_setting(validation, values, costs), _errors(validation), _ranks(values), _whole(values), _over_time(values)]
+    return [
+        _setting(validation, values, costs),
+        _errors(validation),
+        _ranks(values),
+        _whole(values),
+        _over_time(values),
+    ]
 
 
 def sentence(validation: Validation) -> str:
@@ -74,7 +80,9 @@ def _setting(validation: Validation, values: ValidationDict, costs: str) -> Text
     table.add_column("")
     table.add_column("", dim=True, rank=0)
     one = validation.recording
-    table.add_row("recording", f"{one.format or 'made'}, {values['requests']:,} requests, {values['left_out']:,} left out")
+    table.add_row(
+        "recording", f"{one.format or 'made'}, {values['requests']:,} requests, {values['left_out']:,} left out"
+    )
     if one.settings.model:
         table.add_row("model", printable(one.settings.model))
     if values["warm_up"]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .._base.files import is_std
 from .._base.output_files import write_atomically
-from .._base.tables import printable
+from .._base.tables import number, printable
 from ..serving.validation import Validation
 from . import html_page
 from .plots import validated
@@ -73,8 +73,9 @@ def tiles(validation: Validation) -> Iterator[tuple[str, str, str]]:
     for one in validation.errors:
         if one.statistic == "mean":
             name, factor = UNITS[one.latency]
-            both = f"{factor * one.measured:,.4g} measured, {factor * one.simulated:,.4g} simulated"
-            yield f"error of mean {name}", f"{one.error:+.1%}", both
+            word, unit = name.rstrip(")").split(" (")
+            both = f"{number(factor * one.measured)} {unit} measured, {number(factor * one.simulated)} {unit} simulated"
+            yield f"error of mean {word}", f"{one.error:+.1%}", both
     rate = values["simulated_output_tokens_per_s"] / max(values["output_tokens_per_s"], 1e-9) - 1
     yield "error of throughput", f"{rate:+.1%}", f"{values['output_tokens_per_s']:,.0f} output tokens / s measured"
     ranks = [(name, rank) for name, rank in values["rank_correlation"].items() if rank is not None]

@@ -133,12 +133,13 @@ class Validation(PlottedResult):
     def over_time(self) -> OverTimeDict:
         """Requests that run and wait, and KV use: at the moments of the recording's gauges, else at equal distances.
 
-        Gauges stand beside the state of the simulated engine. Without gauges, both sides are counted from the times of
-        the requests: one waits until the engine schedules it, or until its first token where the recording does not
-        say when.
+        Gauges stand beside the state of the simulated engine; if that ends later, they go on at 0. Without gauges, both
+        sides are counted from the times of the requests: a request waits until the engine schedules it, or until its
+        first token where the recording does not say when.
         """
         gauges, (line,) = self.recording.gauges, self.run.timelines
         if gauges is not None:
+            gauges = gauges.until(self.run.makespan_s)
             state = line.at(gauges.seconds)
             counts = [gauges.running, state.running, gauges.waiting, state.waiting]
             moments, kv_use = gauges.seconds, gauges.kv_use
@@ -176,7 +177,8 @@ class Validation(PlottedResult):
             "schema": SCHEMA, "format": one.format, "requests": len(one), "left_out": one.left_out,
             "rejected": run.rejected, "warm_up": self.warm_up,
             "scheduler": f"{run.scheduler.name} {run.scheduler.version}".strip(), "capacity": self.capacity,
-            "block_size": one.trace.block_size, "step_cost": asdict(self.cost), "errors": [error.to_dict() for error in self.errors],
+            "block_size": one.trace.block_size, "step_cost": asdict(self.cost),
+            "errors": [error.to_dict() for error in self.errors],
             "rank_correlation": self.rank_correlation,
             "requests_per_s": len(one) / span, "simulated_requests_per_s": int(served.sum()) / run.makespan_s,
             "output_tokens_per_s": int(output.sum()) / span,
@@ -231,7 +233,9 @@ def validate(
     counted = np.arange(warm_up, len(recording))
     errors = errors_of(measured.take(counted), simulated.take(counted), PAIRS, seed=seed)
     extrapolation = costs.extrapolation(run) if isinstance(costs, Costs) else {}
-    return Validation(recording, run, cost, [one for one in errors if not np.isnan(one.measured)], extrapolation, warm_up)
+    return Validation(
+        recording, run, cost, [one for one in errors if not np.isnan(one.measured)], extrapolation, warm_up
+    )
 
 
 def _rank_correlation(one: np.ndarray, other: np.ndarray) -> float | None:

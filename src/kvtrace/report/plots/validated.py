@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...serving.latencies import STATISTICS
-from ...serving.validation import LATENCIES, Validation
+from ...serving.validation import LATENCIES, OverTimeDict, Validation
 from .plot import MAX_LINEAR_RATIO, Axis, Panel, Plot, Series, cdf, time_unit
 
 MAX_DOTS = 2000  # of a panel; further requests are left out
@@ -60,28 +60,29 @@ def over_time(validation: Validation) -> Plot:
     state = validation.over_time
     unit, ms = time_unit(1000 * state["seconds"][-1])
     moments, x = np.array(state["seconds"]) * 1000 / ms, Axis(f"time ({unit})", limits=(0, 0), unit=unit)
-    requests = Axis("requests", limits=(0, 0), unit="requests")
-    use = state["simulated_kv_use"]
-    measured = state["kv_use"]
-    shares = Axis("share of the KV cache", percent=True, limits=(0, 0))
-    kv = (
-        _lines("KV use", (x, Axis("blocks in use", limits=(0, 0), unit="blocks")), moments, None,
-               state["simulated_kv_blocks"], "The size of the KV cache is not known.")
-        if use is None
-        else _lines("KV use", (x, shares), moments, measured, use,
-                    "" if measured is not None else "The recording does not have it.")
-    )  # fmt: skip
+    y = Axis("requests", limits=(0, 0), unit="requests")
     gauges = validation.recording.gauges is not None
     source = "the engine's own gauges" if gauges else "the times of the requests"
     return Plot(
         "The engine over time",
         f"Requests that run and wait, measured by {source}, and the blocks that requests hold.",
         [
-            _lines("Running requests", (x, requests), moments, state["running"], state["simulated_running"]),
-            _lines("Waiting requests", (x, requests), moments, state["waiting"], state["simulated_waiting"]),
-            kv,
+            _lines("Running requests", x, y, moments, state["running"], state["simulated_running"]),
+            _lines("Waiting requests", x, y, moments, state["waiting"], state["simulated_waiting"]),
+            _kv_use(state, x, moments),
         ],
     )
+
+
+def _kv_use(state: OverTimeDict, x: Axis, moments: np.ndarray) -> Panel:
+    """The share of the KV cache in use; blocks, if the size of the cache is not known."""
+    use, measured = state["simulated_kv_use"], state["kv_use"]
+    if use is None:
+        y, note = Axis("blocks in use", limits=(0, 0), unit="blocks"), "The size of the KV cache is not known."
+        return _lines("KV use", x, y, moments, None, state["simulated_kv_blocks"], note)
+    y = Axis("share of the KV cache", percent=True, limits=(0, 0))
+    note = "Simulated; the recording does not have it." if measured is None else ""
+    return _lines("KV use", x, y, moments, measured, use, note)
 
 
 def _errors(validation: Validation, latency: str) -> Panel:
@@ -123,11 +124,12 @@ def _scatter(validation: Validation, latency: str) -> Panel:
 
 
 def _lines(
-    title: str, axes: tuple[Axis, Axis], moments: np.ndarray, measured: Sequence[float] | None,
+    title: str, x: Axis, y: Axis, moments: np.ndarray, measured: Sequence[float] | None,
     simulated: Sequence[float], note: str = "",
 ) -> Panel:  # fmt: skip
     series = [] if measured is None else [Series("measured", moments, np.array(measured), MEASURED, "step")]
-    return Panel(title, *axes, [*series, Series("simulated", moments, np.array(simulated), SIMULATED, "step")], note=note)
+    series.append(Series("simulated", moments, np.array(simulated), SIMULATED, "step"))
+    return Panel(title, x, y, series, note=note)
 
 
 def _known(values: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from .rows import MAX_BYTES
 
 COLUMNS = ("t", "running", "waiting")
 KV_COLUMN = "kv_cache_pct"
+MAX_MORE = 10_000  # moments after the last one
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,23 @@ class Gauges:
     running: np.ndarray  # requests
     waiting: np.ndarray  # requests
     kv_use: np.ndarray | None = None  # share of the blocks of the KV cache; None if it was not measured
+
+    def until(self, end: float) -> Gauges:
+        """The gauges up to a time: after the last request, they stay at 0. Unchanged if they end while requests run.
+
+        >>> Gauges(np.array([0.0, 1.0]), np.array([1, 0]), np.array([0, 0])).until(2.5).seconds.tolist()
+        [0.0, 1.0, 2.0, 3.0]
+        """
+        if len(self.seconds) < 2 or self.running[-1] or self.waiting[-1] or self.seconds[-1] >= end:
+            return self
+        gap = float(np.median(np.diff(self.seconds)))
+        more = min(int(np.ceil((end - self.seconds[-1]) / gap)), MAX_MORE)
+        nothing, use = np.zeros(more, dtype=np.int64), self.kv_use
+        return Gauges(
+            np.append(self.seconds, self.seconds[-1] + gap * np.arange(1, more + 1)),
+            np.append(self.running, nothing), np.append(self.waiting, nothing),
+            None if use is None else np.append(use, np.zeros(more)),
+        )  # fmt: skip
 
 
 def read_gauges(path: str | Path) -> Gauges:
