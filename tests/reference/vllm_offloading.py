@@ -27,6 +27,7 @@ class Held(Live):
     reused: set = field(default_factory=set)  # of these, found in the tier
     missed: set = field(default_factory=set)  # of these, looked for in the tier's history
     finished: bool = False
+    new_from: int = 0  # the first of its blocks that the planned step takes
     step: int = -1  # the last step that computed tokens of it
 
 
@@ -337,7 +338,7 @@ class OffloadingScheduler(Scheduler):
             live.running = True
             self.running.append(live)
             self.allocate(live, chunk)
-            self.touched |= set(live.blocks)
+            live.new_from = 0  # those that hit count too
             parts.append((live, computed, chunk))
             budget -= chunk
         if self.by_priority:
@@ -397,6 +398,7 @@ class OffloadingScheduler(Scheduler):
 
     def orders(self, parts, preempted):
         """The jobs to flush before the step, and the stores of the step."""
+        self.touched |= {block for live, _, _ in parts for block in live.blocks[live.new_from :]}
         flush = {job for live in preempted for job in live.jobs}
         flush |= {job for job in self.jobs if job.live.finished and not job.is_load and self.touched & set(job.blocks)}
         stores = []
@@ -422,9 +424,8 @@ class OffloadingScheduler(Scheduler):
         return flush, stores
 
     def allocate(self, live, chunk):
-        before = len(live.blocks)
+        live.new_from = len(live.blocks)
         super().allocate(live, chunk)
-        self.touched |= set(live.blocks[before:])
         live.table = list(live.blocks)  # outlives the request's hold on them
 
     # ---- the end of a step

@@ -96,6 +96,17 @@ def dynamo_case(rng):
     }  # fmt: skip
 
 
+def rows_of(trace, count, speed):
+    """The requests of a case: the first ones of a trace, `speed` times as fast."""
+    return [
+        {
+            "arrival": float(trace.timestamp[row]) / 1000 / speed, "ids": trace.prompt(row).tolist(),
+            "tokens": int(trace.input_length[row]), "output": int(trace.output_length[row]), "priority": 0,
+        }
+        for row in range(count)
+    ]  # fmt: skip
+
+
 def trace_of(case):
     """The trace of a case's requests; it begins with the first of them."""
     rows = case["requests"]
