@@ -15,7 +15,7 @@ import pytest
 
 from kvtrace import read
 from tests.conftest import ROOT
-from tests.serving.scheduler_cases import vllm_case
+from tests.serving.scheduler_cases import rows_of, vllm_case
 from tests.serving.test_vllm_scheduler import VECTORS, require_equal
 
 PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "vllm/bin/python"
@@ -23,12 +23,12 @@ ROWS = int(os.environ.get("KVTRACE_ROWS", 300))  # of the conversation trace
 needs_vllm = pytest.mark.skipif(not PYTHON.exists(), reason="no environment vllm in KVTRACE_CLIENTS")
 
 
-def served(cases, folder):
+def served(cases, folder, script="vllm_scheduler.py"):
     """What vLLM's own scheduler says of each case."""
     path = folder / "cases.jsonl"
     path.write_text("".join(json.dumps(case) + "\n" for case in cases))
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONHASHSEED": "0"}
-    command = [PYTHON, Path(__file__).parent / "vllm_scheduler.py", path]
+    command = [PYTHON, Path(__file__).parent / script, path]
     done = subprocess.run(command, capture_output=True, text=True, env=plain)
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -54,13 +54,7 @@ def test_the_vectors_are_what_vllm_says(tmp_path):
 @pytest.mark.parametrize("speed", [1.0, 2.0])
 def test_the_conversation_trace_takes_the_steps_of_vllm(shared, tmp_path, speed):
     trace = read(next(shared.rglob("conversation_trace.jsonl")))
-    rows = [
-        {
-            "arrival": float(trace.timestamp[row]) / 1000 / speed, "ids": trace.prompt(row).tolist(),
-            "tokens": int(trace.input_length[row]), "output": int(trace.output_length[row]), "priority": 0,
-        }
-        for row in range(ROWS)
-    ]  # fmt: skip
+    rows = rows_of(trace, ROWS, speed)
     cost = {"token_s": 2e-5, "pair_s": 1e-10, "step_s": 0.006, "read_s": 2e-8, "overhead_s": 0.002}
     cases = [
         {

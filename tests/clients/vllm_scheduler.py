@@ -36,6 +36,12 @@ class _AnyClass:
         return core_schema.any_schema()
 
 
+def _any_name(name):
+    if name.startswith("__"):  # inspect asks each module for its file
+        raise AttributeError(name)
+    return _AnyName(name, (_AnyClass,), {})
+
+
 class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Empty modules in place of packages that the scheduler does not use."""
 
@@ -46,7 +52,7 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec):
         module = types.ModuleType(spec.name)
-        module.__getattr__ = lambda name: _AnyName(name, (_AnyClass,), {})
+        module.__getattr__ = _any_name
         return module
 
     def exec_module(self, module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvtrace.serving.schedulers.vllm import VllmScheduler
-from kvtrace.serving.simulation import StepCost
+from kvtrace.serving.simulation import StepCost, Tier
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
 
@@ -71,6 +71,19 @@ def exchange_and_experts(rng):
     }  # fmt: skip
 
 
+def tier_case(rng):
+    """A case of tests/clients/vllm_offloading.py: a vllm_case with a lower tier, fast or slow, large or small."""
+    case = vllm_case(rng)
+    while case["block_size"] == 1:  # vLLM loads a prompt of one token for ever
+        case = vllm_case(rng)
+    return case | {
+        "tier": {
+            "capacity": rng.choice([3, 8, 20, 60, 1000]), "fetch_s": rng.choice([0, 1e-4, 2e-3]),
+            "store_s": rng.choice([1e-5, 1e-3, 2e-2]), "policy": rng.choice(["lru", "arc"]),
+        }
+    }  # fmt: skip
+
+
 def dynamo_case(rng):
     """A case of Dynamo's replay: workers with few blocks. Arrivals are exact in ms, so that requests can be named."""
     block_size = rng.choice([2, 4, 8, 16])
@@ -91,6 +104,17 @@ def dynamo_case(rng):
     }  # fmt: skip
 
 
+def rows_of(trace, count, speed):
+    """The requests of a case: the first ones of a trace, `speed` times as fast."""
+    return [
+        {
+            "arrival": float(trace.timestamp[row]) / 1000 / speed, "ids": trace.prompt(row).tolist(),
+            "tokens": int(trace.input_length[row]), "output": int(trace.output_length[row]), "priority": 0,
+        }
+        for row in range(count)
+    ]  # fmt: skip
+
+
 def trace_of(case):
     """The trace of a case's requests; it begins with the first of them."""
     rows = case["requests"]
@@ -102,6 +126,14 @@ def trace_of(case):
         extra={"priority": np.array([row["priority"] for row in rows])},
     )  # fmt: skip
     return Trace.from_columns(columns, block_size=case["block_size"], tail="kept")
+
+
+def tiers_of(case):
+    """The lower tier of a case, if it has one."""
+    if "tier" not in case:
+        return []
+    tier = case["tier"]
+    return [Tier("dram", tier["capacity"], tier["fetch_s"], tier["store_s"], tier["policy"])]
 
 
 def options_of(case):

@@ -18,7 +18,7 @@ from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
 from tests.conftest import ROOT
 from tests.reference.vllm_scheduler import serve
-from tests.serving.scheduler_cases import exchange_and_experts, options_of, trace_of, vllm_case
+from tests.serving.scheduler_cases import exchange_and_experts, options_of, tiers_of, trace_of, vllm_case
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", 400))
@@ -40,7 +40,7 @@ def logged(case):
         [row["arrival"] for row in rows], trace.input_length, trace.output_length, demand.max_blocks,
         [row["priority"] for row in rows],
     )  # fmt: skip
-    cache = scheduler.engine(setting, demand, ())
+    cache = scheduler.engine(setting, demand, tiers_of(case))
     instance = scheduler.instance(cache, requests, asdict(cost), prefetch=True, log=True)
     instance.watch()
     router = Router([cache], "round-robin", np.zeros(len(trace), np.int64), trace.input_length, trace.block_size)
@@ -53,8 +53,8 @@ def logged(case):
         for i in range(times)
     ]
     names = ("cached", "started", "first", "ended", "preempted")
-    outcomes = np.array([requests.outcomes[name] for name in names], dtype=float).T
-    return steps, outcomes, Timeline.of(instance.timeline)
+    columns = [requests.outcomes[name] for name in names] + ([cache.tier_hits[0]] if "tier" in case else [])
+    return steps, np.array(columns, dtype=float).T, Timeline.of(instance.timeline)
 
 
 def require_equal(case, expected, name):

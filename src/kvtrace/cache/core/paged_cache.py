@@ -24,6 +24,7 @@ class PagedCache(Engine):
         most = np.maximum(demand.max_blocks, 1)  # an empty prompt counts as one token
         blocks: cython.int = min(context.capacity, int(most.sum()))  # more are never taken
         self.queue = BlockQueue(blocks, context.blocks, unhashed_first)
+        self.lower = None
         self.block_size = demand.trace.block_size
         self.tokens = np.ascontiguousarray(demand.trace.input_length, dtype=np.int64)
         self.held = np.empty(1 << 12, dtype=np.int32)
@@ -37,7 +38,12 @@ class PagedCache(Engine):
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
         self.evictions = self.queue.evictions
-        return self.queue.self_check()
+        return self.queue.self_check() or (self.lower.self_check() if self.lower else None)
+
+    @property
+    def tier_hits(self):
+        """Hit blocks of each request in the tier below: an array of shape (1, requests)."""
+        return np.asarray(self.lower.hits).reshape(1, -1)
 
     def peek(self, row):
         return self.look_up(row, self.tokens[row])

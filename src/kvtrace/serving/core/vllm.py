@@ -25,7 +25,7 @@ class VllmInstance(VllmScheduler):
         self.context = self.batch = self.decoding_since = 0
 
     def run(self, until):
-        while self.now < until and (self.active() or self.flying):
+        while self.now < until and self._is_busy():
             if self._must_plan():
                 self._stop_decoding()
                 self._plan()

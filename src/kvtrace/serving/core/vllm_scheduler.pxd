@@ -34,11 +34,12 @@ cdef class VllmScheduler(Instance):
     cdef double free_at  # when it ends
     cdef list first_tokens, last_tokens  # rows
 
+    cdef bint _is_busy(self) except -1
     cdef int _plan(self) except -1
     cdef int _schedule_running(self, long long* budget) except -1
     cdef int _schedule_waiting(self, long long* budget) except -1
     cdef long long _chunk(self, Py_ssize_t row, long long done, long long long_prefill, long long budget) noexcept
-    cdef long long _long_prefill(self) noexcept
+    cdef long long _long_prefill(self) except -1
     cdef int _schedule(self, Py_ssize_t row, long long chunk) except -1
     cdef bint _make_room(self, Py_ssize_t row, long long chunk, long long* budget) except -1
     cdef int _victim(self) noexcept

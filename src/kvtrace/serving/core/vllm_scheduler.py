@@ -46,7 +46,7 @@ class VllmScheduler(Instance):
 
     def take(self, row):
         requests: Requests = self.requests
-        if self.active() == 0 and not self.flying:
+        if not self._is_busy():
             self.now = max(self.now, requests.arrival[row])
         requests.goal[row] = requests.tokens[row]
         self.load += requests.tokens[row] + requests.output[row]
@@ -61,9 +61,13 @@ class VllmScheduler(Instance):
         return 0
 
     def run(self, until):
-        while self.now < until and (self.active() or self.flying):
+        while self.now < until and self._is_busy():
             self._plan()
         return 0
+
+    def _is_busy(self):
+        """Whether there is a step to plan, or one whose output is not known yet."""
+        return self.active() or self.flying
 
     # ---- planning a step
 
@@ -106,13 +110,13 @@ class VllmScheduler(Instance):
                 self._schedule(row, chunk)
                 budget[0] -= chunk
                 self.cursor += 1
-            elif not self.limits.by_priority:
+            elif not self.limits.by_priority or self._runs(row):
                 break
         self.cursor = 0
         return 0
 
     def _make_room(self, row, chunk, budget):
-        """Preempt requests until a chunk of a request fits; False if that request itself was preempted."""
+        """Preempt requests until a chunk of a request fits; False if that request itself is among them."""
         victim: cython.Py_ssize_t
         while self.cache.missing(row, self.requests.done[row] + chunk) > self.cache.queue.free:
             victim = self._victim()
@@ -165,7 +169,7 @@ class VllmScheduler(Instance):
 
     def _long_prefill(self):
         """The largest chunk of a prompt in this step, 0 = no limit: a request alone has none."""
-        alive: cython.longlong = self.count + len(self.waiting)
+        alive: cython.longlong = self.active()
         if not self.limits.long_prefill or alive < 2:
             return 0
         if self.limits.adaptive_long_prefill:

@@ -30,11 +30,16 @@ class BatchLimits:
 
 @dataclass(frozen=True)
 class Tier:
-    """A tier below the first one: its capacity in blocks, and the time to fetch a block from it."""
+    """A tier below the first one: its capacity in blocks, and the time to fetch a block from it or to store one in it.
+
+    Engines that write blocks to the tier as they compute them (vllm) use `store_seconds` and the order of eviction.
+    """
 
     name: str
     capacity: int
     fetch_seconds: float  # seconds per block: bytes of a block / bandwidth
+    store_seconds: float | None = None  # seconds per block in the other direction; None: as fetch_seconds
+    policy: str = "lru"  # of vLLM's tier: lru or arc
 
 
 class Scheduler(ABC):

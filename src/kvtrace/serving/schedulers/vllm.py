@@ -79,15 +79,35 @@ class VllmScheduler(Scheduler):
         from ...cache.core.paged_cache import PagedCache
         from ...cache.policies.base import Context
 
-        if tiers:
-            raise UsageError("vLLM's scheduler does not support lower tiers yet. Use --engine reference.")
         context = Context(demand.blocks, setting.capacity, demand.trace, demand)
         prepend = dict(setting.engine_options).get("free_order", "prepend") == "prepend"
-        return PagedCache(context, demand, prepend)
+        cache = PagedCache(context, demand, prepend)
+        if tiers:
+            cache.lower = self._lower_tier(cache, tiers)
+        return cache
+
+    def _lower_tier(self, cache: Any, tiers: Sequence[Tier]) -> Any:
+        """The tier of vLLM's OffloadingConnector. UsageError for several, or for a tier that is not valid."""
+        from ...cache.core.lower_tier import ORDERS, LowerTier
+
+        if len(tiers) > 1:
+            raise UsageError(
+                "vLLM's offloading connector has one lower tier. Give one tier, or use --engine reference for more."
+            )
+        (tier,) = tiers
+        if tier.capacity < 1:
+            raise UsageError(f"Tier {tier.name} must have at least 1 block.")
+        if tier.policy not in ORDERS:
+            raise UsageError(f"{tier.policy!r} is not an order of eviction of vLLM's lower tier. Try lru or arc.")
+        lower = LowerTier(cache, tier.capacity, tier.policy)
+        lower.fetch_seconds = tier.fetch_seconds
+        lower.store_seconds = tier.fetch_seconds if tier.store_seconds is None else tier.store_seconds
+        return lower
 
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool, log: bool = False) -> Any:
         """An instance that takes vLLM's steps. With `log` it records them."""
         from ..core.vllm import VllmInstance
+        from ..core.vllm_offloading import OffloadingInstance
 
         limits = {
             "step_tokens": self.max_num_batched_tokens, "requests": self.max_num_seqs,
@@ -97,4 +117,6 @@ class VllmScheduler(Scheduler):
             "whole_prompt": self.scheduler_reserve_full_isl, "by_priority": self.policy == "priority",
             "asynchronous": self.async_scheduling,
         }  # fmt: skip
+        if engine.lower is not None:
+            return OffloadingInstance(engine, requests, cost, limits, log)
         return VllmInstance(engine, requests, cost, limits, log)

@@ -1,0 +1,79 @@
+cimport cython
+from kvtrace.cache.core.lower_tier cimport LowerTier
+from kvtrace.serving.core.vllm cimport VllmInstance
+
+
+@cython.final
+cdef class Transfer:
+    cdef Py_ssize_t row
+    cdef bint is_load
+    cdef list names, blocks
+    cdef double end
+    cdef bint fenced  # the blocks of a store, whose request has ended, belong to nobody
+    cdef bint flushed  # a step waits for it
+
+
+@cython.final
+cdef class Link:
+    cdef double seconds, free
+    cdef object queue
+    cdef int begin(self, Transfer transfer, double at) except -1
+    cdef double first_end(self) except? -1
+    cdef int take_ended(self, double at, list ended) except -1
+
+
+cdef class OffloadingInstance(VllmInstance):
+    cdef LowerTier tier
+    cdef Link loads, stores
+    cdef list holding, over
+    # of the planned step
+    cdef list admitted, started_loads, flushed
+    cdef int[::1] new_from  # row -> the first of its blocks that the step takes
+    cdef int[::1] touched  # physical block -> the last plan that took it or admitted a request with it
+    cdef int plans
+    cdef bint touches_fence
+    # transfers
+    cdef list unsubmitted  # stores that begin with the next step
+    cdef dict transfers  # row -> those under way
+    cdef dict last_blocks  # row that has ended -> its physical blocks, if some are still to be stored
+    cdef long long pending
+    cdef signed char[::1] stage  # row -> LOADING, ARRIVED, or 0
+    cdef int[::1] offered  # row -> leading blocks of its prompt that the tier was offered
+    cdef int[::1] refused  # row -> whether the tier had no room for the next ones
+    cdef int[::1] launched  # row -> the last step with tokens of it
+    cdef int[::1] fences  # physical block -> stores of ended requests that still read it
+    cdef long long held_order, refusals
+    # time
+    cdef double cpu  # of the worker's process
+    cdef list reports  # transfers whose end the flying step reports
+    cdef bint is_idle
+    cdef double idle_at
+    cdef list idle_reports
+    cdef double idle_since, woke, until
+    cdef long long polls
+    cdef bint quiet  # nothing happened in this turn of the loop
+
+    cdef bint _has_requests(self) except -1
+    cdef int _read(self, bint queued, double at, list ended) except -1
+    cdef int _sleep(self) except -1
+    cdef _log_launch(self)
+    cdef int _admit(self, Py_ssize_t row, long long goal, long long done) except -1
+    cdef _hold(self, item)
+    cdef long long _loadable(self, Py_ssize_t row, int hits, long long goal) except? -1
+    cdef int _load(self, Py_ssize_t row, int hits, long long done) except -1
+    cdef int _promote(self, Py_ssize_t row) except -1
+    cdef long long _reserved(self, list skipped_holding) except -1
+    cdef long long _remaining(self, Py_ssize_t row) noexcept
+    cdef list _order_stores(self)
+    cdef _flush(self, Transfer transfer)
+    cdef _fence(self, Transfer transfer)
+    cdef _touch_blocks(self)
+    cdef _touch(self, Py_ssize_t row, int first)
+    cdef bint _touches(self, Transfer transfer) except -1
+    cdef Transfer _store(self, Py_ssize_t row, long long tokens, list ordered)
+    cdef int _refuse(self, Py_ssize_t row, bint refused) except -1
+    cdef _enter(self, Transfer transfer)
+    cdef int _begin_stores(self, list ordered) except -1
+    cdef int _begin_loads(self) except -1
+    cdef _take_ended(self, list ended)
+    cdef int _complete(self, list ended) except -1

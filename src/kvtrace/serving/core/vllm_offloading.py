@@ -1,0 +1,566 @@
+"""vLLM's scheduler with its OffloadingConnector (0.33.0): prompts are copied to a lower tier, and loaded from it.
+
+A step that fills blocks of a prompt orders their store, which begins with the next step. A waiting request whose next
+blocks are in the tier gets blocks for them and waits for its load, while others run. Stores and loads are two queues of
+transfers of the instance: each serves one after another. An engine with nothing to compute looks for ended transfers
+every millisecond. Twin: tests/reference/vllm_offloading.py.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+
+import cython
+import numpy as np
+from cython.cimports.kvtrace.cache.core.lower_tier import ABSENT, IDLE, LowerTier
+from cython.cimports.kvtrace.cache.core.paged_cache import PagedCache
+from cython.cimports.kvtrace.serving.core.requests import Requests
+from cython.cimports.kvtrace.serving.core.vllm import VllmInstance
+
+from kvtrace._base.errors import KvtraceError
+
+NEVER = cython.declare(cython.double, 1e300)
+POLL_S = cython.declare(cython.double, 0.001)  # EngineCore sleeps so long after a step without tokens
+LATER = cython.declare(cython.longlong, -2)  # the tier cannot tell yet what a request finds
+LOADING = cython.declare(cython.int, 1)
+ARRIVED = cython.declare(cython.int, 2)
+
+
+class Transfer:
+    """A load or a store of a request: `names` are blocks of the trace, `blocks` physical ones."""
+
+    def __init__(self, row, is_load):
+        self.row, self.is_load = row, is_load
+        self.names, self.blocks = [], []
+        self.end, self.fenced, self.flushed = NEVER, False, False
+
+
+class Link:
+    """Transfers of one direction, one after another; a block takes `seconds`."""
+
+    def __init__(self, seconds):
+        self.seconds, self.free, self.queue = seconds, 0, deque()
+
+    def begin(self, transfer: Transfer, at):
+        """Append a transfer, which may begin at a time."""
+        self.free = transfer.end = max(self.free, at) + len(transfer.names) * self.seconds
+        self.queue.append(transfer)
+        return 0
+
+    def first_end(self):
+        """When the first transfer ends."""
+        return cython.cast(Transfer, self.queue[0]).end if self.queue else NEVER
+
+    def take_ended(self, at, ended: list):
+        """Move the transfers that have ended at a time to a list."""
+        while self.queue and cython.cast(Transfer, self.queue[0]).end <= at:
+            ended.append(self.queue.popleft())
+        return 0
+
+
+class OffloadingInstance(VllmInstance):
+    """One instance of vLLM with a lower tier.
+
+    `holding` is a heap like `waiting`, of requests that wait and hold blocks: those that load, and those whose load has
+    ended. `over` are the rows that ended since the last plan. `idle_at` is when a step without tokens was run whose
+    report the engine has not read yet.
+    """
+
+    def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
+        VllmInstance.__init__(self, engine, requests, cost, limits, log)
+        rows: cython.Py_ssize_t = requests.tokens.shape[0]
+        self.tier = engine.lower
+        self.loads, self.stores = Link(self.tier.fetch_seconds), Link(self.tier.store_seconds)
+        self.holding, self.over, self.unsubmitted, self.started_loads, self.admitted = [], [], [], [], []
+        self.flushed = []
+        self.transfers, self.last_blocks = {}, {}
+        self.stage = np.zeros(rows, dtype=np.int8)
+        self.offered, self.new_from, self.launched, self.refused = np.zeros((4, rows), dtype=np.int32)
+        self.touched, self.fences = np.zeros((2, max(1, engine.queue.capacity)), dtype=np.int32)
+        self.pending = self.held_order = self.refusals = self.plans = 0
+        self.touches_fence = self.is_idle = self.quiet = False
+        self.cpu = self.idle_at = 0
+        self.reports, self.idle_reports = [], []
+        self.idle_since = self.woke = -1
+        self.polls = 0
+        self.until = NEVER
+
+    def active(self):
+        return len(self.waiting) + len(self.holding) + self.count
+
+    def run(self, until):
+        self.until = until
+        return VllmInstance.run(self, until)
+
+    def _is_busy(self):
+        return self._has_requests() or self.flying or self.is_idle
+
+    def _has_requests(self):
+        """Whether the engine plans steps: also to report ends to the connector, and while transfers are under way."""
+        return self.active() > 0 or len(self.over) > 0 or self.pending > 0
+
+    def _must_plan(self):
+        if self.pending or self.over or self.holding or self.refusals or self.is_idle:
+            return True
+        return VllmInstance._must_plan(self)
+
+    # ---- planning a step: one turn of EngineCore's loop
+
+    def _plan(self):
+        budget: cython.longlong = self.limits.step_tokens
+        first: list = []
+        last: list = []
+        ended: list = []
+        seconds: cython.double
+        self.quiet, self.parts = True, 0
+        if self._has_requests():
+            self.cache.begin_step()
+            self.plans += 1
+            self.preempted, self.started_loads, self.admitted = [], [], []
+            self._schedule_running(cython.address(budget))
+            if not self.preempted:
+                self._schedule_waiting(cython.address(budget))
+            seconds = self._seconds_of_parts()
+            self._begin_stores(self._order_stores())
+            self._log_launch()
+            if self.parts:
+                self._advance_parts(first, last)
+                return self._execute(seconds, first, last)
+            self._begin_loads()
+            self._take_ended(ended)
+            if self.limits.asynchronous and not (self.flying or self.is_idle) and self._has_requests():
+                self.is_idle, self.idle_at, self.idle_reports = True, self.cpu, ended
+                return self._sleep()
+            self._read(self.limits.asynchronous, self.cpu, ended)
+        else:
+            self._read(True, 0, ended)
+            self.is_idle = False
+        return self._sleep() if self._has_requests() else 0
+
+    def _read(self, queued, at, ended):
+        """Read the oldest report: that of a step without tokens, or of the one before it, which it then replaces."""
+        reports: list = self.reports
+        if not queued or not (self.flying or self.is_idle):
+            self.now = max(self.now, at)
+            return self._complete(ended)
+        if self.flying:
+            self.flying, self.quiet = False, False
+            self._learn(self.free_at, self.first_tokens, self.last_tokens)
+        else:
+            self.now = max(self.now, self.idle_at)
+            reports = self.idle_reports
+        self._complete(reports)
+        self.is_idle, self.idle_at, self.idle_reports = True, at, ended
+        return 0
+
+    def _execute(self, seconds, first, last):
+        """Run a step; learn its output, or that of the one before."""
+        begin: cython.double
+        known_at: cython.double = self.free_at
+        known_first: list = self.first_tokens
+        known_last: list = self.last_tokens
+        reports: list = self.reports
+        was_flying: cython.bint = self.flying
+        ended: list = []
+        self.cpu = max(self.cpu, self.now)
+        begin = max(self.cpu, self.free_at)
+        self.steps += 1
+        self.busy += seconds
+        self.cache.step_ends = self.free_at = begin + seconds
+        self._begin_loads()
+        self._take_ended(ended)
+        if not self.limits.asynchronous:
+            self._learn(self.free_at, first, last)
+            return self._complete(ended)
+        self.first_tokens, self.last_tokens, self.reports, self.flying = first, last, ended, True
+        if was_flying:
+            self._learn(known_at, known_first, known_last)
+            return self._complete(reports)
+        if self.is_idle:
+            self.is_idle = False
+            self.now = max(self.now, self.idle_at)
+            return self._complete(self.idle_reports)
+        return 0
+
+    def _sleep(self):
+        """Look again a millisecond later; if nothing but time can change that, when a transfer ends or `until`."""
+        target: cython.double
+        if self.now != self.woke:
+            self.idle_since, self.polls = self.now, 0
+        self.polls += 1
+        if self.quiet and not (self.unsubmitted or self.over or self.flying or (self.is_idle and self.idle_reports)):
+            target = min(self.until, min(self.loads.first_end(), self.stores.first_end()))
+            if target >= NEVER:
+                raise KvtraceError("internal error in the simulation: requests wait for nothing. Please report it.")
+            self.polls = max(self.polls, cython.cast(cython.longlong, (target - self.idle_since) / POLL_S) - 1)
+            while self.idle_since + self.polls * POLL_S < target:
+                self.polls += 1
+        self.now = self.woke = self.idle_since + self.polls * POLL_S
+        return 0
+
+    def _log_launch(self):
+        """Note when the planned step begins, in the log and for the requests that it admits."""
+        begin: cython.double = max(self.cpu, self.free_at)
+        row: cython.Py_ssize_t
+        for item in self.admitted:
+            row = item
+            self.requests.started[row] = begin
+        if self.logs and (self.parts or self.preempted):
+            self._log_planned()
+            self.log[len(self.log) - 1][0] = begin
+
+    # ---- who gets tokens
+
+    def _schedule(self, row, chunk):
+        self.new_from[row] = self.cache.count[row]
+        return VllmInstance._schedule(self, row, chunk)
+
+    def _make_room(self, row, chunk, budget):
+        """As without a tier, but blocks that the step before still writes cannot be taken from their request."""
+        victim: cython.Py_ssize_t
+        while self.cache.missing(row, self.requests.done[row] + chunk) > self.cache.queue.free:
+            victim = self._victim()
+            if self.flying and max(self.launched[victim], self.requests.sampled[victim]) == self.steps - 1:
+                return False
+            self._preempt(victim, budget)
+            if victim == row:
+                return False
+        return True
+
+    def _schedule_waiting(self, budget):
+        """Admit requests that hold blocks, then others, while tokens are left and their blocks fit."""
+        requests: Requests = self.requests
+        cache: PagedCache = self.cache
+        row: cython.Py_ssize_t
+        hits: cython.int
+        goal: cython.longlong
+        done: cython.longlong
+        chunk: cython.longlong
+        loaded: cython.longlong
+        held: cython.longlong
+        idle: cython.longlong
+        free: cython.longlong
+        long_prefill: cython.longlong = self._long_prefill()
+        skipped: list = []
+        skipped_holding: list = []
+        queue: list
+        self.blocked = False
+        while (self.holding or self.waiting) and budget[0] > 0 and self.count < self.limits.requests:
+            queue = self.holding if self.holding else self.waiting
+            row = queue[0][2]
+            if self.stage[row] == LOADING:
+                skipped_holding.append(heappop(queue))
+                continue
+            if self.stage[row] == ARRIVED:
+                self._promote(row)
+            goal = requests.goal[row]
+            hits = 0
+            idle = loaded = 0
+            done = requests.done[row]
+            if done == 0:
+                hits = cache.look_up(row, goal)
+                idle = cache.idle_hits
+                loaded = self._loadable(row, hits, goal)
+                if loaded == LATER:
+                    skipped.append(heappop(queue))
+                    continue
+                done = (hits + loaded) * cache.block_size
+            chunk = 0 if loaded else self._chunk(row, done, long_prefill, budget[0])
+            held = cache.count[row] + hits
+            free = cache.queue.free - idle - (self.limits.watermark if self.count else 0)
+            if self.limits.whole_prompt and cache.blocks_of(goal) - held > max(free, 0):
+                self.blocked = True
+                break
+            if loaded:
+                free -= self._reserved(skipped_holding)
+            if cache.blocks_of(done + chunk) - held > free or free < 0:
+                self.blocked = True
+                break
+            item = heappop(queue)
+            if cache.count[row] == 0:
+                cache.start_with(row, hits)
+            requests.done[row] = done
+            if loaded:
+                self._load(row, hits, done)
+                skipped_holding.append(item)
+                continue
+            self._admit(row, goal, done)
+            self._schedule(row, chunk)
+            self.new_from[row] = 0
+            budget[0] -= chunk
+        for item in skipped:
+            heappush(self.waiting, item)
+        for item in skipped_holding:
+            self._hold(item)
+        return 0
+
+    def _admit(self, row, goal, done):
+        """A request begins to run, with `done` tokens in its blocks."""
+        requests: Requests = self.requests
+        if requests.preempted[row]:
+            requests.recomputed[row] += goal - done
+        else:
+            self.admitted.append(row)
+            requests.cached[row] = done
+            self.cache.hit[row] = self.cache.count[row]
+        self.prefill -= min(done, requests.tokens[row])
+        self.running[self.count] = cython.cast(cython.int, row)
+        self.count += 1
+
+    def _hold(self, item):
+        """Put a request among those that hold blocks, in the order in which their loads were ordered."""
+        if self.limits.by_priority:
+            heappush(self.holding, item)
+            return
+        if item[0] == 0:  # not held before
+            self.held_order += 1
+            item = (1, self.held_order, item[2])
+        heappush(self.holding, item)
+
+    # ---- the connector: loads
+
+    def _loadable(self, row, hits, goal):
+        """Blocks of a prompt after the hits that the tier has; LATER if one is being written or read."""
+        tier: LowerTier = self.tier
+        place: cython.int = hits
+        state: cython.int
+        waits: cython.bint = False
+        end: cython.longlong = min(goal // self.cache.block_size, self.cache.full[row])
+        self.offered[row] = 0
+        if row in self.transfers:
+            return LATER
+        if goal == 1:
+            return 0
+        while place < end:
+            state = tier.state[tier.block_at(row, place)]
+            if state == ABSENT:
+                break
+            waits |= state != IDLE
+            place += 1
+        return LATER if waits else place - hits
+
+    def _load(self, row, hits, done):
+        """Give a request blocks for what it loads, and order the load."""
+        place: cython.int
+        end: cython.int = cython.cast(cython.int, done // self.cache.block_size)
+        transfer: Transfer = Transfer(row, True)
+        self.quiet = False
+        self.cache.extend(row, done)
+        self.tier.prepare_load(row, hits, end)
+        for place in range(hits, end):
+            transfer.names.append(self.tier.block_at(row, place))
+            transfer.blocks.append(self.cache.held[self.cache.begin[row] + place])
+        self._enter(transfer)
+        self.started_loads.append(transfer)
+        self.offered[row], self.stage[row] = end, LOADING
+        if not self.requests.preempted[row]:
+            self.tier.hits[row] = end - hits
+        return 0
+
+    def _promote(self, row):
+        """A load is noticed: its blocks can be found, and its request can run."""
+        requests: Requests = self.requests
+        self.quiet, self.stage[row] = False, 0
+        self.cache.publish(row, requests.done[row])
+        requests.done[row] = min(requests.done[row], requests.goal[row] - 1)
+        return 0
+
+    def _reserved(self, skipped_holding: list):
+        """Blocks that prompts in progress still need: a load must leave them free."""
+        i: cython.int
+        blocks: cython.longlong = 0
+        for i in range(self.count):
+            if not self._drains(self.running[i]):
+                blocks += self._remaining(self.running[i])
+        for item in self.holding:
+            blocks += self._remaining(item[2])
+        for item in skipped_holding:
+            blocks += self._remaining(item[2])
+        return blocks
+
+    def _remaining(self, row):
+        return max(0, self.cache.blocks_of(self.requests.goal[row]) - self.cache.count[row])
+
+    # ---- the connector: stores
+
+    def _order_stores(self):
+        """Order the stores of the planned step, and list the stores that must end before it begins."""
+        i: cython.int
+        row: cython.Py_ssize_t
+        ordered: list = []
+        requests: Requests = self.requests
+        self._touch_blocks()
+        for item in self.preempted:
+            row = item
+            self._refuse(row, False)
+            for transfer in self.transfers.get(row, ()):
+                self._flush(transfer)
+        if self.touches_fence:
+            for waiting in (self.stores.queue, self.unsubmitted):
+                for transfer in waiting:
+                    if cython.cast(Transfer, transfer).fenced and self._touches(transfer):
+                        self._flush(transfer)
+        for i in range(self.parts):
+            row = self.part_row[i]
+            self._store(row, min(requests.done[row] + self.part_chunk[i], requests.tokens[row]), ordered)
+        for item in self.over:
+            row = item
+            transfer = self._store(row, requests.tokens[row], ordered)
+            if transfer is not None:
+                self._fence(transfer)
+                if self._touches(transfer):
+                    self._flush(transfer)
+        for item in self.over:
+            row = item
+            self._refuse(row, False)
+            self.last_blocks.pop(row, None)
+            self.tier.finish(row)
+        if self.preempted or self.over or ordered:
+            self.quiet = False
+        self.over = []
+        return ordered
+
+    def _flush(self, transfer: Transfer):
+        if not transfer.flushed:
+            transfer.flushed = True
+            self.flushed.append(transfer)
+
+    def _fence(self, transfer: Transfer):
+        """The blocks of a store belong to nobody from now on: a step that takes one waits for the store."""
+        physical: cython.int
+        transfer.fenced = True
+        for item in transfer.blocks:
+            physical = item
+            self.fences[physical] += 1
+
+    def _touch_blocks(self):
+        """Mark the blocks that the planned step takes, or that requests hold which it admits."""
+        i: cython.int
+        self.touches_fence = False
+        for i in range(self.parts):
+            self._touch(self.part_row[i], self.new_from[self.part_row[i]])
+        for transfer in self.started_loads:
+            self._touch(cython.cast(Transfer, transfer).row, 0)
+
+    def _touch(self, row, first):
+        k: cython.longlong
+        begin: cython.longlong = self.cache.begin[row]
+        for k in range(begin + first, begin + self.cache.count[row]):
+            self.touched[self.cache.held[k]] = self.plans
+            self.touches_fence |= self.fences[self.cache.held[k]] > 0
+
+    def _touches(self, transfer: Transfer):
+        """Whether the planned step touches a block of a transfer."""
+        physical: cython.int
+        for item in transfer.blocks:
+            physical = item
+            if self.touched[physical] == self.plans:
+                return True
+        return False
+
+    def _store(self, row, tokens, ordered: list):
+        """Order a store of the full blocks of so many tokens of a prompt that were not offered before, or None."""
+        place: cython.int
+        first: cython.int = self.offered[row]
+        end: cython.int = cython.cast(cython.int, min(tokens // self.cache.block_size, self.cache.full[row]))
+        absent: list = []
+        if first >= end:
+            return None
+        if not self.tier.prepare_store(row, first, end, absent):
+            self._refuse(row, True)
+            return None
+        self._refuse(row, False)
+        self.offered[row] = end
+        if not absent:
+            return None
+        transfer: Transfer = Transfer(row, False)
+        blocks: list = self.last_blocks.get(row)
+        begin: cython.longlong = self.cache.begin[row]
+        for item in absent:
+            place = item
+            transfer.names.append(self.tier.block_at(row, place))
+            transfer.blocks.append(self.cache.held[begin + place] if blocks is None else blocks[place])
+        self._enter(transfer)
+        ordered.append(transfer)
+        return transfer
+
+    def _refuse(self, row, refused):
+        """Note whether the tier had no room for blocks of a request that runs: they are offered again each step."""
+        self.refusals += refused - self.refused[row]
+        self.refused[row] = refused
+        return 0
+
+    # ---- transfers
+
+    def _advance_parts(self, first, last):
+        i: cython.int
+        for i in range(self.parts):
+            self.launched[self.part_row[i]] = self.steps
+        return VllmInstance._advance_parts(self, first, last)
+
+    def _end(self, row, at):
+        k: cython.longlong
+        begin: cython.longlong = self.cache.begin[row]
+        for transfer in self.transfers.get(row, ()):
+            self._fence(transfer)
+        if self.offered[row] < self.cache.full[row]:
+            self.last_blocks[row] = [self.cache.held[k] for k in range(begin, begin + self.cache.count[row])]
+        self.over.append(row)
+        return VllmInstance._end(self, row, at)
+
+    def _enter(self, transfer: Transfer):
+        self.pending += 1
+        if transfer.row in self.transfers:
+            self.transfers[transfer.row].append(transfer)
+        else:
+            self.transfers[transfer.row] = [transfer]
+
+    def _begin_stores(self, ordered: list):
+        """Begin the stores that the last step ordered and those of this one to flush; wait for what is flushed."""
+        transfer: Transfer
+        later: list = []
+        self.cpu = max(self.cpu, self.now)
+        for item in self.unsubmitted:
+            self.stores.begin(item, max(self.cpu, self.free_at))
+        for item in ordered:
+            transfer = item
+            if transfer.flushed:
+                self.stores.begin(transfer, max(self.cpu, self.free_at))
+            else:
+                later.append(transfer)
+        self.unsubmitted = later
+        for item in self.flushed:
+            transfer = item
+            self.cpu = max(self.cpu, transfer.end)
+        self.flushed = []
+        return 0
+
+    def _begin_loads(self):
+        """Begin the loads of this step: they wait for its computing."""
+        for transfer in self.started_loads:
+            self.loads.begin(transfer, max(self.cpu, self.free_at))
+        self.started_loads = []
+
+    def _take_ended(self, ended: list):
+        self.stores.take_ended(self.cpu, ended)
+        self.loads.take_ended(self.cpu, ended)
+
+    def _complete(self, ended: list):
+        """The scheduler reads that transfers have ended."""
+        physical: cython.int
+        transfer: Transfer
+        for item in ended:
+            transfer = item
+            self.quiet = self.blocked = False
+            self.pending -= 1
+            self.tier.complete(transfer.names, transfer.is_load)
+            if transfer.is_load:
+                self.stage[transfer.row] = ARRIVED
+            if transfer.fenced:
+                for one in transfer.blocks:
+                    physical = one
+                    self.fences[physical] -= 1
+            self.transfers[transfer.row].remove(transfer)
+            if not self.transfers[transfer.row]:
+                del self.transfers[transfer.row]
+        self.blocks = self.cache.queue.capacity - self.cache.queue.free
+        return 0
