@@ -90,6 +90,9 @@ from .serving.recordings import read_recording as read_recording
 from .serving.recordings.recording import Recording as Recording
 from .serving.schedulers.base import BatchLimits as BatchLimits
 from .serving.schedulers.base import Tier as Tier
+from .serving.schedulers.dynamo import DynamoCost as DynamoCost
+from .serving.schedulers.dynamo import DynamoScheduler as DynamoScheduler
+from .serving.schedulers.sglang import SglangScheduler as SglangScheduler
 from .serving.schedulers.vllm import VllmScheduler as VllmScheduler
 from .serving.simulation import ServingRun as ServingRun
 from .serving.simulation import StepCost as StepCost

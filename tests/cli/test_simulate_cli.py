@@ -203,10 +203,34 @@ def test_options_of_the_scheduler_change_the_times(path, capsys):
     assert own["steps"] == chunked["steps"]
 
 
+DYNAMO = ("--engine", "dynamo", "--capacity", "9")
+
+
+def test_dynamo_brings_its_own_step_times(path, capsys):
+    """Without a GPU the requests take the times of Dynamo's offline replay."""
+    (done,) = json.loads(shown(capsys, path, *DYNAMO, "--instances", "2", "--json"))["results"]
+    setting = kvtrace.Setting(9, engine="dynamo")
+    wanted = kvtrace.simulate_serving(kvtrace.read(path), kvtrace.DynamoCost(), setting=setting, instances=2)
+    assert done["scheduler"] == "dynamo 1.6.1" and done["ttft_s"]["mean"] == wanted.to_dict()["ttft_s"]["mean"] > 0
+    few = (*DYNAMO, "--step-tokens", "4", "--max-requests", "1", "--json")
+    (chunked,) = json.loads(shown(capsys, path, *few))["results"]
+    assert chunked["steps"] > done["steps"]
+
+
+def test_a_seed_repeats_the_draws_of_dynamos_router(path, capsys):
+    routed = (*DYNAMO, "--instances", "4", "--router", "dynamo", "--json")
+    draws = [shown(capsys, path, *routed, "--seed", str(seed)) for seed in (0, 1, 2, 3, 4, 5, 0)]
+    assert draws[0] == draws[-1] == shown(capsys, path, *routed) and len(set(draws)) > 1
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--step-tokens", "8"), "--step-tokens, --max-requests and --scheduler need --gpu."),
+        (("--step-tokens", "8"), "--step-tokens, --max-requests and --scheduler need --gpu or --engine dynamo."),
+        ((*DYNAMO, "--schedule", "open-loop:5"), "A simulation in time has its own schedule."),
+        ((*DYNAMO, "--scheduler", "async_scheduling=off"), "is not an option of dynamo's scheduler."),
+        ((*IN_TIME, "--instances", "2", "--seed", "1"), "--seed needs --router dynamo."),
+        (("--instances", "2", "--router", "dynamo"), "Add --engine dynamo"),
         ((*IN_TIME, "--scheduler", "seats=3"), "'seats=3' is not an option of vllm's scheduler."),
         ((*IN_TIME, "--engine", "reference", "--scheduler", "watermark=1%"), "The scheduler reserve has no options."),
     ],

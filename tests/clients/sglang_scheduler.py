@@ -124,6 +124,7 @@ STOP = 1  # the token that ends an output before its limit; no prompt has it
 OUTPUTS = 1 << 40  # tokens from here on are outputs
 VOCABULARY = 1 << 62
 
+torch.set_num_threads(1)  # small tensors: threads that wait for each other take ten times as long
 scheduler.get_resolved_model_impl = lambda config: None  # it would import every model of SGLang
 
 
@@ -269,7 +270,9 @@ class Server(scheduler.Scheduler):
         else:
             self.token_to_kv_pool_allocator = PagedTokenToKVPoolAllocator(capacity, self.page_size, *settings)
             self.token_to_kv_pool_allocator.use_triton_kernels = False
-        self.req_to_token_pool = ReqToTokenPool(self.max_running_requests, capacity + 8, "cpu", False)
+        longest = max(row["tokens"] + max(row["output"], row.get("limit", 0)) for row in self.rows)
+        width = min(capacity, longest + self.page_size) + 8
+        self.req_to_token_pool = ReqToTokenPool(self.max_running_requests, width, "cpu", False)
         self.tree_cache = UnifiedRadixCache(
             CacheInitParams(
                 disable=False,

@@ -1,4 +1,4 @@
-"""Our plain twin of SGLang's scheduler takes the steps that SGLang's own Scheduler takes, at the same times.
+"""Our model of SGLang's scheduler, and its plain twin, take the steps that SGLang's own Scheduler takes.
 
 KVTRACE_CLIENTS names a folder of environments (see test_load.py); `sglang` needs `pip install --no-deps sglang` and
 `pip install torch numpy transformers triton einops xxhash zstandard setproctitle prometheus-client pillow fastapi
@@ -16,78 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.reference.sglang_scheduler import CONSTANTS, serve
+from kvtrace import read
+from tests.reference.sglang_scheduler import serve
+from tests.serving.scheduler_cases import sglang_case
+from tests.serving.test_sglang_kernel import require_equal
 
 PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "sglang/bin/python"
 VECTORS = Path(__file__).parents[1] / "vectors/scheduler_sglang.json"
+ROWS = int(os.environ.get("KVTRACE_ROWS", 300))  # of the conversation trace
 needs_sglang = pytest.mark.skipif(not PYTHON.exists(), reason="no environment sglang in KVTRACE_CLIENTS")
-
-
-# -- random cases ----------------------------------------------------------------------------------------------------
-
-
-def conversations(rng, count, block_size, max_output):
-    """Requests whose prompts go on from an earlier one, or part of it, and end anywhere in a block."""
-    rows, said, number, now = [], [[]], {}, 0.0
-    gap = rng.choice([0.0, 0.001, 0.01, 0.1])
-    for _ in range(count):
-        before = rng.choice(said)
-        words = (before[: rng.randrange(len(before) + 1)] + [rng.randrange(3) for _ in range(rng.randrange(1, 8))])[:9]
-        said.append(words)
-        tokens, output = len(words) * block_size - rng.randrange(block_size), rng.randrange(1, max_output)
-        last = ("tail", tokens) if tokens % block_size else None  # a partial block is not the full one
-        names = [tuple(words[: i + 1]) for i in range(len(words) - 1)] + [(*words, last)]
-        now += gap * rng.random()
-        row = {"arrival": now, "ids": [number.setdefault(name, len(number)) for name in names], "tokens": tokens}
-        row |= {"output": output, "priority": rng.randrange(30)}
-        if rng.random() < 0.3:
-            row["limit"] = output + rng.choice([0, 1, 2, 20, 100])
-        rows.append(row)
-    return rows
-
-
-def settings_of(rng, page):
-    settings = {
-        "page_size": page, "chunked_prefill_size": rng.choice([-1, page, 4 * page, 16 * page, 256 // page * page]),
-        "max_prefill_tokens": rng.choice([16, 64, 256, 16384]), "max_running_requests": rng.choice([1, 2, 3, 4, 8, 64]),
-        "schedule_policy": rng.choice(["fcfs", "lpm"]), "disable_overlap_schedule": rng.random() < 0.4,
-        "schedule_conservativeness": rng.choice([0.05, 0.1, 0.3, 1.0, 2.0]),
-    }  # fmt: skip
-    if rng.random() < 0.5 and settings["chunked_prefill_size"] > 1:
-        settings["enable_mixed_chunk"] = True
-        # SGLang 0.5.23 ends where more requests run than a chunk has tokens
-        settings["max_running_requests"] = min(settings["max_running_requests"], settings["chunked_prefill_size"] - 1)
-    if rng.random() < 0.4:
-        settings["enable_priority_scheduling"] = True
-        settings["priority_scheduling_preemption_threshold"] = rng.choice([0, 2, 10])
-        settings["schedule_low_priority_values_first"] = rng.random() < 0.5
-        settings["disable_priority_preemption"] = rng.random() < 0.3
-        settings["retraction_policy"] = rng.choice(["length", "priority"])
-    return settings
-
-
-def drawn_case(rng, max_requests=40, max_output=100):
-    """A case of random requests and settings; the KV pool holds the largest request, and often little more."""
-    page = rng.choice([1, 1, 2, 4, 16])
-    block = rng.choice([1, 4, 16, 40] if page == 1 else [page, page, 4])
-    rows = conversations(rng, rng.randrange(2, max_requests), block, rng.choice([3, 12, max_output]))
-    need = max(-(-row["tokens"] // page) + -(-row["output"] // page) + 2 for row in rows)
-    env = CONSTANTS | {"SGLANG_RETRACT_DECODE_STEPS": rng.choice([1, 5, 20])}
-    if rng.random() < 0.4:
-        env |= {
-            "SGLANG_INIT_NEW_TOKEN_RATIO": rng.choice([0.05, 0.3]),
-            "SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS": rng.choice([5, 60]),
-            "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": rng.choice([4, 50]),
-        }
-    cost = {"token_s": 1e-3, "pair_s": 1e-6, "step_s": 0.01, "read_s": 1e-5}
-    return {
-        "block_size": block, "capacity": (need + rng.choice([0, 0, 1, 3, 10, 30, 100])) * page, "env": env,
-        "settings": settings_of(rng, page),
-        "ignore_eos": rng.random() < 0.1 and all("limit" not in row for row in rows),
-        "cost": {name: value * rng.random() for name, value in cost.items()} | {"overhead_s": rng.choice([0, 0.002])},
-        "requests": rows,
-        "max_plans": 4000,  # with lpm and priorities, SGLang can preempt and admit the same request for ever
-    }  # fmt: skip
 
 
 def twin(case):
@@ -113,10 +50,45 @@ def served(cases, folder):
 def test_random_cases_take_the_steps_that_sglang_takes(tmp_path):
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
-    cases = [case for case in (drawn_case(rng) for _ in range(100)) if twin(case) is not None]
+    cases = [case for case in (sglang_case(rng) for _ in range(100)) if twin(case) is not None]
     for case, real in zip(cases, served(cases, tmp_path), strict=True):
         del real["version"]
         assert twin(case) == real, f"seed {seed}: {case}"
+        if all(row[3] is not None for row in real["requests"]):  # else SGLang goes on for ever
+            require_equal(case, real, f"seed {seed}: {case}")
+
+
+SERVED = [  # blocks of 512, and settings
+    (5000, {"page_size": 512}),
+    (1000, {"page_size": 512, "schedule_conservativeness": 0.3}),
+    (300, {"page_size": 512, "disable_overlap_schedule": True, "max_running_requests": 64}),
+    (1000, {"page_size": 1, "chunked_prefill_size": 2048, "schedule_policy": "lpm"}),
+    (300, {"page_size": 64, "chunked_prefill_size": 2048, "enable_mixed_chunk": True, "max_running_requests": 64}),
+]
+
+
+@needs_sglang
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+def test_the_conversation_trace_takes_the_steps_of_sglang(shared, tmp_path, speed):
+    trace = read(next(shared.rglob("conversation_trace.jsonl")))
+    rows = [
+        {
+            "arrival": float(trace.timestamp[row]) / 1000 / speed, "ids": trace.prompt(row).tolist(),
+            "tokens": int(trace.input_length[row]), "output": int(trace.output_length[row]),
+        }
+        for row in range(ROWS)
+    ]  # fmt: skip
+    cost = {"token_s": 2e-5, "pair_s": 1e-10, "step_s": 0.006, "read_s": 2e-8, "overhead_s": 0.002}
+    common = {"chunked_prefill_size": 8192, "max_running_requests": 256}
+    cases = [
+        {
+            "block_size": trace.block_size, "capacity": blocks * trace.block_size, "cost": cost, "requests": rows,
+            "settings": common | settings,
+        }
+        for blocks, settings in SERVED
+    ]  # fmt: skip
+    for case, real in zip(cases, served(cases, tmp_path), strict=True):
+        require_equal(case, real, f"{case['capacity']} tokens, {case['settings']}")
 
 
 @needs_sglang
@@ -201,7 +173,7 @@ def wished(wishes, used):
     for seed in itertools.count():
         if seed in used:
             continue
-        case = drawn_case(random.Random(seed), max_requests=9, max_output=40)
+        case = sglang_case(random.Random(seed), max_requests=9, max_output=40)
         answer = twin(case) if len(case["requests"]) > 3 else None
         if answer and len(answer["steps"]) < 60 and all(wish(case, answer) for wish in wishes):
             del case["max_plans"]

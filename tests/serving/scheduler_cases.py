@@ -8,6 +8,7 @@ from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, Tier
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
+from tests.reference.sglang_scheduler import CONSTANTS
 
 WORDS = 3
 
@@ -115,6 +116,71 @@ def rows_of(trace, count, speed):
     ]  # fmt: skip
 
 
+def sglang_requests(rng, count, block_size, max_output):
+    """Requests whose prompts go on from an earlier one, or part of it, and end anywhere in a block."""
+    rows, said, number, now = [], [[]], {}, 0.0
+    gap = rng.choice([0.0, 0.001, 0.01, 0.1])
+    for _ in range(count):
+        before = rng.choice(said)
+        words = (before[: rng.randrange(len(before) + 1)] + [rng.randrange(3) for _ in range(rng.randrange(1, 8))])[:9]
+        said.append(words)
+        tokens, output = len(words) * block_size - rng.randrange(block_size), rng.randrange(1, max_output)
+        last = ("tail", tokens) if tokens % block_size else None  # a partial block is not the full one
+        names = [tuple(words[: i + 1]) for i in range(len(words) - 1)] + [(*words, last)]
+        now += gap * rng.random()
+        row = {"arrival": now, "ids": [number.setdefault(name, len(number)) for name in names], "tokens": tokens}
+        row |= {"output": output, "priority": rng.randrange(30)}
+        if rng.random() < 0.3:
+            row["limit"] = output + rng.choice([0, 1, 2, 20, 100])
+        rows.append(row)
+    return rows
+
+
+def sglang_settings(rng, page):
+    """SGLang's server arguments, at random."""
+    settings = {
+        "page_size": page, "chunked_prefill_size": rng.choice([-1, page, 4 * page, 16 * page, 256 // page * page]),
+        "max_prefill_tokens": rng.choice([16, 64, 256, 16384]), "max_running_requests": rng.choice([1, 2, 3, 4, 8, 64]),
+        "schedule_policy": rng.choice(["fcfs", "lpm"]), "disable_overlap_schedule": rng.random() < 0.4,
+        "schedule_conservativeness": rng.choice([0.05, 0.1, 0.3, 1.0, 2.0]),
+    }  # fmt: skip
+    if rng.random() < 0.5 and settings["chunked_prefill_size"] > 1:
+        settings["enable_mixed_chunk"] = True
+        # SGLang 0.5.23 ends where more requests run than a chunk has tokens
+        settings["max_running_requests"] = min(settings["max_running_requests"], settings["chunked_prefill_size"] - 1)
+    if rng.random() < 0.4:
+        settings["enable_priority_scheduling"] = True
+        settings["priority_scheduling_preemption_threshold"] = rng.choice([0, 2, 10])
+        settings["schedule_low_priority_values_first"] = rng.random() < 0.5
+        settings["disable_priority_preemption"] = rng.random() < 0.3
+        settings["retraction_policy"] = rng.choice(["length", "priority"])
+    return settings
+
+
+def sglang_case(rng, max_requests=40, max_output=100):
+    """A case of random requests and settings; the KV pool holds the largest request, and often little more."""
+    page = rng.choice([1, 1, 2, 4, 16])
+    block = rng.choice([1, 4, 16, 40] if page == 1 else [page, page, 4])
+    rows = sglang_requests(rng, rng.randrange(2, max_requests), block, rng.choice([3, 12, max_output]))
+    need = max(-(-row["tokens"] // page) + -(-row["output"] // page) + 2 for row in rows)
+    env = CONSTANTS | {"SGLANG_RETRACT_DECODE_STEPS": rng.choice([1, 5, 20])}
+    if rng.random() < 0.4:
+        env |= {
+            "SGLANG_INIT_NEW_TOKEN_RATIO": rng.choice([0.05, 0.3]),
+            "SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS": rng.choice([5, 60]),
+            "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": rng.choice([4, 50]),
+        }
+    cost = {"token_s": 1e-3, "pair_s": 1e-6, "step_s": 0.01, "read_s": 1e-5}
+    return {
+        "block_size": block, "capacity": (need + rng.choice([0, 0, 1, 3, 10, 30, 100])) * page, "env": env,
+        "settings": sglang_settings(rng, page),
+        "ignore_eos": rng.random() < 0.1 and all("limit" not in row for row in rows),
+        "cost": {name: value * rng.random() for name, value in cost.items()} | {"overhead_s": rng.choice([0, 0.002])},
+        "requests": rows,
+        "max_plans": 4000,  # with lpm and priorities, SGLang can preempt and admit the same request for ever
+    }  # fmt: skip
+
+
 def trace_of(case):
     """The trace of a case's requests; it begins with the first of them."""
     rows = case["requests"]
@@ -123,7 +189,7 @@ def trace_of(case):
     columns = Columns(
         (arrival - arrival[0]) * 1000, np.array([row["tokens"] for row in rows]),
         np.array([row["output"] for row in rows]), np.array([one for row in rows for one in row["ids"]]), offsets,
-        extra={"priority": np.array([row["priority"] for row in rows])},
+        extra={"priority": np.array([row.get("priority", 0) for row in rows])},
     )  # fmt: skip
     return Trace.from_columns(columns, block_size=case["block_size"], tail="kept")
 

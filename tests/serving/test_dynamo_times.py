@@ -15,7 +15,7 @@ from kvtrace.serving.schedulers.dynamo import DynamoCost, DynamoScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
 from kvtrace.trace.building import toy
 from tests.conftest import ROOT
-from tests.reference.vllm_scheduler import serve
+from tests.reference.dynamo_times import serve
 from tests.serving.scheduler_cases import dynamo_case, trace_of
 
 VECTORS = json.loads((ROOT / "tests/vectors/dynamo_times.json").read_text())
@@ -70,15 +70,36 @@ def test_the_vectors_preempt_and_tie_and_use_both_routers():
     assert sum(request[5] for vector in VECTORS["vectors"] for request in vector["requests"]) > len(cases)
 
 
-def test_one_worker_takes_the_times_of_the_twin():
-    preempted = 0
+def in_seconds(case):
+    """A case with the arrivals of its trace, and Dynamo's cost."""
+    trace = trace_of(case)
+    rows = [row | {"arrival": at} for row, at in zip(case["requests"], trace.timestamp / 1000, strict=True)]
+    return case | {"requests": rows, "cost": DynamoCost().terms(case["capacity"] * case["block_size"])}
+
+
+@pytest.mark.parametrize("router", ["round-robin", "dynamo"])
+def test_requests_take_the_workers_and_the_times_of_the_twin(router):
+    preempted = tied = 0
     for seed in range(CASES):
-        case = dynamo_case(random.Random(seed)) | {"workers": 1, "router": "round-robin"}
-        cost = DynamoCost().terms(case["capacity"] * case["block_size"])
-        expected = [[0, *request] for request in serve(case | {"cost": cost})["requests"]]
-        require_equal(case, expected, f"seed {seed}: {case['settings']}")
-        preempted += sum(request[5] for request in expected)
-    assert preempted > CASES  # the cases are such that blocks run out
+        case = dynamo_case(random.Random(seed)) | {"router": router}
+        name, scheduler = f"seed {seed}: {case['settings']}", DynamoScheduler(**case["settings"])
+        ours, ties = served(trace_of(case), case["capacity"], scheduler, case["workers"], router)
+        expected = np.array(serve(in_seconds(case)), dtype=float)
+        assert ours[:, [0, 1, 5]].tolist() == expected[:, [0, 1, 5]].tolist(), name
+        assert ours[:, 2:5] == pytest.approx(expected[:, 2:5], abs=1e-9), name
+        preempted += int(expected[:, 5].sum())
+        tied += ties
+    assert preempted > CASES // 2  # the cases are such that blocks run out
+    assert router == "round-robin" or tied > CASES // 4
+
+
+def test_the_twin_takes_the_times_of_the_replay():
+    for number, vector in enumerate(VECTORS["vectors"]):
+        case, expected = vector["case"], np.array(vector["requests"], dtype=float)
+        if case["router"] == "round-robin":  # the replay draws its own ties
+            twin = np.array(serve(in_seconds(case)), dtype=float)
+            assert twin[:, [0, 1, 5]].tolist() == expected[:, [0, 1, 5]].tolist(), number
+            assert twin[:, 2:5] == pytest.approx(expected[:, 2:5], abs=1e-6), number
 
 
 def seconds(tokens):

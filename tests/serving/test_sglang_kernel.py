@@ -19,10 +19,9 @@ from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
-from tests.clients.test_sglang_scheduler import drawn_case
 from tests.conftest import ROOT
 from tests.reference.sglang_scheduler import serve
-from tests.serving.scheduler_cases import exchange_and_experts, trace_of
+from tests.serving.scheduler_cases import exchange_and_experts, sglang_case, trace_of
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_sglang.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", 400))
@@ -85,7 +84,7 @@ def test_the_steps_are_those_of_sglang(vector):
 
 def random_case(seed):
     """A case, with what the twin does; None where SGLang ends, or goes on for ever."""
-    case = drawn_case(random.Random(seed))
+    case = sglang_case(random.Random(seed))
     if seed % 2:
         case["cost"] = case["cost"] | exchange_and_experts(random.Random(seed))
     try:

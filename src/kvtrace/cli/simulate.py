@@ -24,11 +24,12 @@ def _policies():
     return [*names, f"or your class as module:Class; bounds: {', '.join(bounds)}"]
 
 
-@click.command("simulate", cls=Command, examples=(
+@click.command("simulate", cls=Command, groups={"--seed": "Instances and time"}, examples=(
     "kvtrace simulate trace.jsonl --policy lru,arc,sieve --capacity 25%",
     "kvtrace simulate trace.jsonl --engine vllm,sglang --capacity 400,50%",
     "kvtrace simulate trace.jsonl --capacity 200 --instances 4 --router kv-aware --schedule open-loop:30",
     "kvtrace simulate trace.jsonl --gpu h100 --model-config config.json",
+    "kvtrace simulate trace.jsonl --capacity 5000 --engine dynamo --instances 4 --router dynamo --seed 1",
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("--policy", "policies", default="lru", metavar="P,...", cls=RowsOption, rows=_policies, help="Eviction orders: {rows}.")
@@ -44,11 +45,12 @@ def _policies():
 @click.option("--inclusive", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: exclusive]")
 @click.option("--instances", type=click.IntRange(1), metavar="N", help="Number of instances behind a router, each with its own cache.")
 @click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
+@click.option("--seed", "router_seed", type=click.IntRange(0), metavar="N", help="Seed of --router dynamo, which draws among instances of equal cost.  [default: 0]")
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: simulate serving in time on {rows}, or a JSON file; prints TTFT and TPOT.")
 @click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
-@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="With --gpu: largest number of tokens in a step of an instance.  [default: 8192]")
-@click.option("--max-requests", type=click.IntRange(1), metavar="N", help="With --gpu: largest number of requests that an instance serves at once.  [default: 1024 for vllm, else 256]")
-@click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="With --gpu and --engine vllm: options of vLLM's scheduler, with vLLM's names. Example: watermark=0.01,async_scheduling=off.")
+@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="In time: largest number of tokens in a step of an instance.  [default: 8192]")
+@click.option("--max-requests", type=click.IntRange(1), metavar="N", help="In time: largest number of requests that an instance serves at once.  [default: 1024 for vllm, 2048 for sglang, else 256]")
+@click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="In time, with --engine vllm, sglang or dynamo: options of its scheduler, with the engine's own names. Example: watermark=0.01,async_scheduling=off.")
 @WARM_UP
 @click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")
 @click.option("--per-request", metavar="FILE", help="Also write the hit blocks of each request as CSV; - writes it to stdout in place of the tables.")
@@ -62,10 +64,11 @@ def _policies():
 def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, step_tokens, max_requests, scheduler_options, **options):
     """Simulate prefix caches: engines, policies, capacities.
 
-    Every engine runs with every policy at every capacity. TRACE - is stdin.
+    Every engine runs with every policy at every capacity. With --gpu the requests are served in time. --engine dynamo
+    has step times of its own, those of Dynamo's offline replay, and needs no --gpu. TRACE - is stdin.
     """
     from .._base.errors import UsageError
-    from .._base.lists import leading_rows
+    from .._base.lists import leading_rows, names
     from .._base.output_files import write_atomically
     from .._base.units import milliseconds
     from ..report import simulation as simulation_report
@@ -81,8 +84,11 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     window_ms = milliseconds(over_time) if over_time else None
     options["roofline"] = roofline = roofline_of(model_config, gpu_name, gpus)
     options["engine_names"] = options["engine_names"] or ("vllm" if roofline and options["policies"] == "lru" else "reference")
-    if not roofline and (step_tokens or max_requests or scheduler_options):
-        raise click.UsageError("--step-tokens, --max-requests and --scheduler need --gpu.")
+    options["cost"] = cost = _step_cost(roofline, options["engine_names"])
+    if not cost and (step_tokens or max_requests or scheduler_options):
+        raise click.UsageError("--step-tokens, --max-requests and --scheduler need --gpu or --engine dynamo.")
+    if options["router_seed"] is not None and "dynamo" not in names(options["routers"] or "round-robin"):
+        raise click.UsageError("--seed needs --router dynamo.")
     need = partial(_memory_need, per_request=per_request, over_time=over_time, **options)
     loaded = load(trace, memory, quiet, need, block_size=block_size, chain=chain, ids=True)
     units = {"block_size": loaded.block_size, "working_set": loaded.working_set, "kv_bytes_per_token": kv_bytes}
@@ -109,7 +115,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     write_figure(done)
 
 
-def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, **engine_options):
+def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, cost, router_seed, **engine_options):
     """The memory that the simulations need. It depends on the number of capacities, not on their values."""
     from .._base.lists import names
     from ..cache.engines import non_default
@@ -121,19 +127,18 @@ def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, t
     common = {"mode": mode, "schedule": parse_schedule(schedule or "serial"), "engine_options": non_default(engine_options)}
     settings = settings_of(range(1, count + 1), names(policies), names(engine_names), **common)
     bounds = [] if no_gap or tiers else [optimum_of(one) for one in settings]
-    beyond = "--tiers" if tiers else "--instances" if instances else "--gpu" if roofline else "--over-time" if over_time else None
+    beyond = "--tiers" if tiers else "--instances" if instances else "--gpu" if roofline else "--engine dynamo" if cost else "--over-time" if over_time else None
     return simulating(dataset, dict.fromkeys(settings + bounds), workers, per_request=bool(per_request), beyond=beyond)
 
 
-def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers, routers, no_gap, roofline, step_tokens, max_requests, scheduler_options, **options):
+def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers, routers, no_gap, roofline, cost, router_seed, step_tokens, max_requests, scheduler_options, **options):
     """Parse names and capacities, and run the simulations."""
     from .._base.lists import names
     from ..analysis.capacities import parse_capacities, parse_capacity
     from ..cache.tiered import parse_tiers
-    from ..serving.planning import step_cost
     from ..serving.simulations import simulate_all
 
-    if roofline:
+    if cost:
         options["schedulers"] = _schedulers(names(engine_names), step_tokens, max_requests, scheduler_options)
     if roofline and capacity == "auto":
         limits = [scheduler.limits for scheduler in options["schedulers"].values()]
@@ -146,12 +151,22 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
             engines=names(engine_names),
             tiers=parse_tiers(tiers, partial(parse_capacity, **units)) if tiers else None,
             routers=names(routers) if routers else None,
-            cost=step_cost(roofline) if roofline else None,
+            router_seed=router_seed or 0,
+            cost=cost,
             gap=not no_gap,
             on_start=bar.expect,
             on_progress=bar.update,
             **options,
         )
+
+
+def _step_cost(roofline, engines):
+    """The time of a step on a GPU, else the one that an engine has of its own; None for a simulation without times."""
+    from .._base.lists import names
+    from ..serving.planning import step_cost
+    from ..serving.schedulers import cost_of
+
+    return step_cost(roofline) if roofline else cost_of(names(engines))
 
 
 def _schedulers(engines, step_tokens, max_requests, scheduler_options):

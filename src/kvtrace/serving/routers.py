@@ -23,4 +23,6 @@ def check_router(name: str, *, in_time: bool = True) -> None:
     if name not in ROUTERS:
         raise UsageError(f"{name!r} is not a router. Try {', '.join(ROUTERS)}.")
     if name in TIMED and not in_time:
-        raise UsageError(f"--router {name} needs a simulation in time. Add --model and --gpu, or try kv-aware.")
+        raise UsageError(
+            f"--router {name} needs a simulation in time. Add --engine dynamo, or --model and --gpu; or try kv-aware."
+        )

@@ -21,7 +21,7 @@ from ..trace.columns import require_trace
 from ..trace.trace import Trace
 from .instances import OVERLAP, simulate_instances
 from .schedulers.base import Scheduler
-from .simulation import StepCost, simulate_serving
+from .simulation import DynamoCost, StepCost, simulate_serving
 
 POINTS = 10  # capacities, if none is named
 
@@ -68,7 +68,8 @@ def simulate_all(
     inclusive: bool = False,
     instances: int | None = None,
     routers: Iterable[str] | None = None,
-    cost: StepCost | None = None,
+    router_seed: int = 0,
+    cost: StepCost | DynamoCost | None = None,
     schedulers: Mapping[str, Scheduler] | None = None,
     gap: bool = True,
     warm_up: int = 0,
@@ -90,6 +91,7 @@ def simulate_all(
         inclusive: A tier also holds the blocks of the tiers above it.
         instances: Instances of a serving engine behind a router, each with a cache of its own.
         routers: Routers of docs/serving/instances.md; the default is round-robin.
+        router_seed: Of the router dynamo, which draws among instances of equal cost.
         cost: The time of a step: the requests are served in simulated time, by one instance or more.
         schedulers: With a cost: engine -> its scheduler; the default is `scheduler_of(engine)`.
         gap: Also simulate the offline optimum at each capacity, for caches of one tier on one instance.
@@ -113,7 +115,9 @@ def simulate_all(
     given = {"capacities": capacities, "policies": policies, "engines": engines, "routers": routers}
     require_lists(**{name: value for name, value in given.items() if value is not None})
     if (routers and not instances) or (tiers and (instances or cost)):
-        raise UsageError("--router needs --instances. --tiers cannot be combined with --instances or --gpu.")
+        raise UsageError(
+            "--router needs --instances. --tiers cannot be combined with --instances, --gpu or --engine dynamo."
+        )
     schedule = schedule or (OVERLAP if instances and cost is None else "serial")
     common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options)}
     if tiers:
@@ -129,7 +133,7 @@ def simulate_all(
         _expect(on_start, trace, len(routed))
         chosen = schedulers or {}
         runs = [
-            _on_instances(trace, one, router, instances, cost, chosen.get(one.engine), on_progress)
+            _on_instances(trace, one, router, instances, cost, chosen.get(one.engine), router_seed, on_progress)
             for router, one in routed
         ]
         return _after(warm_up, runs, [])
@@ -146,14 +150,15 @@ def _after(warm_up: int, runs: Sequence[Simulation], optima: Sequence[Simulation
 
 
 def _on_instances(
-    trace: Trace, setting: Setting, router: str, instances, cost: StepCost | None, scheduler, on_progress
-):
+    trace: Trace, setting: Setting, router: str, instances, cost: StepCost | DynamoCost | None, scheduler, router_seed,
+    on_progress,
+):  # fmt: skip
     if cost is None:
         schedule = str(setting.schedule)
         return simulate_instances(trace, instances, router, setting=setting, schedule=schedule, on_progress=on_progress)
     return simulate_serving(
-        trace, cost, setting=setting, router=router, instances=instances or 1, scheduler=scheduler,
-        on_progress=on_progress,
+        trace, cost, setting=setting, router=router, router_seed=router_seed, instances=instances or 1,
+        scheduler=scheduler, on_progress=on_progress,
     )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ cdef class PagedRadix(Engine):
     cdef int _evict(self, int node) except -1 nogil
     cdef int _list(self, int node) noexcept nogil
     cdef int _unlist(self, int node) noexcept nogil
-    cdef int _number(self) noexcept nogil
+    cdef int _number(self) except -1 nogil
+    cdef _enlarge(self)
     cdef long long _tick(self) noexcept nogil
     cdef int _settle(self, int node) except -1 nogil

@@ -15,6 +15,12 @@ from cython.cimports.kvtrace.cache.core.radix import ROOT, Leaves
 from cython.cimports.kvtrace.cache.policies.base import Context
 
 NOBODY = cython.declare(cython.int, -1)
+NODES = 1024  # at first; the arrays double when the tree has more
+
+
+def doubled(array):
+    """An array of twice the length, with zeros at its end."""
+    return np.pad(np.asarray(array), (0, len(array)))
 
 
 class PagedRadix(Engine):
@@ -26,9 +32,7 @@ class PagedRadix(Engine):
         rows = len(demand.full)
         self.page_size, self.block_size, self.own = page_size, trace.block_size, trace.distinct
         self.pages = self.free = tokens // page_size
-        most = np.maximum(trace.input_length, 1) + trace.output_length
-        # each node has a page or more
-        nodes = 2 + min(self.pages, int((most // page_size).sum()))
+        nodes = 2 + min(self.pages, NODES)
         self.tokens = np.ascontiguousarray(trace.input_length, dtype=np.int64)
         self.named = np.minimum(self.tokens, trace.prompt_blocks * self.block_size)
         self.first, self.used = np.zeros((2, nodes), dtype=np.int64)
@@ -249,8 +253,19 @@ class PagedRadix(Engine):
         if self.unused_nodes > 0:
             self.unused_nodes -= 1
             return self.unused[self.unused_nodes]
+        if self.created == self.length.shape[0]:
+            with cython.gil:
+                self._enlarge()
         self.created += 1
         return self.created - 1
+
+    def _enlarge(self):
+        """Double the arrays of nodes; zeros follow the values."""
+        self.first, self.used = doubled(self.first), doubled(self.used)
+        self.row_of, self.length, self.following = doubled(self.row_of), doubled(self.length), doubled(self.following)
+        self.parent, self.children = doubled(self.parent), doubled(self.children)
+        self.locks, self.unused = doubled(self.locks), doubled(self.unused)
+        self.leaves.enlarge(len(self.length))
 
     def _tick(self):
         self.clock += 1

@@ -27,6 +27,13 @@ class Leaves:
         self.heap, self.place = np.zeros(nodes, dtype=np.int32), np.full(nodes, -1, dtype=np.int32)
         self.count = 0
 
+    def enlarge(self, nodes):
+        """Make place for so many nodes in all."""
+        more = (0, nodes - len(self.key))
+        self.key, self.used = np.pad(np.asarray(self.key), more), np.pad(np.asarray(self.used), more)
+        self.heap = np.pad(np.asarray(self.heap), more)
+        self.place = np.pad(np.asarray(self.place), more, constant_values=-1)
+
     def nodes(self):
         """The nodes in the heap, in ascending order."""
         return np.sort(np.asarray(self.heap)[: self.count])

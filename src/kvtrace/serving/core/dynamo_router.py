@@ -3,7 +3,7 @@
 The cost of a worker, in blocks: (prompt tokens there that wait for their prefill + prompt tokens of the request that do
 not hit) / block size + distinct full blocks of active prompts, with those of the request. Ties are drawn at random. The
 router learns of a step's blocks, first tokens and ends when the step ends; requests of one instant are routed before
-any of them is cached. Twin: tests/reference/dynamo_router.py.
+any of them is cached. Twin: tests/reference/dynamo_times.py.
 """
 
 import cython

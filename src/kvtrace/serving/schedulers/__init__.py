@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from .base import BatchLimits, Scheduler
-from .dynamo import DynamoScheduler
+from .dynamo import DynamoCost, DynamoScheduler
 from .reserve import ReserveScheduler
 from .sglang import SglangScheduler
 from .vllm import VllmScheduler
 
 # engine -> its own scheduler; the others are served by ReserveScheduler
 SCHEDULERS: dict[str, type[Scheduler]] = {"vllm": VllmScheduler, "sglang": SglangScheduler, "dynamo": DynamoScheduler}
+
+COSTS = {"dynamo": DynamoCost}  # engine -> the step times that it has without a GPU
+
+
+def cost_of(engines: Iterable[str]) -> DynamoCost | None:
+    """The step times of the engine that has some of its own; None if none of these engines does.
+
+    >>> cost_of(["vllm", "dynamo"]) == DynamoCost(), cost_of(["vllm"])
+    (True, None)
+    """
+    return next((COSTS[engine]() for engine in engines if engine in COSTS), None)
 
 
 def scheduler_of(engine: str, limits: BatchLimits | None = None) -> Scheduler:
