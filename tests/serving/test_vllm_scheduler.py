@@ -143,13 +143,17 @@ def test_a_program_that_executes_the_steps_sets_their_times():
         case["cost"] |= {"pair_s": 0.0, "read_s": 0.0}
         executed = []
 
-        def timer(parts, cost=case["cost"], executed=executed):
-            executed.append(parts)
+        def timer(begin, parts, cost=case["cost"], executed=executed):
+            executed.append(begin)
             return max(cost["token_s"] * sum(chunk for _, _, chunk, _ in parts), cost["step_s"]) + cost["overhead_s"]
 
         (instance, requests), (plain, expected) = served(case, timer), served(case)
         for name, values in expected.outcomes.items():
             np.testing.assert_allclose(requests.outcomes[name], values, atol=1e-9, rtol=0, err_msg=f"{seed} {name}")
-        assert instance.steps == plain.steps == len(executed) and instance.busy == pytest.approx(plain.busy)
+        assert (
+            executed == sorted(executed)
+            and instance.steps == plain.steps == len(executed)
+            and instance.busy == pytest.approx(plain.busy)
+        )
         preempted += int(expected.outcomes["preempted"].sum())
     assert preempted > 60

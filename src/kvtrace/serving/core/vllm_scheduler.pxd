@@ -18,7 +18,7 @@ cdef class VllmScheduler(Instance):
     cdef VllmLimits limits
     cdef bint logs
     cdef readonly list log
-    cdef public object step_timer  # parts of a step -> its seconds; None = the cost
+    cdef public object step_timer  # begin and parts of a step -> its seconds; None = the cost
     # waiting requests, and those that run
     cdef list waiting
     cdef long long appended, prepended

@@ -25,8 +25,8 @@ class VllmScheduler(Instance):
     `waiting` is a heap of (priority, order, row). Rows of `running` are prefilling, decoding, or draining: their last
     token is planned, but not known yet. With `log`, each step is recorded as (begin, times, parts, preempted).
 
-    `step_timer` takes the place of the cost: it gets the parts (row, tokens before, chunk, goal) of each step and
-    returns its seconds. So a program can execute the steps, and time passes as it measures.
+    `step_timer` takes the place of the cost: it gets the begin of each step and its parts (row, tokens before, chunk,
+    goal), and returns its seconds. So a program can execute the steps, and time passes as it measures.
     """
 
     def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
@@ -268,7 +268,7 @@ class VllmScheduler(Instance):
         for i in range(self.parts):
             row = self.part_row[i]
             parts.append((row, requests.done[row], self.part_chunk[i], requests.goal[row]))
-        return self.step_timer(parts) if parts else 0.0
+        return self.step_timer(max(self.now, self.free_at), parts) if parts else 0.0
 
     def _advance_parts(self, first, last):
         """Count the tokens of the planned step; list the requests whose first and last output tokens it gives."""
