@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import os
-import time
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
-import numpy as np
 
 from kvtrace._base.errors import KvtraceError, UsageError
-from kvtrace.formats.reading import read
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 
-from .cutting import cut, shrunk, to_budget
-from .sizes import SIZES, config_of
+from .attention import WAYS
+from .recording import CLOCKS, NOTES, Wanted, record
+from .sizes import SIZES
 
 PREPARED = Path("build/recording")  # `prepare.sh` writes NAME.jsonl there
 SHARED = {"conversation": "data/mooncake/conversation_trace.jsonl"}  # in the folder that KVTRACE_SHARED names
-CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
-DEFAULTS = {  # device -> what suits it
-    "cuda": {
-        "model_size": "8b",
-        "dtype": "bfloat16",
-        "block": None,
-        "step_tokens": 8192,
-        "requests": 256,
-        "longest": 32768,
-        "clock": "wall",
-    },
-    "cpu": {
-        "model_size": "tiny",
-        "dtype": "float32",
-        "block": 16,
-        "step_tokens": 512,
-        "requests": 64,
-        "longest": 4096,
-        "clock": "processor",
-    },
+STEP_TOKENS, REQUESTS = {"cuda": 8192, "cpu": 512}, {"cuda": 256, "cpu": 64}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "cuda": {"model_size": "8b", "dtype": "bfloat16", "max_tokens": 32768, "clock": "wall"},
+    "cpu": {"model_size": "tiny", "dtype": "float32", "max_tokens": 4096, "clock": "processor", "block_size": 16},
 }
 
 
@@ -88,7 +70,11 @@ DEFAULTS = {  # device -> what suits it
 @click.option(
     "--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="[default: bfloat16 on cuda, float32 on cpu]"
 )
-@click.option("--attention", help="A way of attention.  [default: the fastest that is right on the device]")
+@click.option(
+    "--attention",
+    type=click.Choice(list(WAYS)),
+    help="A way of attention.  [default: the fastest that is right on the device]",
+)
 @click.option(
     "--threads",
     default=1,
@@ -102,85 +88,21 @@ DEFAULTS = {  # device -> what suits it
 )
 @click.option("--seed", default=0, type=click.IntRange(0), help="Of the weights.")
 @click.option("-o", "--output", required=True, type=click.Path(file_okay=False), help="The folder to write.")
-def main(
-    device, trace_name, minutes, budget_s, load, shrink, output, attention, threads, seed, async_scheduling, **given
-):
+def main(device, trace_name, output, step_tokens, max_requests, async_scheduling, **given):
     """Serve a trace with a model of random weights, step by step as vLLM's scheduler plans, and record all times."""
-    from experiments.model import Transformer
-    from experiments.paged import BlockStore
-    from experiments.pytorch import torch
-
-    from . import machine
-    from .folder import write_folder
-    from .recorder import probe, serve
-
-    started = datetime.now(UTC)
-    begin = time.perf_counter()
-    defaults = DEFAULTS[device]
-    if device == "cuda" and not torch().cuda.is_available():
-        raise UsageError("PyTorch finds no GPU. Use --device cpu.")
-    if device == "cpu":
-        torch().set_num_threads(threads)
-    size, dtype = given["model_size"] or defaults["model_size"], given["dtype"] or defaults["dtype"]
-    whole = read(_trace_file(trace_name), extra="ignore")
-    if shrink is None:
-        shrink = max(whole.block_size // (defaults["block"] or whole.block_size), 1)
-    longest = given["max_tokens"] or defaults["longest"]
-    clock = given["clock"] or defaults["clock"]
-    part, too_long = cut(shrunk(whole, shrink), minutes=minutes, longest=longest)
+    chosen = DEFAULTS[device] | {name: value for name, value in given.items() if value is not None}
     scheduler = VllmScheduler(
-        max_num_batched_tokens=given["step_tokens"] or defaults["step_tokens"],
-        max_num_seqs=given["max_requests"] or defaults["requests"], async_scheduling=async_scheduling,
+        max_num_batched_tokens=step_tokens or STEP_TOKENS[device], max_num_seqs=max_requests or REQUESTS[device],
+        async_scheduling=async_scheduling,
     )  # fmt: skip
-    shape = SIZES[size]
-    ways = machine.tried_ways(shape, device, dtype, part.block_size)
-    way = attention or machine.fastest(ways, dtype)
-    click.echo(f"attention: {way}; " + ", ".join(f"{name} {_told(one)}" for name, one in ways.items()))
-    gpu = machine.measured_gpu(device, dtype)
-    if device == "cuda":
-        torch().cuda.empty_cache()
-    model = Transformer(shape, seed=seed, device=device, dtype=dtype)
-    blocks = machine.kv_blocks(model, part.block_size, gib=given["kv_gib"])
-    store = BlockStore(model, blocks, part.block_size)
-    context = int(np.median(part.input_length))
-    probed = probe(model, store, scheduler, context, way, clock=CLOCKS[clock])
-    click.echo(
-        f"{gpu['name']}: {1e6 * probed.token_s:.1f} us a prompt token, {1e6 * probed.output_s:.1f} us an output token"
+    done = record(
+        Wanted(trace=_trace_file(trace_name), device=device, scheduler=scheduler, **chosen), output, click.echo
     )
-    left = budget_s - (time.perf_counter() - begin)
-    if left <= 0:
-        raise UsageError("--budget-s is spent before the first request. Raise it, or use a smaller --model-size.")
-    trace, stretch, estimate_s = to_budget(part, probed.seconds, budget_s=left, load=load)
-    click.echo(f"{len(trace):,} requests of {part.block_size}-token blocks, {blocks:,} blocks, times x {stretch:.3g}")
-    done = serve(trace, model, store, scheduler, way=way, clock=CLOCKS[clock], estimate_s=estimate_s, budget_s=left)
-    hardware = machine.described(device)
-    note = "Measured on a CPU: no figure of a GPU follows from it." if device == "cpu" else "Measured on a GPU."
-    meta = {
-        "schema_version": 1, "model": f"random-{size}", "note": note, "device": device, "clock": clock,
-        "engine": "experiments.recording of kvtrace: a transformer of random weights, eager PyTorch",
-        "scheduler": f"the rules of vllm {scheduler.version}",
-        "engine_kwargs": {
-            "model": f"random-{size}", "tensor_parallel_size": 1, "max_num_seqs": scheduler.max_num_seqs,
-            "max_num_batched_tokens": scheduler.max_num_batched_tokens, "async_scheduling": async_scheduling,
-            "max_model_len": longest, "dtype": dtype, "seed": seed,
-        },
-        "dataset_path": f"{Path(trace_name).name}, {minutes:g} minutes, lengths / {shrink}, times x {stretch:.6g}",
-        "num_requests": len(done.trace),
-        "left_out": {"too_long": too_long, "rejected": done.rejected, "after_budget": done.left_out},
-        "started_at": started.isoformat(), "finished_at": datetime.now(UTC).isoformat(), "tick_seconds": 1.0,
-        "kv_cache": {  # as vLLM counts, with one block that is never used
-            "num_gpu_blocks": blocks + 1, "block_size": part.block_size, "enable_prefix_caching": True,
-            "num_kv_tokens": blocks * part.block_size,
-        },
-        "hardware": hardware, "attention": {"way": way, "tried": ways},
-        "wall_s": done.wall_s, "busy_s": sum(step.seconds for step in done.steps), "steps": len(done.steps),
-    }  # fmt: skip
-    write_folder(output, done, meta=meta, config=config_of(shape, dtype), gpu=gpu, slots=blocks)
-    outcomes = done.outcomes
-    cached = outcomes["cached"].sum() / done.trace.input_length.sum()
+    cached = done.outcomes["cached"].sum() / done.trace.input_length.sum()
     click.echo(
-        f"{output}: {len(done.trace):,} requests, {len(done.steps):,} steps, {meta['busy_s']:.1f} s of steps in "
-        f"{done.wall_s:.1f} s, {cached:.0%} of prompt tokens cached, {outcomes['preempted'].sum():,} preemptions. {note}"
+        f"{output}: {len(done.trace):,} requests, {len(done.steps):,} steps, {done.busy_s:.1f} s of steps in "
+        f"{done.wall_s:.1f} s, {cached:.0%} of prompt tokens cached, {done.outcomes['preempted'].sum():,} preemptions. "
+        f"{NOTES[device]}"
     )
 
 
@@ -194,10 +116,6 @@ def _trace_file(name: str) -> Path:
     if name in ("conversation", "agents"):
         raise UsageError(f"{prepared} does not exist. experiments/recording/README.md says how to prepare it.")
     return Path(name)
-
-
-def _told(one):
-    return one.get("failed") or f"{1e6 * one['seconds']:.0f} us (error {one['error']:.1e})"
 
 
 if __name__ == "__main__":

@@ -94,9 +94,14 @@ class PackedFlash(PagedAttention):
 
     def _sequences(self, parts):
         """The places of all contexts end to end, and where each sequence begins."""
-        counts, ends = self.batch.counts[parts], self.batch.ends[parts]
-        places = self.on_device(np.concatenate([self.batch.context(part) for part in parts]))
-        return places, self._starts(counts), self._starts(ends), int(counts.max()), int(ends.max())
+        counts, ends, size = self.batch.counts[parts], self.batch.ends[parts], self.batch.block_size
+        begins, total = self._starts(ends), int(ends.sum())
+        tables, lengths = self.on_device(self.batch.tables[parts].astype(np.int64)), self.on_device(ends)
+        device = tables.device
+        part = self.torch.arange(len(parts), device=device).repeat_interleave(lengths, output_size=total)
+        place = self.torch.arange(total, device=device) - begins[part]
+        places = tables[part, place // size] * size + place % size
+        return places, self._starts(counts), begins, int(counts.max()), int(ends.max())
 
     def _starts(self, counts):
         return self.on_device(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))

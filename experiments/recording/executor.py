@@ -26,7 +26,8 @@ class Step:
     decodes: int  # requests whose prompt is computed
     chunks: int  # requests that compute tokens of their prompt, or compute them again
     tokens: int
-    context: int  # cached tokens before the step, of all requests in it
+    pairs: int  # sum of n^2 - p^2 over the chunks, which extend prompts from p to n tokens
+    context: int  # cached tokens that are read: of decodes with their own token, of chunks those before
     held: int  # blocks that requests hold
 
 
@@ -55,12 +56,14 @@ class Executor:
         seconds, batch, logits = self._timed(lambda: Batch.of(parts, self.tokens, self.cache))
         if self.on_step is not None:
             self.on_step(batch, logits)
-        prompts = self.tokens.trace.input_length
-        decodes = sum(chunk == 1 and before >= max(prompts[row], 1) for row, before, chunk, _ in parts)
-        queue = self.cache.queue
+        before, counts = batch.before, batch.counts
+        decodes = (counts == 1) & (before >= np.maximum(self.tokens.trace.input_length[batch.rows], 1))
+        pairs, queue = counts * (2 * before + counts), self.cache.queue
         self.steps.append(
-            Step(begin, seconds, decodes, len(parts) - decodes, len(batch.tokens), int(batch.before.sum()),
-                 queue.capacity - queue.free)
+            Step(
+                begin, seconds, int(decodes.sum()), int((~decodes).sum()), len(batch.tokens), int(pairs[~decodes].sum()),
+                int(before.sum() + decodes.sum()), queue.capacity - queue.free,
+            )
         )  # fmt: skip
         return seconds
 

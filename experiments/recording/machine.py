@@ -13,6 +13,7 @@ from typing import Any
 from experiments.model import Shape, Transformer
 from experiments.paged import BlockStore
 from experiments.pytorch import torch
+from kvtrace._base.errors import UsageError
 
 from .attention import WAYS, PagedAttention
 from .batch import Batch
@@ -75,7 +76,9 @@ def kv_blocks(model: Transformer, block_size: int, *, gib: float | None, share: 
     return max(int(gib * 2**30 // block), 1)
 
 
-def tried_ways(shape: Shape, device: str, dtype: str, block_size: int) -> dict[str, dict[str, Any]]:
+def tried_ways(
+    shape: Shape, device: str, dtype: str, block_size: int, *, only: str | None = None
+) -> dict[str, dict[str, Any]]:
     """What each way of attention does here: its largest error, and its seconds for a layer of 32 decoding requests.
 
     A way that does not run has `failed`, the kind of its exception; one that is wrong has an error above TOLERANCE.
@@ -93,10 +96,11 @@ def tried_ways(shape: Shape, device: str, dtype: str, block_size: int) -> dict[s
     steps = Batch.made_up([3, block_size, 2 * block_size + 1, 900], [1] * 4, blocks, block_size, 9)
     contexts = [tokens // TRIED_REQUESTS * (1 + row % 2) * 2 // 3 for row in range(TRIED_REQUESTS)]
     timed = Batch.made_up(contexts, [1] * TRIED_REQUESTS, blocks, block_size, 9)
-    ways = WAYS if device != "cpu" else {"gathered": WAYS["gathered"]}
+    names = [only] if only else [name for name in WAYS if device != "cpu" or name == "gathered"]
     found: dict[str, dict[str, Any]] = {}
     with module.inference_mode():
-        for name, way in ways.items():
+        for name in names:
+            way = WAYS[name]
             try:
                 errors = [_error(way, store, truth, batch, shape) for batch in (chunks, steps)]
                 attend, inputs = way(store, timed), _inputs(store, timed, shape)
@@ -115,7 +119,7 @@ def fastest(ways: dict[str, dict[str, Any]], dtype: str) -> str:
     """
     right = {name: way["seconds"] for name, way in ways.items() if way.get("error", 1e9) <= TOLERANCE[dtype]}
     if not right:
-        raise RuntimeError(f"no way of attention is right on this device: {ways}")
+        raise UsageError(f"No way of attention works on this device: {ways}. Try another --attention or --dtype.")
     return min(right, key=lambda name: right[name])
 
 

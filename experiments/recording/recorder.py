@@ -40,6 +40,11 @@ class Recorded:
     left_out: int  # requests that came after the budget was spent
     wall_s: float
 
+    @property
+    def busy_s(self) -> float:
+        """Seconds of all steps."""
+        return sum(step.seconds for step in self.steps)
+
 
 def serve(
     trace: Trace,
@@ -84,7 +89,7 @@ def serve(
     start = time.perf_counter()
     while run.row < len(trace):
         spent = time.perf_counter() - start
-        if estimate_s is not None and spent + _pending(requests, estimate_s, instance.busy) > budget_s:
+        if estimate_s is not None and spent + _pending(requests, estimate_s, spent) > budget_s:
             break
         run.advance(1)
         if progress is not None:
@@ -99,13 +104,13 @@ def serve(
     )  # fmt: skip
 
 
-def _pending(requests, estimate_s, busy):
-    """Seconds that the active requests still take, corrected by what the ended ones took."""
+def _pending(requests, estimate_s, spent):
+    """Seconds that the active requests still take, corrected by what the ended ones took of the wall-clock time."""
     outcomes = requests.outcomes
     ended = ~np.isnan(outcomes["ended"])
     active = (outcomes["instance"] >= 0) & ~ended
     done = estimate_s[ended].sum()
-    return estimate_s[active].sum() * (max(busy / done, 1.0) if done > 0 else 1.0)
+    return estimate_s[active].sum() * (max(spent / done, 1.0) if done > 0 else 1.0)
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,8 @@ def test_the_clock_is_that_of_the_steps_and_jumps_over_idle_time():
     outcomes = done.outcomes
     assert [step.seconds for step in done.steps] == pytest.approx([0.001] * 2)
     assert outcomes["first"].tolist() == pytest.approx([0.001, 60.001])
-    assert [(step.decodes, step.chunks, step.tokens, step.context) for step in done.steps] == [(0, 1, 8, 0)] * 2
+    counted = [(step.decodes, step.chunks, step.tokens, step.pairs, step.context) for step in done.steps]
+    assert counted == [(0, 1, 8, 64, 0)] * 2
 
 
 def test_equal_blocks_have_equal_tokens_and_others_differ():
@@ -244,7 +245,7 @@ def _last_end(folder):
 
 def test_the_files_of_a_recording_count_the_same_tokens(tmp_path):
     trace = conversations(6, gap_ms=2000.0)
-    model, done, _ = run(trace, blocks=30, max_num_batched_tokens=16, max_num_seqs=4)
+    _, done, _ = run(trace, blocks=30, max_num_batched_tokens=16, max_num_seqs=4)
     rows, seconds = request_rows(done), timeseries(done, 30)
     steps = done.steps
     assert sum(step.decodes for step in steps) == sum(row["output_toks"] - 1 for row in rows)
@@ -269,3 +270,25 @@ def test_a_made_up_batch_reads_and_writes_blocks_of_its_requests():
     assert batch.chunks == 1 and batch.counts.tolist() == [9, 1, 1] and batch.ends.tolist() == [9, 6, 21]
     assert batch.positions.tolist() == [*range(9), 5, 20] and len(set(batch.places.tolist())) == 11
     assert batch.context(1).tolist()[-1] == batch.places[9]
+
+
+def test_packed_contexts_are_the_places_of_each_request():
+    from experiments.recording.attention import PackedFlash
+
+    model = Transformer(SHAPE, device="cpu")
+    batch = Batch.made_up([5, 20, 0, 30], [1, 1, 9, 6], 50, 4, 97)
+    packed = PackedFlash(BlockStore(model, 50, 4), batch)
+    for (places, begin_q, begin_k, most_q, most_k), parts in ((packed._of_chunks, [0, 1]), (packed._of_steps, [2, 3])):
+        assert places.tolist() == [place for part in parts for place in batch.context(part)]
+        assert begin_q.tolist() == [0, *np.cumsum(batch.counts[parts])] and most_q == batch.counts[parts].max()
+        assert begin_k.tolist() == [0, *np.cumsum(batch.ends[parts])] and most_k == batch.ends[parts].max()
+
+
+def test_the_fastest_way_that_is_right_is_chosen():
+    from experiments.recording.machine import fastest, tried_ways
+
+    ways = tried_ways(SHAPE, "cpu", "float32", 16)
+    assert list(ways) == ["gathered"] and fastest(ways, "float32") == "gathered"
+    assert "failed" in tried_ways(SHAPE, "cpu", "float32", 16, only="packed-flash")["packed-flash"]  # it needs a GPU
+    with pytest.raises(UsageError, match="--attention"):
+        fastest({"paged-flash": {"error": 1.0, "seconds": 1e-6}}, "bfloat16")
