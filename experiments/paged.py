@@ -19,11 +19,11 @@ class BlockStore:
 
     def __init__(self, model: Transformer, slots: int, block_size: int):
         shape: Shape = model.shape
-        self.block_size = block_size
+        self.slots, self.block_size = slots, block_size
         self.blocks = model.torch.empty(
-            (shape.layers, 2, slots, block_size, shape.heads, shape.head_dim), dtype=model.dtype, device=model.device
+            (shape.layers, 2, slots, block_size, shape.kv_heads, shape.head_dim), dtype=model.dtype, device=model.device
         ).zero_()  # touched now, so that no run pays for memory that it is the first to use
-        self._flat = self.blocks.view(shape.layers, 2, slots * block_size, shape.heads, shape.head_dim)
+        self._flat = self.blocks.view(shape.layers, 2, slots * block_size, shape.kv_heads, shape.head_dim)
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Copy the first tokens of a block: the cache's `on_copy`."""
@@ -59,11 +59,16 @@ class PromptAttention:
     def __call__(self, layer: int, queries: Any, keys: Any, values: Any) -> Any:
         """See `model.Attend`."""
         self.store.write(layer, self.places, keys[self.wrote], values[self.wrote])
+        return self.attend(layer, queries)
+
+    def attend(self, layer: int, queries: Any) -> Any:
+        """The attention, with the keys and values of this pass in the store."""
         attention = self.torch.nn.functional.scaled_dot_product_attention
         mixed = []
         for query, context, mask in zip(queries.split(self.counts), self.contexts, self.masks, strict=True):
             k, v = (part.transpose(0, 1)[None] for part in self.store.read(layer, context))
-            attended = attention(query.transpose(0, 1)[None], k, v, attn_mask=mask)
+            shared = {"enable_gqa": True} if query.shape[1] != k.shape[1] else {}  # from PyTorch 2.5 on
+            attended = attention(query.transpose(0, 1)[None], k, v, attn_mask=mask, **shared)
             mixed.append(attended[0].transpose(0, 1))
         return self.torch.cat(mixed)
 
@@ -89,6 +94,11 @@ class StepAttention:
     def __call__(self, layer: int, queries: Any, keys: Any, values: Any) -> Any:
         """See `model.Attend`."""
         self.store.write(layer, self.places, keys, values)
+        return self.attend(layer, queries)
+
+    def attend(self, layer: int, queries: Any) -> Any:
+        """The attention, with the keys and values of this pass in the store."""
         k, v = (part.transpose(1, 2) for part in self.store.read(layer, self.contexts))
+        grouped = queries.unflatten(1, (k.shape[1], -1))  # the heads that share keys attend to them together
         attention = self.torch.nn.functional.scaled_dot_product_attention
-        return attention(queries[:, :, None], k, v, attn_mask=self.mask)[:, :, 0]
+        return attention(grouped, k, v, attn_mask=self.mask).flatten(1, 2)

@@ -24,8 +24,8 @@ VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", 400))
 
 
-def logged(case):
-    """The steps and the requests of a case in our kernel, as the twin states them."""
+def served(case, timer=None):
+    """The instance and the requests of a case, after our kernel has served it."""
     from dataclasses import asdict
 
     from kvtrace.serving.core.requests import Requests
@@ -43,10 +43,17 @@ def logged(case):
     cache = scheduler.engine(setting, demand, tiers_of(case))
     instance = scheduler.instance(cache, requests, asdict(cost), prefetch=True, log=True)
     instance.watch()
+    instance.step_timer = timer
     router = Router([cache], "round-robin", np.zeros(len(trace), np.int64), trace.input_length, trace.block_size)
     run = Serving([instance], router, requests, case["capacity"])
     run.advance(len(trace))
     run.close()
+    return instance, requests
+
+
+def logged(case):
+    """The steps and the requests of a case in our kernel, as the twin states them."""
+    instance, requests = served(case)
     steps = [
         [begin if i == 0 else None, [[row, done + i, chunk] for row, done, chunk in parts], sorted(preempted)]
         for begin, times, parts, preempted in instance.log
@@ -142,3 +149,27 @@ def test_limits_beside_a_scheduler_are_refused():
 def test_it_needs_vllms_cache():
     with pytest.raises(UsageError, match="--engine vllm"):
         simulate_serving(toy("0"), StepCost(1.0), setting=Setting(9), scheduler=VllmScheduler())
+
+
+def test_a_program_that_executes_the_steps_sets_their_times():
+    # the timer states the cost again: each step goes through it, also those that only decode
+    preempted = 0
+    for seed in range(60):
+        case = vllm_case(random.Random(seed))
+        case["cost"] |= {"pair_s": 0.0, "read_s": 0.0}
+        executed = []
+
+        def timer(begin, parts, cost=case["cost"], executed=executed):
+            executed.append(begin)
+            return max(cost["token_s"] * sum(chunk for _, _, chunk, _ in parts), cost["step_s"]) + cost["overhead_s"]
+
+        (instance, requests), (plain, expected) = served(case, timer), served(case)
+        for name, values in expected.outcomes.items():
+            np.testing.assert_allclose(requests.outcomes[name], values, atol=1e-9, rtol=0, err_msg=f"{seed} {name}")
+        assert (
+            executed == sorted(executed)
+            and instance.steps == plain.steps == len(executed)
+            and instance.busy == pytest.approx(plain.busy)
+        )
+        preempted += int(expected.outcomes["preempted"].sum())
+    assert preempted > 60

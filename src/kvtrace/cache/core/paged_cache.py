@@ -56,6 +56,10 @@ class PagedCache(Engine):
             hit += 1
         return hit
 
+    def table(self, row: cython.Py_ssize_t):
+        """The physical blocks that a request holds, in the order of its tokens."""
+        return np.asarray(self.held)[self.begin[row] :][: self.count[row]].copy()
+
     def watch(self):
         """Keep what `peek_ended` needs."""
         self.queue.watch()

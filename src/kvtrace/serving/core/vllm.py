@@ -36,6 +36,8 @@ class VllmInstance(VllmScheduler):
     def _must_plan(self):
         """Whether the next step may do more than give one token to each request that runs."""
         decodes: cython.longlong = self.count - self.draining
+        if self.step_timer is not None:  # which gets each step
+            return True
         if self.prefilling or decodes == 0 or decodes > self.limits.step_tokens:
             return True
         if not self.waiting or self.blocked:

@@ -18,6 +18,7 @@ cdef class VllmScheduler(Instance):
     cdef VllmLimits limits
     cdef bint logs
     cdef readonly list log
+    cdef public object step_timer  # begin and parts of a step -> its seconds; None = the cost
     # waiting requests, and those that run
     cdef list waiting
     cdef long long appended, prepended
@@ -45,7 +46,8 @@ cdef class VllmScheduler(Instance):
     cdef int _victim(self) noexcept
     cdef int _preempt(self, Py_ssize_t row, long long* budget) except -1
     cdef long long _unschedule(self, Py_ssize_t row) noexcept
-    cdef double _seconds_of_parts(self) noexcept
+    cdef double _seconds_of_parts(self) except -1
+    cdef double _timed(self) except -1
     cdef int _advance_parts(self, list first, list last) except -1
     cdef int _execute(self, double seconds, list first, list last) except -1
     cdef int _learn(self, double at, list first, list last) except -1

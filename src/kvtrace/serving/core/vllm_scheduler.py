@@ -24,6 +24,9 @@ class VllmScheduler(Instance):
 
     `waiting` is a heap of (priority, order, row). Rows of `running` are prefilling, decoding, or draining: their last
     token is planned, but not known yet. With `log`, each step is recorded as (begin, times, parts, preempted).
+
+    `step_timer` takes the place of the cost: it gets the begin of each step and its parts (row, tokens before, chunk,
+    goal), and returns its seconds. So a program can execute the steps, and time passes as it measures.
     """
 
     def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
@@ -250,6 +253,8 @@ class VllmScheduler(Instance):
         work: StepWork
         i: cython.int
         row: cython.Py_ssize_t
+        if self.step_timer is not None:
+            return self._timed()
         begin_work(cython.address(work))
         for i in range(self.parts):
             row = self.part_row[i]
@@ -257,6 +262,17 @@ class VllmScheduler(Instance):
                 cython.address(work), requests.done[row], self.part_chunk[i], requests.tokens[row], requests.goal[row]
             )
         return step_seconds(cython.address(self.cost), cython.address(work))
+
+    def _timed(self):
+        """Seconds of the planned step, from `step_timer`."""
+        requests: Requests = self.requests
+        i: cython.int
+        row: cython.Py_ssize_t
+        parts: list = []
+        for i in range(self.parts):
+            row = self.part_row[i]
+            parts.append((row, requests.done[row], self.part_chunk[i], requests.goal[row]))
+        return self.step_timer(max(self.now, self.free_at), parts) if parts else 0.0
 
     def _advance_parts(self, first, last):
         """Count the tokens of the planned step; list the requests whose first and last output tokens it gives."""

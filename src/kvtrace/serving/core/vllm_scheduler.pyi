@@ -6,4 +6,5 @@ from kvtrace.serving.core.instance import Instance
 
 class VllmScheduler(Instance):
     log: list[Any]
+    step_timer: Any
     def __init__(self, engine: Any, requests: Any, cost: Any, limits: Any, log: Any = False) -> None: ...
