@@ -107,4 +107,7 @@ def test_with_its_own_room_the_mean_ttft_is_that_of_the_manual(recordings):
     for name in FOLDERS:
         _, old = rooms(name)
         stated.append(f"{errors(recordings, name, step_cost(Roofline(MODEL, gpu(name))), old)[0]:+.1f} %")
-    assert f"With its own number of blocks, counted as vLLM 0.19.0 does, the mean TTFT is {stated[0]} and {stated[1]}" in manual
+    assert (
+        f"With its own number of blocks, counted as vLLM 0.19.0 does, the mean TTFT is {stated[0]} and {stated[1]}"
+        in manual
+    )

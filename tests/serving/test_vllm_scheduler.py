@@ -25,7 +25,7 @@ CASES = int(os.environ.get("KVTRACE_EXAMPLES", 400))
 
 
 def served(case, timer=None):
-    """The instance and the requests of a case, after our kernel has served it."""
+    """The instance, the requests and the cache of a case, after our kernel has served it."""
     from dataclasses import asdict
 
     from kvtrace.serving.core.requests import Requests
@@ -48,12 +48,12 @@ def served(case, timer=None):
     run = Serving([instance], router, requests, case["capacity"])
     run.advance(len(trace))
     run.close()
-    return instance, requests
+    return instance, requests, cache
 
 
 def logged(case):
     """The steps and the requests of a case in our kernel, as the twin states them."""
-    instance, requests = served(case)
+    instance, requests, cache = served(case)
     steps = [
         [begin if i == 0 else None, [[row, done + i, chunk] for row, done, chunk in parts], sorted(preempted)]
         for begin, times, parts, preempted in instance.log
@@ -163,7 +163,7 @@ def test_a_program_that_executes_the_steps_sets_their_times():
             executed.append(begin)
             return max(cost["token_s"] * sum(chunk for _, _, chunk, _ in parts), cost["step_s"]) + cost["overhead_s"]
 
-        (instance, requests), (plain, expected) = served(case, timer), served(case)
+        (instance, requests, _), (plain, expected, _) = served(case, timer), served(case)
         for name, values in expected.outcomes.items():
             np.testing.assert_allclose(requests.outcomes[name], values, atol=1e-9, rtol=0, err_msg=f"{seed} {name}")
         assert (

@@ -107,7 +107,9 @@ class Costs:
         overhead = here.step_overhead_s * shape.layers / here.model.layers
         there = replace(here, model=shape, gpus=gpus, step_overhead_s=overhead, link=link)
         measured, wanted = (start_terms(replace(one, link=NO_TIME)) for one in (here, there))
-        factors = {name: _share(seconds - _exchange(here)[name], measured[name]) for name, seconds in self.terms.items()}
+        factors = {
+            name: _share(seconds - _exchange(here)[name], measured[name]) for name, seconds in self.terms.items()
+        }
         factors |= {name: factors[other] for name, other in SIBLINGS.items() if not measured[name]}
         exchange = _exchange(there)
         terms = {name: factors[name] * wanted[name] + exchange[name] for name in (*FORMS[self.form], *SIBLINGS)}

@@ -234,9 +234,7 @@ def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> 
     )  # fmt: skip
 
 
-def instances(
-    trace: Trace, roofline: Roofline, target: PlanTarget, errors: TimeErrors = UNFITTED
-) -> InstancesPlan:
+def instances(trace: Trace, roofline: Roofline, target: PlanTarget, errors: TimeErrors = UNFITTED) -> InstancesPlan:
     """Times and cost by the number of instances behind each router, and the best router for the target."""
     floor = prefill_floor(trace, roofline, target)
     runs = {router: InstanceRuns(trace, roofline, target, router) for router in target.routers}
