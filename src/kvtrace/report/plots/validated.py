@@ -117,10 +117,12 @@ def _scatter(validation: Validation, latency: str) -> Panel:
     log = low > 0 and high > MAX_LINEAR_RATIO * low
     ends = np.array([low if log else 0.0, high])
     limits = None if log else (0.0, 1.04 * high or 1.0)
-    axes = (Axis(f"{word} {NAMES[latency]} (s)", log, limits=limits, unit="s") for word in ("measured", "simulated"))
+    across, up = (
+        Axis(f"{word} {NAMES[latency]} (s)", log, limits=limits, unit="s") for word in ("measured", "simulated")
+    )
     series = [Series("request", x[kept], y[kept], SIMULATED, "points"), Series("equal", ends, ends, EQUAL, "dash")]
     note = f"{MAX_DOTS:,} of {len(x):,} requests are drawn." if len(x) > MAX_DOTS else ""
-    return Panel(title, *axes, series, note=note)
+    return Panel(title, across, up, series, note=note)
 
 
 def _lines(
