@@ -49,7 +49,7 @@ class VllmScheduler(Instance):
         if not self._is_busy():
             self.now = max(self.now, requests.arrival[row])
         requests.goal[row] = requests.tokens[row]
-        self.load += requests.tokens[row] + requests.output[row]
+        self.load += requests.tokens[row]
         self.prefill += requests.tokens[row]
         self.appended += 1
         if self.limits.by_priority:
@@ -62,6 +62,7 @@ class VllmScheduler(Instance):
 
     def run(self, until):
         while self.now < until and self._is_busy():
+            self._begin_turn()
             self._plan()
         return 0
 
@@ -317,7 +318,7 @@ class VllmScheduler(Instance):
         """A request has its last token."""
         requests: Requests = self.requests
         requests.ended[row] = at
-        self.load -= requests.tokens[row] + requests.output[row]
+        self.load -= requests.tokens[row]
         if self._runs(row):  # else it was preempted while its last token was on the way
             self.cache.publish(row, requests.done[row])
             self.cache.release(row)

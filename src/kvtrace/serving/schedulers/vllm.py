@@ -33,6 +33,8 @@ class VllmScheduler(Scheduler):
 
     name: ClassVar[str] = "vllm"
     version: ClassVar[str] = "0.33.0"
+    most_lower_tiers: ClassVar[int | None] = 1
+    copies_to_tiers: ClassVar[bool] = True
     max_num_batched_tokens: int = 8192  # tokens in a step
     max_num_seqs: int = 1024  # requests that run at once
     async_scheduling: bool = True  # plan a step while the one before runs, as vLLM does by default
