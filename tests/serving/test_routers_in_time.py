@@ -29,9 +29,7 @@ def routed(trace, router, engine="vllm", capacity=500, **options):
     cost = StepCost(token_s=0.001, overhead_s=0.010)
     scheduler = STEPS if engine == "vllm" else None
     setting = Setting(capacity, engine=engine)
-    done = simulate_serving(
-        trace, cost, setting=setting, instances=2, router=router, scheduler=scheduler, **options
-    )
+    done = simulate_serving(trace, cost, setting=setting, instances=2, router=router, scheduler=scheduler, **options)
     return done.instance.tolist()
 
 

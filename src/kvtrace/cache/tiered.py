@@ -22,7 +22,6 @@ from .demand import BlockDemand, block_demand
 from .policies import make, name_of
 from .simulation import Setting, Simulation, SimulationDict, advance_all, require_room, run, whole_blocks
 
-
 T = TypeVar("T")
 
 

@@ -131,8 +131,8 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
     from ..analysis.capacities import parse_capacities, parse_capacity
     from ..cache.tiered import parse_tiers
     from ..serving.planning import step_cost
-    from ..serving.timed_tiers import parse_timed_tiers
     from ..serving.simulations import simulate_all
+    from ..serving.timed_tiers import parse_timed_tiers
 
     if roofline:
         options["schedulers"] = _schedulers(names(engine_names), step_tokens, max_requests, scheduler_options)

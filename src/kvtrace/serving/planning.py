@@ -216,7 +216,7 @@ def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> 
         ))  # fmt: skip
     how = ["exclusive: evicted blocks go to the next tier, and return when a request uses them"]
     if copies:
-        how = ["these hits: one pass, LRU; in the simulation in time vLLM copies prompts to the tier as it computes them",
+        how = ["these hits: one pass, LRU; in time, vLLM copies prompts to the tier as it computes them",
                "vLLM fetches every hit, one transfer after another, also where computing is faster"]  # fmt: skip
     elif target.write_through:
         how = ["write-through: a tier also holds the blocks of the tiers above it"]
