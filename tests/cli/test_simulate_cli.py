@@ -137,6 +137,15 @@ def test_tiers_say_where_each_hit_came_from(path, capsys):
     assert "in dram" in shown(capsys, path, "--tiers", "hbm=2,dram=3", "--inclusive")
 
 
+def test_tiers_in_time_have_a_rate_and_say_where_each_hit_came_from(path, capsys):
+    in_time = ["--gpu", "h100", "--model", "llama-3.1-8b", "--tiers", "hbm=3,dram=9@25GB/s"]
+    (found,) = results(capsys, path, *in_time)
+    assert found["scheduler"].startswith("vllm") and [tier["name"] for tier in found["tiers"]] == ["hbm", "dram"]
+    assert sum(tier["hit_blocks"] for tier in found["tiers"]) == found["hit_blocks"]
+    (other,) = results(capsys, path, *in_time[:-1], "hbm=3,dram=2@25GB,ssd=9@3GB", "--engine", "reference")
+    assert [tier["capacity"] for tier in other["tiers"]] == [3, 2, 9] and other["scheduler"] == "reserve"
+
+
 def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
     (found,) = results(capsys, path, "--capacity", "3", "--policy", "orders_of_mine:Lru")
     assert found["hit_blocks"] == 3
@@ -158,6 +167,10 @@ def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
         (["--tiers", "hbm=2"], 2, "--tiers needs two tiers or more"),
         (["--tiers", "hbm=2,hbm=3"], 2, "repeats a name"),
         (["--tiers", "hbm=2,dram=2", "--inclusive"], 2, "each tier must be larger"),
+        (["--tiers", "hbm=2,dram=2", "--instances", "2"], 2, "With --instances, --tiers needs --gpu"),
+        (["--tiers", "hbm=2,dram=2", "--gpu", "h100", "--model", "llama-3.1-8b"], 2, "tier dram needs a rate"),
+        (["--tiers", "hbm=2@1GB,dram=2@1GB", "--gpu", "h100", "--model", "llama-3.1-8b"], 2, "a tier without a rate"),
+        (["--tiers", "a=2,b=2@1GB,c=2@1GB", "--gpu", "h100", "--model", "llama-3.1-8b"], 2, "has one lower tier"),
         (["--warm-up", "some"], 2, "not a part of a trace"),
         (["--json", "--csv"], 2, "cannot be combined"),
         (["--capacity", "3", "--policy", "orders_of_mine:Broken"], 2, "RuntimeError at orders_of_mine.py:12: out of"),

@@ -61,7 +61,7 @@ def test_a_worker_costs_what_waits_there_and_what_lives_there():
     assert first.cost(asked[1], twin.Rules()) == 2 + 2 + 2  # what waits, what it brings, and 0 1 once
     assert first.cost(asked[2], twin.Rules()) == 2 + 2 + 4
     assert second.cost(asked[1], twin.Rules()) == 2 + 2
-    assert first.cost(asked[1], twin.Rules(waiting=False, shared=False)) == 2 + (8 + 1) / 4  # and one output token
+    assert first.cost(asked[1], twin.Rules(waiting=False, shared=False)) == 2 + 8 / 4
     first.admit(0, asked[0])
     assert first.cost(asked[1], twin.Rules()) == 2 + 0 + 2  # both blocks hit,
     assert first.cost(asked[1], twin.Rules(whole=False)) == 2 + 1 + 2  # or all but the one with the last token

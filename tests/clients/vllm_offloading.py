@@ -24,7 +24,7 @@ from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.kv_offload.base import TransferResult
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory
-from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.outputs import KVConnectorOutput
 
 POLL_S = 0.001  # EngineCore._process_engine_step sleeps so long when no model was executed
 MOST_EMPTY = 100_000  # steps without tokens in a row, after which a case is stuck
@@ -88,9 +88,9 @@ def with_connector(config, case):
         "distributed_executor_backend": "uni", "nnodes_within_dp": 1,
     }.items():  # fmt: skip
         setattr(config.parallel_config, name, value)
-    for name, value in {"cache_dtype": "auto", "kv_cache_layout": None, "prefix_cache_retention_interval": None, "prefix_match_unit": None,
-                        "hash_block_size": None}.items():  # fmt: skip
-        setattr(config.cache_config, name, value)
+    config.cache_config.cache_dtype = "auto"
+    for name in ("kv_cache_layout", "prefix_cache_retention_interval", "prefix_match_unit", "hash_block_size"):
+        setattr(config.cache_config, name, None)
     config.model_config.use_mla = False
     config.model_config.dtype = "float16"
     config.model_config.model = "none"
@@ -128,14 +128,12 @@ class Server(plain.Server):
         self.queue = []  # (output, parts, when it is known, what the worker says of transfers), the oldest first
 
     def plan(self):
-        held = self.scheduler.connector.connector_scheduler
         planned = super().plan()
         self.scheduler.finished_req_ids = InOrder()
         for job in planned[0].kv_connector_metadata.load_jobs.values():
             row = int(job.req_id)
             if self.begin[row] is None:
                 self.loaded[row] = len(job.dst_spec.block_ids)
-        assert held is not None
         return planned
 
     def execute(self, output, seconds, parts, preempted):

@@ -59,6 +59,7 @@ def test_every_schema_has_a_line_in_the_docs():
         "simulate trace.jsonl --tiers hbm=300,dram=600 --over-time 1m --warm-up 10%",
         "simulate trace.jsonl --capacity 200 --instances 2 --router lmetric --kv-bytes-per-token 2048",
         f"simulate trace.jsonl --capacity 300 --instances 2 --gpu h100 --model-config {MODEL}",
+        f"simulate trace.jsonl --tiers hbm=300,dram=600@25GB --gpu h100 --model-config {MODEL}",
     ],
 )
 def test_simulations_fit_their_schema(folder, line):

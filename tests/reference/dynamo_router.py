@@ -34,7 +34,7 @@ class Rules:
     """Differences between Dynamo's router and ours: each is true for Dynamo, false for `kv-aware`."""
 
     waiting: bool = True  # prompts of other requests that wait for prefill count too
-    shared: bool = True  # live blocks are distinct prompt blocks; else all live tokens count, including outputs
+    shared: bool = True  # live blocks are distinct prompt blocks; else all tokens of live prompts count
     bunched: bool = True  # requests with the same arrival are routed before any of them is cached
     whole: bool = True  # a prompt of complete blocks may hit fully; else its last token, and so its block, is computed
     drawn: bool = True  # ties are drawn at random; else the first worker is taken
@@ -92,14 +92,14 @@ class Worker:
     def enter(self, row, job):
         self.waiting[row] = max(0, job.tokens - self.peek(job.path) * job.size)
         self.live.update(job.path)
-        self.tokens += job.tokens + job.output
+        self.tokens += job.tokens
 
     def leave(self, job):
         self.live.subtract(job.path)
         for block in job.path:
             if not self.live[block]:
                 del self.live[block]
-        self.tokens -= job.tokens + job.output
+        self.tokens -= job.tokens
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def fleet(trace, count, router, capacity, ms_per_token=None):
         tokens = int(trace.input_length[row])
         costs = []
         for number, cache in enumerate(caches):
-            load = sum(int(trace.input_length[r] + trace.output_length[r]) for _, r, i in live if i == number)
+            load = sum(int(trace.input_length[r]) for _, r, i in live if i == number)
             batch = sum(i == number for _, _, i in live)
             hit = cache.peek(prompt)
             costs.append({

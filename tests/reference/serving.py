@@ -9,6 +9,7 @@ class Instance:
         self.cache, self.now, self.busy = Cache(capacity), 0.0, 0.0
         self.queue, self.prefilling, self.decoding = [], [], {}  # decoding: row -> generated tokens
         self.done, self.times, self.hits, self.sent = {}, {}, {}, 0
+        self.counts_before = (0, 0, 0, 0)
 
     def tokens(self, row):
         return int(self.trace.input_length[row])
@@ -25,14 +26,28 @@ class Instance:
     def reserved(self):
         return sum(self.need(row) for row in [*self.prefilling, *self.decoding])
 
+    def counts(self):
+        """What a router may know: prompt tokens there, those to compute, reserved blocks, and requests."""
+        load = sum(self.tokens(row) for row in self.active())
+        waiting = sum(self.tokens(row) for row in self.queue)
+        prefill = waiting + sum(self.tokens(row) - self.done[row] for row in self.prefilling)
+        return load, prefill, self.reserved(), len(self.active())
+
+    def counts_at(self, now):
+        """The counts after the last step that has ended at a time, with the requests that came since."""
+        return self.counts_before if self.now > now else self.counts()
+
     def take(self, row, now):
         if not self.active():
             self.now = max(self.now, now)
         self.queue.append(row)
         self.sent += 1
+        load, prefill, reserved, active = self.counts_before
+        self.counts_before = (load + self.tokens(row), prefill + self.tokens(row), reserved, active + 1)
 
     def run(self, until):
         while self.now < until and self.active():
+            self.counts_before = self.counts()
             self.step()
 
     def step(self):
@@ -99,15 +114,14 @@ def serve(trace, rates, limits, count, router, capacity):
         costs = []
         for number, one in enumerate(fleet):
             hit = one.cache.peek(prompt)
-            load = sum(one.tokens(r) + one.output(r) for r in one.active())
-            prefill = sum(one.tokens(r) for r in one.queue) + sum(one.tokens(r) - one.done[r] for r in one.prefilling)
+            load, prefill, reserved, active = one.counts_at(now)
             costs.append({
                 "round-robin": 0 if number == row % count else 1,
                 "sticky": 0 if number == key_of(trace, row) % count else 1,
                 "overlap": -hit,
                 "least-loaded": (load, one.sent),
-                "kv-aware": max(0, (prefill + tokens) / size - hit) + one.reserved(),
-                "lmetric": max(0, tokens - hit * size) * (len(one.active()) + 1),
+                "kv-aware": max(0, (prefill + tokens) / size - hit) + reserved,
+                "lmetric": max(0, tokens - hit * size) * (active + 1),
             }[router])  # fmt: skip
         chosen = min(range(count), key=costs.__getitem__)
         fleet[chosen].take(row, now)

@@ -43,7 +43,7 @@ class Job:
 
 
 class LeastRecent:
-    """vLLM's LRUCachePolicy: a request has one rank while it is active, tails before heads, and a newer one at its end."""
+    """vLLM's LRUCachePolicy: a request has one rank while it is active, tails before heads, and a newer at its end."""
 
     def __init__(self, capacity):
         self.rank, self.next = {}, 0

@@ -23,6 +23,7 @@ from kvtrace.serving.planning import (
     GIB,
     LowerTier,
     PlanTarget,
+    lower_tiers,
     memory,
     parse_tier,
     plan,
@@ -32,7 +33,7 @@ from kvtrace.serving.planning import (
 )
 from kvtrace.serving.routers import ROUTERS
 from kvtrace.serving.sensitivity import with_unshared
-from kvtrace.serving.simulation import BatchLimits, simulate_serving
+from kvtrace.serving.simulation import BatchLimits, Tier, simulate_serving
 from kvtrace.trace.building import toy
 
 MODEL = Path(__file__).parents[1] / "data/models/llama-3.1-8b.json"
@@ -116,6 +117,17 @@ def test_slower_arrivals_never_need_more_and_a_tier_only_adds_hits(trace, roofli
     ]
     through = tiers(trace, roofline, PlanTarget(tiers=below, write_through=True), 40).rows
     assert sum(row.capacity for row in through) == 16 * GIB // (512 * 131072)
+
+
+def test_a_plan_uses_vllms_scheduler_with_the_one_lower_tier_that_it_has(roofline):
+    dram, ssd = LowerTier("dram", 4 * GIB, 25e9), LowerTier("ssd", 16 * GIB, 3e9)
+    block = 512 * roofline.model.kv_bytes_per_token
+    one, two = PlanTarget(tiers=(dram,)), PlanTarget(tiers=(dram, ssd))
+    assert one.setting(9).engine == "vllm" and two.setting(9).engine == "reference"
+    assert PlanTarget(tiers=(dram,), engine="sglang").setting(9).engine == "reference"
+    assert PlanTarget(engine="sglang").setting(9).engine == "sglang"
+    (tier,) = lower_tiers(roofline, replace(one, write_through=True), 512, 9)  # vLLM's tier holds copies in any case
+    assert tier == Tier("dram", 4 * GIB // block, block / 25e9)
 
 
 def test_a_tier_is_a_name_a_size_and_a_bandwidth():

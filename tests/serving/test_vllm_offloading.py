@@ -67,7 +67,7 @@ def test_a_request_loads_what_its_instance_evicted_and_recomputes_its_last_token
     done = served(trace, 3, Tier("dram", 9, fetch_seconds=0.1))
     assert done.lower_tier_hits.tolist() == [[0, 0, 3]] and done.hit_blocks.tolist() == [0, 0, 3]
     assert done.cached_tokens.tolist() == [0, 0, 29]
-    #  at 20.000 s the load begins; at 20.300 s it ends; the engine looks each millisecond, sees it, and computes 1 token
+    #  from 20.000 to 20.300 s it loads; the engine looks each millisecond, sees that, and computes one token
     assert done.ttft_s == pytest.approx([0.3, 0.3, 0.301 + 0.01])
 
 
@@ -79,7 +79,7 @@ def test_the_tier_holds_copies_from_the_start_and_only_of_prompts():
 
 
 def test_two_loads_share_the_link_one_after_another_and_a_fetch_holds_blocks():
-    #  0 1 2 3 4 5 are evicted by 6 ... 11; then both prompts come at once: 0.3 s for the first, 0.3 s more for the other
+    #  6 ... 11 evict 0 ... 5; then both prompts come at once: 0.3 s for the first, 0.3 s more for the other
     times = [0, 10_000, 20_000, 30_000, 40_000, 40_000]
     trace = at(times, "0 1 2", "3 4 5", "6 7 8", "9 10 11", "0 1 2", "3 4 5")
     tier = Tier("dram", 99, fetch_seconds=0.1, store_seconds=0.0)

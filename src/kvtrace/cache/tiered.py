@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from ..trace.trace import Trace
 from .demand import BlockDemand, block_demand
 from .policies import make, name_of
 from .simulation import Setting, Simulation, SimulationDict, advance_all, require_room, run, whole_blocks
+
+T = TypeVar("T")
 
 
 class TierDict(TypedDict):
@@ -148,13 +150,13 @@ def _inclusive(trace, sizes, setting, demand, on_progress):
     return TieredSimulation(setting, trace, hits, done.evictions, done.early_frees, 0, sizes, False, per_tier)
 
 
-def parse_tiers(text: str, parse: Callable[[str], int]) -> dict[str, int]:
+def parse_tiers(text: str, parse: Callable[[str], T]) -> dict[str, T]:
     """Parse tiers such as `hbm=5000,dram=50000`; `parse` turns the text of a capacity into blocks.
 
     >>> parse_tiers("hbm=10,dram=200", int)
     {'hbm': 10, 'dram': 200}
     """
-    tiers: dict[str, int] = {}
+    tiers: dict[str, T] = {}
     for part in re.split(r",(?!\d{3}\b)", text):  # hbm=5,000 is one tier
         name, equals, capacity = (piece.strip() for piece in part.partition("="))
         if not (name and equals and capacity) or name in tiers:

@@ -41,7 +41,7 @@ def _policies():
 @click.option("--pool", default="flat", metavar="WHICH", help="Blocks that can be evicted: flat is any idle block, leaf-first is idle blocks without a resident child. (reference)")
 @click.option("--free-order", default="prepend", metavar="HOW", help="Position of freed unhashed blocks in the free queue: prepend, or append as before May 2026. (vllm)")
 @click.option("--watermark", default="off", metavar="HOW", help="on: evict a fifth of the blocks at 80 % use. (lmcache)")
-@click.option("--tiers", metavar="NAME=C,...", help="Tiers of blocks, fastest first, in place of --capacity. Example: hbm=5000,dram=50000.")
+@click.option("--tiers", metavar="NAME=C,...", help="Tiers of blocks, fastest first, in place of --capacity. Example: hbm=5000,dram=50000; with --gpu hbm=5000,dram=50000@25GB, with bytes per second.")
 @click.option("--inclusive", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: exclusive]")
 @click.option("--instances", type=click.IntRange(1), metavar="N", help="Number of instances behind a router, each with its own cache.")
 @click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
@@ -137,9 +137,14 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
     from ..analysis.capacities import parse_capacities, parse_capacity
     from ..cache.tiered import parse_tiers
     from ..serving.simulations import simulate_all
+    from ..serving.timed_tiers import parse_timed_tiers
 
     if cost:
         options["schedulers"] = _schedulers(names(engine_names), step_tokens, max_requests, scheduler_options)
+    parse = partial(parse_capacity, **units)
+    if roofline and tiers:
+        first, options["lower"] = parse_timed_tiers(tiers, parse, trace.block_size * roofline.model.kv_bytes_per_token)
+        tiers, capacity = None, str(first)
     if roofline and capacity == "auto":
         limits = [scheduler.limits for scheduler in options["schedulers"].values()]
         capacity = str(min(roofline.capacity_tokens(one.step_tokens, one.requests) for one in limits) // trace.block_size)
@@ -149,7 +154,7 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
             None if capacity == "auto" or tiers else parse_capacities(capacity, **units),
             names(policies),
             engines=names(engine_names),
-            tiers=parse_tiers(tiers, partial(parse_capacity, **units)) if tiers else None,
+            tiers=parse_tiers(tiers, parse) if tiers else None,
             routers=names(routers) if routers else None,
             router_seed=router_seed or 0,
             cost=cost,

@@ -168,7 +168,7 @@ def simulate_instances(
         raise UsageError(f"--instances does not support the upper bound {setting.policy}. Try another --policy.")
     demand = demand or block_demand(trace, *setting.demand_options)
     engines = [build(setting, demand) for _ in range(instances)]
-    run = Fleet(engines, make_router(trace, router, engines), trace.input_length + trace.output_length)
+    run = Fleet(engines, make_router(trace, router, engines), trace.input_length)
     advance_all(run, len(demand), on_progress)
     hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines)
     run.close()

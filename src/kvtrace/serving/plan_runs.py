@@ -16,7 +16,7 @@ from ..trace.trace import Trace
 from .hardware import Prices, Roofline
 from .routers import PLANNED
 from .schedulers import scheduler_of
-from .schedulers.base import BatchLimits, Tier
+from .schedulers.base import BatchLimits, Scheduler, Tier
 from .simulation import ServingRun, StepCost, simulate_serving
 
 
@@ -40,17 +40,28 @@ class PlanTarget:
     ttft_s: float = 2.0  # upper limit for `quantile` of the requests
     quantile: float = 0.9
     tiers: Sequence[LowerTier] = ()  # of an instance, the fastest first
-    write_through: bool = False  # a tier also holds the blocks above it; otherwise only evicted ones
+    write_through: bool = False  # a tier also holds the blocks above it, as vLLM's always does; else only evicted ones
     prices: Prices = field(default_factory=Prices)
     limits: BatchLimits = field(default_factory=BatchLimits)
     routers: Sequence[str] = PLANNED
     mode: str = "block"  # how closely lengths are modelled, as in `simulate`; vLLM's scheduler implies grow
-    engine: str = "vllm"  # the scheduler and the cache of an instance; with lower tiers always "reference"
+    engine: str = "vllm"  # the scheduler and the cache of an instance; reference if it does not have so many tiers
+
+    @property
+    def instance_engine(self) -> str:
+        """The engine of an instance: the one given, or reference if that does not have so many lower tiers."""
+        most = scheduler_of(self.engine).most_lower_tiers
+        has_tiers = not self.tiers or (most is not None and len(self.tiers) <= most)
+        return self.engine if has_tiers else "reference"
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of an instance, with its defaults."""
+        return scheduler_of(self.instance_engine)
 
     def setting(self, blocks: int) -> Setting:
         """The cache of an instance that holds so many blocks."""
-        setting = Setting(blocks, mode=self.mode, engine="reference" if self.tiers else self.engine)
-        return scheduler_of(setting.engine).setting_of(setting)
+        return self.scheduler.setting_of(Setting(blocks, mode=self.mode, engine=self.instance_engine))
 
 
 def step_cost(roofline: Roofline) -> StepCost:
@@ -83,12 +94,14 @@ def parse_tier(text: str) -> LowerTier:
 def lower_tiers(roofline: Roofline, target: PlanTarget, block_size: int, blocks: int) -> list[Tier]:
     """The lower tiers in blocks, for the simulation.
 
-    A tier with write-through also holds the blocks above it; with LRU it adds only the capacity beyond them.
+    A tier with write-through also holds the blocks above it; with LRU it adds only the capacity beyond them. Schedulers
+    that write copies themselves get the whole capacity.
     """
     block_bytes = block_size * roofline.model.kv_bytes_per_token
+    subtracts = target.write_through and not target.scheduler.copies_to_tiers
     lower, above = [], blocks
     for tier in target.tiers:
-        own = int(tier.size // block_bytes) - (above if target.write_through else 0)
+        own = int(tier.size // block_bytes) - (above if subtracts else 0)
         if own < 1:
             raise UsageError(f"Tier {tier.name} adds no block to the tiers above it. Give it a larger size.")
         lower.append(Tier(tier.name, own, block_bytes / tier.bandwidth))

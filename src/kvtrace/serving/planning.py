@@ -216,7 +216,10 @@ def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> 
     if not target.tiers:
         return None
     below = lower_tiers(roofline, target, trace.block_size, blocks)
-    done = simulate_tiers(trace, {"hbm": blocks} | {tier.name: tier.capacity for tier in below})
+    copies = target.scheduler.copies_to_tiers
+    beyond = [max(1, tier.capacity - blocks) if copies else tier.capacity for tier in below]
+    named = {tier.name: capacity for tier, capacity in zip(below, beyond, strict=True)}
+    done = simulate_tiers(trace, {"hbm": blocks} | named)
     assert done.tier_hits is not None
     hits, references = done.tier_hits.sum(axis=1).tolist(), max(1, len(trace.hash_ids))
     rows = [TierPlan("hbm", blocks, hits[0], hits[0] / references)]
@@ -225,13 +228,14 @@ def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> 
             tier.name, tier.capacity, tier_hits, tier_hits / references, fetch_seconds_per_block=tier.fetch_seconds,
             bandwidth=given.bandwidth, fetch_pays=bool(roofline.fetch_pays(trace.block_size, given.bandwidth)),
         ))  # fmt: skip
-    how = "exclusive: evicted blocks go to the next tier"
-    if target.write_through:
-        how = "write-through: a tier also holds the blocks of the tiers above it"
-    return TiersPlan(
-        rows, float(roofline.break_even_bandwidth(trace.block_size)),
-        assumes=[f"{how}, and return when a request uses them", "each transfer has its own link"],
-    )  # fmt: skip
+    how = ["exclusive: evicted blocks go to the next tier, and return when a request uses them"]
+    if copies:
+        how = ["these hits: one pass, LRU; in time, vLLM copies prompts to the tier as it computes them",
+               "vLLM fetches every hit, one transfer after another, also where computing is faster"]  # fmt: skip
+    elif target.write_through:
+        how = ["write-through: a tier also holds the blocks of the tiers above it"]
+    own_links = [] if copies else ["each transfer has its own link"]
+    return TiersPlan(rows, float(roofline.break_even_bandwidth(trace.block_size)), assumes=[*how, *own_links])
 
 
 def instances(trace: Trace, roofline: Roofline, target: PlanTarget, errors: TimeErrors = UNFITTED) -> InstancesPlan:

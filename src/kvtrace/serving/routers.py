@@ -8,7 +8,7 @@ ROUTERS = {
     "round-robin": "each instance in turn",
     "sticky": "the instance of the session, or of the prompt's second block if the trace has no sessions",
     "overlap": "the instance with the most hit blocks; of equal ones the first",
-    "least-loaded": "the instance with the fewest active tokens; of equal ones the one with the fewest requests so far",
+    "least-loaded": "the instance with the fewest prompt tokens of active requests; then with fewest requests so far",
     "kv-aware": "the lowest sum of blocks to compute and active blocks, as Dynamo's router with a weight of 1",
     "dynamo": "Dynamo's KV router, in time only: tokens to compute in blocks, and distinct blocks of active prompts",
     "lmetric": "the lowest product of tokens to compute and (active requests + 1): LMetric (arXiv 2603.15202)",

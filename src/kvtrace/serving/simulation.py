@@ -15,6 +15,7 @@ import numpy as np
 from .._base.errors import UsageError
 from ..cache.demand import BlockDemand, block_demand
 from ..cache.simulation import Setting, advance_all
+from ..cache.tiered import TierDict
 from ..trace.columns import require_trace
 from ..trace.trace import Trace
 from .instances import FleetDict, FleetSimulation, make_router
@@ -27,6 +28,7 @@ from .schedulers.dynamo import DynamoCost as DynamoCost
 from .timeline import Timeline
 
 CHUNK = 1 << 12  # requests between two reports of progress
+FIRST_TIER = "hbm"
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,13 @@ class Quantiles(TypedDict):
     p99: float
 
 
-class ServingDict(FleetDict):
+class TimedTiersDict(TypedDict, total=False):
+    """The tiers of each instance, the first one first; absent without lower tiers."""
+
+    tiers: list[TierDict]
+
+
+class ServingDict(FleetDict, TimedTiersDict):
     """The result of `ServingRun.to_dict`; docs/serving/serving.md explains the keys."""
 
     served: int
@@ -103,6 +111,7 @@ class ServingRun(FleetSimulation):
     preemptions: np.ndarray = None  # type: ignore[assignment]  # request -> times that it was preempted
     recomputed_tokens: np.ndarray = None  # type: ignore[assignment]  # request -> tokens computed again after that
     timelines: tuple[Timeline, ...] = ()  # of each instance, if they were kept
+    tiers: tuple[Tier, ...] = ()  # below the first one of each instance
 
     def _headline(self) -> str:
         ttft = _quantiles(self.ttft_s)
@@ -156,8 +165,19 @@ class ServingRun(FleetSimulation):
             "scheduler": f"{self.scheduler.name} {self.scheduler.version}".strip() if self.scheduler else "",
             "preemptions": int(self.preemptions.sum()), "recomputed_tokens": int(self.recomputed_tokens.sum()),
             "steps": sum(self.steps), "queued_s": _quantiles(self.queued_s), "ttft_s": _quantiles(self.ttft_s),
-            "tpot_s": _quantiles(self.tpot_s), "e2e_s": _quantiles(self.e2e_s),
+            "tpot_s": _quantiles(self.tpot_s), "e2e_s": _quantiles(self.e2e_s), **self._tiers(),
         }  # fmt: skip
+
+    def _tiers(self) -> TimedTiersDict:
+        """The hit blocks of each tier, the first one first; nothing without lower tiers."""
+        if self.lower_tier_hits is None:
+            return {}
+        lower = self.lower_tier_hits[:, self.warm_up :].sum(axis=1).tolist()
+        first = int(self.hit_blocks[self.warm_up :].sum()) - sum(lower)
+        rows: list[TierDict] = [{"name": FIRST_TIER, "capacity": self.setting.capacity, "hit_blocks": first}]
+        for tier, hits in zip(self.tiers, lower, strict=True):
+            rows.append({"name": tier.name, "capacity": tier.capacity, "hit_blocks": hits})
+        return {"tiers": rows}
 
 
 def simulate_serving(
@@ -180,9 +200,12 @@ def simulate_serving(
 
     The engine of the setting decides the scheduler: vllm, sglang and dynamo take the steps of those engines' own ones.
     The other engines admit a request when all blocks that it may need (of the prompt and, in mode grow, of the output)
-    fit beside those of the active requests. A request that does not fit into an empty instance is rejected. Blocks that
-    the first tier evicts go to the `tiers` below it. A hit in a lower tier is fetched if that is faster than computing
-    the block again; with `prefetch` the transfer starts while the request waits.
+    fit beside those of the active requests. A request that does not fit into an empty instance is rejected.
+
+    With `tiers`, vllm copies each block of a prompt to the tier below when it is computed, and loads what it finds
+    there while other requests run, as its offloading connector does. The engine reference moves blocks that the first
+    tier evicts to the tiers below it, and fetches a hit there if that is faster than computing the block again; with
+    `prefetch` its transfer starts while the request waits. Other engines have no lower tiers.
 
     Args:
         trace: The trace, with its arrivals.
@@ -193,8 +216,8 @@ def simulate_serving(
         router_seed: Of the router dynamo, which draws among instances of equal cost.
         limits: Tokens per step and requests at once; the default is that of the scheduler.
         scheduler: A scheduler with other options, such as `VllmScheduler(watermark=0.01)`, in place of limits.
-        tiers: Tiers below the first one of each instance, the fastest first.
-        prefetch: Fetch blocks from lower tiers while their request waits.
+        tiers: Tiers below the first one of each instance, the fastest first; vllm has one.
+        prefetch: With the engine reference: fetch blocks from lower tiers while their request waits.
         demand: The block demand of the trace, if it is already known.
         timelines: Keep the time line of each instance: requests that run and wait, and blocks in use.
         on_progress: Receives the number of requests served since its last call.
@@ -252,7 +275,7 @@ def simulate_serving(
         instances, outcomes["started"], outcomes["first"], outcomes["ended"], outcomes["cached"], tuple(run.busy),
         sum(engine.tier_hits.astype(np.int64) for engine in engines) if tiers else None,
         scheduler, tuple(one.steps for one in built), outcomes["preempted"], outcomes["recomputed"],
-        tuple(Timeline.of(one.timeline) for one in built) if timelines else (),
+        tuple(Timeline.of(one.timeline) for one in built) if timelines else (), tuple(tiers),
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from ..cache.tiered import simulate_tiers
 from ..trace.columns import require_trace
 from ..trace.trace import Trace
 from .instances import OVERLAP, simulate_instances
-from .schedulers.base import Scheduler
+from .schedulers.base import Scheduler, Tier
 from .simulation import DynamoCost, StepCost, simulate_serving
 
 POINTS = 10  # capacities, if none is named
@@ -65,6 +65,7 @@ def simulate_all(
     mode: str = "block",
     schedule: str | None = None,
     tiers: Mapping[str, int] | None = None,
+    lower: Sequence[Tier] = (),
     inclusive: bool = False,
     instances: int | None = None,
     routers: Iterable[str] | None = None,
@@ -88,6 +89,7 @@ def simulate_all(
         mode, engine_options: As in `simulate`.
         schedule: As in `simulate`, and as in `simulate_instances` with instances and without a cost.
         tiers: Name -> capacity in blocks, the first tier first, in place of capacities.
+        lower: With a cost: the tiers of an instance below the first one, which has the capacities.
         inclusive: A tier also holds the blocks of the tiers above it.
         instances: Instances of a serving engine behind a router, each with a cache of its own.
         routers: Routers of docs/serving/instances.md; the default is round-robin.
@@ -114,10 +116,8 @@ def simulate_all(
     require_trace(trace)
     given = {"capacities": capacities, "policies": policies, "engines": engines, "routers": routers}
     require_lists(**{name: value for name, value in given.items() if value is not None})
-    if (routers and not instances) or (tiers and (instances or cost)):
-        raise UsageError(
-            "--router needs --instances. --tiers cannot be combined with --instances, --gpu or --engine dynamo."
-        )
+    if (routers and not instances) or (tiers and (instances or cost)) or (lower and not cost):
+        raise UsageError("--router needs --instances. With --instances, --tiers needs --gpu or --engine dynamo.")
     schedule = schedule or (OVERLAP if instances and cost is None else "serial")
     common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options)}
     if tiers:
@@ -133,7 +133,7 @@ def simulate_all(
         _expect(on_start, trace, len(routed))
         chosen = schedulers or {}
         runs = [
-            _on_instances(trace, one, router, instances, cost, chosen.get(one.engine), router_seed, on_progress)
+            _on_instances(trace, one, router, instances, cost, chosen.get(one.engine), router_seed, lower, on_progress)
             for router, one in routed
         ]
         return _after(warm_up, runs, [])
@@ -151,14 +151,14 @@ def _after(warm_up: int, runs: Sequence[Simulation], optima: Sequence[Simulation
 
 def _on_instances(
     trace: Trace, setting: Setting, router: str, instances, cost: StepCost | DynamoCost | None, scheduler, router_seed,
-    on_progress,
+    lower, on_progress,
 ):  # fmt: skip
     if cost is None:
         schedule = str(setting.schedule)
         return simulate_instances(trace, instances, router, setting=setting, schedule=schedule, on_progress=on_progress)
     return simulate_serving(
         trace, cost, setting=setting, router=router, router_seed=router_seed, instances=instances or 1,
-        scheduler=scheduler, on_progress=on_progress,
+        scheduler=scheduler, tiers=lower, on_progress=on_progress,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ order of eviction is one of vLLM's two, `lru` and `arc`. Twin: tests/reference/v
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import Engine
-from cython.cimports.kvtrace.cache.core.tier_orders import AdaptiveReplacement, LeastRecent, TierOrder
+from cython.cimports.kvtrace.cache.core.tier_orders import AdaptiveReplacement, LeastRecent
 
 ORDERS = {"lru": LeastRecent, "arc": AdaptiveReplacement}
 

@@ -5,7 +5,9 @@ from typing import Any
 from kvtrace.cache.core.engine import Engine
 
 class PagedCache(Engine):
+    tier_hits: Any
     queue: Any
+    lower: Any
     block_size: Any
     def __init__(self, context: Any, demand: Any, unhashed_first: Any = True) -> None: ...
     def self_check(self) -> Any: ...

@@ -7,7 +7,7 @@ from kvtrace.serving.core.router cimport Router
 cdef class Fleet:
     cdef list engines
     cdef Router router
-    cdef const long long[::1] held  # request -> tokens that it holds while it is live
+    cdef const long long[::1] held  # request -> tokens of its prompt, which a router knows
     cdef int[::1] instance  # request -> index of its engine, -1 = not routed yet
     cdef readonly Py_ssize_t row
 

@@ -78,7 +78,7 @@ class Fleet:
         self.router.load[chosen] = int(np.asarray(self.held)[live].sum())
 
     def _update_router(self):
-        """Update the router's counts. No request waits here, and live blocks are estimated from live tokens."""
+        """Update the router's counts. No request waits here, and live blocks are estimated from their prompts."""
         i: cython.int
         engine: Engine
         router: Router = self.router

@@ -10,14 +10,18 @@ cdef class Instance:
     cdef readonly double now
     cdef readonly double busy
     cdef readonly long long steps  # that were taken
-    cdef readonly long long load  # tokens of requests that have not ended
+    cdef readonly long long load  # prompt tokens of requests that have not ended
     cdef readonly long long prefill  # prompt tokens still to compute
     cdef readonly long long blocks  # that requests hold, or can come to hold
     cdef readonly list timeline
     cdef bint watched
+    # the same counts, and the active requests, without the effects of a step that has not ended
+    cdef long long load_before, prefill_before, blocks_before, active_before
 
     cdef long long active(self) except -1
     cdef int take(self, Py_ssize_t row) except -1
     cdef int run(self, double until) except -1
     cdef int _note(self, double seconds, long long running, long long waiting, long long blocks) except -1
+    cdef int send(self, Py_ssize_t row) except -1
+    cdef int _begin_turn(self) except -1
     cdef int _pass(self, double seconds) noexcept

@@ -18,6 +18,7 @@ class Instance:
         self.engine, self.requests, self.cost = engine, requests, NO_POLYNOMIAL | cost
         self.now = self.busy = 0
         self.steps = self.load = self.prefill = self.blocks = 0
+        self.load_before = self.prefill_before = self.blocks_before = self.active_before = 0
         self.timeline, self.watched = [], False
 
     def watch(self):
@@ -34,6 +35,20 @@ class Instance:
 
     def run(self, until):
         """Run all steps that begin before `until`."""
+        return 0
+
+    def send(self, row):
+        """A router sends a request."""
+        self.take(row)
+        self.load_before += self.requests.tokens[row]
+        self.prefill_before += self.requests.tokens[row]
+        self.active_before += 1
+        return 0
+
+    def _begin_turn(self):
+        """Keep the counts from before a step: a router sees no effect of the step until it ends."""
+        self.load_before, self.prefill_before, self.blocks_before = self.load, self.prefill, self.blocks
+        self.active_before = self.active()
         return 0
 
     def _note(self, seconds, running, waiting, blocks):

@@ -37,11 +37,12 @@ class ReservingInstance(Instance):
             self.now = max(self.now, requests.arrival[row])
         self.queue.append(row)
         self.prefill += requests.tokens[row]
-        self.load += requests.tokens[row] + requests.output[row]
+        self.load += requests.tokens[row]
         return 0
 
     def run(self, until):
         while self.now < until and self.active() > 0:
+            self._begin_turn()
             self._admit()
             self._note_state()
             if self.prefilling:
@@ -185,7 +186,7 @@ class ReservingInstance(Instance):
         requests: Requests = self.requests
         requests.ended[row] = self.now
         self.blocks -= requests.need[row]
-        self.load -= requests.tokens[row] + requests.output[row]
+        self.load -= requests.tokens[row]
         self.engine._end(row)
 
     def _seconds(self, steps):

@@ -2,7 +2,7 @@ cdef enum:
     TURNS = 0  # the kinds of router: round robin,
     KEYED = 1  # by a key of the request,
     OVERLAP = 2  # most hit blocks,
-    LOADED = 3  # fewest tokens still to process,
+    LOADED = 3  # fewest prompt tokens of requests that have not ended,
     AWARE = 4  # fewest blocks to compute plus live blocks,
     METRIC = 5  # or least product of tokens to compute and active requests + 1
 

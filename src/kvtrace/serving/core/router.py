@@ -14,8 +14,8 @@ KINDS = {"round-robin": TURNS, "sticky": KEYED, "overlap": OVERLAP, "least-loade
 class Router:
     """Sends requests to engines. The caller keeps four counts of each engine up to date:
 
-    `load` (tokens still to process), `waiting` (prompt tokens still to compute), `blocks` (live blocks) and `active`
-    (requests that have not ended).
+    `load` (prompt tokens of requests that have not ended), `waiting` (prompt tokens still to compute), `blocks` (live
+    blocks) and `active` (requests that have not ended).
     """
 
     def __init__(self, engines, kind, key, tokens, size):

@@ -8,4 +8,4 @@ cdef class Serving:
     cdef Requests requests
     cdef long long capacity
     cdef readonly Py_ssize_t row
-    cdef _update_router(self)
+    cdef _update_router(self, double now)

@@ -34,11 +34,11 @@ class Serving:
             for one in self.instances:
                 one.run(requests.arrival[self.row])
             if requests.need[self.row] <= self.capacity:  # else it is rejected: it does not fit any instance
-                self._update_router()
+                self._update_router(requests.arrival[self.row])
                 chosen = self.router.send(self.row)
                 requests.instance[self.row] = chosen
                 one = self.instances[chosen]
-                one.take(self.row)
+                one.send(self.row)
             self.row += 1
 
     def close(self):
@@ -49,12 +49,16 @@ class Serving:
         for one in self.instances:
             one.engine.close()
 
-    def _update_router(self):
-        """Update the router's counts of each instance."""
+    def _update_router(self, now):
+        """Update the router's counts of each instance: those after the last step that has ended."""
         i: cython.int
         one: Instance
         router: Router = self.router
         for i in range(router.count):
             one = self.instances[i]
-            router.load[i], router.waiting[i] = one.load, one.prefill
-            router.blocks[i], router.active[i] = one.blocks, one.active()
+            if one.now > now:  # in a step
+                router.load[i], router.waiting[i] = one.load_before, one.prefill_before
+                router.blocks[i], router.active[i] = one.blocks_before, one.active_before
+            else:
+                router.load[i], router.waiting[i] = one.load, one.prefill
+                router.blocks[i], router.active[i] = one.blocks, one.active()

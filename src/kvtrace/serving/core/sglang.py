@@ -67,12 +67,13 @@ class SglangInstance(Instance):
         if self.asleep:
             self.now = max(self.now, requests.arrival[row])
             self.asleep = False
-        self.load += requests.tokens[row] + requests.output[row]
+        self.load += requests.tokens[row]
         self.prefill += requests.tokens[row]
         return self._wait(row)
 
     def run(self, until):
         while not self.asleep and self.now < until:
+            self._begin_turn()
             if not self._decode_together(until):
                 self._turn()
         if self.asleep and until >= NEVER and self.active():
@@ -719,7 +720,7 @@ class SglangInstance(Instance):
         """A request has its last token."""
         requests: Requests = self.requests
         requests.ended[row] = self.now
-        self.load -= requests.tokens[row] + requests.output[row]
+        self.load -= requests.tokens[row]
         self.finished[row], self.settled = True, False
         self._publish(row, min(self.held[row], self._known(row)))
         return self._release(row)

@@ -26,6 +26,7 @@ class VllmInstance(VllmScheduler):
 
     def run(self, until):
         while self.now < until and self._is_busy():
+            self._begin_turn()
             if self._must_plan():
                 self._stop_decoding()
                 self._plan()

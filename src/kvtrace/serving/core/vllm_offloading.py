@@ -500,10 +500,13 @@ class OffloadingInstance(VllmInstance):
     def _end(self, row, at):
         k: cython.longlong
         begin: cython.longlong = self.cache.begin[row]
+        blocks: list = []
         for transfer in self.transfers.get(row, ()):
             self._fence(transfer)
         if self.offered[row] < self.cache.full[row]:
-            self.last_blocks[row] = [self.cache.held[k] for k in range(begin, begin + self.cache.count[row])]
+            for k in range(begin, begin + self.cache.count[row]):
+                blocks.append(self.cache.held[k])
+            self.last_blocks[row] = blocks
         self.over.append(row)
         return VllmInstance._end(self, row, at)
 

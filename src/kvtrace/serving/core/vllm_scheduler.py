@@ -52,7 +52,7 @@ class VllmScheduler(Instance):
         if not self._is_busy():
             self.now = max(self.now, requests.arrival[row])
         requests.goal[row] = requests.tokens[row]
-        self.load += requests.tokens[row] + requests.output[row]
+        self.load += requests.tokens[row]
         self.prefill += requests.tokens[row]
         self.appended += 1
         if self.limits.by_priority:
@@ -65,6 +65,7 @@ class VllmScheduler(Instance):
 
     def run(self, until):
         while self.now < until and self._is_busy():
+            self._begin_turn()
             self._plan()
         return 0
 
@@ -334,13 +335,13 @@ class VllmScheduler(Instance):
 
     def _note_state(self, at):
         """Add the present state to the time line."""
-        return self._note(at, self.count, len(self.waiting), self.cache.queue.capacity - self.cache.queue.free)
+        return self._note(at, self.count, self.active() - self.count, self.cache.queue.capacity - self.cache.queue.free)
 
     def _end(self, row, at):
         """A request has its last token."""
         requests: Requests = self.requests
         requests.ended[row] = at
-        self.load -= requests.tokens[row] + requests.output[row]
+        self.load -= requests.tokens[row]
         if self._runs(row):  # else it was preempted while its last token was on the way
             self.cache.publish(row, requests.done[row])
             self.cache.release(row)

@@ -47,6 +47,8 @@ class Scheduler(ABC):
 
     name: ClassVar[str]
     version: ClassVar[str]  # of the engine whose steps it takes; empty if it is nobody's
+    most_lower_tiers: ClassVar[int | None] = 0  # that its instances can have; None: any number
+    copies_to_tiers: ClassVar[bool] = False  # a lower tier also holds the blocks above it
 
     @property
     @abstractmethod

@@ -100,6 +100,8 @@ class DynamoScheduler(Scheduler):
 
     def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
         """vLLM's cache, which gives out blocks one by one."""
+        if tiers:
+            raise UsageError("Dynamo's scheduler does not support lower tiers. Use --engine vllm or reference.")
         return self.as_vllm.engine(setting, demand, tiers)
 
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool, log: bool = False) -> Any:

@@ -25,6 +25,7 @@ class ReserveScheduler(Scheduler):
 
     name: ClassVar[str] = "reserve"
     version: ClassVar[str] = ""
+    most_lower_tiers: ClassVar[int | None] = None
     batch: BatchLimits = field(default_factory=BatchLimits)
 
     @property

@@ -18,6 +18,8 @@ from ...cache.simulation import Setting
 from ...trace.trace import Trace
 from .base import BatchLimits, Scheduler, Tier
 
+TIER_POLICIES = ("lru", "arc")  # the orders in which its lower tier can evict blocks
+
 
 @dataclass(frozen=True)
 class VllmScheduler(Scheduler):
@@ -33,6 +35,8 @@ class VllmScheduler(Scheduler):
 
     name: ClassVar[str] = "vllm"
     version: ClassVar[str] = "0.33.0"
+    most_lower_tiers: ClassVar[int | None] = 1
+    copies_to_tiers: ClassVar[bool] = True
     max_num_batched_tokens: int = 8192  # tokens in a step
     max_num_seqs: int = 1024  # requests that run at once
     async_scheduling: bool = True  # plan a step while the one before runs, as vLLM does by default
@@ -88,7 +92,7 @@ class VllmScheduler(Scheduler):
 
     def _lower_tier(self, cache: Any, tiers: Sequence[Tier]) -> Any:
         """The tier of vLLM's OffloadingConnector. UsageError for several, or for a tier that is not valid."""
-        from ...cache.core.lower_tier import ORDERS, LowerTier
+        from ...cache.core.lower_tier import LowerTier
 
         if len(tiers) > 1:
             raise UsageError(
@@ -97,7 +101,7 @@ class VllmScheduler(Scheduler):
         (tier,) = tiers
         if tier.capacity < 1:
             raise UsageError(f"Tier {tier.name} must have at least 1 block.")
-        if tier.policy not in ORDERS:
+        if tier.policy not in TIER_POLICIES:
             raise UsageError(f"{tier.policy!r} is not an order of eviction of vLLM's lower tier. Try lru or arc.")
         lower = LowerTier(cache, tier.capacity, tier.policy)
         lower.fetch_seconds = tier.fetch_seconds
