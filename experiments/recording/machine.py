@@ -39,31 +39,37 @@ def described(device: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measured_gpu(device: str, dtype: str) -> dict[str, Any]:
-    """The device as a file for `--gpu`: its peaks are what a product of matrices and a copy reach here."""
+def measured_gpu(device: str, dtype: str, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
+    """The device as a file for `--gpu`: its peaks are what a product of matrices and a copy reach here.
+
+    Those that were measured are reached in full, so the shares of the peaks are 1.
+    """
     module, form = torch(), getattr(torch(), dtype)
     wide, long = (8192, 1 << 30) if device != "cpu" else (1024, 1 << 26)
     matrix = module.randn(wide, wide, device=device, dtype=form)
     values = module.zeros(long, device=device, dtype=module.uint8)
-    flops = 2 * wide**3 / seconds_of(lambda: matrix @ matrix, device)
-    bandwidth = 2 * long / seconds_of(lambda: values.clone(), device)
+    flops = 2 * wide**3 / seconds_of(lambda: matrix @ matrix, device, clock)
+    bandwidth = 2 * long / seconds_of(lambda: values.clone(), device, clock)
     facts = described(device)
     return {
         "name": facts["device_name"], "flops": flops, "bandwidth": bandwidth,
         "memory": float(facts["device_total_memory_bytes"]), "price_per_hour": 0.0,
+        "matmul_share": 1.0, "bandwidth_share": 1.0,
     }  # fmt: skip
 
 
-def seconds_of(run: Callable[[], Any], device: str, times: int = 5) -> float:
+def seconds_of(
+    run: Callable[[], Any], device: str, clock: Callable[[], float] = time.perf_counter, times: int = 5
+) -> float:
     """The least seconds of a call, of several after a first one that is not counted."""
     wait = torch().cuda.synchronize if device.startswith("cuda") else (lambda: None)
     measured = []
     for _ in range(times + 1):
         wait()
-        start = time.perf_counter()
+        start = clock()
         run()
         wait()
-        measured.append(time.perf_counter() - start)
+        measured.append(clock() - start)
     return min(measured[1:])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -73,19 +74,9 @@ def serve(
         on_step: Receives each batch and its logits.
         progress: Receives the number of requests that have arrived.
     """
-    from kvtrace.serving.core.requests import Requests
-    from kvtrace.serving.core.router import Router
-    from kvtrace.serving.core.serving import Serving
-
-    setting = scheduler.setting_of(Setting(store.slots, engine="vllm"))
-    demand = block_demand(trace, *setting.demand_options)
-    requests = Requests(trace.timestamp / 1000, *scheduler.lengths(trace), scheduler.needs(demand))
-    cache = scheduler.engine(setting, demand, ())
-    instance = scheduler.instance(cache, requests, NO_COST, prefetch=False)
+    run, instance, requests, cache = served_by(scheduler, trace, store.slots)
     executor = Executor(model, store, Tokens(trace, model.shape.vocabulary), cache, way, clock, on_step)
     instance.step_timer = executor
-    router = Router([cache], "round-robin", np.zeros(len(trace), np.int64), trace.input_length, trace.block_size)
-    run = Serving([instance], router, requests, store.slots)
     start = time.perf_counter()
     while run.row < len(trace):
         spent = time.perf_counter() - start
@@ -102,6 +93,21 @@ def serve(
         trace[served], {name: values[served] for name, values in outcomes.items()}, executor.steps,
         arrived - len(served), len(trace) - arrived, time.perf_counter() - start,
     )  # fmt: skip
+
+
+def served_by(scheduler: VllmScheduler, trace: Trace, blocks: int) -> tuple[Any, Any, Any, Any]:
+    """A run of a trace on one instance, the instance, whose `step_timer` is to be set, its requests and its cache."""
+    from kvtrace.serving.core.requests import Requests
+    from kvtrace.serving.core.router import Router
+    from kvtrace.serving.core.serving import Serving
+
+    setting = scheduler.setting_of(Setting(blocks, engine="vllm"))
+    demand = block_demand(trace, *setting.demand_options)
+    requests = Requests(trace.timestamp / 1000, *scheduler.lengths(trace), scheduler.needs(demand))
+    cache = scheduler.engine(setting, demand, ())
+    instance = scheduler.instance(cache, requests, NO_COST, prefetch=False)
+    router = Router([cache], "round-robin", np.zeros(len(trace), np.int64), trace.input_length, trace.block_size)
+    return Serving([instance], router, requests, blocks), instance, requests, cache
 
 
 def _pending(requests, estimate_s, spent):

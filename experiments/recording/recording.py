@@ -68,7 +68,7 @@ def record(wanted: Wanted, folder: str | Path, tell: Callable[[str], None] = lam
     ways = machine.tried_ways(shape, wanted.device, wanted.dtype, part.block_size, only=wanted.attention)
     way = machine.fastest(ways, wanted.dtype)
     tell(f"attention: {way}; " + ", ".join(f"{name} {_told(one)}" for name, one in ways.items()))
-    gpu = machine.measured_gpu(wanted.device, wanted.dtype)
+    gpu = machine.measured_gpu(wanted.device, wanted.dtype, CLOCKS[wanted.clock])
     if wanted.device == "cuda":
         torch().cuda.empty_cache()
     model = Transformer(shape, seed=wanted.seed, device=wanted.device, dtype=wanted.dtype)

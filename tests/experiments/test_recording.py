@@ -13,7 +13,7 @@ from experiments.recording.folder import request_rows, timeseries, write_folder
 from experiments.recording.prompts import Tokens
 from experiments.recording.recorder import serve
 from experiments.recording.sizes import SIZES, config_of
-from kvtrace._base.errors import UsageError
+from kvtrace._base.errors import InputError, UsageError
 from kvtrace.serving.recordings import read_recording
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.trace.building import toy
@@ -216,6 +216,7 @@ def test_no_more_requests_arrive_when_the_budget_is_spent():
 
 def test_the_folder_is_a_recording_that_kvtrace_reads(tmp_path):
     from experiments.recording.__main__ import main as command
+    from experiments.recording.fit import replayed, steps_of
     from kvtrace.formats.reading import read
     from kvtrace.formats.writing import write
     from kvtrace.serving.hardware import gpu, model_shape
@@ -230,17 +231,18 @@ def test_the_folder_is_a_recording_that_kvtrace_reads(tmp_path):
     assert recording.settings.block_size == 16 and recording.settings.async_scheduling is False
     assert recording.settings.max_num_seqs == 64 and recording.settings.blocks == meta["kv_cache"]["num_gpu_blocks"]
     assert len(recording) == 40 and recording.left_out == 0
-    assert recording.ended_s.max() == pytest.approx(_last_end(folder))
+    steps = steps_of(folder)
+    assert recording.ended_s.max() == pytest.approx(steps["begin"][-1] + steps["seconds"][-1])
+    # the files hold all that decides the steps: replayed with the measured seconds, each request has its times
+    first_s, ended_s = replayed(recording, steps)
+    np.testing.assert_allclose([first_s, ended_s], [recording.first_s, recording.ended_s], atol=1e-9)
+    with pytest.raises(InputError, match="other tokens"):
+        replayed(recording, steps | {"tokens": steps["tokens"] + 1})
     assert model_shape(folder / "config.json").layers == SIZES["tiny"].layers and gpu(folder / "gpu.json").flops > 0
     with pytest.raises(UsageError, match="no GPU"):
         if torch.cuda.is_available():
             raise UsageError("no GPU is missing here")
         command.main(["--device", "cuda", *arguments], standalone_mode=False)
-
-
-def _last_end(folder):
-    last = (folder / "steps.csv").read_text().splitlines()[-1].split(",")
-    return float(last[0]) + float(last[1])
 
 
 def test_the_files_of_a_recording_count_the_same_tokens(tmp_path):
@@ -292,3 +294,18 @@ def test_the_fastest_way_that_is_right_is_chosen():
     assert "failed" in tried_ways(SHAPE, "cpu", "float32", 16, only="packed-flash")["packed-flash"]  # it needs a GPU
     with pytest.raises(UsageError, match="--attention"):
         fastest({"paged-flash": {"error": 1.0, "seconds": 1e-6}}, "bfloat16")
+
+
+def test_a_cost_fitted_to_steps_is_the_one_that_they_took():
+    from experiments.recording.fit import fitted_to_steps, seconds_of
+    from kvtrace.serving.simulation import StepCost
+
+    pytest.importorskip("scipy")
+    random = np.random.default_rng(0)
+    names = {"tokens": 512, "pairs": 90_000, "context": 9_000, "decodes": 30, "chunks": 4}
+    steps = {name: random.integers(1, most, 200).astype(float) for name, most in names.items()}
+    cost = StepCost(1e-4, overhead_s=2e-3, request_s=5e-4, attention_pair_s=4e-8, attention_read_s=2e-6)
+    steps["seconds"] = seconds_of(steps, cost)
+    fitted = fitted_to_steps(steps)
+    for name, value in vars(cost).items():
+        assert getattr(fitted, name) == pytest.approx(value, rel=1e-6)
