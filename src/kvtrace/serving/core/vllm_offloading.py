@@ -165,6 +165,7 @@ class OffloadingInstance(VllmInstance):
         begin = max(self.cpu, self.free_at)
         self.steps += 1
         self.busy += seconds
+        self._note_state(begin)
         self.cache.step_ends = self.free_at = begin + seconds
         self._begin_loads()
         self._take_ended(ended)
