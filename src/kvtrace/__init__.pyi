@@ -86,6 +86,8 @@ from .serving.planning import LowerTier as LowerTier
 from .serving.planning import PlanTarget as PlanTarget
 from .serving.planning import plan as plan
 from .serving.planning import step_cost as step_cost
+from .serving.recordings import read_recording as read_recording
+from .serving.recordings.recording import Recording as Recording
 from .serving.schedulers.base import BatchLimits as BatchLimits
 from .serving.schedulers.base import Tier as Tier
 from .serving.schedulers.vllm import VllmScheduler as VllmScheduler
@@ -94,6 +96,8 @@ from .serving.simulation import StepCost as StepCost
 from .serving.simulation import simulate_serving as simulate_serving
 from .serving.simulations import Simulations as Simulations
 from .serving.simulations import simulate_all as simulate_all
+from .serving.validation import Validation as Validation
+from .serving.validation import validate as validate
 from .synthesis.fitting import fit as fit
 from .synthesis.knobs import Knobs as Knobs
 from .synthesis.model import Model as Model

@@ -18,6 +18,8 @@ from kvtrace.cli import run
 from kvtrace.cli.amounts import Amount
 from kvtrace.cli.completion import SHELLS, FileName, Name
 from kvtrace.cli.help import OTHERS, Command
+from kvtrace.serving.calibration import calibrate
+from kvtrace.serving.recordings import read_recording
 from tests.docs import ROOT
 
 COMMANDS = {name: command for name, command in cli.commands.commands.items() if isinstance(command, Command)}
@@ -71,6 +73,9 @@ def files(tmp_path_factory):
     shutil.copy(ROOT / "examples/raw_log.jsonl", folder / "log.jsonl")
     shutil.copy(ROOT / "examples/raw_log.jsonl", folder / "logs/monday.jsonl")
     shutil.copy(ROOT / "tests/data/models/llama-3.1-8b.json", folder / "config.json")
+    shutil.copytree(ROOT / "examples/recording", folder / "recording")
+    recording = read_recording(folder / "recording")
+    calibrate(recording, "llama-3.1-8b", "h100").costs.save(folder / "costs.json")
     with contextlib.chdir(folder):
         assert run(shlex.split("anonymize log.jsonl -o trace.jsonl --block-size 16 -q")) == 0
         assert run(shlex.split("release trace.jsonl -o public.jsonl --profile strict -q")) == 0

@@ -243,7 +243,7 @@ TABLES = [
     Table(
         "plot", "src/kvtrace/report/plots/__init__.py:PLOTS", "src/kvtrace/report/plots",
         modules_of("report.plots", "PLOTS"), ("docs/report/report.md",), line=in_words, is_row=defines("plot"),
-        others=frozenset({"plot", "comparison", "planned"}),
+        others=frozenset({"plot", "comparison", "planned", "validated"}),
     ),
     Table(
         "audit check", "src/kvtrace/privacy/checks/__init__.py:CHECKS", "src/kvtrace/privacy/checks",

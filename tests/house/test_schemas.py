@@ -89,6 +89,13 @@ def test_a_plan_fits_its_schema(folder):
         validate("plan", json.loads(kvtrace(folder, line)))
 
 
+def test_validations_fit_their_schema(folder):
+    for log in (ROOT / "examples/recording", ROOT / "tests/data/recordings/vllm_bench.json"):
+        for more in ("", " --capacity 400 --warm-up 50%"):
+            line = f"validate {log} --model llama-3.1-8b --gpu h100 --json --quiet{more}"
+            validate("validation", json.loads(kvtrace(folder, line)))
+
+
 def test_a_sweep_and_each_of_its_rows_fit_their_schemas(folder):
     line = "sweep trace.jsonl --engine reference,vllm --policy lru,lfu --capacity 20,300 --quiet"
     validate("sweep", json.loads(kvtrace(folder, f"{line} --json")))
@@ -134,6 +141,7 @@ def test_audits_fit_their_schema(folder):
         ("sidecar", {"tail": "cut"}),
         ("sidecar", {"requests": "many"}),
         ("plan", {"schema": 0}),
+        ("validation", {"over_time": {}}),
     ],
 )
 def test_a_wrong_value_fits_no_schema(folder, name, change):
@@ -145,6 +153,7 @@ def test_a_wrong_value_fits_no_schema(folder, name, change):
         "audit": "audit trace.jsonl --json",
         "sweep": "sweep trace.jsonl --capacity 300 --json --quiet",
         "plan": f"plan trace.jsonl --model-config {MODEL} --router sticky --json --quiet",
+        "validation": f"validate {ROOT / 'examples/recording'} --model llama-3.1-8b --gpu h100 --json --quiet",
     }
     value = json.loads(kvtrace(folder, lines[name])) if name in lines else {"block_size": 16}
     validate(name, value)

@@ -269,8 +269,12 @@ def polynomial_seconds_of(cost, parts):
     return seconds
 
 
-def serve(case):
-    """The steps of a case, and for each request cached tokens, begin, first token, end and preemptions."""
+def serve(case, states=None):
+    """The steps of a case, and for each request cached tokens, begin, first token, end and preemptions.
+
+    A list `states` gets each step's begin, requests that run and wait, and blocks in use. A preempted request whose
+    last token is on the way does not wait.
+    """
     scheduler, rows, size = Scheduler(case), case["requests"], case["block_size"]
     requests = [[-1, None, None, None, 0] for _ in rows]
     steps, queue, now, free, arrived = [], [], 0.0, 0.0, 0
@@ -292,6 +296,12 @@ def serve(case):
                     requests[live.row][:2] = [before, begin]
             for row in preempted:
                 requests[row][4] += 1
+            if parts and states is not None:
+                used = case["capacity"] - len(scheduler.pool.free)
+                flying = [part for parts, _ in queue for part in parts]
+                ending = [live for live, before, chunk in flying if before + chunk >= live.prompt + live.output - 1]
+                waiting = sum(live not in ending for live in scheduler.waiting)
+                states.append([begin, len(scheduler.running), waiting, used])
             if parts:
                 free = begin + seconds_of(case["cost"], parts)
                 queue.append((parts, free))

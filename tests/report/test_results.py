@@ -25,7 +25,8 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
     "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Converted", "Dataset", "Distribution", "Finding",
-    "Fixes", "Forest", "Hits", "Model", "Numbered", "Popularity", "Published", "SessionLinks", "Tree", "Violation",
+    "Fixes", "Forest", "Hits", "Model", "Numbered", "Popularity", "Published", "Recording", "SessionLinks",
+    "Tree", "Violation",
 }  # fmt: skip
 RESULTS = sorted(
     name
@@ -61,6 +62,8 @@ def results(tmp_path_factory):
         failed({}, "a <b> is bold.", "Leave it out."),
         big_curve(), plan(trace),
     ]  # fmt: skip
+    recording = kvtrace.read_recording(ROOT / "examples/recording")
+    made += [recording, kvtrace.validate(recording, cost)]
     if "pyarrow" in sys.modules or pytest.importorskip("pyarrow"):
         kvtrace.write(trace, folder / "day.dataset", format="dataset")
         made.append(kvtrace.open_dataset(folder / "day.dataset"))

@@ -132,7 +132,7 @@ def test_a_validation_of_the_same_costs_has_no_error():
     done = validate(recorded(), COST)
     assert all(abs(error.error) < 1e-9 for error in done.errors)
     assert done.rank_correlation["ttft_s"] == pytest.approx(1)
-    counts = done.to_dict()["counts"]
+    counts = done.to_dict()["over_time"]
     assert counts["running"] == counts["simulated_running"] and counts["waiting"] == counts["simulated_waiting"]
     assert SETTINGS.max_num_seqs - 2 <= max(counts["running"]) <= SETTINGS.max_num_seqs
     assert {"ttft_s", "simulated_ttft_s"} <= set(done._columns())

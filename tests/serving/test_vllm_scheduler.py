@@ -12,6 +12,7 @@ from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
+from kvtrace.serving.timeline import Timeline
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
@@ -41,6 +42,7 @@ def logged(case):
     )  # fmt: skip
     cache = scheduler.engine(setting, demand, ())
     instance = scheduler.instance(cache, requests, asdict(cost), prefetch=True, log=True)
+    instance.watch()
     router = Router([cache], "round-robin", np.zeros(len(trace), np.int64), trace.input_length, trace.block_size)
     run = Serving([instance], router, requests, case["capacity"])
     run.advance(len(trace))
@@ -51,11 +53,12 @@ def logged(case):
         for i in range(times)
     ]
     names = ("cached", "started", "first", "ended", "preempted")
-    return steps, np.array([requests.outcomes[name] for name in names], dtype=float).T
+    outcomes = np.array([requests.outcomes[name] for name in names], dtype=float).T
+    return steps, outcomes, Timeline.of(instance.timeline)
 
 
 def require_equal(case, expected, name):
-    steps, requests = logged(case)
+    steps, requests, _ = logged(case)
     assert [step[1:] for step in steps] == [step[1:] for step in expected["steps"]], name
     for step, one in zip(steps, expected["steps"], strict=True):
         assert step[0] is None or step[0] == pytest.approx(one[0], abs=1e-9), name
@@ -84,6 +87,17 @@ def test_the_steps_are_those_of_the_twin():
         require_equal(case, expected, f"seed {seed}: {case['settings']}")
         preempted += sum(len(step[2]) for step in expected["steps"])
     assert preempted > CASES  # the cases are such that blocks run out
+
+
+def test_the_time_line_has_the_state_of_each_step():
+    for seed in range(CASES):
+        case, states = vllm_case(random.Random(seed)), []
+        serve(case, states)
+        begin, *expected = np.array(states, dtype=float).T
+        line = logged(case)[2]
+        states = line.at(begin + 1e-9)  # of equal times in another order of sums
+        assert np.array([states.running, states.waiting, states.blocks]).tolist() == np.array(expected).tolist(), seed
+        assert [line.running[-1], line.waiting[-1], line.blocks[-1]] == [0, 0, 0]
 
 
 def test_a_preempted_request_is_computed_again_from_what_is_cached():

@@ -22,7 +22,7 @@ from kvtrace.cache.sweeps import cells, table
 from kvtrace.formats import format_table
 from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
-from kvtrace.serving import plan_result
+from kvtrace.serving import plan_result, validation
 from kvtrace.serving.simulation import ServingDict
 from kvtrace.trace.columns import TAILS
 from kvtrace.trace.meta import Meta
@@ -260,6 +260,13 @@ def plan() -> Schema:
     return _described(schema, descriptions("serving/plan.md"))
 
 
+def validations() -> Schema:
+    """A simulation beside a recording."""
+    schema = _described(schema_of(validation.ValidationDict), descriptions("serving/validate.md"))
+    schema["properties"]["schema"] = {"const": validation.SCHEMA}
+    return schema
+
+
 def _relax(schema: Schema) -> None:
     """Make the keys of plan_result.WHERE_KNOWN optional, at every depth."""
     if "required" in schema:
@@ -286,6 +293,7 @@ SCHEMAS = {
     "sweep-row": SchemaFile("One row of a sweep, as in .jsonl", sweep_row),
     "sweep": SchemaFile("The table of a sweep, as in .json and --json", sweep),
     "plan": SchemaFile("A plan, as kvtrace plan --json prints it", plan),
+    "validation": SchemaFile("A simulation beside a recording, as kvtrace validate --json prints it", validations),
 }
 
 

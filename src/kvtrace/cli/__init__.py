@@ -34,6 +34,7 @@ from .simulate import simulate_command
 from .sweep import sweep_command
 from .synthesize import synthesize_command
 from .texts import texts_command
+from .validate import validate_command
 
 CONTEXT: dict[str, Any] = {"help_option_names": HELP_NAMES, "max_content_width": 120, "show_default": True}
 
@@ -175,7 +176,7 @@ SECTIONS = {  # in the order of the work
     "From logs to traces": (anonymize_command, check_command, convert_command),
     "Publish": (release_command, audit_command),
     "Analyze": (analyze_command, curve_command, compare_command, report_command),
-    "Caches and serving": (simulate_command, sweep_command, plan_command),
+    "Caches and serving": (simulate_command, sweep_command, plan_command, validate_command),
     "Synthesize": (synthesize_command, texts_command),
     "Shell": (completion_command,),
 }

@@ -75,6 +75,13 @@ def routers() -> list[str]:
     return list(ROUTERS)
 
 
+def recordings() -> list[str]:
+    """Formats of recordings; auto detects the format."""
+    from ..serving.recordings import RECORDINGS
+
+    return ["auto", *RECORDINGS]
+
+
 def gpus() -> list[str]:
     """GPUs with a row of their own; a JSON file describes any other."""
     from ..serving.hardware import GPUS

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 TRACES = ("trace", "traces", "other", "a", "b", "against", "input_file")  # inputs with a sidecar and a data card
-INPUTS = (*TRACES, "inputs", "users", "tokenizer", "chat_template", "words", "model_config", "gpu_name")
+INPUTS = (*TRACES, "inputs", "users", "tokenizer", "chat_template", "words", "model_config", "gpu_name", "log", "costs_file")
 RESULTS = ("output", "output_file")  # outputs with files beside them
 OUTPUTS = {  # parameter -> the Content that it always has, and what that is; None if the command decides
     "output": None,
@@ -27,6 +27,7 @@ OUTPUTS = {  # parameter -> the Content that it always has, and what that is; No
     "per_request": ("CSV", "the table of requests"),
     "save_model": ("JSON", "a model"),
     "card_file": ("MARKDOWN", "a data card"),
+    "html": ("HTML", "a page"),
 }
 
 
@@ -90,11 +91,20 @@ def _inputs(options: dict[Any, str], values: dict[str, Any]) -> Iterator[Any]:
     for name in INPUTS:
         for path in _paths(values.get(name), of_logs=name == "inputs"):
             is_trace = name in TRACES
+            if name == "log":  # a recording may be a folder
+                yield from (NamedFile(options[name], one, "file") for one in _files_inside(path))
             yield NamedFile(options[name], path, is_whole=is_trace and _is_dataset(path))
             if is_trace and path != "-":
                 for part, beside in _beside(path).items():
                     if beside != values.get("card_file"):  # the card of a trace is written beside it
                         yield NamedFile(options[name], beside, part)
+
+
+def _files_inside(path: str) -> list[str]:
+    """The files of a folder; none if the path is not one."""
+    from pathlib import Path
+
+    return sorted(str(one) for one in Path(path).iterdir() if one.is_file()) if Path(path).is_dir() else []
 
 
 def _outputs(command: str | None, options: dict[Any, str], values: dict[str, Any]) -> Iterator[Any]:

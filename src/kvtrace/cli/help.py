@@ -16,10 +16,10 @@ from .._base import units
 from . import completion as names
 from .amounts import Amount, as_amount
 
-FILES = {"TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
+FILES = {"LOG", "TRACE", "TRACE2", "[TRACE2]", "TRACE...", "LOG...", "FILE", "FOLDER", "DIR", "PREVIOUS"}  # metavars of paths
 GROUPS = {  # group -> its options; a command shows them in this order
     "Input": "--input-file --log-format --map --time-unit --arrivals --allow-truncated --users --block-size "
-    "--trace-block-size --chain --model-config --model --kv-bytes-per-token",
+    "--trace-block-size --chain --recording-format --model-config --model --kv-bytes-per-token",
     "Bad rows": "--on-error --max-errors --rejects",
     "Text": "--tokenizer --chat-template --no-chat-template --generation-prompt --separator --words",
     "Blocks": "--outputs",
@@ -27,7 +27,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Changes": "--fold --speedup-ratio",
     "Cache": "--policy --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through",
     "Engine options": "--capacity-counts --pool --free-order --watermark",
-    "Instances and time": "--instances --router --gpu --gpus --step-tokens --max-requests --scheduler",
+    "Instances and time": "--instances --router --gpu --gpus --costs --step-tokens --max-requests --scheduler",
     "Target": "--ttft --quantile",
     "Prices": "--input-price --output-price",
     "Size and load": "--requests --num-requests --method --scale --step-rates --max-rejections",
@@ -35,7 +35,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "--max-isl --min-osl --max-osl",
     "Privacy": "--profile --k --k-counts --tail --time-step --round-input --round-output --drop-sessions "
     "--tenant-field --isolate-tenants --against --key-file",
-    "Output": "--output --output-file --format --to --first-id --extra --keep-order --json --csv --png --svg --title --card --basic "
+    "Output": "--output --output-file --format --to --first-id --extra --keep-order --json --csv --html --png --svg --title --card --basic "
     "--quantiles --ms-per-token --over-time --per-request --no-gap --save-model --max --verbose --quiet",
     "Large inputs": "--workers --memory --runner --ray-address --partitions --work-dir --resume",
     "Help": "--help --version",
@@ -60,6 +60,7 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--round-output": names.Name(names.fixed("exact", "pow2")),
     "--format": names.Name(names.formats),
     "--log-format": names.Name(names.log_formats),
+    "--recording-format": names.Name(names.recordings),
     "--time-unit": names.Name(names.fixed("auto", "s", "ms", "us", "ns", "iso")),
     "--tokenizer": names.Name(names.fixed("deepseek-r1"), files=True),
     "--ray-address": names.Name(names.fixed("auto")),

@@ -164,6 +164,41 @@ def draw(
 
 def render(studies: list[Study], plots: dict[str, Plot], title: str | None = None, plan: Plan | None = None) -> str:
     """Build the page from finished plots."""
+    return fill(
+        plots,
+        title=title or " and ".join(study.name for study in studies),
+        story=(f"{studies[0].name}: " if len(studies) > 1 else "") + story(studies[0]),
+        heads=[{"name": study.name, "tiles": list(tiles(study))} for study in studies],
+        tables=list(studies[0].summary.tables()),
+        definitions=DEFINITIONS,
+        fidelity=_fidelity(fidelity(*studies)) if len(studies) > 1 else None,
+        plan=None if plan is None else _plan(plan),
+    )
+
+
+def fill(
+    plots: dict[str, Plot],
+    *,
+    title: str,
+    story: str,
+    heads: list[dict[str, Any]],
+    tables: list[TextTable],
+    definitions: dict[str, str],
+    fidelity: dict[str, Any] | None = None,
+    plan: dict[str, Any] | None = None,
+) -> str:
+    """Fill page.html.jinja.
+
+    Args:
+        plots: Name -> plot, in the order of the page; those whose names begin with "plan-" belong to the plan.
+        title: Title of the page.
+        story: The result in a sentence or two.
+        heads: The name and the headline numbers (name, value, note) of each trace or run.
+        tables: The tables below the plots.
+        definitions: Word -> its meaning.
+        fidelity: The tables and notes of a comparison.
+        plan: The tables and the sentence of a plan.
+    """
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -173,14 +208,14 @@ def render(studies: list[Study], plots: dict[str, Plot], title: str | None = Non
         panel["id"]: panel.pop("figure") for section in sections for panel in section["panels"] if panel["figure"]
     }
     return environment.from_string(_asset("page.html.jinja")).render(
-        title=title or " and ".join(study.name for study in studies),
-        story=(f"{studies[0].name}: " if len(studies) > 1 else "") + story(studies[0]),
-        heads=[{"name": study.name, "tiles": list(tiles(study))} for study in studies],
-        fidelity=_fidelity(fidelity(*studies)) if len(studies) > 1 else None,
-        plan=None if plan is None else {"sections": of_plan, **_plan(plan)},
+        title=title,
+        story=story,
+        heads=heads,
+        fidelity=fidelity,
+        plan=None if plan is None else {"sections": of_plan, **plan},
         sections=[section for section in sections if section not in of_plan],
-        tables=[_cells(table) for table in studies[0].summary.tables()],
-        definitions=DEFINITIONS,
+        tables=[_cells(table) for table in tables],
+        definitions=definitions,
         style=_asset("style.css"),
         script=_asset("draw.js"),
         plotly=interactive.packed_script(),

@@ -111,7 +111,7 @@ def figure(panel: Panel) -> dict[str, Any]:
     xs = [series.x for series in panel.series] + ([panel.density.x] if panel.density else [])
     ys = [series.y for series in panel.series] + ([panel.density.y] if panel.density else [])
     ys += [ends for series in panel.series for ends in (series.low, series.high) if ends is not None]
-    margin = MARGIN if any(series.style == "dots" for series in panel.series) else 0.0
+    margin = MARGIN if any(series.style in ("dots", "points") for series in panel.series) else 0.0
     x, y = _axis(panel.x, xs, margin), _axis(panel.y, ys, margin)
     layout = {"xaxis": x, "yaxis": y, "showlegend": len(panel.series) > 1}
     return {"data": data, "layout": layout}

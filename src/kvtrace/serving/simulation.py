@@ -24,6 +24,7 @@ from .schedulers.base import BatchLimits as BatchLimits
 from .schedulers.base import Scheduler
 from .schedulers.base import Tier as Tier
 from .schedulers.dynamo import DynamoCost as DynamoCost
+from .timeline import Timeline
 
 CHUNK = 1 << 12  # requests between two reports of progress
 
@@ -101,6 +102,7 @@ class ServingRun(FleetSimulation):
     steps: tuple[int, ...] = ()  # that each instance took
     preemptions: np.ndarray = None  # type: ignore[assignment]  # request -> times that it was preempted
     recomputed_tokens: np.ndarray = None  # type: ignore[assignment]  # request -> tokens computed again after that
+    timelines: tuple[Timeline, ...] = ()  # of each instance, if they were kept
 
     def _headline(self) -> str:
         ttft = _quantiles(self.ttft_s)
@@ -171,6 +173,7 @@ def simulate_serving(
     tiers: Sequence[Tier] = (),
     prefetch: bool = True,
     demand: BlockDemand | None = None,
+    timelines: bool = False,
     on_progress: Callable[[int], None] | None = None,
 ) -> ServingRun:
     """Serve a trace in simulated time: instances that batch continuously, behind a router, each with a prefix cache.
@@ -193,6 +196,7 @@ def simulate_serving(
         tiers: Tiers below the first one of each instance, the fastest first.
         prefetch: Fetch blocks from lower tiers while their request waits.
         demand: The block demand of the trace, if it is already known.
+        timelines: Keep the time line of each instance: requests that run and wait, and blocks in use.
         on_progress: Receives the number of requests served since its last call.
 
     Returns:
@@ -231,6 +235,9 @@ def simulate_serving(
     engines = [scheduler.engine(setting, demand, tiers) for _ in range(instances)]
     terms = cost.terms(setting.capacity * trace.block_size)
     built = [scheduler.instance(engine, requests, terms, prefetch=prefetch) for engine in engines]
+    if timelines:
+        for one in built:
+            one.watch()
     if router == "dynamo":
         chooser: Any = DynamoRouter(engines, requests, demand.blocks, trace.block_size, router_seed)
     else:
@@ -245,6 +252,7 @@ def simulate_serving(
         instances, outcomes["started"], outcomes["first"], outcomes["ended"], outcomes["cached"], tuple(run.busy),
         sum(engine.tier_hits.astype(np.int64) for engine in engines) if tiers else None,
         scheduler, tuple(one.steps for one in built), outcomes["preempted"], outcomes["recomputed"],
+        tuple(Timeline.of(one.timeline) for one in built) if timelines else (),
     )  # fmt: skip
 
 

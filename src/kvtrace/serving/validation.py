@@ -2,120 +2,191 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, TypedDict
 
 import numpy as np
 
-from .._base.results import Result
+from .._base.errors import UsageError
+from .._base.results import PlottedResult
 from ..cache.simulation import Setting
 from .costs import Costs
 from .latencies import STATISTICS, Latencies, StatisticError, StatisticErrorDict, errors_of
 from .operating_range import active_at
-from .recordings.recording import Recording
+from .recordings.recording import BLOCKS, Recording
 from .schedulers import Scheduler
 from .simulation import ServingRun, StepCost, simulate_serving
 
-MOMENTS = 100  # at which requests are counted
+SCHEMA = 1  # version of the keys of `Validation.to_dict`
+MOMENTS = 100  # at which requests are counted, where the recording has no gauges
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 PAIRS = tuple((latency, statistic) for latency in LATENCIES for statistic in STATISTICS)
+ENGINES = ("vllm", "sglang")
 
 
-class CountsDict(TypedDict):
-    """Requests that run and that wait, over time."""
+class OverTimeDict(TypedDict):
+    """The engine at some moments; docs/serving/validate.md explains the keys."""
 
     seconds: list[float]
     running: list[int]
     simulated_running: list[int]
     waiting: list[int]
     simulated_waiting: list[int]
+    kv_use: list[float] | None
+    simulated_kv_use: list[float] | None
+    simulated_kv_blocks: list[int]
 
 
 class ValidationDict(TypedDict):
-    """The result of `Validation.to_dict`."""
+    """The result of `Validation.to_dict`; docs/serving/validate.md explains the keys."""
 
+    schema: int
+    format: str
     requests: int
-    rejected: int
     left_out: int
-    preemptions: int
+    rejected: int
+    warm_up: int
+    scheduler: str
+    capacity: int | None
+    block_size: int
+    step_cost: dict[str, float]
     errors: list[StatisticErrorDict]
+    rank_correlation: dict[str, float | None]
+    requests_per_s: float
+    simulated_requests_per_s: float
     output_tokens_per_s: float
     simulated_output_tokens_per_s: float
-    rank_correlation: dict[str, float]
+    cached_tokens: int | None
+    simulated_cached_tokens: int
+    simulated_preemptions: int
     extrapolation: dict[str, float]
-    counts: CountsDict
+    over_time: OverTimeDict
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Validation(Result):
+class Validation(PlottedResult):
     """A simulation of a recording, beside the recording."""
 
     recording: Recording
     run: ServingRun
-    errors: list[StatisticError]
+    cost: StepCost
+    errors: list[StatisticError]  # of the requests after the warm-up
     extrapolation: dict[str, float]  # quantity -> multiple of the largest value of the calibration
+    warm_up: int = 0  # first requests that are simulated and not counted
 
-    _shown = ("arrival_s", "ttft_s", "simulated_ttft_s", "e2e_s", "simulated_e2e_s")
+    _shown = ("row", "arrival_s", "ttft_s", "simulated_ttft_s", "e2e_s", "simulated_e2e_s")
 
     def _headline(self) -> str:
         means = [one for one in self.errors if one.statistic == "mean"]
-        return ", ".join(f"{one.latency} {one.error:+.1%}" for one in means) + f" of {len(self.recording):,} requests"
+        return ", ".join(f"{one.latency} {one.error:+.1%}" for one in means) + f" of {len(self.counted):,} requests"
 
     def _columns(self) -> dict[str, np.ndarray]:
-        measured, simulated = self.measured, self.simulated
-        return {
-            "arrival_s": self.recording.arrival_s,
-            **{name: getattr(measured, name) for name in LATENCIES},
-            **{f"simulated_{name}": getattr(simulated, name) for name in LATENCIES},
-        }
+        return self.per_request()
+
+    def per_request(self) -> dict[str, np.ndarray]:
+        """Column name -> one value for each request, in order of arrival; NaN where a time is not known.
+
+        `row` is the request's row of the recording's file, from 0; times are in seconds.
+        """
+        one, run = self.recording, self.run
+        row = np.arange(len(one)) if one.file_row is None else one.file_row
+        columns = {
+            "row": row, "arrival_s": one.arrival_s, "input_length": one.trace.input_length,
+            "output_length": one.trace.output_length,
+        }  # fmt: skip
+        for name in LATENCIES:
+            columns |= {name: getattr(self.measured, name), f"simulated_{name}": getattr(self.simulated, name)}
+        if one.cached_tokens is not None:
+            columns["cached_tokens"] = one.cached_tokens
+        return columns | {"simulated_cached_tokens": run.cached_tokens, "simulated_preemptions": run.preemptions}
 
     @property
+    def capacity(self) -> int | None:
+        """Blocks of the KV cache; None if it is not known, and the simulated one unlimited."""
+        blocks = self.run.setting.capacity
+        return None if blocks == BLOCKS else blocks
+
+    @property
+    def counted(self) -> np.ndarray:
+        """The requests after the warm-up."""
+        return np.arange(self.warm_up, len(self.recording))
+
+    @cached_property
     def measured(self) -> Latencies:
         """The measured latency of each request."""
         one = self.recording
         return Latencies.of(one.arrival_s, one.first_s, one.ended_s, one.trace.output_length)
 
-    @property
+    @cached_property
     def simulated(self) -> Latencies:
         """The simulated latency of each request."""
         return Latencies.of(self.recording.arrival_s, self.run.first_s, self.run.ended_s, self.run.trace.output_length)
 
     @property
-    def rank_correlation(self) -> dict[str, float]:
-        """Spearman's rank correlation of the requests' measured and simulated latencies."""
-        measured, simulated = self.measured, self.simulated
-        return {name: _rank_correlation(getattr(measured, name), getattr(simulated, name)) for name in LATENCIES}
+    def rank_correlation(self) -> dict[str, float | None]:
+        """Spearman's rank correlation of the measured and simulated latencies; None if all values are equal."""
+        pairs = {name: (getattr(self.measured, name), getattr(self.simulated, name)) for name in LATENCIES}
+        return {name: _rank_correlation(*(part[self.counted] for part in pair)) for name, pair in pairs.items()}
 
-    def counts(self) -> CountsDict:
-        """Requests that run and wait at moments of equal distance.
+    @cached_property
+    def over_time(self) -> OverTimeDict:
+        """Requests that run and wait, and KV use: at the moments of the recording's gauges, else at equal distances.
 
-        A request waits until the engine schedules it, or until its first token if the recording does not say when.
+        Gauges stand beside the state of the simulated engine; if that ends later, they go on at 0. Without gauges, both
+        sides are counted from the times of the requests: a request waits until the engine schedules it, or until its
+        first token where the recording does not say when.
         """
+        gauges, (line,) = self.recording.gauges, self.run.timelines
+        if gauges is not None:
+            gauges = gauges.until(self.run.makespan_s)
+            state = line.at(gauges.seconds)
+            counts = [gauges.running, state.running, gauges.waiting, state.waiting]
+            moments, kv_use = gauges.seconds, gauges.kv_use
+        else:
+            moments = np.linspace(0, max(self.recording.ended_s.max(), self.run.makespan_s), MOMENTS)
+            counts, kv_use = self._counts_at(moments), None
+        running, simulated_running, waiting, simulated_waiting = ([int(one) for one in column] for column in counts)
+        blocks = line.at(moments).blocks
+        return {
+            "seconds": moments.tolist(), "running": running, "simulated_running": simulated_running,
+            "waiting": waiting, "simulated_waiting": simulated_waiting,
+            "kv_use": None if kv_use is None else kv_use.tolist(),
+            "simulated_kv_use": None if self.capacity is None else (blocks / self.capacity).tolist(),
+            "simulated_kv_blocks": blocks.tolist(),
+        }  # fmt: skip
+
+    def _counts_at(self, moments: np.ndarray) -> list[np.ndarray]:
+        """Running, simulated running, waiting and simulated waiting requests, by the times of the requests."""
         one, run = self.recording, self.run
-        known = one.scheduled_s is not None
         served = ~np.isnan(run.ended_s)
+        known = one.scheduled_s is not None
         starts = one.scheduled_s if one.scheduled_s is not None else one.first_s
         simulated_starts = (run.started_s if known else run.first_s)[served]
-        moments = np.linspace(0, max(one.ended_s.max(), run.makespan_s), MOMENTS)
-        return {
-            "seconds": moments.tolist(),
-            "running": active_at(starts, one.ended_s, moments).tolist(),
-            "simulated_running": active_at(simulated_starts, run.ended_s[served], moments).tolist(),
-            "waiting": active_at(one.arrival_s, starts, moments).tolist(),
-            "simulated_waiting": active_at(one.arrival_s[served], simulated_starts, moments).tolist(),
-        }
+        return [
+            active_at(starts, one.ended_s, moments), active_at(simulated_starts, run.ended_s[served], moments),
+            active_at(one.arrival_s, starts, moments), active_at(one.arrival_s[served], simulated_starts, moments),
+        ]  # fmt: skip
 
     def to_dict(self) -> ValidationDict:
-        """Statistics, throughput, rank correlations, and requests over time."""
-        output = self.recording.trace.output_length
-        served = ~np.isnan(self.run.ended_s)
+        """Keys as docs/serving/validate.md lists them."""
+        one, run = self.recording, self.run
+        output, served, span = one.trace.output_length, ~np.isnan(run.ended_s), float(one.ended_s.max())
+        assert run.scheduler is not None
         return {
-            "requests": len(self.recording), "rejected": self.run.rejected, "left_out": self.recording.left_out,
-            "preemptions": int(self.run.preemptions.sum()),
+            "schema": SCHEMA, "format": one.format, "requests": len(one), "left_out": one.left_out,
+            "rejected": run.rejected, "warm_up": self.warm_up,
+            "scheduler": f"{run.scheduler.name} {run.scheduler.version}".strip(), "capacity": self.capacity,
+            "block_size": one.trace.block_size, "step_cost": asdict(self.cost),
             "errors": [error.to_dict() for error in self.errors],
-            "output_tokens_per_s": float(output.sum() / self.recording.ended_s.max()),
-            "simulated_output_tokens_per_s": float(output[served].sum() / (self.run.makespan_s or 1.0)),
-            "rank_correlation": self.rank_correlation, "extrapolation": self.extrapolation, "counts": self.counts(),
+            "rank_correlation": self.rank_correlation,
+            "requests_per_s": len(one) / span, "simulated_requests_per_s": int(served.sum()) / run.makespan_s,
+            "output_tokens_per_s": int(output.sum()) / span,
+            "simulated_output_tokens_per_s": int(output[served].sum()) / run.makespan_s,
+            "cached_tokens": None if one.cached_tokens is None else int(one.cached_tokens.sum()),
+            "simulated_cached_tokens": int(run.cached_tokens[served].sum()),
+            "simulated_preemptions": int(run.preemptions.sum()), "extrapolation": self.extrapolation,
+            "over_time": self.over_time,
         }  # fmt: skip
 
 
@@ -123,41 +194,56 @@ def validate(
     recording: Recording,
     costs: Costs | StepCost,
     *,
+    engine: str | None = None,
     scheduler: Scheduler | None = None,
     capacity: int | None = None,
+    warm_up: int = 0,
     seed: int = 0,
 ) -> Validation:
     """Simulate the requests of a recording, and compare their times with the measured ones.
 
     Args:
         recording: What was measured (`read_recording`).
-        costs: The costs of a calibration, or of a step: `costs.for_model(...)` for another model.
-        scheduler: The engine's scheduler; the default is vLLM's with the settings of the recording.
-        capacity: Blocks of the cache; the default is that of the recording, unlimited if it does not state one.
+        costs: The costs of a calibration, or of a step: `step_cost(roofline)` if nothing was fitted,
+            `costs.for_model(...)` for another model.
+        engine: vllm or sglang; the default is the recording's.
+        scheduler: The engine's scheduler; the default has the settings of the recording.
+        capacity: Blocks of the KV cache; the default is that of the recording, unlimited if it does not state one.
+        warm_up: First requests that are simulated and not counted, such as those that a calibration was fitted to.
         seed: Of the bootstrap.
 
     Returns:
         The errors of each statistic, and the times of each request.
 
     Raises:
-        UsageError: The scheduler or the capacity is not valid.
+        UsageError: The engine, the scheduler, the capacity or the warm-up is not valid.
     """
-    scheduler = scheduler or recording.scheduler()
+    scheduler = scheduler or recording.scheduler(engine)
+    if scheduler.name not in ENGINES:
+        raise UsageError(f"validate simulates the engines {' and '.join(ENGINES)}, not {scheduler.name}.")
     setting = recording.setting(scheduler) if capacity is None else Setting(capacity, engine=scheduler.name)
+    if not 0 <= warm_up < len(recording):
+        raise UsageError(f"--warm-up leaves none of the {len(recording):,} requests to count.")
     cost = costs.step_cost if isinstance(costs, Costs) else costs
-    run = simulate_serving(recording.trace, cost, setting=setting, scheduler=scheduler)
+    run = simulate_serving(recording.trace, cost, setting=setting, scheduler=scheduler, timelines=True)
+    if np.isnan(run.ended_s[warm_up:]).all():
+        raise UsageError(f"No request fits into a KV cache of {setting.capacity:,} blocks. Give a larger --capacity.")
     simulated = Latencies.of(recording.arrival_s, run.first_s, run.ended_s, run.trace.output_length)
     measured = Latencies.of(recording.arrival_s, recording.first_s, recording.ended_s, recording.trace.output_length)
+    counted = np.arange(warm_up, len(recording))
+    errors = errors_of(measured.take(counted), simulated.take(counted), PAIRS, seed=seed)
     extrapolation = costs.extrapolation(run) if isinstance(costs, Costs) else {}
-    return Validation(recording, run, errors_of(measured, simulated, PAIRS, seed=seed), extrapolation)
+    return Validation(
+        recording, run, cost, [one for one in errors if not np.isnan(one.measured)], extrapolation, warm_up
+    )
 
 
-def _rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+def _rank_correlation(one: np.ndarray, other: np.ndarray) -> float | None:
     known = ~(np.isnan(one) | np.isnan(other))
     if known.sum() < 2:
-        return float("nan")
+        return None
     ranks: list[Any] = [_ranks(values[known]) for values in (one, other)]
-    return float(np.corrcoef(*ranks)[0, 1]) if all(np.ptp(rank) for rank in ranks) else float("nan")
+    return float(np.corrcoef(*ranks)[0, 1]) if all(np.ptp(rank) for rank in ranks) else None
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

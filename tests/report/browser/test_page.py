@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+import kvtrace
 from kvtrace.report.html_page import page
+from kvtrace.report.validation_page import page as validation_page
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
+from tests.docs import ROOT
 from tests.report.browser import chromium
 
 pytest.importorskip("plotly")
@@ -138,3 +141,17 @@ def test_the_pointer_shows_large_numbers_as_people_write_them(tab, tmp_path):
     tab.evaluate("Plotly.Fx.hover('sessions-2', [{curveNumber: 0, pointNumber: 4}])")
     text = tab.evaluate("document.querySelector('#sessions-2 .hoverlayer').textContent")
     assert text.startswith("turn: 5mean prompt: ") and text.endswith(" tokens") and "e+" not in text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_of_a_validation_is_silent_fits_and_draws_every_plot(tab, tmp_path, scheme, width):
+    recording = kvtrace.read_recording(ROOT / "examples/recording")
+    tab.resize(width, 1000)
+    tab.prefer(scheme)
+    path = show(tab, tmp_path, validation_page(kvtrace.validate(recording, kvtrace.StepCost(6e-5, overhead_s=0.01))))
+    marks = tab.evaluate(MARKS)
+    assert len(marks) == 12 and min(marks.values()) > 0, marks
+    assert tab.evaluate(OVERFLOW) <= 0 and tab.evaluate("document.documentElement.dataset.theme") == scheme
+    assert tab.complaints() == []
+    assert [url for url in tab.requests() if not url.startswith("data:")] == [path.as_uri()]

@@ -13,9 +13,10 @@ from ...cache.simulation import Simulation
 from ...cache.sweeps.table import SweepTable
 from ...serving.plan_result import Plan
 from ...serving.simulations import Simulations
+from ...serving.validation import Validation
 from ...trace.trace import Trace
 from .. import interactive
-from ..plots import PLOTS
+from ..plots import PLOTS, validated
 from ..plots.capacity import curve_plot
 from ..plots.plot import Plot, Study
 from . import overview, plans, runs, scores, statistics, sweeps
@@ -29,6 +30,7 @@ FIGURES: dict[type, Callable[..., Plot]] = {
     Simulations: runs.plot,
     SweepTable: sweeps.plot,
     Plan: plans.plot,
+    Validation: validated.overview,
 }
 
 

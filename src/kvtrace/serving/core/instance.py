@@ -18,6 +18,11 @@ class Instance:
         self.engine, self.requests, self.cost = engine, requests, NO_POLYNOMIAL | cost
         self.now = self.busy = 0
         self.steps = self.load = self.prefill = self.blocks = 0
+        self.timeline, self.watched = [], False
+
+    def watch(self):
+        """Keep a time line: rows of (seconds, running, waiting, blocks in use), each valid until the next one."""
+        self.watched = True
 
     def active(self):
         """The requests that have arrived and not ended."""
@@ -29,6 +34,12 @@ class Instance:
 
     def run(self, until):
         """Run all steps that begin before `until`."""
+        return 0
+
+    def _note(self, seconds, running, waiting, blocks):
+        """Add a row to the time line, if it is kept."""
+        if self.watched:
+            self.timeline.append((seconds, running, waiting, blocks))
         return 0
 
     def _pass(self, seconds):

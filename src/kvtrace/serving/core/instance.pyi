@@ -10,4 +10,6 @@ class Instance:
     load: Any
     prefill: Any
     blocks: Any
+    timeline: list[Any]
     def __init__(self, engine: Any, requests: Any, cost: Any) -> None: ...
+    def watch(self) -> Any: ...

@@ -16,6 +16,7 @@ cdef class ReservingInstance(Instance):
     cdef list prefilling
     cdef list decoding
     cdef long long batch, context
+    cdef int _note_state(self) except -1
     cdef _admit(self)
     cdef _fetch_or_recompute(self, Py_ssize_t row)
     cdef _mixed(self, double until)

@@ -43,11 +43,18 @@ class ReservingInstance(Instance):
     def run(self, until):
         while self.now < until and self.active() > 0:
             self._admit()
+            self._note_state()
             if self.prefilling:
                 self._mixed(until)
             else:
                 self._decode(until)
+            if self.active() == 0:
+                self._note_state()
         return 0
+
+    def _note_state(self):
+        """Add the present state to the time line; all blocks that a request can come to hold are in use."""
+        return self._note(self.now, len(self.prefilling) + self.batch, len(self.queue) - self.head, self.blocks)
 
     def _admit(self):
         """Admit waiting requests in order, while there is room for all blocks that they can come to hold."""

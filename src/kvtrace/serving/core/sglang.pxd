@@ -121,6 +121,9 @@ cdef class SglangInstance(Instance):
     cdef int _launch(self) except -1
     cdef int _pass_until(self, double begin, double seconds) noexcept
     cdef double _seconds_of_parts(self) noexcept
+    cdef long long _used(self) noexcept
+    cdef int _note_state(self, double at) except -1
+    cdef int _note_decodes(self, double context, long long steps) except -1
     cdef int _learn(self, int side) except -1
     cdef int _end(self, Py_ssize_t row) except -1
     cdef bint _decode_together(self, double until) except -1

@@ -23,6 +23,7 @@ NEVER = cython.declare(cython.double, 1e300)
 MATCHED_WAITING = cython.declare(cython.Py_ssize_t, 128)  # so many waiting requests are matched, or touched
 TOUCH_EVERY = cython.declare(cython.longlong, 32)  # passes
 SHARED_PREFIX = cython.declare(cython.longlong, 32)  # tokens; in-batch prefix caching
+NOTED = cython.declare(cython.longlong, 16)  # steps that only decode have a row of the time line for so many
 LAST = cython.declare(cython.longlong, 1 << 62)  # a key after all others
 MOST_PREEMPTIONS = cython.declare(cython.int, 10_000)  # of a request; with lpm SGLang 0.5.23 can go on for ever
 KINDS = {PREFILL: "prefill", MIXED: "mixed", DECODE: "decode"}
@@ -101,8 +102,18 @@ class SglangInstance(Instance):
                 self._learn(before)
         elif planned:
             self._learn(self.side)
-        self.blocks = (self.cache.pages - self.cache.free - self.cache.evictable) * self.page // self.cache.block_size
+        self.blocks = self._used()
+        if self.active() == 0:
+            self._note_state(self.now)
         return 0
+
+    def _used(self):
+        """Blocks that requests hold."""
+        return (self.cache.pages - self.cache.free - self.cache.evictable) * self.page // self.cache.block_size
+
+    def _note_state(self, at):
+        """Add the present state to the time line."""
+        return self._note(at, self.live, self.tail - self.head, self._used())
 
     def _plan(self):
         """Plan the next batch; False if there is none."""
@@ -645,6 +656,7 @@ class SglangInstance(Instance):
             )
         if self.logs:
             self._log_parts(begin)
+        self._note_state(begin)
         self.dropped = []
         self._pass_until(begin, seconds)
         self.settled, self.retried = self.kind == DECODE, False
@@ -668,6 +680,18 @@ class SglangInstance(Instance):
             before, prompt = self.part_before[i], self.requests.tokens[self.batch_row[1 - self.side, i]]
             add_part(cython.address(work), before, self.part_tokens[i], prompt, before + 1 if before >= prompt else 0)
         return step_seconds(cython.address(self.cost), cython.address(work))
+
+    def _note_decodes(self, context, steps):
+        """Add the states of the next steps, which only decode, to the time line: one of every 16."""
+        step: cython.longlong = 0
+        begin: cython.double = max(self.free_at, self.now)
+        while step < steps:
+            self._note(
+                begin + (self._seconds(context, step) if step else 0), self.live, self.tail - self.head,
+                self._used() + self._pages_of(step) * self.page // self.cache.block_size,
+            )  # fmt: skip
+            step += NOTED
+        return 0
 
     def _learn(self, side):
         """The tokens of a batch become known."""
@@ -720,6 +744,8 @@ class SglangInstance(Instance):
         for i in range(self.count):
             context += self.held[self.running[i]] + 1
         steps = self._steps_until(until, context, steps)
+        if self.watched:
+            self._note_decodes(context, steps)
         self.cache.make_room(self._pages_of(steps - 1) + self.count)
         self.cache.free -= self._pages_of(steps)
         if self.logs:

@@ -110,6 +110,8 @@ class VllmInstance(VllmScheduler):
         """Take steps in which each request gets a token and nothing else happens."""
         before: cython.double = self._seconds(steps - 1) if steps > 1 else 0
         self._log_decoding(steps)
+        if steps > 1:  # the last one is noted when it begins
+            self._note_state(max(self.now, self.free_at))
         self.cache.begin_step()
         self.steps += steps - 1
         self.busy += before

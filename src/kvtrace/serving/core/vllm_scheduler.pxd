@@ -48,6 +48,7 @@ cdef class VllmScheduler(Instance):
     cdef int _advance_parts(self, list first, list last) except -1
     cdef int _execute(self, double seconds, list first, list last) except -1
     cdef int _learn(self, double at, list first, list last) except -1
+    cdef int _note_state(self, double at) except -1
     cdef int _end(self, Py_ssize_t row, double at) except -1
     cdef int _remove(self, Py_ssize_t row) noexcept
     cdef bint _runs(self, Py_ssize_t row) noexcept

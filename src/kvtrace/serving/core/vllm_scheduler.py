@@ -282,6 +282,7 @@ class VllmScheduler(Instance):
     def _execute(self, seconds, first, last):
         """Run a step, which gives some requests their first and last tokens; learn its output, or that of the last."""
         begin: cython.double = max(self.now, self.free_at)
+        self._note_state(begin)
         self.steps += 1
         self.busy += seconds
         self.cache.step_ends = begin + seconds
@@ -306,8 +307,14 @@ class VllmScheduler(Instance):
         for item in last:
             row = item
             self._end(row, at)
+        if last and self.active() == 0:
+            self._note_state(at)
         self.blocks = self.cache.queue.capacity - self.cache.queue.free
         return 0
+
+    def _note_state(self, at):
+        """Add the present state to the time line."""
+        return self._note(at, self.count, len(self.waiting), self.cache.queue.capacity - self.cache.queue.free)
 
     def _end(self, row, at):
         """A request has its last token."""

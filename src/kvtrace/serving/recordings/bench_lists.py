@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from ..._base.errors import InputError
 from ...trace.trace import Trace
 from .recording import EngineSettings, Recording, RequestTimes, recording_of
-from .rows import NAN, lists, number_of, read_json
+from .rows import NAN, lists, number_of, object_of, read_json, whole, whole_setting
 
 NAMES = ("start_times", "ttfts", "itls", "input_lens", "output_lens")
 
@@ -27,25 +28,45 @@ def has_lists(path: Path, others: tuple[str, ...]) -> bool:
 
 def read_lists(path: Path, trace: Trace | None, format: str, hint: str) -> Recording:
     """The recording of a benchmark's result."""
-    described = read_json(path)
+    described = object_of(read_json(path), path)
     starts, ttfts, itls, inputs, outputs = lists(described, NAMES, path, hint)
-    failed = np.array([bool(error) for error in described.get("errors") or [""] * len(starts)])
+    failed = _failed(described.get("errors"), len(starts), path)
     arrival, ttft = (np.array([number_of(value) for value in values]) for values in (starts, ttfts))
     gaps = np.array([_sum(values) for values in itls])
     first = np.where(failed | (ttft <= 0), NAN, arrival + ttft)  # a request that failed has a TTFT of 0
-    times = RequestTimes(arrival, first, first + gaps, np.array(inputs, np.int64), np.array(outputs, np.int64))
-    return recording_of(times, name=str(path), trace=trace, settings=_settings(described), format=format)
+    prompts, tokens = (whole(np.array([number_of(value) for value in values])) for values in (inputs, outputs))
+    times = RequestTimes(arrival, first, first + gaps, prompts, tokens, cached_tokens=_cached(described, len(starts)))
+    return recording_of(times, name=str(path), trace=trace, settings=_settings(described, path, format), format=format)
+
+
+def _failed(errors: Any, rows: int, path: Path) -> np.ndarray:
+    """Whether each request has an error."""
+    if errors and (not isinstance(errors, list) or len(errors) != rows):
+        raise InputError(f"{path}: errors and start_times have different lengths.")
+    return np.array([bool(error) for error in errors or [""] * rows])
 
 
 def _sum(values: Any) -> float:
     return float(sum(number_of(value) for value in values)) if isinstance(values, list) else NAN
 
 
-def _settings(described: Mapping[str, Any]) -> EngineSettings:
+def _cached(described: Mapping[str, Any], rows: int) -> np.ndarray | None:
+    """SGLang's `cached_tokens`, which its option --cache-report adds."""
+    values = described.get("cached_tokens")
+    if not isinstance(values, list) or len(values) != rows:
+        return None
+    return whole(np.array([number_of(value) for value in values]))
+
+
+def _settings(described: Mapping[str, Any], path: Path, format: str) -> EngineSettings:
     """The model, and what SGLang's server says of itself."""
-    server = described.get("server_info") or {}
+    server = described.get("server_info")
+    server = server if isinstance(server, dict) else {}
     model = described.get("model_id") or server.get("model_path")
+    chunk = server if server.get("chunked_prefill_size") != -1 else {}  # -1: prompts are not divided
     return EngineSettings(
-        model, server.get("max_running_requests"), server.get("chunked_prefill_size"),
-        tensor_parallel=server.get("tp_size") or 1,
+        model if isinstance(model, str) else None, whole_setting(server, "max_running_requests", path),
+        whole_setting(chunk, "chunked_prefill_size", path),
+        tensor_parallel=whole_setting(server, "tp_size", path) or 1,
+        engine="sglang" if format == "sglang-bench" else "vllm",
     )  # fmt: skip

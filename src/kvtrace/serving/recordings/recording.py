@@ -13,17 +13,23 @@ from ..._base.results import Result
 from ...cache.simulation import Setting
 from ...trace.columns import Columns
 from ...trace.trace import Trace
-from ..schedulers import Scheduler, VllmScheduler
+from ..schedulers import Scheduler, SglangScheduler, VllmScheduler
+from .gauges import Gauges
 
 MIN_REQUESTS = 20  # fewer do not show how times depend on load
 MAX_SECONDS = 30 * 86400.0  # of a request; a longer one has times of another unit
+MAX_TOKENS = 1 << 26  # of a prompt or an output; more are not tokens
 BLOCK_SIZE = 16  # vLLM's default
 BLOCKS = 1 << 20  # where the cache's size is unknown: nothing is preempted
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """The settings of the engine that was measured; None where the recording does not state one."""
+    """The settings of the engine that was measured; None where the recording does not state one.
+
+    `max_num_seqs` and `max_num_batched_tokens` have vLLM's names; SGLang's are max_running_requests and
+    chunked_prefill_size.
+    """
 
     model: str | None = None
     max_num_seqs: int | None = None
@@ -32,6 +38,17 @@ class EngineSettings:
     blocks: int | None = None  # KV blocks of the GPU
     block_size: int | None = None  # tokens
     tensor_parallel: int = 1
+    engine: str = "vllm"  # or sglang
+
+
+# engine -> its scheduler, and the options that a recording may state
+OPTIONS: dict[str, tuple[type[Scheduler], dict[str, str]]] = {
+    "vllm": (VllmScheduler, {name: name for name in ("max_num_seqs", "max_num_batched_tokens", "async_scheduling")}),
+    "sglang": (
+        SglangScheduler,
+        {"max_num_seqs": "max_running_requests", "max_num_batched_tokens": "chunked_prefill_size"},
+    ),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +92,8 @@ class Recording(Result):
     left_out: int = 0  # requests that failed
     scheduled_s: np.ndarray | None = None
     cached_tokens: np.ndarray | None = None
+    file_row: np.ndarray | None = None  # request -> its row of the file, from 0
+    gauges: Gauges | None = None  # of the engine, over time
 
     def _headline(self) -> str:
         return f"{len(self.trace):,} requests in {self.ended_s.max():.4g} s, {self.left_out:,} left out"
@@ -94,11 +113,21 @@ class Recording(Result):
         """When each request arrived."""
         return self.trace.timestamp / 1000
 
-    def scheduler(self) -> VllmScheduler:
-        """vLLM's scheduler with the settings of the recording, and vLLM's defaults where it states none."""
-        names = ("max_num_seqs", "max_num_batched_tokens", "async_scheduling")
-        known = {name: getattr(self.settings, name) for name in names}
-        return VllmScheduler(**{name: value for name, value in known.items() if value is not None})
+    def scheduler(self, engine: str | None = None) -> Scheduler:
+        """The engine's scheduler with the settings of the recording, and the engine's defaults where it states none.
+
+        Args:
+            engine: vllm or sglang, if it is not the one that the recording's format implies.
+
+        Raises:
+            UsageError: The engine is another one.
+        """
+        engine = engine or self.settings.engine
+        if engine not in OPTIONS:
+            raise UsageError(f"--engine must be one of {', '.join(OPTIONS)}.")
+        kind, names = OPTIONS[engine]
+        known = {option: getattr(self.settings, name) for name, option in names.items()}
+        return kind(**{option: value for option, value in known.items() if value is not None})
 
     def setting(self, scheduler: Scheduler | None = None) -> Setting:
         """The cache of the engine that was measured; vLLM keeps one of its blocks free."""
@@ -121,6 +150,7 @@ def recording_of(
     trace: Trace | None = None,
     settings: EngineSettings | None = None,
     format: str = "",
+    gauges: Gauges | None = None,
 ) -> Recording:
     """A recording of measured times; requests that failed are left out and counted.
 
@@ -130,6 +160,7 @@ def recording_of(
         trace: The same requests in the same order, with the ids of their blocks. Without it, no blocks are shared.
         settings: Of the engine.
         format: The format of the file.
+        gauges: Of the engine, in seconds from the first arrival.
 
     Raises:
         InputError: Times contradict each other, or too few requests are left.
@@ -152,6 +183,7 @@ def recording_of(
         settings, format, len(served) - len(rows),
         None if times.scheduled is None else times.scheduled[rows] - start,
         None if times.cached_tokens is None else times.cached_tokens[rows],
+        rows, gauges,
     )  # fmt: skip
 
 
@@ -162,6 +194,9 @@ def _require_times(times: RequestTimes, rows: np.ndarray, name: str) -> None:
         raise InputError(
             f"{name}: {len(rows):,} requests with times, {failed:,} that failed; at least {MIN_REQUESTS} are needed."
         )
+    tokens = np.concatenate([times.input_length[rows], times.output_length[rows]])
+    if tokens.min() < 0 or tokens.max() > MAX_TOKENS:
+        raise InputError(f"{name}: a prompt or an output has fewer than 0 or more than {MAX_TOKENS:,} tokens.")
     arrival, first, ended = (column[rows] for column in (times.arrival, times.first, times.ended))
     early, late = int((first < arrival).sum()), int((ended < first).sum())
     if early:
@@ -171,6 +206,8 @@ def _require_times(times: RequestTimes, rows: np.ndarray, name: str) -> None:
         )
     if late:
         raise InputError(f"{name}: {late:,} requests end before their first token. The times are of different units.")
+    if np.ptp(arrival) > MAX_SECONDS:
+        raise InputError(f"{name}: the arrivals span more than 30 days. The times are of different clocks or units.")
     if (ended - arrival).max() > MAX_SECONDS:
         raise InputError(f"{name}: a request takes more than 30 days. The times are of different clocks or units.")
 

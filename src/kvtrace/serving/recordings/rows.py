@@ -87,6 +87,25 @@ def lists(described: Mapping[str, Any], names: Sequence[str], path: str | Path, 
     return columns
 
 
+def object_of(value: Any, path: str | Path) -> dict[str, Any]:
+    """The value of a file, which must be a JSON object."""
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: not a JSON object.")
+    return value
+
+
+def whole_setting(described: Mapping[str, Any], name: str, path: str | Path) -> int | None:
+    """A setting of an engine, a whole number from 1 on; None if it is missing.
+
+    >>> whole_setting({"max_num_seqs": 128}, "max_num_seqs", "meta.json")
+    128
+    """
+    value = described.get(name)
+    if value is not None and (type(value) is not int or not 1 <= value < 1 << 31):
+        raise InputError(f"{path}: {name} is not a whole number from 1 on.")
+    return value
+
+
 def whole(values: np.ndarray) -> np.ndarray:
     """Token counts as whole numbers, 0 where one is missing."""
     return np.nan_to_num(values, nan=0.0).astype(np.int64)

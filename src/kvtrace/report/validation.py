@@ -1,0 +1,165 @@
+"""The tables, the sentence and the CSV of `kvtrace validate`."""
+
+from __future__ import annotations
+
+import csv
+import io
+from itertools import groupby
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from .._base.tables import TextTable, number, printable
+from ..serving.latencies import StatisticError
+from ..serving.operating_range import LABELS
+from ..serving.validation import Validation, ValidationDict
+
+UNITS = {"ttft_s": ("TTFT (s)", 1), "tpot_s": ("TPOT (ms)", 1000), "e2e_s": ("E2E (s)", 1)}
+MOMENTS = 12  # rows of the table over time
+
+
+def tables(validation: Validation, costs: str = "") -> list[TextTable]:
+    """One table for each question.
+
+    Args:
+        validation: The result.
+        costs: Where the costs come from, in words.
+    """
+    values = validation.to_dict()
+    return [
+        _setting(validation, values, costs),
+        _errors(validation),
+        _ranks(values),
+        _whole(values),
+        _over_time(values),
+    ]
+
+
+def sentence(validation: Validation) -> str:
+    """The errors of the means in a sentence."""
+    means = [one for one in validation.errors if one.statistic == "mean"]
+    parts = [f"{UNITS[one.latency][0].split()[0]} {_signed(one.error)}" for one in means]
+    return f"The error of the simulated means: {', '.join(parts)} (simulated / measured - 1)."
+
+
+def warnings(validation: Validation) -> list[str]:
+    """What limits the comparison, one sentence each."""
+    one, run, sentences = validation.recording, validation.run, []
+    if one.left_out:
+        sentences.append(f"{one.left_out:,} requests failed and are left out; the engine may have worked on them.")
+    if run.rejected:
+        sentences.append(f"{run.rejected:,} requests do not fit into the simulated KV cache. Give a larger --capacity.")
+    if validation.capacity is None:
+        sentences.append("the size of the KV cache is not known, so nothing is preempted. Give --capacity.")
+    if validation.extrapolation:
+        over = ", ".join(f"{LABELS[name]}: {times:.3g} times" for name, times in validation.extrapolation.items())
+        sentences.append(f"the run goes beyond what the costs were measured for ({over}).")
+    return sentences
+
+
+def write_per_request(validation: Validation, stream: BinaryIO) -> None:
+    """Write CSV, one line for each request, in order of arrival; a time that is not known is empty."""
+    columns = validation.per_request()
+    text = io.TextIOWrapper(stream, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    text.detach()
+
+
+def _cell(value: Any) -> Any:
+    """A number with the digits that a clock has; empty if it is not known."""
+    if not isinstance(value, float):
+        return value
+    return "" if value != value else round(value, 9)
+
+
+def _setting(validation: Validation, values: ValidationDict, costs: str) -> TextTable:
+    table = TextTable("Recording and simulation", has_header=False)
+    table.add_column("")
+    table.add_column("", dim=True, rank=0)
+    one = validation.recording
+    table.add_row(
+        "recording", f"{one.format or 'made'}, {values['requests']:,} requests, {values['left_out']:,} left out"
+    )
+    if one.settings.model:
+        table.add_row("model", printable(one.settings.model))
+    if values["warm_up"]:
+        table.add_row("counted", f"the last {values['requests'] - values['warm_up']:,} requests")
+    table.add_row("scheduler", values["scheduler"])
+    size = "not known, unlimited" if values["capacity"] is None else f"{values['capacity']:,} blocks"
+    table.add_row("KV cache", f"{size} of {values['block_size']:,} tokens")
+    if costs:
+        table.add_row("costs", costs)
+    return table
+
+
+def _errors(validation: Validation) -> TextTable:
+    table = TextTable("Simulated against measured", caption="interval: bootstrap over windows of requests")
+    table.add_column("")
+    table.add_column("statistic", rank=0)
+    table.add_columns(["measured", "simulated", "error", "90 % interval"], right=True)
+    for latency, group in groupby(validation.errors, lambda one: one.latency):
+        name, factor = UNITS[latency]
+        for place, one in enumerate(group):
+            table.add_row("" if place else name, one.statistic, *_values(one, factor))
+    return table
+
+
+def _values(one: StatisticError, factor: float) -> list[str]:
+    interval = f"{_signed(one.low)} to {_signed(one.high)}"
+    return [number(factor * one.measured), number(factor * one.simulated), _signed(one.error), interval]
+
+
+def _ranks(values: ValidationDict) -> TextTable:
+    table = TextTable("Rank correlation of the requests' times", caption="Spearman; 1: the same requests are slow")
+    table.add_columns([UNITS[name][0].split()[0] for name in values["rank_correlation"]], right=True)
+    table.add_row(*(number(value) for value in values["rank_correlation"].values()))
+    return table
+
+
+def _whole(values: ValidationDict) -> TextTable:
+    table = TextTable("The whole run")
+    table.add_column("")
+    table.add_columns(["measured", "simulated", "error"], right=True)
+    state = values["over_time"]
+    rows: dict[str, tuple[float | None, float | None]] = {
+        "requests / s": (values["requests_per_s"], values["simulated_requests_per_s"]),
+        "output tokens / s": (values["output_tokens_per_s"], values["simulated_output_tokens_per_s"]),
+        "cached prompt tokens": (values["cached_tokens"], values["simulated_cached_tokens"]),
+        "preemptions": (None, values["simulated_preemptions"]),
+        "most running requests": (max(state["running"]), max(state["simulated_running"])),
+        "most waiting requests": (max(state["waiting"]), max(state["simulated_waiting"])),
+    }
+    for name, (measured, simulated) in rows.items():
+        error = _signed(simulated / measured - 1) if measured and simulated is not None else ""
+        table.add_row(name, number(measured), number(simulated), error)
+    uses = [state["kv_use"], state["simulated_kv_use"]]
+    if any(use is not None for use in uses):
+        table.add_row("mean KV use", *("-" if use is None else f"{np.mean(use):.1%}" for use in uses), "")
+    return table
+
+
+def _over_time(values: ValidationDict) -> TextTable:
+    state = values["over_time"]
+    table = TextTable("Requests that run and wait, and KV use, over time")
+    table.add_column("seconds", right=True)
+    for name in ("running", "waiting", "KV use"):
+        table.add_columns([name, f"simulated {name}"], right=True)
+    chosen = np.unique(np.linspace(0, len(state["seconds"]) - 1, MOMENTS).round().astype(int)).tolist()
+    for at in chosen:
+        counts = (state[name][at] for name in ("running", "simulated_running", "waiting", "simulated_waiting"))
+        uses = ("-" if use is None else f"{use[at]:.1%}" for use in (state["kv_use"], state["simulated_kv_use"]))
+        table.add_row(f"{state['seconds'][at]:,.1f}", *(f"{count:,}" for count in counts), *uses)
+    return table
+
+
+def _signed(share: float) -> str:
+    """An error in percent, with its sign.
+
+    >>> _signed(0.0335), _signed(-0.00004)
+    ('+3.4 %', '0.0 %')
+    """
+    text = f"{100 * share:+,.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
