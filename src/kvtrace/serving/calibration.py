@@ -18,7 +18,8 @@ from .._base.errors import UsageError
 from .._base.results import Result
 from ..cache.demand import block_demand
 from ..cache.simulation import Setting
-from .costs import FORMS, Costs, start_terms, terms_of
+from .calibrated import FORMS, start_terms, terms_of
+from .costs import Costs
 from .decode_times import DecodeTimes
 from .fitting import BOUND, fit, scipy_optimize
 from .hardware.gpus import Gpu
@@ -27,7 +28,7 @@ from .hardware.models import ModelShape, model_shape
 from .hardware.roofline import Roofline
 from .latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error
 from .operating_range import range_of_run
-from .plan_runs import step_cost
+from .roofline_cost import roofline_cost
 from .recordings.recording import Recording
 from .schedulers import Scheduler
 from .simulation import ServingRun, StepCost, simulate_serving
@@ -100,6 +101,7 @@ def calibrate(
     scheduler: Scheduler | None = None,
     holdout: float = 0.5,
     seed: int = 0,
+    on_part: Callable[[str], None] | None = None,
 ) -> Calibration:
     """Fit the cost of a step to the first part of a recording, and test it on the rest.
 
@@ -109,8 +111,9 @@ def calibrate(
         gpu: Its GPU; the fit starts from the roofline of both.
         gpus: The GPUs of the engine.
         scheduler: The engine's scheduler; the default is vLLM's with the settings of the recording.
-        holdout: The share of the requests, the last ones, that are not fitted.
+        holdout: The share of the requests, the last ones, that are not fitted. With 0 the errors are those of the fit.
         seed: Of the starting points and of the bootstrap.
+        on_part: Receives the name of each form before it is fitted, and "worth".
 
     Returns:
         The costs, the errors of the held-out requests, and what each term is worth.
@@ -129,7 +132,12 @@ def calibrate(
             f"recording has {len(recording):,}."
         )
     served = Served(recording, roofline, scheduler)
-    tried = {form: _fit_terms(served, fitted, terms_of(form, served.known), seed) for form in FORMS}
+    report = on_part or (lambda part: None)
+    tried = {}
+    for form in FORMS:
+        report(form)
+        tried[form] = _fit_terms(served, fitted, terms_of(form, served.known), seed)
+    report("worth")
     request_errors = {form: served.request_errors(one, fitted) for form, one in tried.items()}
     form = _chosen(request_errors)
     terms = tried[form]
@@ -173,7 +181,7 @@ class Served:
     @cached_property
     def start(self) -> dict[str, float]:
         """The terms of the roofline, as a simulation without a fit takes them."""
-        return asdict(step_cost(self.roofline))
+        return asdict(roofline_cost(self.roofline))
 
     def starts(self, names: tuple[str, ...]) -> np.ndarray:
         """The roofline's value of each term of a form."""
