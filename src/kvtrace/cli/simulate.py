@@ -11,7 +11,7 @@ from ..serving.routers import ROUTERS
 from . import completion
 from .help import Command
 from .large import load
-from .options import CSV, FIGURE, STREAMED, WARM_UP, RowsOption, figure_writer, json_option, require_one
+from .options import COSTS, CSV, EXTRAPOLATE, FIGURE, STREAMED, WARM_UP, RowsOption, extrapolations, figure_writer, json_option, require_one, roofline_of
 from .output import console, print_json, print_lines, print_tables
 from .own_policies import own_policies
 
@@ -29,6 +29,7 @@ def _policies():
     "kvtrace simulate trace.jsonl --engine vllm,sglang --capacity 400,50%",
     "kvtrace simulate trace.jsonl --capacity 200 --instances 4 --router kv-aware --schedule open-loop:30",
     "kvtrace simulate trace.jsonl --gpu h100 --model-config config.json",
+    "kvtrace simulate trace.jsonl --costs costs.json --extrapolate",
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("--policy", "policies", default="lru", metavar="P,...", cls=RowsOption, rows=_policies, help="Eviction orders: {rows}.")
@@ -45,7 +46,9 @@ def _policies():
 @click.option("--instances", type=click.IntRange(1), metavar="N", help="Number of instances behind a router, each with its own cache.")
 @click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: simulate serving in time on {rows}, or a JSON file; prints TTFT and TPOT.")
-@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --gpu or --costs: GPUs per instance.  [default: 1; with --costs as many as were measured]")
+@COSTS
+@EXTRAPOLATE
 @click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="With --gpu: largest number of tokens in a step of an instance.  [default: 8192]")
 @click.option("--max-requests", type=click.IntRange(1), metavar="N", help="With --gpu: largest number of requests that an instance serves at once.  [default: 1024 for vllm, else 256]")
 @click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="With --gpu and --engine vllm: options of vLLM's scheduler, with vLLM's names. Example: watermark=0.01,async_scheduling=off.")
@@ -59,18 +62,17 @@ def _policies():
 @FIGURE
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time.  [default: one for each core]")
 @STREAMED
-def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, step_tokens, max_requests, scheduler_options, **options):
+def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, **options):
     """Simulate prefix caches: engines, policies, capacities.
 
     Every engine runs with every policy at every capacity. TRACE - is stdin.
     """
     from .._base.errors import UsageError
-    from .._base.lists import leading_rows
+    from .._base.lists import leading_rows, names
     from .._base.output_files import write_atomically
     from .._base.units import milliseconds
     from ..report import simulation as simulation_report
     from ..report.progress import RequestProgress
-    from ..serving.hardware import roofline_of
     from ..serving.hardware.kv_bytes import chosen
 
     require_one(as_json, as_csv)
@@ -79,10 +81,12 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     write_figure = figure_writer(png, svg, quiet)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = milliseconds(over_time) if over_time else None
-    options["roofline"] = roofline = roofline_of(model_config, gpu_name, gpus)
-    options["engine_names"] = options["engine_names"] or ("vllm" if roofline and options["policies"] == "lru" else "reference")
+    timed = bool(gpu_name or costs_file)
+    options["engine_names"] = options["engine_names"] or ("vllm" if timed and options["policies"] == "lru" else "reference")
+    roofline, costs = roofline_of(model_config, gpu_name, costs_file, gpus, names(options["engine_names"]))
+    options["roofline"] = roofline
     if not roofline and (step_tokens or max_requests or scheduler_options):
-        raise click.UsageError("--step-tokens, --max-requests and --scheduler need --gpu.")
+        raise click.UsageError("--step-tokens, --max-requests and --scheduler need --gpu or --costs.")
     need = partial(_memory_need, per_request=per_request, over_time=over_time, **options)
     loaded = load(trace, memory, quiet, need, block_size=block_size, chain=chain, ids=True)
     units = {"block_size": loaded.block_size, "working_set": loaded.working_set, "kv_bytes_per_token": kv_bytes}
@@ -92,6 +96,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
                 loaded, units, bar, warm_up=leading_rows(warm_up, loaded.timestamp),
                 step_tokens=step_tokens, max_requests=max_requests, scheduler_options=scheduler_options, **options,
             )  # fmt: skip
+        beyond = extrapolations(costs, done.runs, allowed=extrapolate)
         if stream:
             simulation_report.write_per_request(done.runs, stream)
     values = simulation_report.to_dict(loaded, [
@@ -104,7 +109,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     elif per_request != "-":  # stdout has the CSV
         print_tables(simulation_report.tables(values, verbose=verbose))
     if not quiet:
-        print_lines(("warning", one) for one in dict.fromkeys(map(simulation_report.warning, done.runs)) if one)
+        print_lines(("warning", one) for one in dict.fromkeys([*map(simulation_report.warning, done.runs), *beyond]) if one)
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
     write_figure(done)
 

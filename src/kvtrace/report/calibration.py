@@ -29,7 +29,9 @@ def warnings(calibration: Calibration, recording: Recording) -> list[str]:
     """What limits the costs, one sentence each."""
     sentences = []
     if recording.left_out:
-        sentences.append(f"{recording.left_out:,} requests failed and are left out; the engine may have worked on them.")
+        sentences.append(
+            f"{recording.left_out:,} requests failed and are left out; the engine may have worked on them."
+        )
     if not calibration.held_out:
         sentences.append("no request is held out, so the errors are those of the fit itself. Try --holdout 50%.")
     queued = [one for one in calibration.errors if (one.latency, one.statistic) == ("ttft_s", "mean")]
@@ -66,7 +68,8 @@ def _errors(calibration: Calibration) -> TextTable:
 
 def _terms(calibration: Calibration) -> TextTable:
     table = TextTable(
-        "Terms of a step", caption="worth: the mean error of the statistics above without the term, the others fitted again"
+        "Terms of a step",
+        caption="worth: the mean error of the statistics above without the term, the others fitted again",
     )
     table.add_column("term", rank=0)
     table.add_columns(["seconds", "of the roofline", "worth"], right=True)
@@ -87,7 +90,9 @@ def _forms(calibration: Calibration) -> TextTable:
 
 
 def _range(calibration: Calibration) -> TextTable:
-    table = TextTable("Operating range", caption="the largest values that were measured; other runs should not exceed them")
+    table = TextTable(
+        "Operating range", caption="the largest values that were measured; other runs should not exceed them"
+    )
     table.add_column("", rank=0)
     table.add_columns(["largest"], right=True)
     for name, value in asdict(calibration.costs.seen).items():

@@ -330,9 +330,7 @@ def _counted(
     return [*points, x]
 
 
-def _worth(
-    served: Served, fitted: np.ndarray, held: np.ndarray, terms: Mapping[str, float]
-) -> dict[str, float]:
+def _worth(served: Served, fitted: np.ndarray, held: np.ndarray, terms: Mapping[str, float]) -> dict[str, float]:
     """The mean error of the held-out requests without each term, the others fitted again."""
     others = {name: tuple(one for one in terms if one != name) for name in terms}
     return {

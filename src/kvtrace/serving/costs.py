@@ -58,6 +58,11 @@ class Costs:
         link = Link(**figures.pop("link"))
         return Roofline(ModelShape(**self.model_shape), Gpu(**figures, link=link), self.gpus)
 
+    @property
+    def basis(self) -> str:
+        """What was measured, for people."""
+        return f"{self.scheduler}, {self.model} on {self.gpus} x {self.gpu}"
+
     def for_model(
         self, model: ModelShape | dict[str, Any] | str | Path, *, gpus: int = 1, link: Link | None = None
     ) -> StepCost:
@@ -95,17 +100,18 @@ class Costs:
         }  # fmt: skip
         if exchange["exchange_s"]:
             multiples["exchange_s"] = self.terms["exchange_s"] / exchange["exchange_s"]
-        source = f"{self.scheduler}, {self.model} on {self.gpus} x {self.gpu}"
         return CalibratedRoofline(
             shape, here.gpu, self.gpus if gpus is None else gpus, step_overhead_s=overhead, link=link, form=self.form,
-            multiples=multiples, source=source,
+            multiples=multiples, source=self.basis,
         )  # fmt: skip
 
     def require_engine(self, engine: str) -> None:
         """UsageError if the costs were measured with another engine."""
         measured = self.scheduler.split(" ")[0]
         if engine != measured:
-            raise UsageError(f"The costs were measured with the engine {measured}, not {engine}. Use --engine {measured}.")
+            raise UsageError(
+                f"The costs were measured with the engine {measured}, not {engine}. Use --engine {measured}."
+            )
 
     def extrapolation(self, run: ServingRun) -> dict[str, float]:
         """By how much a run goes beyond the recording: name of the quantity -> multiple of the largest value seen."""
