@@ -30,9 +30,12 @@ ALLOWANCE = 0.1  # beyond the range, without an error
 
 
 def units_of(model: ModelShape, gpus: int = 1) -> dict[str, float]:
-    """What one unit of each term stands for, on each of the GPUs: FLOP, bytes, or layers for the overhead."""
-    token, pair = 2.0 * model.active_parameters / gpus, model.flops_per_pair / gpus
-    step, read = model.weight_bytes / gpus, model.kv_bytes_per_token / gpus
+    """What one unit of each term stands for, on each of the GPUs: FLOP, bytes, or layers for the overhead.
+
+    A token is multiplied by the layers, and a step reads the layers and the head; the embedding is a look-up.
+    """
+    token, pair = 2.0 * model.matrix_parameters / gpus, model.flops_per_pair / gpus
+    step, read = (model.matrix_bytes + model.head_bytes) / gpus, model.kv_bytes_per_token / gpus
     return {
         "token_s": token, "pair_s": pair, "step_s": step, "read_s": read, "overhead_s": float(model.layers),
         "request_s": 1.0, "attention_pair_s": pair, "attention_read_s": read, "exchange_s": 1.0,

@@ -168,8 +168,8 @@ def _exchange(roofline: Roofline) -> list[str]:
         return []
     link = roofline.reached_link
     return [
-        f"the GPUs of an instance share each layer and exchange its results twice, at {link.bytes_per_s / 1e9:,.1f} GB/s "
-        f"and {1e6 * link.latency_s:.0f} us each time"
+        "the GPUs of an instance share each layer and exchange its results twice, at "
+        f"{link.bytes_per_s / 1e9:,.1f} GB/s and {1e6 * link.latency_s:.0f} us each time"
     ]
 
 
@@ -234,9 +234,7 @@ def tiers(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int) -> 
     )  # fmt: skip
 
 
-def instances(
-    trace: Trace, roofline: Roofline, target: PlanTarget, errors: TimeErrors = UNFITTED
-) -> InstancesPlan:
+def instances(trace: Trace, roofline: Roofline, target: PlanTarget, errors: TimeErrors = UNFITTED) -> InstancesPlan:
     """Times and cost by the number of instances behind each router, and the best router for the target."""
     floor = prefill_floor(trace, roofline, target)
     runs = {router: InstanceRuns(trace, roofline, target, router) for router in target.routers}

@@ -13,7 +13,7 @@ def with_experts(cost: StepCost, model: ModelShape) -> StepCost:
     """The cost with the routed experts as terms of their own; the same cost if the model has none.
 
     Args:
-        cost: `token_s` for all active parameters of the model, `step_s` for all of its weights.
+        cost: `token_s` for the products of all layers, `step_s` for the weights of the layers and the head.
         model: Its shape.
 
     >>> from .hardware import model_shape
@@ -23,8 +23,8 @@ def with_experts(cost: StepCost, model: ModelShape) -> StepCost:
     """
     if not model.experts or cost.expert_share:
         return cost
-    computed = model.expert_share * model.expert_parameters / model.active_parameters
-    read = model.expert_parameters / model.parameters
+    computed = model.expert_share * model.expert_parameters / model.matrix_parameters
+    read = model.expert_bytes / (model.matrix_bytes + model.head_bytes)
     return replace(
         cost, token_s=(1 - computed) * cost.token_s, expert_token_s=computed * cost.token_s,
         step_s=(1 - read) * cost.step_s, expert_step_s=read * cost.step_s, expert_share=model.expert_share,

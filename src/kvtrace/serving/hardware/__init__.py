@@ -17,4 +17,16 @@ from .models import ModelShape, model_shape
 from .prices import Prices
 from .roofline import Roofline, roofline_of
 
-__all__ = ["GPUS", "LINKS", "MODELS", "Gpu", "Link", "ModelShape", "Prices", "Roofline", "gpu", "model_shape", "roofline_of"]
+__all__ = [
+    "GPUS",
+    "LINKS",
+    "MODELS",
+    "Gpu",
+    "Link",
+    "ModelShape",
+    "Prices",
+    "Roofline",
+    "gpu",
+    "model_shape",
+    "roofline_of",
+]
