@@ -98,7 +98,7 @@ def capacity_blocks(trace: Trace, roofline: Roofline, limits: BatchLimits) -> in
 
 
 def fitting_gpus(trace: Trace, roofline: Roofline, limits: BatchLimits) -> int:
-    """The smallest number of GPUs per instance that hold the weights and the longest request; UsageError without one."""
+    """The smallest number of GPUs that hold the weights and the longest request; UsageError if none does."""
     tokens = int(trace.prompt_blocks.max(initial=1)) * trace.block_size
     gpus = roofline.least_gpus(tokens, limits.step_tokens, limits.requests)
     if gpus is None:

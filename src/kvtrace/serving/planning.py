@@ -202,8 +202,8 @@ def _exchange(roofline: Roofline) -> list[str]:
         return []
     link = roofline.reached_link
     return [
-        f"the GPUs of an instance share each layer and exchange its results twice, at {link.bytes_per_s / 1e9:,.1f} GB/s "
-        f"and {1e6 * link.latency_s:.0f} us each time"
+        "the GPUs of an instance share each layer and exchange its results twice, at "
+        f"{link.bytes_per_s / 1e9:,.1f} GB/s and {1e6 * link.latency_s:.0f} us each time"
     ]
 
 
