@@ -1,6 +1,6 @@
 """Routed experts and exchanges as terms of a step, and what errors of simulated times imply."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from kvtrace import toy
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.costs import Costs, units_of
-from kvtrace.serving.hardware import LINKS, Link, Roofline, gpu, model_shape
+from kvtrace.serving.calibrated import start_terms, terms_of
+from kvtrace.serving.costs import Costs
+from kvtrace.serving.hardware import Link, Roofline, gpu, model_shape
 from kvtrace.serving.instance_curve import InstanceRuns
 from kvtrace.serving.operating_range import OperatingRange
 from kvtrace.serving.plan_runs import PlanTarget, prefill_alone_s, step_cost
 from kvtrace.serving.planning import instances
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
-from kvtrace.serving.step_terms import with_exchange, with_experts, without_experts
 from kvtrace.serving.time_errors import TimeErrors, held_out_errors, limit_interval, time_interval
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
 
-DENSE, MIXED = model_shape("llama-3.1-8b"), model_shape("qwen3-30b-a3b")
+DENSE = model_shape("llama-3.1-8b")
 
 
 def one_request(prompt, output, rows=1):
@@ -72,15 +72,6 @@ def test_prefill_alone_has_both_terms():
     assert prefill_alone_s(one_request(3, 1), cost, BatchLimits(2)) == pytest.approx(run.ttft_s)
 
 
-def test_experts_are_split_off_and_joined_again():
-    cost = StepCost(1e-5, 1e-9, 0.04, 1e-8, 0.002)
-    assert with_experts(cost, DENSE) == cost
-    split = with_experts(cost, MIXED)
-    assert split.expert_share == 8 / 128 and with_experts(split, MIXED) == split
-    joined = without_experts(split)
-    assert (joined.token_s, joined.step_s) == pytest.approx((1e-5, 0.04)) and joined.expert_share == 0
-
-
 @pytest.mark.parametrize(("model", "gpus"), [("qwen3-30b-a3b", 1), ("llama-3.1-8b", 2), ("mixtral-8x7b", 4)])
 def test_a_step_of_the_roofline_is_that_of_its_costs(model, gpus):
     roofline = Roofline(model_shape(model), gpu("rtx-pro-6000"), gpus)
@@ -93,44 +84,49 @@ def test_a_step_of_the_roofline_is_that_of_its_costs(model, gpus):
         assert run.first_s[0] == pytest.approx(roofline.prefill_s(tokens) - written, rel=1e-12)
 
 
-def fitted(terms, model="llama-3.1-8b", name="rtx-pro-6000"):
-    """Costs as a calibration on one GPU would write them."""
-    shape = model_shape(model)
-    known = {field: 0.0 for field in StepCost.__dataclass_fields__} | terms
-    return Costs(shape.name, name, 1, "vllm", "max", known, units_of(shape), OperatingRange(1, 1, 1, 1), {})
+def fitted(multiples, model="llama-3.1-8b", device="rtx-pro-6000", gpus=1):
+    """Costs whose terms are multiples of the roofline's, as a calibration would write them."""
+    shape, card = model_shape(model), gpu(device)
+    start = start_terms(Roofline(shape, card, gpus))
+    names = terms_of("sum", start)
+    terms = {field: 0.0 for field in StepCost.__dataclass_fields__} | {"expert_share": start["expert_share"]}
+    terms |= {name: start[name] * multiples.get(name, 1.0) for name in names}
+    seen = OperatingRange(1, 1, 1, 1)
+    return Costs(
+        shape.name, card.name, gpus, "vllm", "sum", terms, asdict(shape), asdict(card), {}, None, seen, {}
+    )  # fmt: skip
 
 
-def test_costs_of_one_model_give_those_of_another_that_reaches_the_same_shares():
-    shares = {"compute_share": 0.6, "bandwidth_share": 0.7, "attention_bandwidth_share": 0.5, "step_overhead_s": 0}
-    small, device = model_shape("llama-3.1-8b"), replace(gpu("rtx-pro-6000"), name="rtx-pro-6000")
+@pytest.mark.parametrize(("model", "gpus"), [("llama-3-70b", 2), ("qwen3-30b-a3b", 1), ("llama-3.1-8b", 1)])
+def test_another_model_keeps_the_multiples_of_the_roofline(model, gpus):
+    multiples = {"token_s": 1.5, "step_s": 1.25, "attention_pair_s": 0.5, "attention_read_s": 2.0, "overhead_s": 3.0}
+    costs = fitted(multiples)
+    layers = model_shape(model).layers / DENSE.layers
+    there = Roofline(model_shape(model), gpu("rtx-pro-6000"), gpus, step_overhead_s=0.002 * layers)
+    free, linked = (start_terms(replace(there, link=link)) for link in (Link(1e30, 0.0), None))
+    got = asdict(costs.for_model(model, gpus=gpus))
+    for name in multiples:
+        assert got[name] == pytest.approx(multiples[name] * free[name] + linked[name] - free[name]), name
+    assert got["exchange_s"] == pytest.approx(linked["exchange_s"])
+    assert got["expert_token_s"] == pytest.approx(1.5 * free["expert_token_s"])
+    assert got["expert_step_s"] == pytest.approx(1.25 * free["expert_step_s"])
+    assert costs.for_gpus(model, gpus=gpus).compute_s(100) == pytest.approx(
+        100 * (got["token_s"] + got["expert_token_s"] + got["exchange_s"]) + 100**2 * got["attention_pair_s"]
+    )
 
-    def cost(model, gpus=1):
-        one = Roofline(model, device, gpus, **shares)
-        flops, bandwidth = device.flops * 0.6 * gpus, device.bandwidth * 0.7 * gpus
-        return {
-            "token_s": 2 * model.matrix_parameters / flops,
-            "step_s": (model.matrix_bytes + model.head_bytes) / bandwidth,
-            "attention_pair_s": one.seconds_per_pair, "attention_read_s": one.seconds_per_cached_token,
-        }  # fmt: skip
 
-    costs = fitted(cost(small))
-    for name, gpus in (("llama-3-70b", 2), ("qwen3-30b-a3b", 1)):
-        model = model_shape(name)
-        expected = with_exchange(with_experts(StepCost(**cost(model, gpus)), model), model, gpus, LINKS["pcie-5"])
-        got = costs.for_model(model, gpus=gpus)
-        for field in StepCost.__dataclass_fields__:
-            assert getattr(got, field) == pytest.approx(getattr(expected, field), rel=1e-12), field
-    # and back: the experts of a model with experts become weights like others
-    mixed = fitted(cost(model_shape("qwen3-30b-a3b")), "qwen3-30b-a3b")
-    split = replace(mixed, terms=vars(with_experts(mixed.step_cost, model_shape("qwen3-30b-a3b"))))
-    assert split.for_model(small).token_s == pytest.approx(cost(small)["token_s"])
+def test_costs_of_two_gpus_give_those_of_one():
+    two, one = fitted({"step_s": 1.5, "exchange_s": 2.0}, gpus=2), fitted({"step_s": 1.5})
+    assert asdict(two.for_model(DENSE)) == pytest.approx(asdict(one.step_cost))
+    assert asdict(two.for_model(DENSE, gpus=2)) == pytest.approx(asdict(two.step_cost))
 
 
 def test_the_link_is_that_of_the_gpu_unless_it_is_given():
-    costs = fitted({"token_s": 1e-5})
-    own, other = costs.for_model(DENSE, gpus=2), fitted({"token_s": 1e-5}, name="mine").for_model(DENSE, gpus=2)
-    assert own.exchange_s == pytest.approx(64 * 8192 / 35e9) and other.exchange_s == pytest.approx(64 * 8192 / 24.7e9)
-    assert costs.for_model(DENSE, gpus=2, link=Link(1e9, 0)).exchange_s == pytest.approx(64 * 8192 / 1e9)
+    own, other = (fitted({}, device=name).for_model(DENSE, gpus=2) for name in ("rtx-pro-6000", "rtx-4090"))
+    links = [gpu(name).link for name in ("rtx-pro-6000", "rtx-4090")]
+    for cost, link in zip((own, other), links, strict=True):
+        assert cost.exchange_s == pytest.approx(64 * 8192 / link.bytes_per_s)
+    assert fitted({}).for_model(DENSE, gpus=2, link=Link(1e9, 0)).exchange_s == pytest.approx(64 * 8192 / 1e9)
 
 
 # -- errors of simulated times -----------------------------------------------------------------------------------------

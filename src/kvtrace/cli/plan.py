@@ -7,7 +7,18 @@ import click
 from ..serving.routers import PLANNED, ROUTERS, check_router
 from . import completion
 from .help import Command
-from .options import BLOCK_SIZE, COSTS, EXTRAPOLATE, FIGURE, QUIET, RowsOption, figure_writer, json_option, require_one, roofline_of
+from .options import (
+    BLOCK_SIZE,
+    COSTS,
+    EXTRAPOLATE,
+    FIGURE,
+    QUIET,
+    RowsOption,
+    figure_writer,
+    json_option,
+    require_one,
+    roofline_of,
+)
 from .output import console, print_json, print_tables
 
 
@@ -31,8 +42,8 @@ from .output import console, print_json, print_tables
 @click.option("--output-price", default=15.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million output tokens.")
 @click.option("--engine", default="vllm", metavar="E", cls=RowsOption, rows=completion.engines, help="Engine whose scheduler and cache an instance has: {rows}. With --tiers: reference.")
 @click.option("--mode", default="block", metavar="M", help="As in kvtrace simulate, for engines other than vllm. block: each id is a full block. token: true lengths. grow: outputs are cached too.")
-@click.option("--step-tokens", default=8192, type=click.IntRange(1), metavar="N", help="Largest number of tokens per step of an instance.")
-@click.option("--max-requests", default=256, type=click.IntRange(1), metavar="N", help="Largest number of active requests per instance.")
+@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="Largest number of tokens per step of an instance.  [default: 8192; with --costs as measured]")
+@click.option("--max-requests", type=click.IntRange(1), metavar="N", help="Largest number of active requests per instance.  [default: 256; with --costs as measured]")
 @BLOCK_SIZE
 @json_option("serving/plan.md")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the curves as CSV: one row for each router and number of instances.")
@@ -58,10 +69,11 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
         raise click.UsageError("Missing option '--model'.")
     chosen = None if costs_file else "h100"
     roofline, costs = roofline_of(model_config, gpu_name or chosen, costs_file, gpus, ["reference" if tiers else engine])
+    own = costs.batch_limits if costs else BatchLimits()
     target = PlanTarget(
         ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
-        limits=BatchLimits(step_tokens, max_requests), routers=names(routers), mode=mode, engine=engine,
+        limits=BatchLimits(step_tokens or own.step_tokens, max_requests or own.requests), routers=names(routers), mode=mode, engine=engine,
     )  # fmt: skip
     for router in target.routers:
         check_router(router)

@@ -6,7 +6,17 @@ import click
 
 from . import completion
 from .help import Command
-from .options import BLOCK_SIZE, CHAIN, COSTS, EXTRAPOLATE, KV_BYTES, MODEL_CONFIG, QUIET_ERRORS, RowsOption, roofline_of
+from .options import (
+    BLOCK_SIZE,
+    CHAIN,
+    COSTS,
+    EXTRAPOLATE,
+    KV_BYTES,
+    MODEL_CONFIG,
+    QUIET_ERRORS,
+    RowsOption,
+    roofline_of,
+)
 from .output import console, print_lines
 from .own_policies import own_policies
 
@@ -47,6 +57,7 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
     from ..report.progress import COMPARED, REPORT, Work
     from ..serving.hardware.kv_bytes import chosen
     from ..serving.planning import PlanTarget, plan
+    from ..serving.simulation import BatchLimits
 
     interactive.script()  # fails early if plotly is not installed
     html_page.check_output(output)
@@ -61,7 +72,7 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
         chosen_capacity = _capacity_of(capacity, traces[0], kv_bytes)
         if roofline:
             work.step("plan")
-        target = PlanTarget(ttft_s=milliseconds(ttft) / 1000)
+        target = PlanTarget(ttft_s=milliseconds(ttft) / 1000, limits=costs.batch_limits if costs else BatchLimits())
         result = plan(traces[0], roofline, target, costs=costs, extrapolate=extrapolate) if roofline else None
         written = html_page.write_report(
             output, *traces, names=[printable(name) for name in base_names(*paths)], title=title, kv_bytes_per_token=kv_bytes, plan=result,

@@ -11,7 +11,20 @@ from ..serving.routers import ROUTERS
 from . import completion
 from .help import Command
 from .large import load
-from .options import COSTS, CSV, EXTRAPOLATE, FIGURE, STREAMED, WARM_UP, RowsOption, extrapolations, figure_writer, json_option, require_one, roofline_of
+from .options import (
+    COSTS,
+    CSV,
+    EXTRAPOLATE,
+    FIGURE,
+    STREAMED,
+    WARM_UP,
+    RowsOption,
+    extrapolations,
+    figure_writer,
+    json_option,
+    require_one,
+    roofline_of,
+)
 from .output import console, print_json, print_lines, print_tables
 from .own_policies import own_policies
 
@@ -49,8 +62,8 @@ def _policies():
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --gpu or --costs: GPUs per instance.  [default: 1; with --costs as many as were measured]")
 @COSTS
 @EXTRAPOLATE
-@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="With --gpu: largest number of tokens in a step of an instance.  [default: 8192]")
-@click.option("--max-requests", type=click.IntRange(1), metavar="N", help="With --gpu: largest number of requests that an instance serves at once.  [default: 1024 for vllm, else 256]")
+@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="With --gpu: largest number of tokens in a step of an instance.  [default: 8192; with --costs as measured]")
+@click.option("--max-requests", type=click.IntRange(1), metavar="N", help="With --gpu: largest number of requests that an instance serves at once.  [default: 1024 for vllm, else 256; with --costs as measured]")
 @click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="With --gpu and --engine vllm: options of vLLM's scheduler, with vLLM's names. Example: watermark=0.01,async_scheduling=off.")
 @WARM_UP
 @click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")
@@ -93,7 +106,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, own_policies():
             done = _simulate_all(
-                loaded, units, bar, warm_up=leading_rows(warm_up, loaded.timestamp),
+                loaded, units, bar, costs=costs, warm_up=leading_rows(warm_up, loaded.timestamp),
                 step_tokens=step_tokens, max_requests=max_requests, scheduler_options=scheduler_options, **options,
             )  # fmt: skip
         beyond = extrapolations(costs, done.runs, allowed=extrapolate)
@@ -130,7 +143,7 @@ def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, t
     return simulating(dataset, dict.fromkeys(settings + bounds), workers, per_request=bool(per_request), beyond=beyond)
 
 
-def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers, routers, no_gap, roofline, step_tokens, max_requests, scheduler_options, **options):
+def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers, routers, no_gap, roofline, costs, step_tokens, max_requests, scheduler_options, **options):
     """Parse names and capacities, and run the simulations."""
     from .._base.lists import names
     from ..analysis.capacities import parse_capacities, parse_capacity
@@ -139,10 +152,11 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
     from ..serving.simulations import simulate_all
 
     if roofline:
-        options["schedulers"] = _schedulers(names(engine_names), step_tokens, max_requests, scheduler_options)
+        options["schedulers"] = _schedulers(names(engine_names), costs, step_tokens, max_requests, scheduler_options)
     if roofline and capacity == "auto":
         limits = [scheduler.limits for scheduler in options["schedulers"].values()]
-        capacity = str(min(roofline.capacity_tokens(one.step_tokens, one.requests) for one in limits) // trace.block_size)
+        holds = partial(costs.capacity_tokens, roofline) if costs else lambda one: roofline.capacity_tokens(one.step_tokens, one.requests)
+        capacity = str(max(min(map(holds, limits)) // trace.block_size, 1))
     with _hint_on_commas(trace, capacity):
         return simulate_all(
             trace,
@@ -159,7 +173,7 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
         )
 
 
-def _schedulers(engines, step_tokens, max_requests, scheduler_options):
+def _schedulers(engines, costs, step_tokens, max_requests, scheduler_options):
     """Engine -> its scheduler with the options of the command."""
     from ..serving.schedulers import BatchLimits, scheduler_of
     from ..serving.schedulers.options import with_options
@@ -167,7 +181,7 @@ def _schedulers(engines, step_tokens, max_requests, scheduler_options):
     made = {}
     for engine in engines:
         scheduler = scheduler_of(engine)
-        own = scheduler.limits
+        own = costs.batch_limits if costs else scheduler.limits
         scheduler = scheduler.limited(BatchLimits(step_tokens or own.step_tokens, max_requests or own.requests))
         made[engine] = with_options(scheduler, scheduler_options) if scheduler_options else scheduler
     return made

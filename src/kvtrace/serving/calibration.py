@@ -1,7 +1,7 @@
 """Calibrate: fit the cost of a step to a recording, through the simulation itself, and test it on the recording's end.
 
-The requests of the last part are held out: the fit does not see their times. Among the forms of the cost, the roofline's
-own is taken unless another fits clearly better.
+The requests of the last part are held out: the fit does not see their times. Among the forms of the cost, the
+roofline's own is taken unless another fits clearly better.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .hardware.models import ModelShape, model_shape
 from .hardware.roofline import Roofline
 from .latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error
 from .operating_range import range_of_run
-from .roofline_cost import roofline_cost
 from .recordings.recording import Recording
+from .roofline_cost import roofline_cost
 from .schedulers import Scheduler
 from .simulation import ServingRun, StepCost, simulate_serving
 from .token_gaps import TokenGaps
@@ -316,8 +316,8 @@ def _counted(
 
     def best(errors: Callable[[dict[str, float]], np.ndarray], begin: np.ndarray) -> np.ndarray:
         return scipy_optimize().least_squares(
-            lambda x: np.concatenate([errors(terms_at(x) | share), prior(x)]), begin, bounds=(-BOUND, BOUND), loss="soft_l1",
-            f_scale=PRIOR,
+            lambda x: np.concatenate([errors(terms_at(x) | share), prior(x)]), begin, bounds=(-BOUND, BOUND),
+            loss="soft_l1", f_scale=PRIOR,
         ).x  # fmt: skip
 
     for _ in range(2):  # the second time beside requests that are simulated with the costs of the first
@@ -342,10 +342,13 @@ def _worth(served: Served, fitted: np.ndarray, held: np.ndarray, terms: Mapping[
 def _costs_of(
     served: Served, form: str, terms: Mapping[str, float], fitted: np.ndarray, errors: list[StatisticError]
 ) -> Costs:
-    line, scheduler = served.roofline, served.scheduler
+    line, scheduler, settings = served.roofline, served.scheduler, served.recording.settings
+    limits = scheduler.limits
+    kv_tokens = settings.blocks * served.recording.trace.block_size if settings.blocks else None
     return Costs(
         line.model.name, line.gpu.name, line.gpus, f"{scheduler.name} {scheduler.version}".strip(), form,
         asdict(served.cost(terms)), asdict(line.model), asdict(line.gpu),
+        {"step_tokens": limits.step_tokens, "requests": limits.requests}, kv_tokens,
         range_of_run(served.before(fitted).run(terms)),
         {f"{one.latency}_{one.statistic}": one.error for one in errors},
     )  # fmt: skip

@@ -22,6 +22,7 @@ from .hardware.links import Link
 from .hardware.models import ModelShape, model_shape
 from .hardware.roofline import Roofline
 from .operating_range import LABELS, OperatingRange, range_of_run
+from .schedulers.base import BatchLimits
 from .simulation import ServingRun, StepCost
 
 VERSION = 1
@@ -43,6 +44,8 @@ class Costs:
     terms: Mapping[str, float]  # term of StepCost -> seconds
     model_shape: Mapping[str, Any]  # the fields of ModelShape
     gpu_figures: Mapping[str, Any]  # the fields of Gpu
+    limits: Mapping[str, int]  # of the engine that was measured: step_tokens, requests
+    kv_tokens: int | None  # of its KV cache, if the recording states it
     seen: OperatingRange
     errors: Mapping[str, float]  # such as ttft_s_mean -> relative error on the held-out part
 
@@ -79,8 +82,8 @@ class Costs:
         """A model on the same kind of GPU.
 
         Each term stays the same multiple of the roofline's, and the overhead grows with the layers. Routed experts that
-        the measured model lacks have the multiples of other products and weights. What GPUs exchange is the roofline's, unless several
-        GPUs were measured.
+        the measured model lacks have the multiples of other products and weights. What GPUs exchange is the roofline's,
+        unless several GPUs were measured.
 
         Args:
             model: A ModelShape, a model's name, or its config.json; by default the one that was measured.
@@ -105,6 +108,18 @@ class Costs:
             multiples=multiples, source=self.basis,
         )  # fmt: skip
 
+    @property
+    def batch_limits(self) -> BatchLimits:
+        """The limits of the engine that was measured."""
+        return BatchLimits(**self.limits)
+
+    def capacity_tokens(self, roofline: Roofline, limits: BatchLimits) -> int:
+        """Tokens of KV in an instance: as many as were measured for the same model and GPUs, else by their memory."""
+        same = (roofline.model, roofline.gpu, roofline.gpus) == (self.roofline.model, self.roofline.gpu, self.gpus)
+        if same and self.kv_tokens:
+            return self.kv_tokens
+        return roofline.capacity_tokens(limits.step_tokens, limits.requests)
+
     def require_engine(self, engine: str) -> None:
         """UsageError if the costs were measured with another engine."""
         measured = self.scheduler.split(" ")[0]
@@ -122,8 +137,8 @@ class Costs:
         over = {name: times for name, times in self.extrapolation(run).items() if times > 1 + allowance}
         if over:
             raise UsageError(
-                f"The run goes beyond what the costs were measured for ({excess(over)}). Record a larger load, or allow "
-                "it with --extrapolate."
+                f"The run goes beyond what the costs were measured for ({excess(over)}). Record a larger load, or "
+                "allow it with --extrapolate."
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -170,15 +185,19 @@ def read_costs(path: str | Path) -> Costs:
         raise InputError(f"{path}: seen does not hold {', '.join(LABELS)}, as numbers from 0 on. {HINT}")
     costs = Costs(**{**described, "seen": OperatingRange(**seen)})
     if not _is_valid(costs):
-        raise InputError(f"{path}: model_shape, gpu_figures, gpus or scheduler is not valid. {HINT}")
+        raise InputError(f"{path}: model_shape, gpu_figures, gpus, scheduler, limits or errors is not valid. {HINT}")
     return costs
 
 
 def _is_valid(costs: Costs) -> bool:
     """Whether the model, its GPUs and the scheduler of a file can be used."""
-    if not isinstance(costs.scheduler, str) or not isinstance(costs.errors, dict):
+    numbers = (*costs.errors.values(),) if isinstance(costs.errors, dict) else ("",)
+    if not isinstance(costs.scheduler, str) or not all(type(one) in (int, float) for one in numbers):
+        return False
+    if costs.kv_tokens is not None and (type(costs.kv_tokens) is not int or costs.kv_tokens < 1):
         return False
     try:
+        BatchLimits(**costs.limits)
         terms = start_terms(costs.roofline)
         return all(terms[name] > 0 for name in FORMS[costs.form])
     except (TypeError, KeyError, ValueError, AttributeError, ArithmeticError, UsageError):
