@@ -63,6 +63,6 @@ def calibrate_command(log, recording_format, trace, block_size, model_config, gp
     else:
         print_tables(calibration_report.tables(done))
     if not quiet:
-        print_lines(("warning", one) for one in calibration_report.warnings(done, recording))
+        print_lines(("warning", one) for one in calibration_report.warnings(done))
         print_lines([("wrote", costs_output)] if costs_output not in (None, "-") else [])
 

@@ -8,7 +8,6 @@ from itertools import groupby
 from .._base.tables import TextTable, number
 from ..serving.calibration import Calibration
 from ..serving.operating_range import LABELS
-from ..serving.recordings import Recording
 from .validation import UNITS, signed
 
 
@@ -25,12 +24,12 @@ def sentence(calibration: Calibration) -> str:
     return f"The error of the simulated means of the {which} requests: {errors}."
 
 
-def warnings(calibration: Calibration, recording: Recording) -> list[str]:
+def warnings(calibration: Calibration) -> list[str]:
     """What limits the costs, one sentence each."""
     sentences = []
-    if recording.left_out:
+    if calibration.left_out:
         sentences.append(
-            f"{recording.left_out:,} requests failed and are left out; the engine may have worked on them."
+            f"{calibration.left_out:,} requests failed and are left out; the engine may have worked on them."
         )
     if not calibration.held_out:
         sentences.append("no request is held out, so the errors are those of the fit itself. Try --holdout 50%.")

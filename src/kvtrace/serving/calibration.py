@@ -34,6 +34,7 @@ from .schedulers import Scheduler
 from .simulation import ServingRun, StepCost, simulate_serving
 from .token_gaps import TokenGaps
 
+SCHEMA = 1  # version of the keys of `Calibration.to_dict`
 FLOOR = 0.05  # of the mean time of a request: errors of shorter times count less
 PRIOR = 0.02  # a term that is one SPREAD away from its start counts as an error of 2 % of one request
 SPREAD = {  # of the logarithm of a term around the roofline's: shares of peaks are known better than launches
@@ -45,16 +46,18 @@ MIN_PART = 10  # requests of each part
 
 
 class CalibrationDict(TypedDict):
-    """The result of `Calibration.to_dict`."""
+    """The result of `Calibration.to_dict`; docs/serving/calibrate.md explains the keys."""
 
-    costs: dict[str, Any]
+    schema: int
     requests: int
+    left_out: int
     held_out: int
     errors: list[StatisticErrorDict]
     fitted_errors: list[StatisticErrorDict]
     unfitted_errors: list[StatisticErrorDict]
     forms: dict[str, float]
     worth: dict[str, float]
+    costs: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,6 +66,7 @@ class Calibration(Result):
 
     costs: Costs
     requests: int
+    left_out: int  # that failed
     held_out: int
     errors: list[StatisticError]  # of the held-out requests
     fitted_errors: list[StatisticError]
@@ -84,11 +88,11 @@ class Calibration(Result):
     def to_dict(self) -> CalibrationDict:
         """The costs and all errors."""
         return {
-            "costs": self.costs.to_dict(), "requests": self.requests, "held_out": self.held_out,
+            "schema": SCHEMA, "requests": self.requests, "left_out": self.left_out, "held_out": self.held_out,
             "errors": [error.to_dict() for error in self.errors],
             "fitted_errors": [error.to_dict() for error in self.fitted_errors],
             "unfitted_errors": [error.to_dict() for error in self.unfitted_errors],
-            "forms": dict(self.forms), "worth": dict(self.worth),
+            "forms": dict(self.forms), "worth": dict(self.worth), "costs": self.costs.to_dict(),
         }  # fmt: skip
 
 
@@ -144,7 +148,7 @@ def calibrate(
     held = ~fitted if holdout else fitted
     errors = served.errors(terms, held)
     return Calibration(
-        _costs_of(served, form, terms, fitted, errors), len(recording), int((~fitted).sum()), errors,
+        _costs_of(served, form, terms, fitted, errors), len(recording), recording.left_out, int((~fitted).sum()), errors,
         served.errors(terms, fitted), served.errors(served.start, held),
         {name: float(values.mean()) for name, values in request_errors.items()}, _worth(served, fitted, held, terms),
     )  # fmt: skip
