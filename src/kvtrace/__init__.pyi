@@ -72,6 +72,10 @@ from .privacy.released_trace import ReleasedTrace as ReleasedTrace
 from .privacy.releases import Released as Released
 from .privacy.releases import release as release
 from .report.html_page import write_report as write_report
+from .serving.calibration import Calibration as Calibration
+from .serving.calibration import calibrate as calibrate
+from .serving.costs import Costs as Costs
+from .serving.costs import read_costs as read_costs
 from .serving.hardware.gpus import Gpu as Gpu
 from .serving.hardware.gpus import gpu as gpu
 from .serving.hardware.models import ModelShape as ModelShape

@@ -143,6 +143,7 @@ def test_audits_fit_their_schema(folder):
         ("sidecar", {"requests": "many"}),
         ("plan", {"schema": 0}),
         ("validation", {"over_time": {}}),
+        ("calibration", {"forms": {"sum": "small"}}),
     ],
 )
 def test_a_wrong_value_fits_no_schema(folder, name, change):
@@ -154,6 +155,7 @@ def test_a_wrong_value_fits_no_schema(folder, name, change):
         "audit": "audit trace.jsonl --json",
         "sweep": "sweep trace.jsonl --capacity 300 --json --quiet",
         "plan": f"plan trace.jsonl --model-config {MODEL} --router sticky --json --quiet",
+        "calibration": f"calibrate {ROOT / 'examples/recording'} --model llama-3.1-8b --gpu h100 --json --quiet",
         "validation": f"validate {ROOT / 'examples/recording'} --model llama-3.1-8b --gpu h100 --json --quiet",
     }
     value = json.loads(kvtrace(folder, lines[name])) if name in lines else {"block_size": 16}

@@ -16,7 +16,7 @@ from tests.docs import ROOT
 PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := getattr(kvtrace, name))}
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
-        "BatchLimits", "Columns", "Context", "DynamoCost", "DynamoScheduler", "Gpu", "Grid", "Key", "Knobs",
+        "BatchLimits", "Columns", "Context", "Costs", "DynamoCost", "DynamoScheduler", "Gpu", "Grid", "Key", "Knobs",
         "LocalRunner", "LowerTier", "ModelShape", "PlanTarget", "Prices", "Profile", "Roofline", "Runner", "Schedule",
         "Setting", "SglangScheduler", "StepCost", "Tier", "Tokenizer", "VllmScheduler",
     },
@@ -24,7 +24,7 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
-    "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Converted", "Dataset", "Distribution", "Finding",
+    "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Dataset", "Distribution", "Finding",
     "Fixes", "Forest", "Hits", "Model", "Numbered", "Popularity", "Published", "Recording", "SessionLinks",
     "Tree", "Violation",
 }  # fmt: skip
@@ -63,7 +63,7 @@ def results(tmp_path_factory):
         big_curve(), plan(trace),
     ]  # fmt: skip
     recording = kvtrace.read_recording(ROOT / "examples/recording")
-    made += [recording, kvtrace.validate(recording, cost)]
+    made += [recording, kvtrace.validate(recording, cost), kvtrace.calibrate(recording, "llama-3.1-8b", "h100")]
     if "pyarrow" in sys.modules or pytest.importorskip("pyarrow"):
         kvtrace.write(trace, folder / "day.dataset", format="dataset")
         made.append(kvtrace.open_dataset(folder / "day.dataset"))

@@ -5,7 +5,6 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-import kvtrace
 from kvtrace import InputError, UsageError
 from kvtrace.serving.calibration import calibrate
 from kvtrace.serving.costs import TERMS, read_costs
@@ -15,15 +14,15 @@ from kvtrace.serving.hardware.links import Link
 from kvtrace.serving.hardware.models import model_shape
 from kvtrace.serving.latencies import Latencies, errors_of
 from kvtrace.serving.operating_range import OperatingRange
-from kvtrace.serving.recordings import read_recording
 from kvtrace.serving.validation import validate
+from tests.serving.measured import measured
 from tests.serving.recorded import COST, SETTINGS, made_up, recorded
 
 GPU = Gpu("toy", 300e12, 1.2e12, 48e9, 1.0)
 LLAMA = "llama-3.1-8b"
 MEASURED = {
-    "RTXPRO6000_Llama-3.1-8B": Gpu("rtx-pro-6000", 503.8e12, 1.792e12, 96e9, 1.5),
-    "RTX4090_Llama-3.1-8B": Gpu("rtx-4090", 165.2e12, 1.008e12, 24e9, 0.4),
+    "rtx-pro-6000-server": Gpu("rtx-pro-6000", 503.8e12, 1.792e12, 96e9, 1.5),
+    "rtx-4090": Gpu("rtx-4090", 165.2e12, 1.008e12, 24e9, 0.4),
 }
 
 
@@ -169,13 +168,7 @@ def test_arguments_are_checked():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_second_half_of_a_real_recording_is_predicted(shared, name):
-    folder = shared / "data" / "measured"
-    fields = {"timestamp": "arrival_time_ns", "input": "input_tok_ids", "output_length": "output_toks"}
-    trace = kvtrace.anonymize(
-        folder / "sharegpt-llama-3.1-8b-300-sps10.jsonl.gz", log_format="tokens", field_map=fields, time_unit="ns",
-        tokenizer=None, block_size=16, profile="exact",
-    )  # fmt: skip
-    recording = read_recording(folder / name, trace=trace)
+    recording = measured(shared, name)
     done = calibrate(recording, LLAMA, MEASURED[name])
     limits = {"ttft_s mean": 0.03, "ttft_s p50": 0.05, "ttft_s p90": 0.05, "tpot_s mean": 0.02, "e2e_s mean": 0.02}
     assert within(done.errors, limits)

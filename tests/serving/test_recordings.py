@@ -55,6 +55,25 @@ def sglang_bench(folder):
     return lines(folder / "result.jsonl", [older, result])
 
 
+def sglang_requests(folder, **changes):
+    """As SGLang 0.5.23 logs requests; level 0 leaves out texts."""
+    rows = [
+        {
+            "timestamp": "2031-03-04T05:06:07.000008", "event": "request.finished", "rid": f"r{i}",
+            "obj": {"rid": f"r{i}", "stream": True, "log_metrics": True},
+            "out": {"meta_info": {
+                "id": f"r{i}", "finish_reason": {"type": "length", "length": 5}, "prompt_tokens": 10 + i,
+                "completion_tokens": 5, "cached_tokens": 4, "dp_rank": None, "e2e_latency": 1.5, "queue_time": 0.1,
+                "request_received_ts": 1_900_000_000.0 + i, "first_token_latency": 0.5,
+                "request_finished_ts": 1_900_000_001.5 + i, "decode_throughput": 4.0,
+            } | changes},
+        }
+        for i in STEPS
+    ]  # fmt: skip
+    received = {"timestamp": "2031-03-04T05:06:07", "event": "request.received", "rid": "r0", "obj": {"rid": "r0"}}
+    return lines(folder / "requests.log", [received, *rows])
+
+
 def aiperf(folder):
     def metric(value, unit):
         return {"value": value, "unit": unit}
@@ -87,7 +106,7 @@ def litellm(folder, **changes):
 
 
 FILES = {"vllm-requests": vllm_requests, "sglang-bench": sglang_bench, "vllm-bench": vllm_bench, "aiperf": aiperf,
-         "litellm": litellm}  # fmt: skip
+         "litellm": litellm, "sglang-requests": sglang_requests}  # fmt: skip
 
 
 def test_each_format_has_a_case():
@@ -142,6 +161,8 @@ def test_requests_that_failed_are_left_out_and_counted(tmp_path):
         (lambda folder: vllm_bench(folder, ttfts=[0.5]), "have different lengths"),
         (lambda folder: vllm_bench(folder, errors=["x"] * 5 + [""] * 19), "19 requests with times, 5 that failed"),
         (lambda folder: litellm(folder, completionStartTime=None), "lacks completionStartTime"),
+        (lambda folder: sglang_requests(folder, first_token_latency=None), "lacks first_token_latency"),
+        (lambda folder: sglang_requests(folder, e2e_latency=-1.0), "end before their first token"),
         (lambda folder: lines(folder / "other.jsonl", [{"secret": 1}]), "not a known recording"),
     ],
 )  # fmt: skip
@@ -156,3 +177,33 @@ def test_calls_that_did_not_stream_are_left_out(tmp_path):
     rows[3]["completionStartTime"] = rows[3]["endTime"]
     rows[4]["status"] = "failure"
     assert read_recording(lines(tmp_path / "calls.jsonl", rows)).left_out == 2
+
+
+def test_a_server_log_of_sglang_has_queues_and_hits_and_aborted_requests(tmp_path):
+    recording = read_recording(sglang_requests(tmp_path))
+    assert recording.settings.engine == "sglang" and recording.cached_tokens.tolist() == [4] * ROWS
+    np.testing.assert_allclose(recording.scheduled_s, recording.arrival_s + 0.1, atol=1e-6)
+    rows = [json.loads(line) for line in (tmp_path / "requests.log").read_text().splitlines()]
+    rows[3]["out"]["meta_info"]["finish_reason"] = {"type": "abort", "message": "secret"}
+    assert read_recording(lines(tmp_path / "requests.log", rows)).left_out == 1
+    with pytest.raises(InputError, match="no event request.finished. Start the server with"):
+        read_recording(lines(tmp_path / "requests.log", rows[:1]))
+
+
+def test_a_benchmark_of_sglang_that_sends_all_at_once_needs_no_start_times(tmp_path):
+    """SGLang 0.5.23 saves no start times, and its rate without a limit is `Infinity`, which is not JSON."""
+    result = json.loads(sglang_bench(tmp_path).read_text().splitlines()[-1])
+    del result["start_times"]
+    path = lines(tmp_path / "result.jsonl", [result | {"request_rate": float("inf"), "max_concurrency": None}])
+    assert "Infinity" in path.read_text()
+    recording = read_recording(path)
+    assert recording.arrival_s.tolist() == [0.0] * ROWS and recording.settings.max_num_seqs == 64
+    for limited in ({"request_rate": 4.0}, {"request_rate": float("inf"), "max_concurrency": 8}):
+        with pytest.raises(InputError, match="lacks start_times. Run sglang.bench_serving with"):
+            read_recording(lines(tmp_path / "result.jsonl", [result | limited]))
+
+
+def test_the_file_of_requests_stands_for_its_folder(tmp_path):
+    folder = vllm_requests(tmp_path)
+    one, other = read_recording(folder), read_recording(folder / "requests.jsonl")
+    assert one.settings == other.settings and one.first_s.tolist() == other.first_s.tolist()

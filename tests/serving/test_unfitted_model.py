@@ -1,5 +1,6 @@
 """The unfitted model against recordings of vLLM on real GPUs: the errors are those of docs/serving/serving-model.md."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from kvtrace.serving.latencies import TARGETS, Latencies, errors_of
 from kvtrace.serving.plan_runs import step_cost
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, simulate_serving
+from kvtrace.serving.time_errors import UNFITTED
 from tests.serving.measured import BLOCKS, FOLDERS, LIMITS, measured
 
 MANUAL = Path(__file__).parents[2] / "docs/serving/serving-model.md"
@@ -86,6 +88,14 @@ def test_the_sensitivities_are_those_of_the_manual(recordings):
     assert f"TTFT is {-workstation[0]:.1f} % too short, E2E {-workstation[4]:.1f} %" in manual
 
 
+def test_the_errors_that_a_plan_rests_on_are_those(recordings):
+    rooflines = {"rtx-pro-6000-server": ["rtx-pro-6000-server", "rtx-pro-6000"], "rtx-4090": ["rtx-4090"]}
+    both = [errors(recordings, name, step_cost(Roofline(MODEL, gpu(figures))))[:3] / 100
+            for name, rows in rooflines.items() for figures in rows]  # fmt: skip
+    stated = np.array([UNFITTED.errors[name] for name in ("mean", "p50", "p90")]).T
+    assert stated == pytest.approx(np.array(both), abs=0.00051)
+
+
 def rooms(name):
     """The blocks of a server with vLLM 0.33.0 and with the recorded 0.19.0, which did not count CUDA graphs."""
     for engine_bytes in (None, LIBRARY_BYTES):
@@ -111,3 +121,31 @@ def test_with_its_own_room_the_mean_ttft_is_that_of_the_manual(recordings):
         f"With its own number of blocks, counted as vLLM 0.19.0 does, the mean TTFT is {stated[0]} and {stated[1]}"
         in manual
     )
+
+
+@pytest.mark.parametrize(("model", "name", "gpus", "label"), [
+    ("llama-3-70b", "rtx-pro-6000", 2, "Llama-3-70B, 2 x RTX PRO 6000"),
+    ("llama-3.1-8b", "rtx-4090", 2, "Llama-3.1-8B, 2 x RTX 4090"), ("llama-3-70b", "h100", 4, "Llama-3-70B, 4 x H100"),
+])  # fmt: skip
+def test_what_the_exchange_is_worth_is_in_the_manual(recordings, model, name, gpus, label):
+    trace, roofline = recordings["rtx-pro-6000-server"].trace, Roofline(model_shape(model), gpu(name), gpus)
+    whole = step_cost(roofline)
+    overhead_s = whole.overhead_s - roofline.exchange_s_per_step
+    costs = [whole, replace(whole, exchange_s=0.0, overhead_s=overhead_s), replace(whole, overhead_s=overhead_s)]
+    figures = []
+    for cost in costs:
+        setting = Setting(roofline.capacity_tokens(2048, 128) // PAGE, engine="vllm")
+        scheduler = VllmScheduler(max_num_batched_tokens=2048, max_num_seqs=128)
+        done = simulate_serving(trace, cost, setting=setting, scheduler=scheduler).to_dict()
+        figures += [f"{done['ttft_s']['mean']:.2f}", f"{1000 * done['tpot_s']['mean']:.1f}"]
+    assert f"| {label} | {' | '.join(figures)} |" in MANUAL.read_text(encoding="utf-8")
+
+
+def test_what_the_experts_are_worth_is_in_the_manual():
+    roofline = Roofline(model_shape("qwen3-30b-a3b"), gpu("rtx-pro-6000"))
+    steps = [float(roofline.decode_step_s(batch, 500 * batch)) for batch in (1, 8, 32, 128)]
+    untouched = [(1 - roofline.model.expert_share) ** batch for batch in (1, 8, 32, 128)]
+    every = [step + roofline.seconds_for_experts * share for step, share in zip(steps, untouched, strict=True)]
+    manual = MANUAL.read_text(encoding="utf-8")
+    assert f"| ms a step | {' | '.join(f'{1000 * one:.1f}' for one in steps)} |" in manual
+    assert f"| ms a step if all experts were read | {' | '.join(f'{1000 * one:.1f}' for one in every)} |" in manual

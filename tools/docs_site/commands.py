@@ -24,6 +24,7 @@ PAGES = {  # command -> its page of explanations and examples, in docs/
     "kvtrace report": "report/report.md",
     "kvtrace simulate": "cache/simulate.md",
     "kvtrace plan": "serving/plan.md",
+    "kvtrace calibrate": "serving/calibrate.md",
     "kvtrace validate": "serving/validate.md",
     "kvtrace sweep": "cache/sweep.md",
     "kvtrace synthesize": "synthesis/synthesize.md",

@@ -22,7 +22,7 @@ from kvtrace.cache.sweeps import cells, table
 from kvtrace.formats import format_table
 from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
-from kvtrace.serving import plan_result, validation
+from kvtrace.serving import calibration, plan_result, validation
 from kvtrace.serving.simulation import ServingDict
 from kvtrace.trace.columns import TAILS
 from kvtrace.trace.meta import Meta
@@ -267,6 +267,13 @@ def validations() -> Schema:
     return schema
 
 
+def calibrations() -> Schema:
+    """Costs fitted to a recording, and their errors."""
+    schema = _described(schema_of(calibration.CalibrationDict), descriptions("serving/calibrate.md"))
+    schema["properties"]["schema"] = {"const": calibration.SCHEMA}
+    return schema
+
+
 def _relax(schema: Schema) -> None:
     """Make the keys of plan_result.WHERE_KNOWN optional, at every depth."""
     if "required" in schema:
@@ -293,6 +300,7 @@ SCHEMAS = {
     "sweep-row": SchemaFile("One row of a sweep, as in .jsonl", sweep_row),
     "sweep": SchemaFile("The table of a sweep, as in .json and --json", sweep),
     "plan": SchemaFile("A plan, as kvtrace plan --json prints it", plan),
+    "calibration": SchemaFile("Costs fitted to a recording, as kvtrace calibrate --json prints them", calibrations),
     "validation": SchemaFile("A simulation beside a recording, as kvtrace validate --json prints it", validations),
 }
 

@@ -20,6 +20,7 @@ from .._base.signals import STOPPING, forget_handlers
 from .analyze import analyze_command
 from .anonymize import anonymize_command
 from .audit import audit_command
+from .calibrate import calibrate_command
 from .check import check_command
 from .compare import compare_command
 from .completion import completion_command
@@ -176,7 +177,7 @@ SECTIONS = {  # in the order of the work
     "From logs to traces": (anonymize_command, check_command, convert_command),
     "Publish": (release_command, audit_command),
     "Analyze": (analyze_command, curve_command, compare_command, report_command),
-    "Caches and serving": (simulate_command, sweep_command, plan_command, validate_command),
+    "Caches and serving": (simulate_command, sweep_command, plan_command, calibrate_command, validate_command),
     "Synthesize": (synthesize_command, texts_command),
     "Shell": (completion_command,),
 }

@@ -28,6 +28,7 @@ OUTPUTS = {  # parameter -> the Content that it always has, and what that is; No
     "save_model": ("JSON", "a model"),
     "card_file": ("MARKDOWN", "a data card"),
     "html": ("HTML", "a page"),
+    "costs_output": ("JSON", "costs"),
 }
 
 

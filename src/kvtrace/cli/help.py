@@ -23,11 +23,11 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Bad rows": "--on-error --max-errors --rejects",
     "Text": "--tokenizer --chat-template --no-chat-template --generation-prompt --separator --words",
     "Blocks": "--outputs",
-    "Selection": "--start --stop --limit --sample --sample-sessions --seed --seeds",
+    "Selection": "--holdout --start --stop --limit --sample --sample-sessions --seed --seeds",
     "Changes": "--fold --speedup-ratio",
     "Cache": "--policy --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through",
     "Engine options": "--capacity-counts --pool --free-order --watermark",
-    "Instances and time": "--instances --router --gpu --gpus --costs --step-tokens --max-requests --scheduler",
+    "Instances and time": "--instances --router --gpu --gpus --costs --extrapolate --step-tokens --max-requests --scheduler",
     "Target": "--ttft --quantile",
     "Prices": "--input-price --output-price",
     "Size and load": "--requests --num-requests --method --scale --step-rates --max-rejections",
@@ -67,6 +67,7 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--sample": Amount(units.share),
     "--sample-sessions": Amount(units.share),
     "--quantile": Amount(units.share, 0.01, 0.999),
+    "--holdout": Amount(units.share),
     "--ms-per-token": Amount(units.in_milliseconds, 0),
 }
 HELP_NAMES = ["-h", "--help"]

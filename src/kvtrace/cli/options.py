@@ -31,6 +31,8 @@ CHAIN = click.option("--chain", is_flag=True, help="Re-chain the ids of a trace 
 PNG = click.option("--png", metavar="FILE", help="Also draw the result into this PNG file, for a paper.")
 SVG = click.option("--svg", metavar="FILE", help="Also draw the result into this SVG file.")
 CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
+COSTS = click.option("--costs", "costs_file", metavar="FILE", help="Costs that kvtrace calibrate wrote, in place of --gpu. --model then names another model than the measured one.")
+EXTRAPOLATE = click.option("--extrapolate", is_flag=True, help="With --costs: allow runs with larger steps, batches or contexts than were measured, with a warning.")
 FIRST_ID = click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 KV_BYTES = click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
 MODEL_CONFIG = click.option("--model", "--model-config", "model_config", metavar="M", cls=RowsOption, rows=completion.models, help="Model that sets the bytes of KV cache per token: {rows}, or its config.json.")
@@ -91,3 +93,38 @@ def require_one(as_json: bool, as_csv: bool) -> None:
 
     if as_json and as_csv:
         raise UsageError("--json and --csv cannot be combined. Use one of them.")
+
+
+def roofline_of(model_config: Any, gpu_name: Any, costs_file: Any, gpus: int | None, engines: list[str]) -> tuple[Any, Any]:
+    """The roofline of a command's options, calibrated with --costs, and the costs; None without --gpu and --costs.
+
+    Args:
+        model_config, gpu_name, costs_file, gpus: The options.
+        engines: The engines of the command, which must be those of the costs.
+    """
+    from .._base.errors import UsageError
+    from ..serving.hardware import roofline_of as plain
+
+    if not costs_file:
+        return plain(model_config, gpu_name, gpus or 1), None
+    if gpu_name:
+        raise UsageError("--costs and --gpu cannot be combined. Use one of them.")
+    from ..serving.costs import read_costs
+
+    costs = read_costs(costs_file)
+    for engine in engines:
+        costs.require_engine(engine)
+    return costs.for_gpus(model_config, gpus=gpus), costs
+
+
+def extrapolations(costs: Any, runs: list[Any], *, allowed: bool) -> list[str]:
+    """Warnings about runs beyond what the costs were measured for; UsageError if that is not allowed."""
+    if costs is None:
+        return []
+    from ..serving.costs import excess
+
+    if not allowed:
+        for run in runs:
+            costs.require_seen(run)
+    over = [costs.extrapolation(run) for run in runs]
+    return [f"the run goes beyond what the costs were measured for ({excess(one)})." for one in over if one]

@@ -7,18 +7,32 @@ import click
 from ..serving.routers import PLANNED, ROUTERS, check_router
 from . import completion
 from .help import Command
-from .options import BLOCK_SIZE, FIGURE, QUIET, RowsOption, figure_writer, json_option, require_one
+from .options import (
+    BLOCK_SIZE,
+    COSTS,
+    EXTRAPOLATE,
+    FIGURE,
+    QUIET,
+    RowsOption,
+    figure_writer,
+    json_option,
+    require_one,
+    roofline_of,
+)
 from .output import console, print_json, print_tables
 
 
 @click.command("plan", cls=Command, groups={"--tiers": "Instances and time", "--write-through": "Instances and time", "--router": "Instances and time"}, examples=(
     "kvtrace plan trace.jsonl --model-config config.json --gpu h100 --ttft 2s",
     "kvtrace plan trace.jsonl --model-config config.json --quantile 95% --tiers dram=512GiB@25GB/s",
+    "kvtrace plan trace.jsonl --costs costs.json --extrapolate",
 ))
 @click.argument("trace", metavar="TRACE")
-@click.option("--model", "--model-config", "model_config", required=True, metavar="M", cls=RowsOption, rows=completion.models, help="Model: {rows}, or the path of its config.json.")
-@click.option("--gpu", "gpu_name", default="h100", metavar="G", cls=RowsOption, rows=completion.gpus, help="GPU: {rows}, or a JSON file; its keys are in docs/serving/serving-model.md.")
-@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="GPUs per instance; they work as one.")
+@click.option("--model", "--model-config", "model_config", metavar="M", cls=RowsOption, rows=completion.models, help="Model: {rows}, or the path of its config.json.")
+@click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="GPU: {rows}, or a JSON file; its keys are in docs/serving/serving-model.md.  [default: h100]")
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs per instance; they work as one.  [default: 1; with --costs as many as were measured]")
+@COSTS
+@EXTRAPOLATE
 @click.option("--ttft", default="2s", metavar="TIME", help="Target: the largest time to first token.")
 @click.option("--quantile", default=0.9, type=click.FloatRange(0.01, 0.999), metavar="Q", help="Target: the share of the requests that must meet --ttft.")
 @click.option("--router", "routers", default=",".join(PLANNED), metavar="R,...", help=f"Routers to try: {', '.join(ROUTERS)}.")
@@ -28,14 +42,14 @@ from .output import console, print_json, print_tables
 @click.option("--output-price", default=15.0, type=click.FloatRange(0), metavar="USD", help="Price of a provider for a million output tokens.")
 @click.option("--engine", default="vllm", metavar="E", cls=RowsOption, rows=completion.engines, help="Engine whose scheduler and cache an instance has: {rows}. With more --tiers than it has: reference.")
 @click.option("--mode", default="block", metavar="M", help="As in kvtrace simulate, for engines other than vllm. block: each id is a full block. token: true lengths. grow: outputs are cached too.")
-@click.option("--step-tokens", default=8192, type=click.IntRange(1), metavar="N", help="Largest number of tokens per step of an instance.")
-@click.option("--max-requests", default=256, type=click.IntRange(1), metavar="N", help="Largest number of active requests per instance.")
+@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="Largest number of tokens per step of an instance.  [default: 8192; with --costs as measured]")
+@click.option("--max-requests", type=click.IntRange(1), metavar="N", help="Largest number of active requests per instance.  [default: 256; with --costs as measured]")
 @BLOCK_SIZE
 @json_option("serving/plan.md")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the curves as CSV: one row for each router and number of instances.")
 @FIGURE
 @QUIET
-def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, tiers, write_through, input_price, output_price, engine, mode, step_tokens, max_requests, block_size, as_json, as_csv, png, svg, quiet):
+def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, ttft, quantile, routers, tiers, write_through, input_price, output_price, engine, mode, step_tokens, max_requests, block_size, as_json, as_csv, png, svg, quiet):
     """Plan capacity: memory, instances for a target, costs.
 
     Each table lists its assumptions. The last ones show what changes if an assumption changes. TRACE - is stdin.
@@ -45,17 +59,21 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
     from ..formats import reading
     from ..report import planning
     from ..report.progress import Work, plan_shares
-    from ..serving.hardware import Prices, Roofline, gpu, model_shape
+    from ..serving.hardware import Prices
     from ..serving.planning import PlanTarget, parse_tier, plan
     from ..serving.simulation import BatchLimits
 
     require_one(as_json, as_csv)
     write_figure = figure_writer(png, svg, quiet)
-    roofline = Roofline(model_shape(model_config), gpu(gpu_name), gpus=gpus)
+    if not (model_config or costs_file):
+        raise click.UsageError("Missing option '--model'.")
+    chosen = None if costs_file else "h100"
+    roofline, costs = roofline_of(model_config, gpu_name or chosen, costs_file, gpus, ["reference" if tiers else engine])
+    own = costs.batch_limits if costs else BatchLimits()
     target = PlanTarget(
         ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
-        limits=BatchLimits(step_tokens, max_requests), routers=names(routers), mode=mode, engine=engine,
+        limits=BatchLimits(step_tokens or own.step_tokens, max_requests or own.requests), routers=names(routers), mode=mode, engine=engine,
     )  # fmt: skip
     for router in target.routers:
         check_router(router)
@@ -64,7 +82,7 @@ def plan_command(trace, model_config, gpu_name, gpus, ttft, quantile, routers, t
         work.step("read")
         loaded = reading.read(trace, block_size=block_size)
         work.requests = len(loaded)
-        result = plan(loaded, roofline, target, on_part=work.step)
+        result = plan(loaded, roofline, target, on_part=work.step, costs=costs, extrapolate=extrapolate)
     if as_json:
         print_json(result.to_dict())
     elif as_csv:

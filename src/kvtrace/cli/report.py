@@ -6,7 +6,17 @@ import click
 
 from . import completion
 from .help import Command
-from .options import BLOCK_SIZE, CHAIN, KV_BYTES, MODEL_CONFIG, QUIET_ERRORS, RowsOption
+from .options import (
+    BLOCK_SIZE,
+    CHAIN,
+    COSTS,
+    EXTRAPOLATE,
+    KV_BYTES,
+    MODEL_CONFIG,
+    QUIET_ERRORS,
+    RowsOption,
+    roofline_of,
+)
 from .output import console, print_lines
 from .own_policies import own_policies
 
@@ -25,13 +35,15 @@ from .own_policies import own_policies
 @click.option("--capacity", metavar="C", help="Capacity of the LRU cache whose hit rate is drawn over time. Example: 1000, 64ktokens, 24GiB or 50%.  [default: the smallest with 90 % of the hits]")
 @MODEL_CONFIG
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: add a capacity plan for {rows}, or a JSON file.")
-@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
-@click.option("--ttft", default="2s", metavar="TIME", help="With --gpu: the largest time to first token for 90 % of the requests.")
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --gpu or --costs: GPUs per instance.  [default: 1; with --costs as many as were measured]")
+@COSTS
+@EXTRAPOLATE
+@click.option("--ttft", default="2s", metavar="TIME", help="With --gpu or --costs: the largest time to first token for 90 % of the requests.")
 @KV_BYTES
 @BLOCK_SIZE
 @CHAIN
 @QUIET_ERRORS
-def report_command(trace, other, output, png, title, policies, capacity, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, ttft, quiet):
+def report_command(trace, other, output, png, title, policies, capacity, model_config, kv_bytes_per_token, block_size, chain, gpu_name, gpus, costs_file, extrapolate, ttft, quiet):
     """Write an HTML page of plots and tables.
 
     The page needs no network. With TRACE2 it compares the two traces.
@@ -43,14 +55,15 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
     from ..formats import reading
     from ..report import html_page, interactive
     from ..report.progress import COMPARED, REPORT, Work
-    from ..serving.hardware import roofline_of
     from ..serving.hardware.kv_bytes import chosen
     from ..serving.planning import PlanTarget, plan
+    from ..serving.simulation import BatchLimits
 
     interactive.script()  # fails early if plotly is not installed
     html_page.check_output(output)
     paths = [path for path in (trace, other) if path is not None]
-    roofline, kv_bytes = roofline_of(model_config, gpu_name, gpus), chosen(model_config, kv_bytes_per_token)
+    roofline, costs = roofline_of(model_config, gpu_name, costs_file, gpus, ["vllm"])
+    kv_bytes = chosen(model_config, kv_bytes_per_token)
     with Work(console(), "report", COMPARED if other else REPORT, quiet, files=len(paths)) as work, own_policies():
         work.step("read")
         traces = [reading.read(path, block_size=block_size) for path in paths]
@@ -59,7 +72,8 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
         chosen_capacity = _capacity_of(capacity, traces[0], kv_bytes)
         if roofline:
             work.step("plan")
-        result = plan(traces[0], roofline, PlanTarget(ttft_s=milliseconds(ttft) / 1000)) if roofline else None
+        target = PlanTarget(ttft_s=milliseconds(ttft) / 1000, limits=costs.batch_limits if costs else BatchLimits())
+        result = plan(traces[0], roofline, target, costs=costs, extrapolate=extrapolate) if roofline else None
         written = html_page.write_report(
             output, *traces, names=[printable(name) for name in base_names(*paths)], title=title, kv_bytes_per_token=kv_bytes, plan=result,
             png=png, policies=policy_names(policies) if policies else (), capacity=chosen_capacity, on_step=work.step,

@@ -11,7 +11,20 @@ from ..serving.routers import ROUTERS
 from . import completion
 from .help import Command
 from .large import load
-from .options import CSV, FIGURE, STREAMED, WARM_UP, RowsOption, figure_writer, json_option, require_one
+from .options import (
+    COSTS,
+    CSV,
+    EXTRAPOLATE,
+    FIGURE,
+    STREAMED,
+    WARM_UP,
+    RowsOption,
+    extrapolations,
+    figure_writer,
+    json_option,
+    require_one,
+    roofline_of,
+)
 from .output import console, print_json, print_lines, print_tables
 from .own_policies import own_policies
 
@@ -30,6 +43,7 @@ def _policies():
     "kvtrace simulate trace.jsonl --capacity 200 --instances 4 --router kv-aware --schedule open-loop:30",
     "kvtrace simulate trace.jsonl --gpu h100 --model-config config.json",
     "kvtrace simulate trace.jsonl --capacity 5000 --engine dynamo --instances 4 --router dynamo --seed 1",
+    "kvtrace simulate trace.jsonl --costs costs.json --extrapolate",
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("--policy", "policies", default="lru", metavar="P,...", cls=RowsOption, rows=_policies, help="Eviction orders: {rows}.")
@@ -47,9 +61,11 @@ def _policies():
 @click.option("--router", "routers", metavar="R,...", help=f"With --instances: {', '.join(ROUTERS)}.  [default: round-robin]")
 @click.option("--seed", "router_seed", type=click.IntRange(0), metavar="N", help="Seed of --router dynamo, which draws among instances of equal cost.  [default: 0]")
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: simulate serving in time on {rows}, or a JSON file; prints TTFT and TPOT.")
-@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="With --gpu: GPUs per instance.")
-@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="In time: largest number of tokens in a step of an instance.  [default: 8192]")
-@click.option("--max-requests", type=click.IntRange(1), metavar="N", help="In time: largest number of requests that an instance serves at once.  [default: 1024 for vllm, 2048 for sglang, else 256]")
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --gpu or --costs: GPUs per instance.  [default: 1; with --costs as many as were measured]")
+@COSTS
+@EXTRAPOLATE
+@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="In time: largest number of tokens in a step of an instance.  [default: 8192; with --costs as measured]")
+@click.option("--max-requests", type=click.IntRange(1), metavar="N", help="In time: largest number of requests that an instance serves at once.  [default: 1024 for vllm, 2048 for sglang, else 256; with --costs as measured]")
 @click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="In time, with --engine vllm, sglang or dynamo: options of its scheduler, with the engine's own names. Example: watermark=0.01,async_scheduling=off.")
 @WARM_UP
 @click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")
@@ -61,7 +77,7 @@ def _policies():
 @FIGURE
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time.  [default: one for each core]")
 @STREAMED
-def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, step_tokens, max_requests, scheduler_options, **options):
+def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, **options):
     """Simulate prefix caches: engines, policies, capacities.
 
     Every engine runs with every policy at every capacity. With --gpu the requests are served in time. --engine dynamo
@@ -73,7 +89,6 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     from .._base.units import milliseconds
     from ..report import simulation as simulation_report
     from ..report.progress import RequestProgress
-    from ..serving.hardware import roofline_of
     from ..serving.hardware.kv_bytes import chosen
 
     require_one(as_json, as_csv)
@@ -82,11 +97,13 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     write_figure = figure_writer(png, svg, quiet)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
     window_ms = milliseconds(over_time) if over_time else None
-    options["roofline"] = roofline = roofline_of(model_config, gpu_name, gpus)
-    options["engine_names"] = options["engine_names"] or ("vllm" if roofline and options["policies"] == "lru" else "reference")
-    options["cost"] = cost = _step_cost(roofline, options["engine_names"])
+    timed = bool(gpu_name or costs_file)
+    options["engine_names"] = options["engine_names"] or ("vllm" if timed and options["policies"] == "lru" else "reference")
+    engines = names(options["engine_names"])
+    options["roofline"], costs = roofline_of(model_config, gpu_name, costs_file, gpus, engines)
+    options["cost"] = cost = _step_cost(options["roofline"], engines)
     if not cost and (step_tokens or max_requests or scheduler_options):
-        raise click.UsageError("--step-tokens, --max-requests and --scheduler need --gpu or --engine dynamo.")
+        raise click.UsageError("--step-tokens, --max-requests and --scheduler need --gpu, --costs or --engine dynamo.")
     if options["router_seed"] is not None and "dynamo" not in names(options["routers"] or "round-robin"):
         raise click.UsageError("--seed needs --router dynamo.")
     need = partial(_memory_need, per_request=per_request, over_time=over_time, **options)
@@ -95,9 +112,10 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, own_policies():
             done = _simulate_all(
-                loaded, units, bar, warm_up=leading_rows(warm_up, loaded.timestamp),
+                loaded, units, bar, costs=costs, warm_up=leading_rows(warm_up, loaded.timestamp),
                 step_tokens=step_tokens, max_requests=max_requests, scheduler_options=scheduler_options, **options,
             )  # fmt: skip
+        beyond = extrapolations(costs, done.runs, allowed=extrapolate)
         if stream:
             simulation_report.write_per_request(done.runs, stream)
     values = simulation_report.to_dict(loaded, [
@@ -110,7 +128,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     elif per_request != "-":  # stdout has the CSV
         print_tables(simulation_report.tables(values, verbose=verbose))
     if not quiet:
-        print_lines(("warning", one) for one in dict.fromkeys(map(simulation_report.warning, done.runs)) if one)
+        print_lines(("warning", one) for one in dict.fromkeys([*map(simulation_report.warning, done.runs), *beyond]) if one)
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
     write_figure(done)
 
@@ -131,7 +149,7 @@ def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, t
     return simulating(dataset, dict.fromkeys(settings + bounds), workers, per_request=bool(per_request), beyond=beyond)
 
 
-def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers, routers, no_gap, roofline, cost, router_seed, step_tokens, max_requests, scheduler_options, **options):
+def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers, routers, no_gap, roofline, cost, costs, router_seed, step_tokens, max_requests, scheduler_options, **options):
     """Parse names and capacities, and run the simulations."""
     from .._base.lists import names
     from ..analysis.capacities import parse_capacities, parse_capacity
@@ -140,14 +158,15 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
     from ..serving.timed_tiers import parse_timed_tiers
 
     if cost:
-        options["schedulers"] = _schedulers(names(engine_names), step_tokens, max_requests, scheduler_options)
+        options["schedulers"] = _schedulers(names(engine_names), costs, step_tokens, max_requests, scheduler_options)
     parse = partial(parse_capacity, **units)
     if roofline and tiers:
         first, options["lower"] = parse_timed_tiers(tiers, parse, trace.block_size * roofline.model.kv_bytes_per_token)
         tiers, capacity = None, str(first)
     if roofline and capacity == "auto":
         limits = [scheduler.limits for scheduler in options["schedulers"].values()]
-        capacity = str(min(roofline.capacity_tokens(one.step_tokens, one.requests) for one in limits) // trace.block_size)
+        holds = partial(costs.capacity_tokens, roofline) if costs else lambda one: roofline.capacity_tokens(one.step_tokens, one.requests)
+        capacity = str(max(min(map(holds, limits)) // trace.block_size, 1))
     with _hint_on_commas(trace, capacity):
         return simulate_all(
             trace,
@@ -167,14 +186,13 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
 
 def _step_cost(roofline, engines):
     """The time of a step on a GPU, else the one that an engine has of its own; None for a simulation without times."""
-    from .._base.lists import names
     from ..serving.planning import step_cost
     from ..serving.schedulers import cost_of
 
-    return step_cost(roofline) if roofline else cost_of(names(engines))
+    return step_cost(roofline) if roofline else cost_of(engines)
 
 
-def _schedulers(engines, step_tokens, max_requests, scheduler_options):
+def _schedulers(engines, costs, step_tokens, max_requests, scheduler_options):
     """Engine -> its scheduler with the options of the command."""
     from ..serving.schedulers import BatchLimits, scheduler_of
     from ..serving.schedulers.options import with_options
@@ -182,7 +200,7 @@ def _schedulers(engines, step_tokens, max_requests, scheduler_options):
     made = {}
     for engine in engines:
         scheduler = scheduler_of(engine)
-        own = scheduler.limits
+        own = costs.batch_limits if costs else scheduler.limits
         scheduler = scheduler.limited(BatchLimits(step_tokens or own.step_tokens, max_requests or own.requests))
         made[engine] = with_options(scheduler, scheduler_options) if scheduler_options else scheduler
     return made

@@ -126,8 +126,8 @@ def _error_caption(part: ModelError) -> str:
     high = "any time" if part.ttft_high is None else f"{seconds(part.ttft_high)} s"
     few, sure = (f"{count:,}" if count else "none" for count in (part.fewest_instances, part.sure_instances))
     return (
-        f"TTFT {part.statistic} was wrong by up to {part.error:.1%} ({part.basis}): {seconds(part.ttft_low)} s to {high}; "
-        f"{few} instances may be enough, {sure} are sure"
+        f"TTFT {part.statistic} was wrong by up to {part.error:.1%} ({part.basis}): {seconds(part.ttft_low)} s to "
+        f"{high}; {few} instances may be enough, {sure} are sure"
     )
 
 

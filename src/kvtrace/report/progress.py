@@ -28,6 +28,7 @@ RELEASE = {"read": 9, "coarsen": 37, "write": 9, "audit": 13} | CHECKS
 AUDIT = {"read": 13} | CHECKS
 ANALYZE, CURVE, COMPARE = {"read": 1, "count": 3}, {"read": 2, "curve": 1}, {"read": 2, "compare": 3}
 CHECK, CONVERT, FIT = {"read": 1, "check": 4}, {"read": 1, "write": 1}, {"read": 1, "fit": 3}
+CALIBRATE = {"sum": 3, "sum-request": 3, "max": 3, "worth": 2}
 FINEST = 1e-3  # part of a step that is worth a new line: rows are reported one by one, too
 STAGES = {"encode": 12, "gather": 80, "match": 68, "rank": 5, "resolve": 3, "finish": 5}
 RELEASE_DATASET = STAGES | {"write": 8, "audit": 8} | CHECKS

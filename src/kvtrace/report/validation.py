@@ -38,7 +38,7 @@ def tables(validation: Validation, costs: str = "") -> list[TextTable]:
 def sentence(validation: Validation) -> str:
     """The errors of the means in a sentence."""
     means = [one for one in validation.errors if one.statistic == "mean"]
-    parts = [f"{UNITS[one.latency][0].split()[0]} {_signed(one.error)}" for one in means]
+    parts = [f"{UNITS[one.latency][0].split()[0]} {signed(one.error)}" for one in means]
     return f"The error of the simulated means: {', '.join(parts)} (simulated / measured - 1)."
 
 
@@ -108,8 +108,8 @@ def _errors(validation: Validation) -> TextTable:
 
 
 def _values(one: StatisticError, factor: float) -> list[str]:
-    interval = f"{_signed(one.low)} to {_signed(one.high)}"
-    return [number(factor * one.measured), number(factor * one.simulated), _signed(one.error), interval]
+    interval = f"{signed(one.low)} to {signed(one.high)}"
+    return [number(factor * one.measured), number(factor * one.simulated), signed(one.error), interval]
 
 
 def _ranks(values: ValidationDict) -> TextTable:
@@ -133,7 +133,7 @@ def _whole(values: ValidationDict) -> TextTable:
         "most waiting requests": (max(state["waiting"]), max(state["simulated_waiting"])),
     }
     for name, (measured, simulated) in rows.items():
-        error = _signed(simulated / measured - 1) if measured and simulated is not None else ""
+        error = signed(simulated / measured - 1) if measured and simulated is not None else ""
         table.add_row(name, number(measured), number(simulated), error)
     uses = [state["kv_use"], state["simulated_kv_use"]]
     if any(use is not None for use in uses):
@@ -155,10 +155,10 @@ def _over_time(values: ValidationDict) -> TextTable:
     return table
 
 
-def _signed(share: float) -> str:
+def signed(share: float) -> str:
     """An error in percent, with its sign.
 
-    >>> _signed(0.0335), _signed(-0.00004)
+    >>> signed(0.0335), signed(-0.00004)
     ('+3.4 %', '0.0 %')
     """
     text = f"{100 * share:+,.1f} %"

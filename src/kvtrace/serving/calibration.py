@@ -1,7 +1,7 @@
 """Calibrate: fit the cost of a step to a recording, through the simulation itself, and test it on the recording's end.
 
-The requests of the last part are held out: the fit does not see their times. Among the forms of the cost, the roofline's
-own is taken unless another fits clearly better.
+The requests of the last part are held out: the fit does not see their times. Among the forms of the cost, the
+roofline's own is taken unless another fits clearly better.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .._base.errors import UsageError
 from .._base.results import Result
 from ..cache.demand import block_demand
 from ..cache.simulation import Setting
-from .costs import FORMS, Costs, start_terms, terms_of
+from .calibrated import FORMS, start_terms, terms_of
+from .costs import Costs
 from .decode_times import DecodeTimes
 from .fitting import BOUND, fit, scipy_optimize
 from .hardware.gpus import Gpu
@@ -27,12 +28,13 @@ from .hardware.models import ModelShape, model_shape
 from .hardware.roofline import Roofline
 from .latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error
 from .operating_range import range_of_run
-from .plan_runs import step_cost
 from .recordings.recording import Recording
+from .roofline_cost import roofline_cost
 from .schedulers import Scheduler
 from .simulation import ServingRun, StepCost, simulate_serving
 from .token_gaps import TokenGaps
 
+SCHEMA = 1  # version of the keys of `Calibration.to_dict`
 FLOOR = 0.05  # of the mean time of a request: errors of shorter times count less
 PRIOR = 0.02  # a term that is one SPREAD away from its start counts as an error of 2 % of one request
 SPREAD = {  # of the logarithm of a term around the roofline's: shares of peaks are known better than launches
@@ -44,16 +46,18 @@ MIN_PART = 10  # requests of each part
 
 
 class CalibrationDict(TypedDict):
-    """The result of `Calibration.to_dict`."""
+    """The result of `Calibration.to_dict`; docs/serving/calibrate.md explains the keys."""
 
-    costs: dict[str, Any]
+    schema: int
     requests: int
+    left_out: int
     held_out: int
     errors: list[StatisticErrorDict]
     fitted_errors: list[StatisticErrorDict]
     unfitted_errors: list[StatisticErrorDict]
     forms: dict[str, float]
     worth: dict[str, float]
+    costs: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,6 +66,7 @@ class Calibration(Result):
 
     costs: Costs
     requests: int
+    left_out: int  # that failed
     held_out: int
     errors: list[StatisticError]  # of the held-out requests
     fitted_errors: list[StatisticError]
@@ -83,11 +88,11 @@ class Calibration(Result):
     def to_dict(self) -> CalibrationDict:
         """The costs and all errors."""
         return {
-            "costs": self.costs.to_dict(), "requests": self.requests, "held_out": self.held_out,
+            "schema": SCHEMA, "requests": self.requests, "left_out": self.left_out, "held_out": self.held_out,
             "errors": [error.to_dict() for error in self.errors],
             "fitted_errors": [error.to_dict() for error in self.fitted_errors],
             "unfitted_errors": [error.to_dict() for error in self.unfitted_errors],
-            "forms": dict(self.forms), "worth": dict(self.worth),
+            "forms": dict(self.forms), "worth": dict(self.worth), "costs": self.costs.to_dict(),
         }  # fmt: skip
 
 
@@ -100,6 +105,7 @@ def calibrate(
     scheduler: Scheduler | None = None,
     holdout: float = 0.5,
     seed: int = 0,
+    on_part: Callable[[str], None] | None = None,
 ) -> Calibration:
     """Fit the cost of a step to the first part of a recording, and test it on the rest.
 
@@ -109,8 +115,9 @@ def calibrate(
         gpu: Its GPU; the fit starts from the roofline of both.
         gpus: The GPUs of the engine.
         scheduler: The engine's scheduler; the default is vLLM's with the settings of the recording.
-        holdout: The share of the requests, the last ones, that are not fitted.
+        holdout: The share of the requests, the last ones, that are not fitted. With 0 the errors are those of the fit.
         seed: Of the starting points and of the bootstrap.
+        on_part: Receives the name of each form before it is fitted, and "worth".
 
     Returns:
         The costs, the errors of the held-out requests, and what each term is worth.
@@ -129,14 +136,19 @@ def calibrate(
             f"recording has {len(recording):,}."
         )
     served = Served(recording, roofline, scheduler)
-    tried = {form: _fit_terms(served, fitted, terms_of(form, served.known), seed) for form in FORMS}
+    report = on_part or (lambda part: None)
+    tried = {}
+    for form in FORMS:
+        report(form)
+        tried[form] = _fit_terms(served, fitted, terms_of(form, served.known), seed)
+    report("worth")
     request_errors = {form: served.request_errors(one, fitted) for form, one in tried.items()}
     form = _chosen(request_errors)
     terms = tried[form]
     held = ~fitted if holdout else fitted
     errors = served.errors(terms, held)
     return Calibration(
-        _costs_of(served, form, terms, fitted, errors), len(recording), int((~fitted).sum()), errors,
+        _costs_of(served, form, terms, fitted, errors), len(recording), recording.left_out, int((~fitted).sum()), errors,
         served.errors(terms, fitted), served.errors(served.start, held),
         {name: float(values.mean()) for name, values in request_errors.items()}, _worth(served, fitted, held, terms),
     )  # fmt: skip
@@ -173,7 +185,7 @@ class Served:
     @cached_property
     def start(self) -> dict[str, float]:
         """The terms of the roofline, as a simulation without a fit takes them."""
-        return asdict(step_cost(self.roofline))
+        return asdict(roofline_cost(self.roofline))
 
     def starts(self, names: tuple[str, ...]) -> np.ndarray:
         """The roofline's value of each term of a form."""
@@ -308,8 +320,8 @@ def _counted(
 
     def best(errors: Callable[[dict[str, float]], np.ndarray], begin: np.ndarray) -> np.ndarray:
         return scipy_optimize().least_squares(
-            lambda x: np.concatenate([errors(terms_at(x) | share), prior(x)]), begin, bounds=(-BOUND, BOUND), loss="soft_l1",
-            f_scale=PRIOR,
+            lambda x: np.concatenate([errors(terms_at(x) | share), prior(x)]), begin, bounds=(-BOUND, BOUND),
+            loss="soft_l1", f_scale=PRIOR,
         ).x  # fmt: skip
 
     for _ in range(2):  # the second time beside requests that are simulated with the costs of the first
@@ -334,10 +346,13 @@ def _worth(served: Served, fitted: np.ndarray, held: np.ndarray, terms: Mapping[
 def _costs_of(
     served: Served, form: str, terms: Mapping[str, float], fitted: np.ndarray, errors: list[StatisticError]
 ) -> Costs:
-    line, scheduler = served.roofline, served.scheduler
+    line, scheduler, settings = served.roofline, served.scheduler, served.recording.settings
+    limits = scheduler.limits
+    kv_tokens = settings.blocks * served.recording.trace.block_size if settings.blocks else None
     return Costs(
         line.model.name, line.gpu.name, line.gpus, f"{scheduler.name} {scheduler.version}".strip(), form,
         asdict(served.cost(terms)), asdict(line.model), asdict(line.gpu),
+        {"step_tokens": limits.step_tokens, "requests": limits.requests}, kv_tokens,
         range_of_run(served.before(fitted).run(terms)),
         {f"{one.latency}_{one.statistic}": one.error for one in errors},
     )  # fmt: skip

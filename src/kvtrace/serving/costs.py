@@ -15,48 +15,21 @@ import orjson
 
 from .._base.errors import InputError, UsageError
 from .._base.output_files import write_atomically
+from .calibrated import FORMS, NO_TIME, CalibratedRoofline, exchange_terms, start_terms, terms_of
 from .hardware.described import read_object
 from .hardware.gpus import Gpu
 from .hardware.links import Link
 from .hardware.models import ModelShape, model_shape
 from .hardware.roofline import Roofline
 from .operating_range import LABELS, OperatingRange, range_of_run
-from .plan_runs import step_cost
+from .schedulers.base import BatchLimits
 from .simulation import ServingRun, StepCost
 
 VERSION = 1
 HINT = "Write the file with kvtrace calibrate."
 TERMS = tuple(field.name for field in fields(StepCost))
-FORMS = {  # name -> its terms; "max" takes the time of attention within that of the matrices, the others beside it
-    "sum": ("token_s", "step_s", "overhead_s", "attention_pair_s", "attention_read_s"),
-    "sum-request": ("token_s", "step_s", "overhead_s", "request_s", "attention_pair_s", "attention_read_s"),
-    "max": ("token_s", "pair_s", "step_s", "read_s", "overhead_s"),
-}
-SIBLINGS = {"expert_token_s": "token_s", "expert_step_s": "step_s"}  # an unknown share of the peaks is that of another
-EXTRAS = (*SIBLINGS, "exchange_s")  # terms of any form where the model has experts, or the instance several GPUs
-NO_TIME = Link(1e30, 0.0)
-# Attention reads 53 % of the peak at 256 tokens a request and 66 % at 512 (docs/serving/serving-model.md): as if each
-# request had so many tokens more.
-REQUEST_TOKENS = 125
+LEAST = 0.1  # multiple of the roofline; a term may be all exchange
 ALLOWANCE = 0.1  # beyond the range, without an error
-
-
-def start_terms(roofline: Roofline) -> dict[str, float]:
-    """The roofline's value of each term, also of those that its own sum leaves out.
-
-    >>> from kvtrace.serving.hardware import gpu, model_shape
-    >>> terms = start_terms(Roofline(model_shape("llama-3.1-8b"), gpu("h100")))
-    >>> [f"{terms[name]:.2g}" for name in ("token_s", "step_s", "request_s")]
-    ['1.9e-05', '0.0046', '7.4e-06']
-    """
-    terms = asdict(step_cost(roofline))
-    pair, read = terms["attention_pair_s"], terms["attention_read_s"]
-    return terms | {"pair_s": pair, "read_s": read, "request_s": REQUEST_TOKENS * read}
-
-
-def terms_of(form: str, start: Mapping[str, float]) -> tuple[str, ...]:
-    """The terms of a form that have a value, by those of the roofline."""
-    return tuple(name for name in (*FORMS[form], *EXTRAS) if start[name] > 0)
 
 
 @dataclass(frozen=True)
@@ -71,6 +44,8 @@ class Costs:
     terms: Mapping[str, float]  # term of StepCost -> seconds
     model_shape: Mapping[str, Any]  # the fields of ModelShape
     gpu_figures: Mapping[str, Any]  # the fields of Gpu
+    limits: Mapping[str, int]  # of the engine that was measured: step_tokens, requests
+    kv_tokens: int | None  # of its KV cache, if the recording states it
     seen: OperatingRange
     errors: Mapping[str, float]  # such as ttft_s_mean -> relative error on the held-out part
 
@@ -86,34 +61,72 @@ class Costs:
         link = Link(**figures.pop("link"))
         return Roofline(ModelShape(**self.model_shape), Gpu(**figures, link=link), self.gpus)
 
+    @property
+    def basis(self) -> str:
+        """What was measured, for people."""
+        return f"{self.scheduler}, {self.model} on {self.gpus} x {self.gpu}"
+
     def for_model(
         self, model: ModelShape | dict[str, Any] | str | Path, *, gpus: int = 1, link: Link | None = None
     ) -> StepCost:
-        """The cost of a step of another model on the same kind of GPU, or on another number of them.
+        """The cost of a step of another model on the same kind of GPU; `for_gpus` has the arguments."""
+        return self.for_gpus(model, gpus=gpus, link=link).cost
+
+    def for_gpus(
+        self,
+        model: ModelShape | dict[str, Any] | str | Path | None = None,
+        *,
+        gpus: int | None = None,
+        link: Link | None = None,
+    ) -> CalibratedRoofline:
+        """A model on the same kind of GPU.
 
         Each term stays the same multiple of the roofline's, and the overhead grows with the layers. Routed experts that
-        the measured model lacks have the multiples of other products and weights. What GPUs exchange is not scaled.
+        the measured model lacks have the multiples of other products and weights. What GPUs exchange is the roofline's,
+        unless several GPUs were measured.
 
         Args:
-            model: A ModelShape, a model's name, or its config.json.
-            gpus: The GPUs of an instance, by tensor parallelism.
+            model: A ModelShape, a model's name, or its config.json; by default the one that was measured.
+            gpus: The GPUs of an instance, by tensor parallelism; by default as many as were measured.
             link: What connects them; the default is that of the GPU.
 
         Raises:
             UsageError: gpus is not valid.
         """
-        shape = model if isinstance(model, ModelShape) else model_shape(model)
         here = self.roofline
+        shape = here.model if model is None else model if isinstance(model, ModelShape) else model_shape(model)
         overhead = here.step_overhead_s * shape.layers / here.model.layers
-        there = replace(here, model=shape, gpus=gpus, step_overhead_s=overhead, link=link)
-        measured, wanted = (start_terms(replace(one, link=NO_TIME)) for one in (here, there))
-        factors = {
-            name: _share(seconds - _exchange(here)[name], measured[name]) for name, seconds in self.terms.items()
-        }
-        factors |= {name: factors[other] for name, other in SIBLINGS.items() if not measured[name]}
-        exchange = _exchange(there)
-        terms = {name: factors[name] * wanted[name] + exchange[name] for name in (*FORMS[self.form], *SIBLINGS)}
-        return StepCost(**terms, exchange_s=exchange["exchange_s"], expert_share=shape.expert_share)
+        free, exchange = start_terms(replace(here, link=NO_TIME)), exchange_terms(here)
+        multiples = {
+            name: max((self.terms[name] - exchange[name]) / free[name], LEAST)
+            for name in terms_of(self.form, free)
+        }  # fmt: skip
+        if exchange["exchange_s"]:
+            multiples["exchange_s"] = self.terms["exchange_s"] / exchange["exchange_s"]
+        return CalibratedRoofline(
+            shape, here.gpu, self.gpus if gpus is None else gpus, step_overhead_s=overhead, link=link, form=self.form,
+            multiples=multiples, source=self.basis,
+        )  # fmt: skip
+
+    @property
+    def batch_limits(self) -> BatchLimits:
+        """The limits of the engine that was measured."""
+        return BatchLimits(**self.limits)
+
+    def capacity_tokens(self, roofline: Roofline, limits: BatchLimits) -> int:
+        """Tokens of KV in an instance: as many as were measured for the same model and GPUs, else by their memory."""
+        same = (roofline.model, roofline.gpu, roofline.gpus) == (self.roofline.model, self.roofline.gpu, self.gpus)
+        if same and self.kv_tokens:
+            return self.kv_tokens
+        return roofline.capacity_tokens(limits.step_tokens, limits.requests)
+
+    def require_engine(self, engine: str) -> None:
+        """UsageError if the costs were measured with another engine."""
+        measured = self.scheduler.split(" ")[0]
+        if engine != measured:
+            raise UsageError(
+                f"The costs were measured with the engine {measured}, not {engine}. Use --engine {measured}."
+            )
 
     def extrapolation(self, run: ServingRun) -> dict[str, float]:
         """By how much a run goes beyond the recording: name of the quantity -> multiple of the largest value seen."""
@@ -123,28 +136,32 @@ class Costs:
         """UsageError if a run goes beyond the recording by more than a share."""
         over = {name: times for name, times in self.extrapolation(run).items() if times > 1 + allowance}
         if over:
-            told = ", ".join(f"{LABELS[name]}: {times:.2g} times" for name, times in over.items())
-            raise UsageError(f"The run goes beyond what the costs were measured for ({told}). Record a larger load.")
+            raise UsageError(
+                f"The run goes beyond what the costs were measured for ({excess(over)}). Record a larger load, or "
+                "allow it with --extrapolate."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The content of a costs.json."""
         return {"version": VERSION, **asdict(self)}
 
+    def to_json(self) -> bytes:
+        """The bytes of a costs.json."""
+        return orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2) + b"\n"
+
     def save(self, path: str | Path) -> None:
         """Write a costs.json."""
         with write_atomically(path) as file:
-            file.write(orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2) + b"\n")
+            file.write(self.to_json())
 
 
-def _exchange(roofline: Roofline) -> dict[str, float]:
-    """The part of each term that the GPUs of an instance take to exchange activations."""
-    free = start_terms(replace(roofline, link=NO_TIME))
-    return {name: seconds - free[name] for name, seconds in start_terms(roofline).items()}
+def excess(over: Mapping[str, float]) -> str:
+    """By how much a run goes beyond a recording, in words.
 
-
-def _share(seconds: float, start: float) -> float:
-    """A fitted term as a multiple of the roofline's; a term that is all exchange is not known below a tenth."""
-    return max(seconds / start, 0.1) if start else 1.0
+    >>> excess({"batch": 1.5})
+    'requests at once: 1.5 times'
+    """
+    return ", ".join(f"{LABELS[name]}: {times:.2g} times" for name, times in over.items())
 
 
 def read_costs(path: str | Path) -> Costs:
@@ -168,15 +185,19 @@ def read_costs(path: str | Path) -> Costs:
         raise InputError(f"{path}: seen does not hold {', '.join(LABELS)}, as numbers from 0 on. {HINT}")
     costs = Costs(**{**described, "seen": OperatingRange(**seen)})
     if not _is_valid(costs):
-        raise InputError(f"{path}: model_shape, gpu_figures, gpus or scheduler is not valid. {HINT}")
+        raise InputError(f"{path}: model_shape, gpu_figures, gpus, scheduler, limits or errors is not valid. {HINT}")
     return costs
 
 
 def _is_valid(costs: Costs) -> bool:
     """Whether the model, its GPUs and the scheduler of a file can be used."""
-    if not isinstance(costs.scheduler, str) or not isinstance(costs.errors, dict):
+    numbers = (*costs.errors.values(),) if isinstance(costs.errors, dict) else ("",)
+    if not isinstance(costs.scheduler, str) or not all(type(one) in (int, float) for one in numbers):
+        return False
+    if costs.kv_tokens is not None and (type(costs.kv_tokens) is not int or costs.kv_tokens < 1):
         return False
     try:
+        BatchLimits(**costs.limits)
         terms = start_terms(costs.roofline)
         return all(terms[name] > 0 for name in FORMS[costs.form])
     except (TypeError, KeyError, ValueError, AttributeError, ArithmeticError, UsageError):

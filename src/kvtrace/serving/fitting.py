@@ -16,11 +16,12 @@ from .._base.errors import UsageError
 STEP = 0.1  # of the logarithm of a term, for derivatives
 BOUND = 3.0  # a term is between exp(-3) and exp(3) times its start
 OUTLIER = 0.05  # a residual beyond it counts linearly, not squared
-STARTS = 5
-SPREAD = 0.1  # of the logarithms of the random starts, around the last one that is given
+STARTS = 6
+SPREAD = 0.05  # of the logarithms of the random starts, around the last one that is given
+FINALISTS = 2  # starts that are followed to the end
 ROUNDS = 12  # of least squares from each start, at most
 FINE = 0.03  # likewise, near the end
-POLISH = ((STEP, 200), (FINE, 100))  # simplex searches: the size of the first simplex, and the simulations at most
+SIMPLEXES = ((STEP, 150), (FINE, 100))  # the size of the first simplex, and the simulations at most
 
 Residuals = Callable[[np.ndarray], np.ndarray]
 
@@ -70,12 +71,8 @@ def fit(
     begin = [np.zeros(size)] if points is None else list(points)
     begin += [begin[-1] + random.normal(0, SPREAD, size) for _ in range(starts - len(begin))]
     fits = [_least_squares(optimize, residuals, point, STEP) for point in begin]
-    best = min(fits, key=lambda one: one.cost)
-    best = min(best, _least_squares(optimize, residuals, best.x, FINE), key=lambda one: one.cost)
-    found = Fit(best.x, robust_loss(best.fun))
-    for step, simulations in POLISH:
-        found = _polished(optimize, residuals, found, step, simulations)
-    return found
+    best = sorted(fits, key=lambda one: one.cost)[:FINALISTS]
+    return min((_polished(optimize, residuals, one.x) for one in best), key=lambda one: one.loss)
 
 
 def robust_loss(values: np.ndarray) -> float:
@@ -96,8 +93,17 @@ def _jacobian(residuals: Residuals, x: np.ndarray, step: float) -> np.ndarray:
     return np.column_stack([(residuals(x + one) - residuals(x - one)) / (2 * step) for one in steps])
 
 
-def _polished(optimize: Any, residuals: Residuals, found: Fit, step: float, simulations: int) -> Fit:
-    """The best point of a simplex search around a fit."""
+def _polished(optimize: Any, residuals: Residuals, x: np.ndarray) -> Fit:
+    """The best point near x: of least squares with finer derivatives, and of simplex searches."""
+    done = _least_squares(optimize, residuals, x, FINE)
+    found = Fit(done.x, robust_loss(done.fun))
+    for step, simulations in SIMPLEXES:
+        found = _simplex(optimize, residuals, found, step, simulations)
+    return found
+
+
+def _simplex(optimize: Any, residuals: Residuals, found: Fit, step: float, simulations: int) -> Fit:
+    """The best point of a simplex search that begins at a fit."""
     signs = np.where(np.arange(len(found.x)) % 2, -1.0, 1.0)
     simplex = np.clip(np.vstack([found.x, found.x + step * np.diag(signs)]), -BOUND, BOUND)
     options = {"initial_simplex": simplex, "maxfev": simulations, "xatol": 1e-4, "fatol": 1e-7}

@@ -62,7 +62,7 @@ class InstanceRuns:
         return _fewest(lambda count: self.at(count).meets, min(near, self.largest), self.largest)
 
     def fewest_within(self, limit_s: float, near: int = 1) -> int | None:
-        """The smallest number of instances with a TTFT of at most `limit_s`, in place of the target; else as `fewest`."""
+        """As `fewest`, with a TTFT of at most `limit_s` in place of the target."""
         if prefill_floor(self.trace, self.roofline, self.target).with_hits_s > limit_s:
             return None
 

@@ -13,7 +13,9 @@ from .._base.step_work import report_work
 from .._base.units import size_bytes
 from ..cache.simulation import Setting
 from ..trace.trace import Trace
+from .calibrated import CalibratedRoofline
 from .hardware import Prices, Roofline
+from .roofline_cost import roofline_cost
 from .routers import PLANNED
 from .schedulers import scheduler_of
 from .schedulers.base import BatchLimits, Scheduler, Tier
@@ -68,19 +70,13 @@ def step_cost(roofline: Roofline) -> StepCost:
     """The time of a step of an instance, by the roofline of its GPUs and model: the `cost` of a simulation in time.
 
     Args:
-        roofline: From `roofline_of(model_config, gpu)`.
+        roofline: From `roofline_of(model_config, gpu)`, or calibrated, from `Costs.for_gpus`.
 
     Returns:
         Seconds per token and step, likewise of routed experts; and of attention, the head and what GPUs exchange, which
         overlap with nothing.
     """
-    return StepCost(
-        token_s=roofline.seconds_per_dense_token, step_s=roofline.seconds_per_step,
-        overhead_s=roofline.head_s + roofline.step_overhead_s + roofline.exchange_s_per_step,
-        attention_pair_s=roofline.seconds_per_pair, attention_read_s=roofline.seconds_per_cached_token,
-        exchange_s=roofline.exchange_s_per_token, expert_token_s=roofline.seconds_per_expert_token,
-        expert_step_s=roofline.seconds_for_experts, expert_share=roofline.model.expert_share,
-    )  # fmt: skip
+    return roofline.cost if isinstance(roofline, CalibratedRoofline) else roofline_cost(roofline)
 
 
 def parse_tier(text: str) -> LowerTier:
@@ -115,7 +111,7 @@ def capacity_blocks(trace: Trace, roofline: Roofline, limits: BatchLimits) -> in
 
 
 def fitting_gpus(trace: Trace, roofline: Roofline, limits: BatchLimits) -> int:
-    """The smallest number of GPUs per instance that hold the weights and the longest request; UsageError without one."""
+    """The smallest number of GPUs that hold the weights and the longest request; UsageError if none does."""
     tokens = int(trace.prompt_blocks.max(initial=1)) * trace.block_size
     gpus = roofline.least_gpus(tokens, limits.step_tokens, limits.requests)
     if gpus is None:

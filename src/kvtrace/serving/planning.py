@@ -23,6 +23,8 @@ from ..cache.tiered import simulate_tiers
 from ..trace.columns import require_trace
 from ..trace.hits import count_hits, unlimited_hits
 from ..trace.trace import Trace
+from .calibrated import CalibratedRoofline
+from .costs import Costs, excess
 from .hardware import Roofline
 from .instance_curve import InstanceRuns, least_gpus_for, model_error, prefill_floor, router_plan
 from .plan_result import (
@@ -45,7 +47,8 @@ from .plan_result import (
 from .plan_runs import LowerTier, PlanTarget, capacity_blocks, fitting_gpus, lower_tiers, parse_tier, served, step_cost
 from .schedulers import scheduler_of
 from .sensitivity import replace_times, sensitivity
-from .time_errors import UNFITTED, TimeErrors
+from .simulation import ServingRun
+from .time_errors import UNFITTED, TimeErrors, held_out_errors
 
 __all__ = [
     "LowerTier",
@@ -77,7 +80,10 @@ def plan(
     roofline: Roofline,
     target: PlanTarget | None = None,
     on_part: Callable[[str], None] | None = None,
-    errors: TimeErrors = UNFITTED,
+    errors: TimeErrors | None = None,
+    *,
+    costs: Costs | None = None,
+    extrapolate: bool = False,
 ) -> Plan:
     """Plan capacity for a trace, a model and its GPUs: memory, tiers, instances, block size and prices.
 
@@ -86,13 +92,15 @@ def plan(
         roofline: The model on the GPUs of one instance.
         target: The time to first token, lower tiers, prices and routers; the default is `PlanTarget()`.
         on_part: Receives the name of each part before it is computed.
-        errors: The measured errors of simulated times; the default is those of the roofline.
+        errors: The measured errors of simulated times; the default is those of the costs, else of the roofline.
+        costs: The costs of a calibration, from which the roofline comes (`Costs.for_gpus`).
+        extrapolate: Allow a plan whose instances go beyond what the costs were measured for; it then says so.
 
     Returns:
         A result for each part, with its assumptions; docs/serving/plan.md explains them.
 
     Raises:
-        UsageError: The weights or the longest request do not fit into the GPUs.
+        UsageError: The weights or the longest request do not fit into the GPUs, or the plan goes beyond the costs.
 
     >>> from kvtrace.serving.hardware import gpu, model_shape
     >>> from kvtrace.trace.building import toy
@@ -108,6 +116,8 @@ def plan(
     check_mode(target.mode)
     _require_fit(trace, roofline, target)
     blocks = capacity_blocks(trace, roofline, target.limits)
+    if errors is None:
+        errors = UNFITTED if costs is None else held_out_errors(costs.errors, costs.basis)
 
     def part(name: str, compute: Callable[[], Part]) -> Part:
         report(name)
@@ -124,6 +134,10 @@ def plan(
     best = result.instances.best
     if best is None:
         return result
+    if costs is not None:
+        result = _within(
+            result, costs, served(trace, roofline, target, blocks, best.instances, best.router), extrapolate
+        )
     return replace(
         result,
         loop=part("loop", lambda: loop(trace, roofline, target, blocks, best)),
@@ -146,6 +160,18 @@ def _require_fit(trace: Trace, roofline: Roofline, target: PlanTarget) -> None:
     )
 
 
+def _within(result: Plan, costs: Costs, run: ServingRun, extrapolate: bool) -> Plan:
+    """The plan, which says by how much its instances go beyond what the costs were measured for."""
+    if not extrapolate:
+        costs.require_seen(run)
+    over = costs.extrapolation(run)
+    if not over:
+        return result
+    part = result.instances
+    assumes = [*part.assumes, f"these instances go beyond what the costs were measured for ({excess(over)})"]
+    return replace(result, instances=replace(part, assumes=assumes))
+
+
 def _setting(trace: Trace, roofline: Roofline, blocks: int) -> PlanSetting:
     gpu, model = roofline.gpu, roofline.model
     return PlanSetting(
@@ -154,6 +180,7 @@ def _setting(trace: Trace, roofline: Roofline, blocks: int) -> PlanSetting:
         capacity_blocks=blocks, capacity_gib=blocks * trace.block_size * model.kv_bytes_per_token / GIB,
         usd_per_instance_hour=roofline.gpus * gpu.price_per_hour,
         assumes=[
+            *_calibrated(roofline),
             f"{roofline.reached_compute_share:.0%} of peak arithmetic, {roofline.reached_bandwidth_share:.0%} of peak "
             f"bandwidth, {roofline.attention_bandwidth_share:.0%} of it in attention",
             f"{1 - roofline.reserve_share:.0%} of the GPUs' memory for weights, activations, graphs and KV",
@@ -162,14 +189,21 @@ def _setting(trace: Trace, roofline: Roofline, blocks: int) -> PlanSetting:
     )  # fmt: skip
 
 
+def _calibrated(roofline: Roofline) -> list[str]:
+    """What the costs of a step were fitted to."""
+    if not isinstance(roofline, CalibratedRoofline):
+        return []
+    return [f"the time of a step as fitted to a recording of {roofline.source}: multiples of what follows"]
+
+
 def _exchange(roofline: Roofline) -> list[str]:
     """What the GPUs of an instance exchange."""
     if roofline.gpus == 1:
         return []
     link = roofline.reached_link
     return [
-        f"the GPUs of an instance share each layer and exchange its results twice, at {link.bytes_per_s / 1e9:,.1f} GB/s "
-        f"and {1e6 * link.latency_s:.0f} us each time"
+        "the GPUs of an instance share each layer and exchange its results twice, at "
+        f"{link.bytes_per_s / 1e9:,.1f} GB/s and {1e6 * link.latency_s:.0f} us each time"
     ]
 
 

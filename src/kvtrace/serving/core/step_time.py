@@ -48,14 +48,9 @@ def step_seconds(cost, work):
         return _polynomial_step(cost, work)
     computing: cython.double = cost.token_s * work.tokens + cost.pair_s * work.pairs
     overlapped: cython.double = max(computing, cost.step_s + cost.read_s * work.read)
+    products: cython.double = overlapped + expert_seconds(cost, work.tokens)
     alone: cython.double = cost.overhead_s + cost.request_s * work.requests + cost.exchange_s * work.tokens
-    return (
-        overlapped
-        + expert_seconds(cost, work.tokens)
-        + alone
-        + cost.attention_pair_s * work.pairs
-        + cost.attention_read_s * work.read
-    )
+    return products + alone + cost.attention_pair_s * work.pairs + cost.attention_read_s * work.read
 
 
 def decode_seconds(cost, batch, context, steps):

@@ -1,4 +1,4 @@
-"""The figures of GPUs and links in gpus.json: peaks and memory, measured shares of the peaks, prices; each with a source.
+"""The figures of GPUs and links in gpus.json: peaks, memory, measured shares of the peaks, prices; each has a source.
 
 No figure was fitted to a recording of a served model. docs/serving/serving-model.md has the table.
 """

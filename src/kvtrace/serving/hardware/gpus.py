@@ -1,4 +1,4 @@
-"""GPUs: peak arithmetic, memory bandwidth, memory, link and price, each a row of GPUS or a JSON file with the same keys.
+"""GPUs: peak arithmetic, bandwidth, memory, link and price, each a row of GPUS or a JSON file with the same keys.
 
 Peaks are the vendors' public data-sheet figures, without sparsity, and shares are public measurements; prices are
 assumptions: an hour's rent on demand. gpus.json has the figures and their sources.

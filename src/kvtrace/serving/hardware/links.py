@@ -1,4 +1,4 @@
-"""What connects the GPUs of an instance: the bandwidth and the latency of an all-reduce, which tensor parallelism needs.
+"""What connects the GPUs of an instance: the bandwidth and the latency of the all-reduces of tensor parallelism.
 
 gpus.json has the links with their sources; each GPU there names its own.
 """

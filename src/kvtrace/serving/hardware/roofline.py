@@ -109,7 +109,7 @@ class Roofline:
 
     @property
     def seconds_per_step(self) -> float:
-        """Memory time per step: the weights of the layers, without routed experts, are read once for the whole batch."""
+        """Memory time per step: the layers, without routed experts, are read once for the whole batch."""
         return (self.model.matrix_bytes - self.model.expert_bytes) / self._bandwidth
 
     @property
@@ -166,7 +166,7 @@ class Roofline:
         return self.capacity_tokens()
 
     def capacity_tokens(self, step_tokens: int = STEP_TOKENS, requests: int = REQUESTS) -> int:
-        """Tokens whose KV fits beside the weights, activations, graphs and reserve; UsageError if the weights do not fit.
+        """Tokens whose KV fits beside weights, activations, graphs and reserve; UsageError if the weights do not fit.
 
         Args:
             step_tokens: The most tokens of a step.
@@ -182,7 +182,7 @@ class Roofline:
         return int(left // self.model.kv_bytes_per_token)
 
     def least_gpus(self, tokens: int = 1, step_tokens: int = STEP_TOKENS, requests: int = REQUESTS) -> int | None:
-        """The smallest number of GPUs that hold the weights and the KV of `tokens` tokens; None if up to 65,536 do not."""
+        """The smallest number of GPUs that hold the weights and the KV of `tokens` tokens; None above 65,536."""
         needed = self.model.weight_bytes + tokens * self.model.kv_bytes_per_token
         gpus = 1
         while gpus <= MOST_GPUS:

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from ..._base.errors import InputError, UsageError
 from ...trace.trace import Trace
-from . import aiperf, litellm, sglang_bench, vllm_bench, vllm_requests
+from . import aiperf, litellm, sglang_bench, sglang_requests, vllm_bench, vllm_requests
 from .recording import EngineSettings as EngineSettings
 from .recording import Recording as Recording
 
@@ -16,6 +16,7 @@ RECORDINGS: dict[str, ModuleType] = {
     "vllm-requests": vllm_requests,
     "sglang-bench": sglang_bench,
     "vllm-bench": vllm_bench,
+    "sglang-requests": sglang_requests,
     "aiperf": aiperf,
     "litellm": litellm,
 }

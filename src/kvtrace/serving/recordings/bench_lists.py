@@ -29,14 +29,24 @@ def has_lists(path: Path, others: tuple[str, ...]) -> bool:
 def read_lists(path: Path, trace: Trace | None, format: str, hint: str) -> Recording:
     """The recording of a benchmark's result."""
     described = object_of(read_json(path), path)
+    described |= _starts(described)
     starts, ttfts, itls, inputs, outputs = lists(described, NAMES, path, hint)
     failed = _failed(described.get("errors"), len(starts), path)
     arrival, ttft = (np.array([number_of(value) for value in values]) for values in (starts, ttfts))
     gaps = np.array([_sum(values) for values in itls])
-    first = np.where(failed | (ttft <= 0), NAN, arrival + ttft)  # a request that failed has a TTFT of 0
+    first = np.where(failed | (ttft == 0), NAN, arrival + ttft)  # a request that failed has a TTFT of 0
     prompts, tokens = (whole(np.array([number_of(value) for value in values])) for values in (inputs, outputs))
     times = RequestTimes(arrival, first, first + gaps, prompts, tokens, cached_tokens=_cached(described, len(starts)))
     return recording_of(times, name=str(path), trace=trace, settings=_settings(described, path, format), format=format)
+
+
+def _starts(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Start times of a benchmark that does not save them, if it sent all requests at once."""
+    at_once = described.get("request_rate") in ("inf", float("inf")) and described.get("max_concurrency") is None
+    ttfts = described.get("ttfts")
+    if "start_times" in described or not at_once or not isinstance(ttfts, list):
+        return {}
+    return {"start_times": [0.0] * len(ttfts)}
 
 
 def _failed(errors: Any, rows: int, path: Path) -> np.ndarray:

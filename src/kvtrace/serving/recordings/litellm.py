@@ -40,4 +40,4 @@ def read(path: Path, trace: Trace | None = None) -> Recording:
 
 
 def _left_out(row: Mapping[str, Any]) -> bool:
-    return row.get("status") == "failure" or str(row.get("cache_hit")).lower() == "true"
+    return row.get("status") == "failure" or row.get("stream") is False or str(row.get("cache_hit")).lower() == "true"

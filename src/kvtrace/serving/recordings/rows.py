@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -25,6 +26,8 @@ def read_json(path: str | Path) -> Any:
     for part in (text, text.strip().rpartition(b"\n")[2]):
         with suppress(orjson.JSONDecodeError):
             return orjson.loads(part)
+        with suppress(ValueError, RecursionError):  # a benchmark without a limit on its rate writes Infinity
+            return json.loads(part)
     raise InputError(f"{path}: not valid JSON.")
 
 

@@ -1,4 +1,7 @@
-"""SGLang's `bench_serving --output-details`: a JSON object a run with lists; the last run counts."""
+"""SGLang's `bench_serving --output-details`: a JSON object a run with lists; the last run counts.
+
+SGLang 0.5.23 does not save when it sent a request, so only a run that sent all at once can be read (no --request-rate).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from ...trace.trace import Trace
 from .bench_lists import has_lists, read_lists
 from .recording import Recording
 
-HINT = "Run sglang.bench_serving with --output-details, in a version that saves start_times."
+HINT = (
+    "Run sglang.bench_serving with --output-details and without --request-rate and --max-concurrency, or give the "
+    "server's log of requests (--log-requests --log-requests-format json --enable-metrics)."
+)
 
 
 def matches(path: Path) -> bool:

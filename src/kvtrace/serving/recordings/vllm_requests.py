@@ -18,13 +18,16 @@ from .rows import column, object_of, read_json, read_rows, whole, whole_setting
 
 
 def matches(path: Path) -> bool:
-    """Whether the path is a folder of this form."""
-    return (path / "requests.jsonl").is_file()
+    """Whether the path is a folder of this form, or its file of requests."""
+    if path.is_dir():
+        return (path / "requests.jsonl").is_file()
+    return {"queued_ts", "first_token_ts"} <= read_rows(path)[0].keys()
 
 
 def read(path: Path, trace: Trace | None = None) -> Recording:
-    """The recording of a folder."""
-    file = path / "requests.jsonl"
+    """The recording of a folder, or of its file of requests and the files beside it."""
+    file = path / "requests.jsonl" if path.is_dir() else path
+    path = file.parent
     rows = read_rows(file)
 
     def times(name: str):

@@ -1,0 +1,68 @@
+"""`kvtrace calibrate`: the costs of an engine's steps, fitted to what it was measured to do."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import click
+
+from . import completion
+from .help import Command
+from .options import BLOCK_SIZE_OF_TRACE, QUIET, RowsOption, json_option
+from .output import console, print_json, print_lines, print_tables
+
+
+@click.command("calibrate", cls=Command, groups={"--trace": "Input", "--engine": "Instances and time", "--seed": "Selection", "--holdout": "Selection", "--format": "Input", "--block-size": "Input"}, types={"--format": completion.Name(completion.recordings)}, examples=(
+    "kvtrace calibrate recording --model llama-3.1-8b --gpu h100 -o costs.json",
+    "kvtrace calibrate recording --model llama-3.1-8b --gpu h100 --holdout 30% --scheduler max_num_seqs=64 --json",
+))
+@click.argument("log", metavar="LOG")
+@click.option("--recording-format", "--format", "recording_format", default="auto", metavar="F", cls=RowsOption, rows=completion.recordings, help="Format of LOG: {rows}.")
+@click.option("--trace", "trace", metavar="TRACE", help="The same requests in the same order as in LOG, with the ids of their blocks.  [default: no two requests share a block]")
+@BLOCK_SIZE_OF_TRACE
+@click.option("--model", "--model-config", "model_config", required=True, metavar="M", cls=RowsOption, rows=completion.models, help="Model that was served: {rows}, or the path of its config.json.")
+@click.option("--gpu", "gpu_name", required=True, metavar="G", cls=RowsOption, rows=completion.gpus, help="GPU that served it: {rows}, or a JSON file.")
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs of the engine.  [default: from LOG, else 1]")
+@click.option("--engine", type=click.Choice(["vllm", "sglang"]), metavar="E", help="Engine that was measured: vllm, sglang.  [default: from LOG]")
+@click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="Options of the engine's scheduler, with its own names. Example: max_num_seqs=128.  [default: from LOG]")
+@click.option("--holdout", default=0.5, type=float, metavar="SHARE", help="Share of the requests, the last ones, that the fit does not see. 0 fits all requests.")
+@click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the starting points and of the bootstrap.")
+@click.option("-o", "--output", "costs_output", metavar="FILE", help="Write the costs to this file, for --costs of other commands.")
+@json_option("serving/calibrate.md")
+@QUIET
+def calibrate_command(log, recording_format, trace, block_size, model_config, gpu_name, gpus, engine, scheduler_options, holdout, seed, costs_output, as_json, quiet):
+    """Fit the time of an engine's steps to a recording.
+
+    LOG is what an engine or a benchmark measured. The last requests are held out, and the errors of their simulated times
+    are shown. The costs then replace --gpu in kvtrace simulate, plan, report and validate.
+    """
+    from .._base.output_files import write_atomically
+    from ..formats import reading
+    from ..report import calibration as calibration_report
+    from ..report.progress import CALIBRATE, Work
+    from ..serving.calibration import calibrate
+    from ..serving.fitting import scipy_optimize
+    from ..serving.hardware import gpu, model_shape
+    from ..serving.recordings import read_recording
+    from ..serving.schedulers.options import with_options
+
+    scipy_optimize()  # fails early if SciPy is not installed
+    shape, device = model_shape(model_config), gpu(gpu_name)
+    with write_atomically(costs_output) if costs_output else nullcontext() as stream, Work(console(), "calibrate", CALIBRATE, quiet) as work:
+        loaded = reading.read(trace, block_size=block_size) if trace else None
+        recording = read_recording(log, format=recording_format, trace=loaded)
+        scheduler = recording.scheduler(engine)
+        done = calibrate(
+            recording, shape, device, gpus=gpus or recording.settings.tensor_parallel, holdout=holdout, seed=seed,
+            scheduler=with_options(scheduler, scheduler_options) if scheduler_options else scheduler, on_part=work.step,
+        )  # fmt: skip
+        if stream:
+            stream.write(done.costs.to_json())
+    if as_json:
+        print_json(done.to_dict())
+    else:
+        print_tables(calibration_report.tables(done))
+    if not quiet:
+        print_lines(("warning", one) for one in calibration_report.warnings(done))
+        print_lines([("wrote", costs_output)] if costs_output not in (None, "-") else [])
+

@@ -1,0 +1,179 @@
+"""Routed experts and exchanges as terms of a step, and what errors of simulated times imply."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvtrace import toy
+from kvtrace.cache.simulation import Setting
+from kvtrace.serving.calibrated import start_terms, terms_of
+from kvtrace.serving.costs import Costs
+from kvtrace.serving.hardware import Link, Roofline, gpu, model_shape
+from kvtrace.serving.instance_curve import InstanceRuns
+from kvtrace.serving.operating_range import OperatingRange
+from kvtrace.serving.plan_runs import PlanTarget, prefill_alone_s, step_cost
+from kvtrace.serving.planning import instances
+from kvtrace.serving.schedulers.vllm import VllmScheduler
+from kvtrace.serving.simulation import BatchLimits, StepCost, simulate_serving
+from kvtrace.serving.time_errors import TimeErrors, held_out_errors, limit_interval, time_interval
+from kvtrace.trace.columns import replace_columns
+from kvtrace.trace.trace import Trace
+
+DENSE = model_shape("llama-3.1-8b")
+
+
+def one_request(prompt, output, rows=1):
+    """Requests that arrive together, with nothing in common, in blocks of one token."""
+    trace = toy(*(" ".join(str(100 * row + i) for i in range(prompt)) for row in range(rows)), gap_ms=0.0)
+    return Trace.from_columns(replace_columns(trace, output_length=np.full(rows, output)), block_size=1)
+
+
+def ended(trace, cost):
+    scheduler = VllmScheduler(async_scheduling=False)
+    return simulate_serving(trace, cost, setting=Setting(1000, engine="vllm"), scheduler=scheduler).ended_s
+
+
+def test_the_experts_of_a_step_by_hand():
+    # a prompt of 3 tokens, then two steps of one: 1 - 0.75^3 and twice 0.25 of 64 s, which is longer than the products
+    cost = StepCost(token_s=1.0, expert_token_s=0.5, expert_step_s=64.0, expert_share=0.25)
+    assert ended(one_request(3, 3), cost).tolist() == [3 + 64 * (1 - 0.75**3) + 2 * (1 + 16)]
+    # where products take longer than reading, they count
+    quick = replace(cost, expert_step_s=0.25)
+    assert ended(one_request(3, 3), quick).tolist() == [5 * 1.5]
+
+
+def test_what_gpus_exchange_by_hand():
+    assert ended(one_request(3, 3), StepCost(token_s=1.0, exchange_s=0.5, overhead_s=2.0)).tolist() == [5 * 1.5 + 3 * 2]
+
+
+@given(st.integers(1, 6), st.integers(1, 40), st.integers(2, 60), st.integers(0, 2**32 - 1))
+def test_steps_taken_together_take_the_sum_of_single_ones(rows, prompt, output, seed):
+    random = np.random.default_rng(seed)
+    cost = StepCost(*random.uniform(0, 1e-3, 7).tolist(), *random.uniform(0, 1e-3, 4).tolist(), random.uniform(0, 1))
+    # after the prompts' step all requests decode: the contexts grow from `prompt` + 1, one token each
+    seconds = 0.0
+    for step in range(output):
+        tokens = rows * (prompt if step == 0 else 1)
+        read = 0 if step == 0 else rows * (prompt + step)
+        pairs = rows * prompt**2 if step == 0 else 0
+        seconds += max(cost.token_s * tokens + cost.pair_s * pairs, cost.step_s + cost.read_s * read)
+        seconds += max(cost.expert_token_s * tokens, cost.expert_step_s * (1 - (1 - cost.expert_share) ** tokens))
+        seconds += cost.overhead_s + cost.request_s * rows + cost.exchange_s * tokens
+        seconds += cost.attention_pair_s * pairs + cost.attention_read_s * read
+    assert ended(one_request(prompt, output, rows), cost) == pytest.approx([seconds] * rows, rel=1e-12)
+
+
+def test_prefill_alone_has_both_terms():
+    cost = StepCost(token_s=1.0, exchange_s=0.5, expert_token_s=0.25, expert_step_s=100.0, expert_share=0.5)
+    run = simulate_serving(one_request(3, 1), cost, setting=Setting(1000), limits=BatchLimits(2))
+    assert prefill_alone_s(one_request(3, 1), cost, BatchLimits(2)) == pytest.approx(run.ttft_s)
+
+
+@pytest.mark.parametrize(("model", "gpus"), [("qwen3-30b-a3b", 1), ("llama-3.1-8b", 2), ("mixtral-8x7b", 4)])
+def test_a_step_of_the_roofline_is_that_of_its_costs(model, gpus):
+    roofline = Roofline(model_shape(model), gpu("rtx-pro-6000"), gpus)
+    cost = step_cost(roofline)
+    for tokens in (1, 100, 2048):
+        trace = one_request(tokens, 1)
+        run = simulate_serving(trace, cost, setting=Setting(5000), limits=BatchLimits(4096))
+        # the roofline also counts the KV that is written
+        written = roofline.seconds_per_cached_token * tokens
+        assert run.first_s[0] == pytest.approx(roofline.prefill_s(tokens) - written, rel=1e-12)
+
+
+def fitted(multiples, model="llama-3.1-8b", device="rtx-pro-6000", gpus=1):
+    """Costs whose terms are multiples of the roofline's, as a calibration would write them."""
+    shape, card = model_shape(model), gpu(device)
+    start = start_terms(Roofline(shape, card, gpus))
+    names = terms_of("sum", start)
+    terms = {field: 0.0 for field in StepCost.__dataclass_fields__} | {"expert_share": start["expert_share"]}
+    terms |= {name: start[name] * multiples.get(name, 1.0) for name in names}
+    seen = OperatingRange(1, 1, 1, 1)
+    return Costs(
+        shape.name, card.name, gpus, "vllm", "sum", terms, asdict(shape), asdict(card), {}, None, seen, {}
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "gpus"), [("llama-3-70b", 2), ("qwen3-30b-a3b", 1), ("llama-3.1-8b", 1)])
+def test_another_model_keeps_the_multiples_of_the_roofline(model, gpus):
+    multiples = {"token_s": 1.5, "step_s": 1.25, "attention_pair_s": 0.5, "attention_read_s": 2.0, "overhead_s": 3.0}
+    costs = fitted(multiples)
+    layers = model_shape(model).layers / DENSE.layers
+    there = Roofline(model_shape(model), gpu("rtx-pro-6000"), gpus, step_overhead_s=0.002 * layers)
+    free, linked = (start_terms(replace(there, link=link)) for link in (Link(1e30, 0.0), None))
+    got = asdict(costs.for_model(model, gpus=gpus))
+    for name in multiples:
+        assert got[name] == pytest.approx(multiples[name] * free[name] + linked[name] - free[name]), name
+    assert got["exchange_s"] == pytest.approx(linked["exchange_s"])
+    assert got["expert_token_s"] == pytest.approx(1.5 * free["expert_token_s"])
+    assert got["expert_step_s"] == pytest.approx(1.25 * free["expert_step_s"])
+    assert costs.for_gpus(model, gpus=gpus).compute_s(100) == pytest.approx(
+        100 * (got["token_s"] + got["expert_token_s"] + got["exchange_s"]) + 100**2 * got["attention_pair_s"]
+    )
+
+
+def test_costs_of_two_gpus_give_those_of_one():
+    two, one = fitted({"step_s": 1.5, "exchange_s": 2.0}, gpus=2), fitted({"step_s": 1.5})
+    assert asdict(two.for_model(DENSE)) == pytest.approx(asdict(one.step_cost))
+    assert asdict(two.for_model(DENSE, gpus=2)) == pytest.approx(asdict(two.step_cost))
+
+
+def test_the_link_is_that_of_the_gpu_unless_it_is_given():
+    own, other = (fitted({}, device=name).for_model(DENSE, gpus=2) for name in ("rtx-pro-6000", "rtx-4090"))
+    links = [gpu(name).link for name in ("rtx-pro-6000", "rtx-4090")]
+    for cost, link in zip((own, other), links, strict=True):
+        assert cost.exchange_s == pytest.approx(64 * 8192 / link.bytes_per_s)
+    assert fitted({}).for_model(DENSE, gpus=2, link=Link(1e9, 0)).exchange_s == pytest.approx(64 * 8192 / 1e9)
+
+
+# -- errors of simulated times -----------------------------------------------------------------------------------------
+
+
+def test_an_error_of_a_time_is_an_interval_of_it():
+    assert time_interval(1.0, 0.0) == (1.0, 1.0) and time_interval(0.8, 1.0) == (0.4, float("inf"))
+    assert limit_interval(2.0, 1.5) == (0.0, 5.0)
+    errors = held_out_errors({"ttft_s_mean": -0.3, "ttft_s_p50": 0.1, "tpot_s_mean": 0.9}, "")
+    assert (errors.largest(0.99), errors.statistic(0.99)) == (0.1, "p50")
+    assert held_out_errors({"ttft_s_mean": -0.3}, "").largest(0.5) == 0.3
+    assert TimeErrors({}, "").largest(0.5) == 0.0
+
+
+def planned(errors):
+    rng = np.random.default_rng(1)
+    lines = [" ".join(str(1000 * i + j) for j in range(8)) for i in range(120)]
+    trace = toy(*lines, block_size=512, gap_ms=1.0)
+    trace = Trace.from_columns(
+        replace_columns(trace, timestamp=np.sort(rng.uniform(0, 20_000, 120)), output_length=np.full(120, 40)),
+        block_size=512,
+    )
+    roofline = Roofline(model_shape("llama-3.1-8b"), gpu("a100"))
+    target = PlanTarget(ttft_s=0.7, routers=("round-robin",))
+    return trace, roofline, target, instances(trace, roofline, target, errors)
+
+
+def test_the_interval_of_a_plan_is_that_of_the_target_moved_by_the_error():
+    error = 0.3
+    trace, roofline, target, plan = planned(TimeErrors({"p90": (0.1, -error)}, "two recordings"))
+    found, runs = plan.model_error, InstanceRuns(trace, roofline, target, "round-robin")
+    assert (found.statistic, found.error, found.basis) == ("p90", error, "two recordings")
+    assert (found.ttft_low, found.ttft_high) == pytest.approx((plan.best.ttft_s / 1.3, plan.best.ttft_s / 0.7))
+    assert found.fewest_instances <= plan.best.instances <= found.sure_instances
+    assert found.fewest_instances < found.sure_instances
+    for count, limit in ((found.fewest_instances, 0.7 * 1.3), (found.sure_instances, 0.7 * 0.7)):
+        assert runs.at(count).ttft_s <= limit
+        assert count == 1 or runs.at(count - 1).ttft_s > limit
+
+
+def test_without_errors_the_interval_is_the_plan():
+    *_, plan = planned(TimeErrors({}, "nothing"))
+    found = plan.model_error
+    assert found.fewest_instances == found.sure_instances == plan.best.instances
+    assert found.ttft_low == found.ttft_high == plan.best.ttft_s
+
+
+def test_an_error_of_the_whole_time_leaves_no_sure_number():
+    *_, plan = planned(TimeErrors({"p90": (1.2,)}, "a bad model"))
+    assert plan.model_error.sure_instances is None and plan.model_error.ttft_high is None
