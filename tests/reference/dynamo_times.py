@@ -63,7 +63,9 @@ class Worker:
         """The cost of a request here."""
         size = self.case["block_size"]
         active = {
-            number: one for number, one in self.active.items() if requests[number][4] is None or requests[number][4] > at
+            number: one
+            for number, one in self.active.items()
+            if requests[number][4] is None or requests[number][4] > at
         }
         waiting = sum(
             new for number, (_, new) in active.items() if requests[number][3] is None or requests[number][3] > at
