@@ -55,7 +55,8 @@ def wanted(trace, mode, schedule, policy, capacity, tree):
             "priority": int(trace.extra["priority"][row]),
         })  # fmt: skip
     return {
-        "tree": tree, "page_size": size, "capacity": capacity, "policy": policy, "grow": mode == "grow", "requests": requests,
+        "tree": tree, "page_size": size, "capacity": capacity, "policy": policy, "grow": mode == "grow",
+        "requests": requests,
         "schedule": {"kind": kind, "arrival": trace.timestamp.tolist(), **when},
     }  # fmt: skip
 
