@@ -24,10 +24,10 @@ VECTORS = json.loads((Path(__file__).parents[1] / "vectors/engine_sglang.json").
 POLICIES = tuple(ORDERS)
 
 
-def serve(trace, capacity, policy="lru", mode="block", schedule="serial"):
+def serve(trace, capacity, policy="lru", mode="block", schedule="serial", tree="unified"):
     """The engine after the whole trace; a schedule is "serial", "concurrency:N" or "open-loop:MS_PER_TOKEN"."""
     demand = block_demand(trace, mode, recompute_last=True)
-    engine = sglang.build(demand, Context(demand.blocks, capacity, trace, demand), policy)
+    engine = sglang.build(demand, Context(demand.blocks, capacity, trace, demand), policy, tree=tree)
     kind, _, figure = schedule.partition(":")
     engine.schedule(kind, **plan(trace, kind, figure))
     engine.advance(len(trace))
@@ -41,7 +41,7 @@ def plan(trace, kind, figure):
     return {"concurrency": int(figure or 1)}
 
 
-def serve_slowly(trace, capacity, policy, mode, schedule):
+def serve_slowly(trace, capacity, policy, mode, schedule, tree="unified"):
     """(hits, evicted blocks, early frees) of the twin."""
     demand = block_demand(trace, mode, recompute_last=True)
     wanted = sglang.priorities(trace) if policy == "priority" else np.zeros(len(trace), dtype=int)
@@ -58,11 +58,12 @@ def serve_slowly(trace, capacity, policy, mode, schedule):
     ]
     kind, _, figure = schedule.partition(":")
     when = plan(trace, kind, figure)
-    return radix.serve(requests, capacity, policy, demand.grows, arrival=trace.timestamp.tolist(), **when)
+    when |= {"arrival": trace.timestamp.tolist(), "unified": tree == "unified"}
+    return radix.serve(requests, capacity, policy, demand.grows, **when)
 
 
-def hits(*prompts, capacity, policy="lru", schedule="serial"):
-    return serve(toy(*prompts), capacity, policy, schedule=schedule).hits.tolist()
+def hits(*prompts, capacity, policy="lru", schedule="serial", tree="unified"):
+    return serve(toy(*prompts), capacity, policy, schedule=schedule, tree=tree).hits.tolist()
 
 
 def prompts_of(tokens, outputs, *ids, priority=0):
@@ -117,23 +118,28 @@ def vector_trace(vector):
 
 
 @pytest.mark.parametrize(
-    ("policy", "mode", "schedule", "capacity", "hit_blocks", "early_frees"),
+    ("policy", "mode", "schedule", "capacity", "hit_blocks", "early_frees", "tree"),
     [
-        ("lru", "block", "serial", 1_000, 12_821, 0),
-        ("lru", "block", "serial", 10_000, 59_583, 0),
-        ("lru", "block", "serial", 300_000, 105_592, 0),
-        ("lru", "token", "open-loop:30", 1_000, 12_657, 2_059),
-        ("lru", "token", "open-loop:30", 10_000, 62_258, 0),
-        ("lru", "token", "open-loop:30", 300_000, 105_592, 0),
-        ("lfu", "block", "serial", 1_000, 13_865, 0),
-        ("lfu", "block", "serial", 10_000, 37_966, 0),
-        ("fifo", "block", "serial", 1_000, 12_821, 0),
-        ("fifo", "block", "serial", 10_000, 60_772, 0),
+        ("lru", "block", "serial", 1_000, 12_821, 0, "unified"),
+        ("lru", "block", "serial", 10_000, 59_583, 0, "unified"),
+        ("lru", "block", "serial", 300_000, 105_592, 0, "unified"),
+        ("lru", "token", "open-loop:30", 1_000, 12_657, 2_059, "unified"),
+        ("lru", "token", "open-loop:30", 10_000, 62_258, 0, "unified"),
+        ("lru", "token", "open-loop:30", 300_000, 105_592, 0, "unified"),
+        ("lfu", "block", "serial", 1_000, 13_865, 0, "unified"),
+        ("lfu", "block", "serial", 10_000, 37_966, 0, "unified"),
+        ("fifo", "block", "serial", 1_000, 12_817, 0, "unified"),
+        ("fifo", "block", "serial", 1_000, 12_821, 0, "radix"),
+        ("fifo", "block", "serial", 10_000, 60_654, 0, "unified"),
+        ("fifo", "block", "serial", 10_000, 60_772, 0, "radix"),
+        ("lru", "block", "serial", 10_000, 59_583, 0, "radix"),
     ],
 )
-def test_the_conversation_trace_hits_as_in_sglang(shared, policy, mode, schedule, capacity, hit_blocks, early_frees):
+def test_the_conversation_trace_hits_as_in_sglang(
+    shared, policy, mode, schedule, capacity, hit_blocks, early_frees, tree
+):
     trace = read(shared / "data/mooncake/conversation_trace.jsonl")
-    engine = serve(trace, capacity, policy, mode, schedule)
+    engine = serve(trace, capacity, policy, mode, schedule, tree)
     assert (int(engine.hits.sum()), engine.early_frees) == (hit_blocks, early_frees)
 
 
@@ -174,11 +180,12 @@ def test_lfu_keeps_what_more_requests_passed_through():
     assert hits(*prompts, capacity=4) == [0, 1, 1, 0, 1, 0, 0]
 
 
-def test_a_split_makes_the_upper_part_new():
-    #  0 1 2 comes first, but 0 is split off, and so created, after 3 4
-    #  fifo lets 1 2, as old as ever, go for 6 7, and next 3 4 for 8 9: 0 outlives it
-    prompts = "0 1 2", "3 4", "0 5", "6 7", "8 9", "0 1"
+def test_a_split_makes_the_upper_part_new_in_the_older_tree():
+    #  0 1 2 comes first, but 0 and 1 are split off after 3 4; fifo lets 2 go for 6 7
+    #  for 8 goes 1, as old as 0 1 2; in the older tree 3 4 goes, since 1 was created by the split
+    prompts = "0 1 2", "3 4", "0 1", "6 7", "8", "0 1 9"
     assert hits(*prompts, capacity=6, policy="fifo") == [0, 0, 1, 0, 0, 1]
+    assert hits(*prompts, capacity=6, policy="fifo", tree="radix") == [0, 0, 1, 0, 0, 2]
 
 
 def test_filo_lets_the_newest_go():
@@ -240,7 +247,8 @@ modes = st.sampled_from(["block", "token", "grow"])
 schedules = st.sampled_from(["serial", "concurrency:2", "concurrency:3", "open-loop:0.5", "open-loop:3"])
 
 
-kinds = {"mode": modes, "schedule": schedules, "policy": st.sampled_from(POLICIES)}
+trees = st.sampled_from(["unified", "radix"])
+kinds = {"mode": modes, "schedule": schedules, "policy": st.sampled_from(POLICIES), "tree": trees}
 
 
 @given(traces(), st.integers(0, 12), st.data(), st.fixed_dictionaries(kinds))
@@ -283,7 +291,7 @@ def test_blocks_in_the_end_are_resident_or_free(trace):
 def test_vectors_of_sglang_itself_are_met_by_both(vector):
     trace = vector_trace(vector)
     for case in vector["cases"]:
-        how = case["capacity"], case["policy"], case["mode"], case["schedule"]
+        how = case["capacity"], case["policy"], case["mode"], case["schedule"], case["tree"]
         engine = serve(trace, *how)
         assert (engine.hits.tolist(), engine.early_frees) == (case["hits"], case["early_frees"])
         slow_hits, _, slow_early = serve_slowly(trace, *how)

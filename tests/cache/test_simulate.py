@@ -366,7 +366,8 @@ GOLDEN = [  # policy, options -> hit blocks at 1,000, 10,000 and 300,000
     ("lru", {"engine": "sglang"}, (12821, 59583, 105592)),
     ("lru", {"engine": "sglang", "mode": "token", "schedule": "open-loop:30"}, (12657, 62258, 105592)),
     ("lfu", {"engine": "sglang"}, (13865, 37966, 105592)),
-    ("fifo", {"engine": "sglang"}, (12821, 60772, 105592)),
+    ("fifo", {"engine": "sglang"}, (12817, 60654, 105592)),
+    ("fifo", {"engine": "sglang", "tree": "radix"}, (12821, 60772, 105592)),
 ]
 
 

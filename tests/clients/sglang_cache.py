@@ -1,74 +1,27 @@
-"""SGLang: its own RadixCache and page allocators serve requests; run in SGLang's environment as CASES (a JSON file).
+"""SGLang: its own prefix caches and page allocators serve requests; run in SGLang's environment as CASES (a JSON file).
 
-A case says page_size, capacity (pages), policy, grow, a schedule (kind, window, arrival, end) and requests: tokens
-(of the prompt), more (tokens generated and cached) and priority. Prints, a case a line, each request's hit pages and
-the number of early frees. The cache, its nodes, locks, eviction orders and allocators are SGLang's, unmodified; ours
-are the schedule and the stand-ins for a request and for the rest of SGLang, which the cache needs only by name.
+A case says tree (unified: UnifiedRadixCache with the Rust core, the default of 0.5.23; radix: RadixCache), page_size,
+capacity (pages), policy, grow, a schedule (kind, window, arrival, end) and requests: tokens (of the prompt), more
+(tokens generated and cached) and priority. Prints, a case a line, each request's hit pages and the number of early
+frees. The caches, their nodes, locks, eviction orders and allocators are SGLang's, unmodified; ours are the schedule
+and the stand-ins for a request and for the rest of SGLang, which the caches need only by name.
 """
 
-import importlib.abc
-import importlib.machinery
 import importlib.metadata
 import itertools
 import json
-import os
 import sys
-import types
 from array import array
 from types import SimpleNamespace
-from unittest.mock import MagicMock
 
+import sglang_scheduler as imported  # the file beside this one: SGLang without the packages that are absent
 import torch
-
-PACKAGES = {"sglang", "sglang.srt", "sglang.srt.mem_cache", "sglang.srt.mem_cache.unified_cache"}
-REAL = {
-    f"sglang.srt.mem_cache.{name}"
-    for name in (
-        "radix_cache", "base_prefix_cache", "evict_policy", "utils", "cache_init_params", "common",
-        "allocator", "allocator.base", "allocator.token", "allocator.paged", "unified_cache.component_type",
-    )
-}  # fmt: skip
-
-
-class Bare(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Packages without their __init__, and a dummy for every module of SGLang that is not in REAL."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] != "sglang" or name in REAL:
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec):
-        if spec.name not in PACKAGES:
-            return Dummy(spec.name)
-        module = types.ModuleType(spec.name)
-        root = next(folder for folder in sys.path if os.path.isdir(os.path.join(folder, "sglang")))
-        module.__path__ = [os.path.join(root, *spec.name.split("."))]
-        return module
-
-    def exec_module(self, module):
-        if module.__name__ in PACKAGES:
-            module.__spec__.submodule_search_locations = module.__path__
-
-
-class Dummy(types.ModuleType):
-    __path__ = ()
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return MagicMock()
-
-
-sys.meta_path.insert(0, Bare())
-from sglang.srt.mem_cache import radix_cache  # noqa: E402
-from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator  # noqa: E402
-from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator  # noqa: E402
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams  # noqa: E402
-from sglang.srt.mem_cache.cache_init_params import CacheInitParams  # noqa: E402
+from sglang.srt.mem_cache import radix_cache
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams
 
 # a clock that never shows the same time twice
 radix_cache.time = SimpleNamespace(monotonic=itertools.count(1).__next__, perf_counter=lambda: 0.0)
+imported.publish({"settings": {"page_size": 1, "chunked_prefill_size": -1, "max_running_requests": 1}})
 
 
 class Rows:
@@ -101,27 +54,28 @@ class Kv(SimpleNamespace):
 
 
 class Server:
-    """One RadixCache over an allocator of so many pages, and the verbs admit, grow and finish."""
+    """One cache over an allocator of so many pages, and the verbs admit, grow and finish."""
 
     def __init__(self, case):
         self.page, self.grows = case["page_size"], case["grow"]
         size = case["capacity"] * self.page
         settings = (torch.int64, "cpu", None, False)
         if self.page == 1:
-            self.allocator = TokenToKVPoolAllocator(size, *settings)
+            self.allocator = imported.TokenToKVPoolAllocator(size, *settings)
         else:
-            self.allocator = PagedTokenToKVPoolAllocator(size, self.page, *settings)
+            self.allocator = imported.PagedTokenToKVPoolAllocator(size, self.page, *settings)
             self.allocator.use_triton_kernels = False
         self.rows = Rows()
-        self.cache = radix_cache.RadixCache(
-            CacheInitParams(
-                disable=False,
-                req_to_token_pool=self.rows,
-                token_to_kv_pool_allocator=self.allocator,
-                page_size=self.page,
-                eviction_policy=case["policy"],
-            )
+        params = imported.CacheInitParams(
+            disable=False,
+            req_to_token_pool=self.rows,
+            token_to_kv_pool_allocator=self.allocator,
+            page_size=self.page,
+            eviction_policy=case["policy"],
+            tree_components=(imported.ComponentType.FULL,),
         )
+        kind = imported.UnifiedRadixCache if case["tree"] == "unified" else radix_cache.RadixCache
+        self.cache = kind(params)
         self.live, self.requests = {}, case["requests"]
 
     def pages(self, tokens):
@@ -157,6 +111,7 @@ class Server:
         self.live[row] = SimpleNamespace(
             kv=kv, lock=lock, last_node=match.last_device_node, origin_input_ids=tokens, extra_key=None,
             cache_salt=None, full_untruncated_fill_ids=tokens + more, priority=wanted["priority"], held=len(tokens),
+            rid=str(row), session=None, session_id=None, kv_rotation_base=None, finished=lambda: False,
         )  # fmt: skip
         self.cache.checkpoint(self.live[row], up_to=len(tokens))
         return hit // self.page
@@ -211,7 +166,7 @@ def serve(case):
     for row in sorted(server.live):
         server.finish(row)
     assert server.cache.protected_size() == 0
-    assert server.cache.total_size() + server.allocator.available_size() == case["capacity"] * server.page
+    assert server.cache.evictable_size() + server.allocator.available_size() == case["capacity"] * server.page
     return {"hits": hits, "early_frees": early, "version": importlib.metadata.version("sglang")}
 
 

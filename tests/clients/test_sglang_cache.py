@@ -13,7 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvtrace import read
 from kvtrace.cache.demand import block_demand
+from kvtrace.trace.columns import Columns
+from kvtrace.trace.trace import Trace
 from tests.cache.test_engine_sglang import POLICIES, VECTORS, drawn, made, plan, serve, vector_trace
 
 PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "sglang/bin/python"
@@ -21,6 +24,7 @@ MODES, SCHEDULES = (
     ("block", "token", "grow"),
     ("serial", "concurrency:2", "concurrency:4", "open-loop:0.5", "open-loop:4"),
 )
+TREES = ("unified", "radix")
 needs_sglang = pytest.mark.skipif(not PYTHON.exists(), reason="no environment sglang in KVTRACE_CLIENTS")
 
 DRAWN = {  # name -> prompts of full blocks
@@ -34,7 +38,7 @@ DRAWN = {  # name -> prompts of full blocks
 PRIORITIES = [2, 0, 2, 0, 3, 0]
 
 
-def wanted(trace, mode, schedule, policy, capacity):
+def wanted(trace, mode, schedule, policy, capacity, tree):
     """The case in the words of sglang_cache.py: pages of tokens, equal where the ids are."""
     demand, size = block_demand(trace, mode, recompute_last=True), trace.block_size
     kind, _, figure = schedule.partition(":")
@@ -51,7 +55,8 @@ def wanted(trace, mode, schedule, policy, capacity):
             "priority": int(trace.extra["priority"][row]),
         })  # fmt: skip
     return {
-        "page_size": size, "capacity": capacity, "policy": policy, "grow": mode == "grow", "requests": requests,
+        "tree": tree, "page_size": size, "capacity": capacity, "policy": policy, "grow": mode == "grow",
+        "requests": requests,
         "schedule": {"kind": kind, "arrival": trace.timestamp.tolist(), **when},
     }  # fmt: skip
 
@@ -61,28 +66,28 @@ def served(cases, folder):
     path = folder / "cases.jsonl"
     path.write_text("".join(json.dumps(case) + "\n" for case in cases))
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [PYTHON, Path(__file__).parent / "sglang_cache.py", path]
+    command = [PYTHON, "-W", "ignore", Path(__file__).parent / "sglang_cache.py", path]
     done = subprocess.run(command, capture_output=True, text=True, env=plain)
     assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
 def cases_of(trace, kinds, spare):
     """Cases of a trace: mode, schedule and policy by turns, and a capacity with so much to spare for each."""
-    for (mode, schedule, policy), more in zip(kinds, itertools.cycle(spare), strict=False):
+    for (mode, schedule, policy, tree), more in zip(kinds, itertools.cycle(spare), strict=False):
         capacity = int(block_demand(trace, mode).max_blocks.max()) + more
-        yield {"mode": mode, "schedule": schedule, "policy": policy, "capacity": capacity}
+        yield {"mode": mode, "schedule": schedule, "policy": policy, "capacity": capacity, "tree": tree}
 
 
 @needs_sglang
 def test_random_traces_hit_as_in_sglang(tmp_path):
     seed = int(np.random.default_rng().integers(1 << 32))
     rng = np.random.default_rng(seed)
-    kinds = list(itertools.product(MODES, SCHEDULES, POLICIES))
+    kinds = list(itertools.product(MODES, SCHEDULES, POLICIES, TREES))
     tried = []
     for number in range(20):
         trace = vector_trace(made(str(number), rng, rows=40, block_size=int(rng.integers(1, 5))))
-        some = [kinds[k] for k in rng.permutation(len(kinds))[:20]]
+        some = [kinds[k] for k in rng.permutation(len(kinds))[:20]]  # of both trees
         tried += [(trace, case) for case in cases_of(trace, some, rng.integers(0, 40, size=20).tolist())]
     for (trace, case), real in zip(tried, served([wanted(t, **case) for t, case in tried], tmp_path), strict=True):
         engine = serve(trace, **case)
@@ -90,10 +95,36 @@ def test_random_traces_hit_as_in_sglang(tmp_path):
         assert found == real, f"seed {seed}: {case}"
 
 
+ON_THE_CONVERSATION_TRACE = [  # blocks, policy, schedule, tree
+    (1_000, "lru", "serial", "unified"), (10_000, "lru", "serial", "unified"), (10_000, "lru", "serial", "radix"),
+    (1_000, "fifo", "serial", "unified"), (10_000, "fifo", "serial", "unified"), (10_000, "fifo", "serial", "radix"),
+    (10_000, "lfu", "serial", "unified"),
+    (3_000, "slru", "concurrency:4", "unified"),
+]  # fmt: skip
+
+
+@needs_sglang
+def test_the_conversation_trace_hits_as_in_sglang(shared, tmp_path):
+    whole = read(shared / "data/mooncake/conversation_trace.jsonl")
+    blocks = whole.prompt_blocks  # a block is a token: block mode
+    columns = Columns(
+        whole.timestamp, blocks, np.ones(len(whole), dtype=int), whole.hash_ids, whole.offsets,
+        extra={"priority": np.zeros(len(whole), dtype=int)},
+    )  # fmt: skip
+    trace = Trace.from_columns(columns, block_size=1)
+    cases = [
+        {"mode": "block", "schedule": schedule, "policy": policy, "capacity": capacity, "tree": tree}
+        for capacity, policy, schedule, tree in ON_THE_CONVERSATION_TRACE
+    ]
+    for case, real in zip(cases, served([wanted(trace, **case) for case in cases], tmp_path), strict=True):
+        engine = serve(trace, **case)
+        assert (engine.hits.tolist(), engine.early_frees) == (real["hits"], real["early_frees"]), case
+
+
 @needs_sglang
 def test_the_vectors_are_what_sglang_says(tmp_path):
     expected = [
-        wanted(vector_trace(vector), *(case[name] for name in ("mode", "schedule", "policy", "capacity")))
+        wanted(vector_trace(vector), *(case[name] for name in ("mode", "schedule", "policy", "capacity", "tree")))
         for vector in VECTORS["vectors"]
         for case in vector["cases"]
     ]
@@ -105,14 +136,14 @@ def test_the_vectors_are_what_sglang_says(tmp_path):
 def make_vectors(folder):
     """Every mode, schedule and order, on drawn traces and on made ones, with what SGLang says of each."""
     rng = np.random.default_rng(5)
-    kinds = list(itertools.product(MODES, SCHEDULES, POLICIES))
+    kinds = list(itertools.product(MODES, SCHEDULES, POLICIES, TREES))
     vectors = [drawn(name, prompts, PRIORITIES[: len(prompts)]) for name, prompts in DRAWN.items()]
     vectors += [made(f"conversations, blocks of {size}", rng, rows=40, block_size=size) for size in (1, 4)]
     version = None
     for vector in vectors:
         trace = vector_trace(vector)
         if vector["name"] in DRAWN:
-            some = [("block", "serial", policy) for policy in POLICIES for _ in range(4)]
+            some = [("block", "serial", policy, tree) for tree in TREES for policy in POLICIES for _ in range(4)]
             cases = list(cases_of(trace, some, spare=range(4)))
         else:
             cases = list(cases_of(trace, kinds, spare=(1, 0, 2, 5, 9, 14, 20, 3)))
@@ -121,7 +152,12 @@ def make_vectors(folder):
             case | {name: r[name] for name in ("hits", "early_frees")} for case, r in zip(cases, real, strict=True)
         ]
         version = real[0]["version"]
-    return {"engine": "sglang", "version": version, "cache": "RadixCache, page size = block size", "vectors": vectors}
+    return {
+        "engine": "sglang",
+        "version": version,
+        "cache": "UnifiedRadixCache and RadixCache, page size = block size",
+        "vectors": vectors,
+    }
 
 
 if __name__ == "__main__":

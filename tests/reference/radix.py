@@ -3,6 +3,8 @@
 A node is a run of block ids. A match refreshes each node on its path and splits the last one at the end of the match;
 the upper part is the new node. A lock applies to a node and all its ancestors. Eviction removes whole unlocked leaves,
 smallest key first; a parent becomes a leaf when its last child is evicted.
+
+`unified` is SGLang's UnifiedRadixCache, else its RadixCache: they differ in the times of use and of creation.
 """
 
 from dataclasses import dataclass, field
@@ -44,8 +46,8 @@ class Node:
 
 
 class Radix:
-    def __init__(self, capacity, policy):
-        self.free, self.key = capacity, KEYS[policy]
+    def __init__(self, capacity, policy, unified=True):
+        self.free, self.key, self.unified = capacity, KEYS[policy], unified
         self.clock = count(1)  # each value is used once
         self.root = Node([], None, 0, 0)
         self.evictions = 0
@@ -62,7 +64,10 @@ class Radix:
     def split(self, node, length):
         """Move the first `length` blocks of a node to a new parent node; returns it."""
         now = next(self.clock)
-        upper = Node(node.run[:length], node.parent, now, now, node.hits, node.priority, node.locks, [node])
+        created = node.created if self.unified else now
+        upper = Node(node.run[:length], node.parent, now, created, node.hits, node.priority, node.locks, [node])
+        if self.unified:
+            node.used = next(self.clock)
         node.parent.children[node.parent.children.index(node)] = upper
         node.run, node.parent = node.run[length:], upper
         return upper
@@ -72,7 +77,7 @@ class Radix:
         now, node, nodes, done = next(self.clock), self.root, [], 0
         while done < len(path) and self.child(node, path[done]):
             node = self.child(node, path[done])
-            node.used = now
+            node.used = next(self.clock) if self.unified else now
             same = 0
             while same < len(node.run) and path[done + same : done + same + 1] == [node.run[same]]:
                 same += 1
@@ -84,8 +89,15 @@ class Radix:
             nodes.append(node)
         return nodes
 
+    def match(self, path):
+        """The nodes of the longest resident prefix of a path, which are used now, the deepest last."""
+        nodes = self.walk(path)
+        for node in nodes if self.unified else ():
+            node.used = next(self.clock)
+        return nodes
+
     def insert(self, path, priority, inserted):
-        """Insert a path; returns the number of its resident blocks. Nodes beyond `inserted` blocks count a hit."""
+        """Insert a path; (its resident blocks, its last node). Nodes beyond `inserted` blocks count a hit."""
         node, done = self.root, 0
         for node in self.walk(path):
             done += len(node.run)
@@ -94,7 +106,8 @@ class Radix:
         if done < len(path):
             now = next(self.clock)
             node.children.append(Node(path[done:], node, now, now, hits=len(path) > inserted, priority=priority))
-        return done
+            node = node.children[-1]
+        return done, node
 
     def lock(self, node, step):
         while node is not self.root:
@@ -113,10 +126,13 @@ class Radix:
         self.free -= blocks
         return True
 
-    def publish(self, row, path, priority, inserted):
+    def publish(self, row, path, priority, inserted, prompt=()):
         """Insert a live request's path and lock all of it; returns the number of its resident blocks."""
-        resident = self.insert(path, priority, inserted)
-        node = (self.walk(path) or [self.root])[-1]
+        resident, node = self.insert(path, priority, inserted)
+        if 0 < len(prompt) < len(path):  # so that the output is evicted before the prompt
+            self.insert(prompt, priority + 1, inserted=len(prompt))
+        if not self.unified:
+            self.match(path)
         self.lock(self.held[row], -1)
         self.lock(node, 1)
         self.held[row] = node
@@ -124,7 +140,7 @@ class Radix:
 
     def admit(self, row, request):
         """Hit blocks, or None if there is no room."""
-        nodes = self.walk(request.path[: request.limit]) if request.limit else []
+        nodes = self.match(request.path[: request.limit]) if request.limit else []
         hit, node = sum(len(node.run) for node in nodes), (nodes or [self.root])[-1]
         self.lock(node, 1)
         if not self.room(len(request.path) + request.tail - hit):
@@ -139,18 +155,15 @@ class Radix:
 
     def finish(self, row, request, grown):
         path = request.path + request.grown if grown else request.path
-        resident = self.insert(path, request.priority, inserted=len(request.path))
+        resident = self.publish(row, path, request.priority, inserted=len(request.path), prompt=request.path)
         assert resident == len(request.path)
-        if grown and request.grown and request.path:  # so that the output is evicted before the prompt
-            self.insert(request.path, request.priority + 1, inserted=len(request.path))
-        self.publish(row, path, request.priority, inserted=len(path))
         self.lock(self.held.pop(row), -1)
         self.free += request.grown_tail if grown else request.tail
 
 
-def serve(requests, capacity, policy="lru", grows=False, concurrency=1, arrival=None, end=None):
+def serve(requests, capacity, policy="lru", grows=False, concurrency=1, arrival=None, end=None, unified=True):
     """(hits of each request, evicted blocks, requests freed early). With `end`, request r ends at end[r]."""
-    cache, live, hits, early = Radix(capacity, policy), [], [], 0
+    cache, live, hits, early = Radix(capacity, policy, unified), [], [], 0
 
     def finish(row):
         live.remove(row)

@@ -5,6 +5,7 @@ import pytest
 from kvtrace._base.errors import UsageError
 from kvtrace.serving.schedulers import BatchLimits, scheduler_of
 from kvtrace.serving.schedulers.options import with_options
+from kvtrace.serving.schedulers.sglang import SglangScheduler
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 
 
@@ -12,6 +13,14 @@ def test_each_type_of_option_is_read():
     text = "max_num_seqs=1,024, watermark=1%".replace("1,024", "1024") + ", async_scheduling=OFF, policy=priority"
     expected = VllmScheduler(max_num_seqs=1024, watermark=0.01, async_scheduling=False, policy="priority")
     assert with_options(VllmScheduler(), text) == expected
+
+
+def test_options_of_sglang_have_numbers_above_one_and_a_page_size():
+    text = "page_size=64,schedule_conservativeness=1.3,chunked_prefill_size=-1,enable_mixed_chunk=on"
+    expected = SglangScheduler(
+        page_size=64, schedule_conservativeness=1.3, chunked_prefill_size=-1, enable_mixed_chunk=True
+    )
+    assert with_options(SglangScheduler(), text) == expected
 
 
 def test_limits_keep_the_other_options():
@@ -23,7 +32,8 @@ def test_limits_keep_the_other_options():
     ("text", "message"),
     [
         ("seqs=4", "'seqs=4' is not an option of vllm's scheduler"), ("watermark", "is not an option"),
-        ("async_scheduling=maybe", "async_scheduling is on or off"), ("watermark=2", "is not a share"),
+        ("async_scheduling=maybe", "async_scheduling is on or off"), ("watermark=2", "below 1"),
+        ("watermark=200%", "is not a share"),
         ("max_num_seqs=many", "many"), ("policy=lifo", "Try fcfs or priority"),
     ],
 )  # fmt: skip

@@ -193,6 +193,7 @@ def test_chunks_are_whole_pages():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
+        (Setting(9, engine="sglang", engine_options=(("tree", "radix"),)), "unified tree"),
         (Setting(9), "--engine sglang"), (Setting(9, engine="sglang", policy="mru"), "Try lru"),
     ],
 )  # fmt: skip

@@ -102,6 +102,7 @@ class EngineOptions(TypedDict, total=False):
     capacity_counts: str
     pool: str
     free_order: str
+    tree: str
     watermark: str
 
 
@@ -217,6 +218,7 @@ def simulate(
         pool: Idle blocks that may be evicted: any ("flat", the default), or those without a resident child
             ("leaf-first").
         free_order: The end of vLLM's free queue that unhashed blocks join: "prepend" (the default) or "append".
+        tree: SGLang's "unified" tree (the default), or the "radix" tree of its versions before.
         watermark: "on" evicts a fifth of the blocks once 80 % are in use, as LMCache does; default "off".
 
     Returns:

@@ -54,6 +54,7 @@ def _policies():
 @click.option("--capacity-counts", default="total", metavar="WHAT", help="Blocks that count: total is active and idle blocks, idle is idle blocks only. (reference)")
 @click.option("--pool", default="flat", metavar="WHICH", help="Blocks that can be evicted: flat is any idle block, leaf-first is idle blocks without a resident child. (reference)")
 @click.option("--free-order", default="prepend", metavar="HOW", help="Position of freed unhashed blocks in the free queue: prepend, or append as before May 2026. (vllm)")
+@click.option("--tree", default="unified", metavar="WHICH", help="Tree of the cache: unified, or radix as in earlier versions. (sglang)")
 @click.option("--watermark", default="off", metavar="HOW", help="on: evict a fifth of the blocks at 80 % use. (lmcache)")
 @click.option("--tiers", metavar="NAME=C,...", help="Tiers of blocks, fastest first, in place of --capacity. Example: hbm=5000,dram=50000; with --gpu hbm=5000,dram=50000@25GB, with bytes per second.")
 @click.option("--inclusive", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: exclusive]")

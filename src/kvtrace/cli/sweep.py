@@ -26,6 +26,7 @@ from .own_policies import own_policies
 @click.option("--requests", type=click.IntRange(1), metavar="N", help="Requests per sample of a model.  [default: as many as the model was fitted to]")
 @click.option("--capacity-counts", default="total", metavar="WHAT", help="Blocks that count: total or idle, as in simulate. (reference)")
 @click.option("--pool", default="flat", metavar="WHICH", help="Blocks that can be evicted: flat or leaf-first, as in simulate. (reference)")
+@click.option("--tree", default="unified", metavar="WHICH", help="Tree of the cache: unified or radix, as in simulate. (sglang)")
 @click.option("--free-order", default="prepend", metavar="HOW", help="Position of freed unhashed blocks: prepend or append, as in simulate. (vllm)")
 @click.option("--watermark", default="off", metavar="HOW", help="Eviction at 80 % use: on or off, as in simulate. (lmcache)")
 @WARM_UP

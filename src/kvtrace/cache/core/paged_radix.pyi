@@ -4,6 +4,8 @@ from typing import Any
 
 from kvtrace.cache.core.engine import Engine
 
+def doubled(array: Any) -> Any: ...
+
 class PagedRadix(Engine):
     page_size: Any
     block_size: Any

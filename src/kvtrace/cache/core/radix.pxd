@@ -43,6 +43,7 @@ cdef class Radix(Engine):
     cdef int[::1] held  # row -> the node that a live request locks
     cdef const long long[::1] priority  # row -> the request's priority
     cdef int order
+    cdef bint unified
     cdef Leaves leaves  # the unlocked leaves
     cdef long long capacity
     cdef long long free  # blocks
@@ -50,6 +51,7 @@ cdef class Radix(Engine):
     cdef long long clock
     cdef long long matched  # blocks that the last walk matched
 
+    cdef int _match(self, long long start, long long blocks) except -1 nogil
     cdef int _walk(self, long long start, long long blocks, long long counted, long long priority) except -1 nogil
     cdef int _common(self, int node, long long start, long long blocks) noexcept nogil
     cdef int _split(self, int node, int blocks) noexcept nogil

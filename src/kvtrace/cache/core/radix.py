@@ -3,6 +3,10 @@
 Block ids form a forest, so two paths with the same id at a depth are equal up to that depth. A match therefore compares
 a node's last block, or finds the end of the common part by bisection. It needs no hashes, and a run is a position in
 the trace's own ids. A request costs time per node on its path, not per block. Twin: tests/reference/radix.py.
+
+Two trees of SGLang differ in times alone. `unified` (UnifiedRadixCache): the nodes of a path are used one after the
+other, the deepest last; what a match leaves of a node is used before its path; a part keeps the node's time of
+creation. RadixCache: a path is used at one time, and the upper part of a node is new.
 """
 
 import cython
@@ -98,7 +102,7 @@ class Radix(Engine):
     that name, and can be None for the others. Raises UsageError for a policy that SGLang does not have.
     """
 
-    def __init__(self, context: Context, demand, policy="lru", priority=None):
+    def __init__(self, context: Context, demand, policy="lru", priority=None, unified=True):
         Engine.__init__(self, context, demand)
         if policy not in ORDERS:
             raise UsageError(f"SGLang has no eviction policy {policy!r}. Try {', '.join(ORDERS)}.")
@@ -110,7 +114,7 @@ class Radix(Engine):
         self.unused, self.unused_nodes = np.arange(nodes - 1, -1, -1, dtype=np.int32), nodes - 1  # never the root's
         self.head, self.held = np.full(context.blocks, -1, dtype=np.int32), np.zeros(rows, dtype=np.int32)
         self.priority = np.zeros(rows, dtype=np.int64) if priority is None else np.ascontiguousarray(priority, np.int64)
-        self.order, self.leaves = ORDERS[policy], Leaves(nodes)
+        self.order, self.leaves, self.unified = ORDERS[policy], Leaves(nodes), unified
         self.capacity = self.free = capacity
         self.idle = self.clock = self.matched = 0
 
@@ -163,7 +167,7 @@ class Radix(Engine):
         node: cython.int = ROOT
         self.matched = 0
         if self.limit[row] > 0:
-            node = self._walk(start, self.limit[row], UNCOUNTED, LOWEST)
+            node = self._match(start, self.limit[row])
         hit: cython.longlong = self.matched
         self._lock(node, ROOT)
         if not self._take(self.full[row] + self.tail[row] - hit):
@@ -192,6 +196,20 @@ class Radix(Engine):
         self.free += self.grown_tail[row] if self.grows else self.tail[row]
         return self._unlock(self.held[row])
 
+    def _match(self, start, blocks):
+        """The walk of a look-up, which counts no request."""
+        last: cython.int = self._walk(start, blocks, UNCOUNTED, LOWEST)
+        node: cython.int = last
+        if self.unified:
+            self.clock += self.matched  # a node has a block or more
+            now: cython.longlong = self.clock
+            while node != ROOT:
+                self.used[node] = now
+                self._settle(node)
+                node = self.parent[node]
+                now -= 1
+        return last
+
     def _walk(self, start, blocks, counted, priority):
         """Walk a path's resident prefix: refresh its nodes, split the last one, set `matched`; returns the last node.
 
@@ -208,7 +226,7 @@ class Radix(Engine):
             if child < 0:
                 break
             same = self._common(child, start + done, blocks - done)
-            self.used[child] = now
+            self.used[child] = self._tick() if self.unified else now
             done += same
             node = child
             if same < self.length[child]:
@@ -246,6 +264,9 @@ class Radix(Engine):
         self.locks[upper], self.requests[upper] = self.locks[node], self.requests[node]
         self.rank[upper] = self.rank[node]
         self.used[upper] = self.created[upper] = self._tick()
+        if self.unified:
+            self.created[upper] = self.created[node]
+            self.used[node] = self._tick()
         self.head[self.ids[self.run[node]]] = upper
         self.run[node] += blocks
         self.length[node] -= blocks

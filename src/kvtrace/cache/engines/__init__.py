@@ -35,7 +35,7 @@ ENGINES: dict[str, Row] = {
     "nano-vllm": Row("nano_vllm", "nano-vllm", recompute_last=True, policies=("lru",)),
     "sglang": Row(
         "sglang", "SGLang 0.5.23", recompute_last=True,
-        policies=("lru", "lfu", "fifo", "mru", "filo", "slru", "priority"),
+        policies=("lru", "lfu", "fifo", "mru", "filo", "slru", "priority"), options={"tree": ("unified", "radix")},
     ),
     "tensorrt-llm": Row("tensorrt_llm", "TensorRT-LLM 1.3", recompute_last=True, policies=("lru", "priority")),
     "lmcache": Row(

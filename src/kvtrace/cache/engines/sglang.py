@@ -1,10 +1,11 @@
 """SGLang's prefix cache: a radix tree of pages that evicts whole unlocked leaves.
 
-Semantics: SGLang 0.5.23, RadixCache and its eviction policies (sglang/srt/mem_cache/radix_cache.py, evict_policy.py).
-Checked: against the unmodified code with SGLang's page allocators: each request's hits and all early frees, in 23
-settings of the Mooncake conversation trace that cover each mode, schedule and policy, and on random traces in any
-setting (tests/clients/test_sglang_cache.py, tests/vectors/engine_sglang.json). The default, UnifiedRadixCache, was not
-run.
+Semantics: SGLang 0.5.23, UnifiedRadixCache with full attention, the tree of a default server since
+(srt/mem_cache/registry.py, unified_cache/unified_tree_core.py), and its eviction policies (evict_policy.py). With
+`tree` "radix" RadixCache (radix_cache.py), the default of earlier versions; they differ in recency and creation times.
+Checked: against the unmodified code of both with SGLang's page allocators: each request's hits and all early frees, on
+random traces in any setting and on the Mooncake conversation trace (tests/clients/test_sglang_cache.py,
+tests/vectors/engine_sglang.json).
 
 Not modelled: spare pages (at page sizes above 1 SGLang evicts as if each request took one page more); chunked prefill,
 which splits nodes at chunk ends; waiting requests, which refresh the blocks they will hit; host memory (HiCache); the
@@ -22,8 +23,8 @@ from ..demand import BlockDemand
 from ..policies.base import Context
 
 
-def build(demand: BlockDemand, context: Context, policy: str = "lru") -> Radix:
-    """Build SGLang's cache of `context.capacity` blocks, with one of its eviction policies.
+def build(demand: BlockDemand, context: Context, policy: str = "lru", *, tree: str = "unified") -> Radix:
+    """Build SGLang's cache of `context.capacity` blocks, with one of its eviction policies and of its trees.
 
     The policy `priority` reads the trace's extra column of that name: whole numbers; higher ones are evicted later, and
     a missing one is 0. UsageError for a policy that SGLang does not have, or a trace without priorities.
@@ -36,7 +37,7 @@ def build(demand: BlockDemand, context: Context, policy: str = "lru") -> Radix:
     >>> cache.hits.tolist()
     [0, 0, 2]
     """
-    return Radix(context, demand, policy, priorities(demand.trace) if policy == "priority" else None)
+    return Radix(context, demand, policy, priorities(demand.trace) if policy == "priority" else None, tree == "unified")
 
 
 def priorities(trace: Trace) -> np.ndarray:

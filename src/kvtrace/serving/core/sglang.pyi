@@ -1,9 +1,5 @@
 """Written by tools/kernel_stubs.py: what Python sees of sglang.py, which is compiled."""
 
-from typing import Any
+from kvtrace.serving.core.sglang_scheduler import SglangScheduler
 
-from kvtrace.serving.core.instance import Instance
-
-class SglangInstance(Instance):
-    log: list[Any]
-    def __init__(self, engine: Any, requests: Any, cost: Any, settings: Any, most: Any, log: Any = False) -> None: ...
+class SglangInstance(SglangScheduler): ...

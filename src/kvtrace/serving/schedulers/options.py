@@ -27,7 +27,7 @@ def with_options(scheduler: Scheduler, text: str) -> Scheduler:
     False
     """
     defaults = {field.name: getattr(scheduler, field.name) for field in fields(scheduler)}  # type: ignore[arg-type]
-    known = {name: value for name, value in defaults.items() if isinstance(value, (bool, int, float, str))}
+    known = {name: value for name, value in defaults.items() if value is None or isinstance(value, (int, float, str))}
     if not known:
         raise UsageError(f"The scheduler {scheduler.name} has no options. Leave out --scheduler, or try --engine vllm.")
     chosen: dict[str, Any] = {}
@@ -43,13 +43,13 @@ def with_options(scheduler: Scheduler, text: str) -> Scheduler:
 
 
 def _value(name: str, text: str, default: Any) -> Any:
-    """The value of an option, of the type of its default."""
+    """The value of an option, of the type of its default. The scheduler checks its range."""
     if isinstance(default, bool):
         if text.lower() not in SWITCH:
             raise UsageError(f"{name} is on or off, not {text!r}.")
         return SWITCH[text.lower()]
-    if isinstance(default, int):
+    if default is None or isinstance(default, int):  # None: a number that is chosen elsewhere
         return units.count(text)
     if isinstance(default, float):
-        return units.share(text)
+        return units.share(text) if "%" in text else units.decimal(text)
     return text

@@ -108,6 +108,8 @@ class SglangScheduler(Scheduler):
             )
         if setting.policy != "lru":
             raise UsageError(f"SGLang's scheduler does not support policy {setting.policy!r} yet. Try lru.")
+        if dict(setting.engine_options).get("tree") == "radix":
+            raise UsageError("SGLang's scheduler runs with its unified tree. Leave out --tree.")
         return replace(setting, mode="grow")
 
     def lengths(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
