@@ -18,7 +18,7 @@ from .output import console, print_json, print_tables
 @click.argument("trace", metavar="TRACE")
 @click.option("--model", "--model-config", "model_config", required=True, metavar="M", cls=RowsOption, rows=completion.models, help="Model: {rows}, or the path of its config.json.")
 @click.option("--gpu", "gpu_name", default="h100", metavar="G", cls=RowsOption, rows=completion.gpus, help="GPU: {rows}, or a JSON file; its keys are in docs/serving/serving-model.md.")
-@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="GPUs per instance; they work as one.")
+@click.option("--gpus", default=1, type=click.IntRange(1), metavar="N", help="GPUs per instance, by tensor parallelism.")
 @click.option("--ttft", default="2s", metavar="TIME", help="Target: the largest time to first token.")
 @click.option("--quantile", default=0.9, type=click.FloatRange(0.01, 0.999), metavar="Q", help="Target: the share of the requests that must meet --ttft.")
 @click.option("--router", "routers", default=",".join(PLANNED), metavar="R,...", help=f"Routers to try: {', '.join(ROUTERS)}.")
