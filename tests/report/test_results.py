@@ -16,16 +16,16 @@ from tests.docs import ROOT
 PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := getattr(kvtrace, name))}
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
-        "BatchLimits", "Columns", "Context", "Costs", "Gpu", "Grid", "Key", "Knobs", "LocalRunner", "LowerTier", "ModelShape",
-        "PlanTarget", "Prices", "Profile", "Roofline", "Runner", "Schedule", "Setting", "StepCost", "Tier", "Tokenizer",
-        "VllmScheduler",
+        "BatchLimits", "Columns", "Context", "Costs", "Gpu", "Grid", "Key", "Knobs", "LocalRunner", "LowerTier",
+        "ModelShape", "PlanTarget", "Prices", "Profile", "Roofline", "Runner", "Schedule", "Setting", "StepCost",
+        "Tier", "Tokenizer", "VllmScheduler",
     },
     "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Sequence", "TraceBuilder"},
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
-    "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Dataset", "Distribution", "Finding",
-    "Fixes", "Forest", "Hits", "Model", "Numbered", "Popularity", "Published", "Recording", "SessionLinks",
+    "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Dataset", "Distribution",
+    "Finding", "Fixes", "Forest", "Hits", "Model", "Numbered", "Popularity", "Published", "Recording", "SessionLinks",
     "Tree", "Violation",
 }  # fmt: skip
 RESULTS = sorted(
