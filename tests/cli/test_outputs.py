@@ -58,6 +58,12 @@ SAME = [
     ),
     ("curve day.jsonl --png a.png --svg a.png", "--svg a.png is the same file as --png a.png"),
     ("sweep day.jsonl -o a.svg --svg a.svg", "--svg a.svg is the same file as -o a.svg"),
+    ("validate logs --html logs/log.jsonl", "--html logs/log.jsonl is the same file as the file of LOG (logs/log.js"),
+    ("validate log.jsonl --per-request log.jsonl", "--per-request log.jsonl is the same file as LOG log.jsonl"),
+    ("validate log.jsonl --trace day.jsonl --html day.jsonl", "--html day.jsonl is the same file as --trace day.jsonl"),
+    ("validate log.jsonl --costs config.json --html config.json", "the same file as --costs config.json"),
+    ("validate log.jsonl --html a.html --png a.html", "--html a.html is the same file as --png a.html"),
+    ("validate log.jsonl --html a.html --svg a.html", "--html a.html is the same file as --svg a.html"),
 ]
 SAME += [
     (f"{line} {option} day.jsonl", f"{option} day.jsonl is the same file as TRACE day.jsonl")
@@ -222,10 +228,10 @@ def test_the_functions_refuse_as_the_commands_do(folder, how):
 # What the value of a text option is, by its metavar: a file, or something else.
 FILES = {"FILE", "DIR", "FOLDER", "TRACE", "TRACE2", "PREVIOUS", "LOG"}
 OTHERS = {
-    "A", "ADDRESS", "B,...", "C", "C,...", "E,...", "FIELD=PATH", "FORM", "G", "HOW", "KIND", "LIST", "M", "M,...",
-    "MODEL", "N", "N,...", "NAME", "NAME=C,...", "NAME=SIZE@RATE,...", "P,...", "PATH", "Q,...", "R,...",
-    "RATE@TIME,...", "RULE", "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS", "UNIT", "WHAT", "WHICH",
-    "WINDOW",
+    "A", "ADDRESS", "B,...", "C", "C,...", "E,...", "F", "FIELD=PATH", "FORM", "G", "HOW", "K=V,...", "KIND",
+    "LIST", "M", "M,...", "MODEL", "N", "N,...", "NAME", "NAME=C,...", "NAME=SIZE@RATE,...", "P,...", "PATH",
+    "Q,...", "R,...", "RATE@TIME,...", "RULE", "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS", "UNIT",
+    "WHAT", "WHICH", "WINDOW",
 }  # fmt: skip
 
 

@@ -36,9 +36,10 @@ from .output import print_json, print_lines, print_tables
 @FIGURE
 @QUIET
 def validate_command(log, recording_format, trace, block_size, model_config, gpu_name, gpus, costs_file, engine, scheduler_options, capacity, warm_up, seed, as_json, html, per_request, png, svg, quiet):
-    """Simulate a recorded run, and compare its times with the measured ones.
+    """Compare simulated with measured times: errors, intervals.
 
     LOG is what an engine or a benchmark measured: docs/serving/calibrate.md lists the formats.
+    Its requests are simulated under the costs of --gpu or --costs.
     """
     from .._base.errors import UsageError
     from .._base.lists import leading_rows
