@@ -61,8 +61,8 @@ def held_out_errors(errors: Mapping[str, float], basis: str) -> TimeErrors:
 def time_interval(seconds: float, error: float) -> tuple[float, float]:
     """The times that a simulated time stands for, if it is wrong by up to `error` in either direction.
 
-    >>> time_interval(1.2, 0.2)
-    (1.0, 1.5)
+    >>> time_interval(1.5, 0.5)
+    (1.0, 3.0)
     >>> time_interval(1.0, 1.5)
     (0.4, inf)
     """
