@@ -1,4 +1,4 @@
-"""kvtrace calibrate and --costs: what they print and write, and one sentence with the right exit status for each fault."""
+"""kvtrace calibrate and --costs: what they print and write, and one sentence with the exit status for each fault."""
 
 import json
 import shutil

@@ -24,8 +24,8 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "printed and never written, see privacy/account.py": {"Contributors", "StepHits"},
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
-    "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Dataset", "Distribution", "Finding",
-    "Fixes", "Forest", "Hits", "Model", "Numbered", "Popularity", "Published", "Recording", "SessionLinks",
+    "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Dataset", "Distribution",
+    "Finding", "Fixes", "Forest", "Hits", "Model", "Numbered", "Popularity", "Published", "Recording", "SessionLinks",
     "Tree", "Violation",
 }  # fmt: skip
 RESULTS = sorted(

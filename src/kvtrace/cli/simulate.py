@@ -42,8 +42,6 @@ def _policies():
     "kvtrace simulate trace.jsonl --engine vllm,sglang --capacity 400,50%",
     "kvtrace simulate trace.jsonl --capacity 200 --instances 4 --router kv-aware --schedule open-loop:30",
     "kvtrace simulate trace.jsonl --gpu h100 --model-config config.json",
-    "kvtrace simulate trace.jsonl --capacity 5000 --engine dynamo --instances 4 --router dynamo --seed 1",
-    "kvtrace simulate trace.jsonl --costs costs.json --extrapolate",
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("--policy", "policies", default="lru", metavar="P,...", cls=RowsOption, rows=_policies, help="Eviction orders: {rows}.")

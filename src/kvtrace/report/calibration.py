@@ -36,7 +36,8 @@ def warnings(calibration: Calibration) -> list[str]:
     queued = [one for one in calibration.errors if (one.latency, one.statistic) == ("ttft_s", "mean")]
     if queued and abs(queued[0].error) > WRONG:
         sentences.append(
-            f"the mean TTFT is off by {signed(queued[0].error)}. Check the engine's settings: --scheduler, --model, --gpu."
+            f"the mean TTFT is off by {signed(queued[0].error)}. Check the engine's settings: --scheduler, --model and "
+            "--gpu."
         )
     return sentences
 

@@ -147,8 +147,9 @@ def calibrate(
     terms = tried[form]
     held = ~fitted if holdout else fitted
     errors = served.errors(terms, held)
+    costs = _costs_of(served, form, terms, fitted, errors)
     return Calibration(
-        _costs_of(served, form, terms, fitted, errors), len(recording), recording.left_out, int((~fitted).sum()), errors,
+        costs, len(recording), recording.left_out, int((~fitted).sum()), errors,
         served.errors(terms, fitted), served.errors(served.start, held),
         {name: float(values.mean()) for name, values in request_errors.items()}, _worth(served, fitted, held, terms),
     )  # fmt: skip

@@ -1,7 +1,8 @@
 """SGLang's request log as JSON: `--log-requests --log-requests-format json --enable-metrics`.
 
-A line with the event `request.finished` has `out.meta_info`: request_received_ts (seconds since 1970), first_token_latency
-and e2e_latency (seconds), prompt_tokens, completion_tokens, and where known cached_tokens and queue_time.
+A line with the event `request.finished` has `out.meta_info`: request_received_ts (seconds since 1970),
+first_token_latency and e2e_latency (seconds), prompt_tokens, completion_tokens, and where known cached_tokens and
+queue_time.
 """
 
 from __future__ import annotations
