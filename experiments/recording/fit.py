@@ -15,7 +15,7 @@ import numpy as np
 
 from kvtrace._base.errors import InputError, KvtraceError
 from kvtrace.formats.reading import read
-from kvtrace.serving.calibration import calibrate
+from kvtrace.serving.calibration.calibration import calibrate
 from kvtrace.serving.latencies import StatisticError, errors_of
 from kvtrace.serving.recordings import Recording, read_recording
 from kvtrace.serving.simulation import StepCost

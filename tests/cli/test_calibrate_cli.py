@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from kvtrace.cli import run
-from kvtrace.serving.costs import read_costs
-from kvtrace.serving.operating_range import OperatingRange
+from kvtrace.serving.calibration.costs import read_costs
+from kvtrace.serving.calibration.operating_range import OperatingRange
 from tests.docs import ROOT
 
 MODEL = ["--model", "llama-3.1-8b", "--gpu", "h100"]

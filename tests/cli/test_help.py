@@ -18,7 +18,7 @@ from kvtrace.cli import run
 from kvtrace.cli.amounts import Amount
 from kvtrace.cli.completion import SHELLS, FileName, Name
 from kvtrace.cli.help import OTHERS, Command
-from kvtrace.serving.calibration import calibrate
+from kvtrace.serving.calibration.calibration import calibrate
 from kvtrace.serving.recordings import read_recording
 from tests.docs import ROOT
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from kvtrace.cli import run
-from kvtrace.serving.calibration import calibrate
+from kvtrace.serving.calibration.calibration import calibrate
 from kvtrace.serving.recordings import read_recording
 from tests.docs import ROOT
 

@@ -18,7 +18,7 @@ from kvtrace.formats.converting import convert_file
 from kvtrace.report import progress
 from kvtrace.report.progress import Bar, RequestProgress, Steps, Work
 from kvtrace.serving.hardware import Roofline, gpu, model_shape
-from kvtrace.serving.planning import PlanTarget
+from kvtrace.serving.planning.planning import PlanTarget
 
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from kvtrace import InputError, UsageError
-from kvtrace.serving.calibration import calibrate
-from kvtrace.serving.costs import TERMS, read_costs
-from kvtrace.serving.fitting import fit
+from kvtrace.serving.calibration.calibration import calibrate
+from kvtrace.serving.calibration.costs import TERMS, read_costs
+from kvtrace.serving.calibration.fitting import fit
+from kvtrace.serving.calibration.operating_range import OperatingRange
 from kvtrace.serving.hardware.gpus import Gpu
 from kvtrace.serving.hardware.links import Link
 from kvtrace.serving.hardware.models import model_shape
 from kvtrace.serving.latencies import Latencies, errors_of
-from kvtrace.serving.operating_range import OperatingRange
 from kvtrace.serving.validation import validate
 from tests.serving.measured import measured
 from tests.serving.recorded import COST, SETTINGS, made_up, recorded

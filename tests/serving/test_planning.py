@@ -16,10 +16,10 @@ from kvtrace.cli import run
 from kvtrace.report.planning import tables as tables_of
 from kvtrace.serving.bootstrap import quantile_interval
 from kvtrace.serving.hardware import GPUS, MODELS, Roofline, gpu, model_shape
-from kvtrace.serving.instance_curve import least_gpus_for, prefill_floor
-from kvtrace.serving.plan_result import UnmetTarget
-from kvtrace.serving.plan_runs import capacity_blocks, fitting_gpus, prefill_alone_s
-from kvtrace.serving.planning import (
+from kvtrace.serving.planning.instance_curve import least_gpus_for, prefill_floor
+from kvtrace.serving.planning.plan_result import UnmetTarget
+from kvtrace.serving.planning.plan_runs import capacity_blocks, fitting_gpus, prefill_alone_s
+from kvtrace.serving.planning.planning import (
     GIB,
     LowerTier,
     PlanTarget,
@@ -31,8 +31,8 @@ from kvtrace.serving.planning import (
     step_cost,
     tiers,
 )
+from kvtrace.serving.planning.sensitivity import with_unshared
 from kvtrace.serving.routers import ROUTERS
-from kvtrace.serving.sensitivity import with_unshared
 from kvtrace.serving.simulation import BatchLimits, Tier, simulate_serving
 from kvtrace.trace.building import toy
 
@@ -83,7 +83,7 @@ def test_the_gaps_are_those_of_simulations(trace, roofline):
 
 def test_the_best_router_meets_the_target_and_one_instance_less_does_not(trace, roofline, found):
     best, wanted = found.instances.best, PlanTarget(ttft_s=3.0, tiers=(LowerTier("dram", 64 * GIB, 25e9),))
-    from kvtrace.serving.planning import served
+    from kvtrace.serving.planning.planning import served
 
     blocks = roofline.kv_capacity_tokens // 512
     times = [np.quantile(served(trace, roofline, wanted, blocks, n, best.router).ttft_s, 0.9)

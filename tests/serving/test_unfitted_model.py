@@ -10,10 +10,10 @@ from kvtrace.cache.simulation import Setting
 from kvtrace.serving.hardware import Roofline, gpu, model_shape
 from kvtrace.serving.hardware.roofline import LIBRARY_BYTES
 from kvtrace.serving.latencies import TARGETS, Latencies, errors_of
-from kvtrace.serving.plan_runs import step_cost
+from kvtrace.serving.planning.plan_runs import step_cost
+from kvtrace.serving.planning.time_errors import UNFITTED
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, simulate_serving
-from kvtrace.serving.time_errors import UNFITTED
 from tests.serving.measured import BLOCKS, FOLDERS, LIMITS, measured
 
 MANUAL = Path(__file__).parents[2] / "docs/serving/serving-model.md"

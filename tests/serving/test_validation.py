@@ -11,7 +11,7 @@ from kvtrace import InputError, UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.report.validation import tables, warnings
 from kvtrace.serving.hardware import Roofline, gpu, model_shape
-from kvtrace.serving.plan_runs import step_cost
+from kvtrace.serving.planning.plan_runs import step_cost
 from kvtrace.serving.recordings import read_recording
 from kvtrace.serving.recordings.gauges import Gauges, read_gauges
 from kvtrace.serving.recordings.recording import EngineSettings, RequestTimes, recording_of

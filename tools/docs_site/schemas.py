@@ -22,7 +22,7 @@ from kvtrace.cache.sweeps import cells, table
 from kvtrace.formats import format_table
 from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
-from kvtrace.serving import calibration, plan_result, validation
+from kvtrace.serving.calibration import calibration, plan_result, validation
 from kvtrace.serving.simulation import ServingDict
 from kvtrace.trace.columns import TAILS
 from kvtrace.trace.meta import Meta

@@ -40,8 +40,8 @@ def calibrate_command(log, recording_format, trace, block_size, model_config, gp
     from ..formats import reading
     from ..report import calibration as calibration_report
     from ..report.progress import CALIBRATE, Work
-    from ..serving.calibration import calibrate
-    from ..serving.fitting import scipy_optimize
+    from ..serving.calibration.calibration import calibrate
+    from ..serving.calibration.fitting import scipy_optimize
     from ..serving.hardware import gpu, model_shape
     from ..serving.recordings import read_recording
     from ..serving.schedulers.options import with_options

@@ -109,7 +109,7 @@ def roofline_of(model_config: Any, gpu_name: Any, costs_file: Any, gpus: int | N
         return plain(model_config, gpu_name, gpus or 1), None
     if gpu_name:
         raise UsageError("--costs and --gpu cannot be combined. Use one of them.")
-    from ..serving.costs import read_costs
+    from ..serving.calibration.costs import read_costs
 
     costs = read_costs(costs_file)
     for engine in engines:
@@ -121,7 +121,7 @@ def extrapolations(costs: Any, runs: list[Any], *, allowed: bool) -> list[str]:
     """Warnings about runs beyond what the costs were measured for; UsageError if that is not allowed."""
     if costs is None:
         return []
-    from ..serving.costs import excess
+    from ..serving.calibration.costs import excess
 
     if not allowed:
         for run in runs:

@@ -60,7 +60,7 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
     from ..report import planning
     from ..report.progress import Work, plan_shares
     from ..serving.hardware import Prices
-    from ..serving.planning import PlanTarget, parse_tier, plan
+    from ..serving.planning.planning import PlanTarget, parse_tier, plan
     from ..serving.simulation import BatchLimits
 
     require_one(as_json, as_csv)

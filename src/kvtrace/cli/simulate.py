@@ -185,7 +185,7 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
 
 def _step_cost(roofline, engines):
     """The time of a step on a GPU, else the one that an engine has of its own; None for a simulation without times."""
-    from ..serving.planning import step_cost
+    from ..serving.planning.planning import step_cost
     from ..serving.schedulers import cost_of
 
     return step_cost(roofline) if roofline else cost_of(engines)

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from itertools import groupby
 
 from .._base.tables import TextTable, number
-from ..serving.calibration import Calibration
-from ..serving.operating_range import LABELS
+from ..serving.calibration.calibration import Calibration
+from ..serving.calibration.operating_range import LABELS
 from .validation import UNITS, signed
 
 

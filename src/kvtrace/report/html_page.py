@@ -20,7 +20,7 @@ from .._base.tables import TextTable, printable
 from .._base.units import short
 from ..analysis.comparison import Comparison, compare_prepared
 from ..formats.writing import require_place
-from ..serving.plan_result import Plan
+from ..serving.planning.plan_result import Plan
 from ..trace.columns import require_trace
 from ..trace.trace import Trace
 from . import interactive, paper, planning

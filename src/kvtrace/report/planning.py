@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .._base.csv_text import csv_text
 from .._base.tables import TextTable
-from ..serving.plan_result import (
+from ..serving.planning.plan_result import (
     BlockSizesPlan,
     CurvePoint,
     InstancesPlan,

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .._base.tables import TextTable, number, printable
+from ..serving.calibration.operating_range import LABELS
 from ..serving.latencies import StatisticError
-from ..serving.operating_range import LABELS
 from ..serving.validation import Validation, ValidationDict
 
 UNITS = {"ttft_s": ("TTFT (s)", 1), "tpot_s": ("TPOT (ms)", 1000), "e2e_s": ("E2E (s)", 1)}

@@ -11,9 +11,9 @@ import numpy as np
 from .._base.errors import UsageError
 from .._base.results import PlottedResult
 from ..cache.simulation import Setting
-from .costs import Costs
+from .calibration.costs import Costs
+from .calibration.operating_range import active_at
 from .latencies import STATISTICS, Latencies, StatisticError, StatisticErrorDict, errors_of
-from .operating_range import active_at
 from .recordings.recording import BLOCKS, Recording
 from .schedulers import Scheduler
 from .simulation import ServingRun, StepCost, simulate_serving

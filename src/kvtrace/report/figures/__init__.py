@@ -11,7 +11,7 @@ from ...analysis.distribution_frames import DistributionFrames
 from ...analysis.exact_curve import HitCurve
 from ...cache.simulation import Simulation
 from ...cache.sweeps.table import SweepTable
-from ...serving.plan_result import Plan
+from ...serving.planning.plan_result import Plan
 from ...serving.simulations import Simulations
 from ...serving.validation import Validation
 from ...trace.trace import Trace

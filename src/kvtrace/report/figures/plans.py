@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...serving.plan_result import MemoryPlan, Plan
+from ...serving.planning.plan_result import MemoryPlan, Plan
 from ..plots import planned
 from ..plots.plot import Axis, Panel, Series, rate_axis
 from ..plots.plot import Plot as Panels

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...serving.plan_result import CurvePoint, InstancesPlan, Plan, RouterPlan, Sensitivity, UnmetTarget
+from ...serving.planning.plan_result import CurvePoint, InstancesPlan, Plan, RouterPlan, Sensitivity, UnmetTarget
 from .plot import Axis, Panel, Plot, Series
 
 OVERLOAD = 10  # times the target: numbers of instances with a longer time to first token are not drawn

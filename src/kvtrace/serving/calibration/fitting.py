@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.errors import UsageError
+from ..._base.errors import UsageError
 
 STEP = 0.1  # of the logarithm of a term, for derivatives
 BOUND = 3.0  # a term is between exp(-3) and exp(3) times its start

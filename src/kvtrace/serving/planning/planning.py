@@ -12,20 +12,22 @@ from typing import TypeVar
 
 import numpy as np
 
-from .._base.errors import UsageError
-from .._base.step_work import part_of_work
-from ..analysis.block_sizes import by_block_size
-from ..analysis.curves import hit_curve
-from ..analysis.exact_curve import SHARES, HitCurve
-from ..cache.demand import check_mode
-from ..cache.simulation import simulate
-from ..cache.tiered import simulate_tiers
-from ..trace.columns import require_trace
-from ..trace.hits import count_hits, unlimited_hits
-from ..trace.trace import Trace
-from .calibrated import CalibratedRoofline
-from .costs import Costs, excess
-from .hardware import Roofline
+from ..._base.errors import UsageError
+from ..._base.step_work import part_of_work
+from ...analysis.block_sizes import by_block_size
+from ...analysis.curves import hit_curve
+from ...analysis.exact_curve import SHARES, HitCurve
+from ...cache.demand import check_mode
+from ...cache.simulation import simulate
+from ...cache.tiered import simulate_tiers
+from ...trace.columns import require_trace
+from ...trace.hits import count_hits, unlimited_hits
+from ...trace.trace import Trace
+from ..calibration.calibrated import CalibratedRoofline
+from ..calibration.costs import Costs, excess
+from ..hardware import Roofline
+from ..schedulers import scheduler_of
+from ..simulation import ServingRun
 from .instance_curve import InstanceRuns, least_gpus_for, model_error, prefill_floor, router_plan
 from .plan_result import (
     BlockSizePlan,
@@ -45,9 +47,7 @@ from .plan_result import (
     TimeTarget,
 )
 from .plan_runs import LowerTier, PlanTarget, capacity_blocks, fitting_gpus, lower_tiers, parse_tier, served, step_cost
-from .schedulers import scheduler_of
 from .sensitivity import replace_times, sensitivity
-from .simulation import ServingRun
 from .time_errors import UNFITTED, TimeErrors, held_out_errors
 
 __all__ = [
@@ -303,7 +303,7 @@ def _scheduling(target: PlanTarget) -> str:
 
 def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best: RouterPlan) -> LoopPlan:
     """The error of the quick estimate: hits of one pass with the serial schedule, and hits of the events."""
-    from .instances import simulate_instances
+    from ..instances import simulate_instances
 
     without_tiers = replace(target, tiers=())
     setting = without_tiers.setting(blocks)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from ..trace.hits import unlimited_hits
-from ..trace.trace import Trace
-from .bootstrap import quantile_interval
-from .hardware import Roofline
+from ...trace.hits import unlimited_hits
+from ...trace.trace import Trace
+from ..bootstrap import quantile_interval
+from ..hardware import Roofline
+from ..simulation import ServingRun
 from .plan_result import CurvePoint, FleetFigures, ModelError, PrefillFloor, RouterPlan, UnmetTarget
 from .plan_runs import PlanTarget, capacity_blocks, fitting_gpus, prefill_alone_s, served, step_cost
-from .simulation import ServingRun
 from .time_errors import TimeErrors, limit_interval, time_interval
 
 MAX_INSTANCES = 512

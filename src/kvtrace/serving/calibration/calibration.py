@@ -14,24 +14,24 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from .._base.errors import UsageError
-from .._base.results import Result
-from ..cache.demand import block_demand
-from ..cache.simulation import Setting
+from ..._base.errors import UsageError
+from ..._base.results import Result
+from ...cache.demand import block_demand
+from ...cache.simulation import Setting
+from ..hardware.gpus import Gpu
+from ..hardware.gpus import gpu as gpu_of
+from ..hardware.models import ModelShape, model_shape
+from ..hardware.roofline import Roofline
+from ..latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error
+from ..recordings.recording import Recording
+from ..roofline_cost import roofline_cost
+from ..schedulers import Scheduler
+from ..simulation import ServingRun, StepCost, simulate_serving
 from .calibrated import FORMS, start_terms, terms_of
 from .costs import Costs
 from .decode_times import DecodeTimes
 from .fitting import BOUND, fit, scipy_optimize
-from .hardware.gpus import Gpu
-from .hardware.gpus import gpu as gpu_of
-from .hardware.models import ModelShape, model_shape
-from .hardware.roofline import Roofline
-from .latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error
 from .operating_range import range_of_run
-from .recordings.recording import Recording
-from .roofline_cost import roofline_cost
-from .schedulers import Scheduler
-from .simulation import ServingRun, StepCost, simulate_serving
 from .token_gaps import TokenGaps
 
 SCHEMA = 1  # version of the keys of `Calibration.to_dict`

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .._base.errors import UsageError
-from .._base.step_work import report_work
-from .._base.units import size_bytes
-from ..cache.simulation import Setting
-from ..trace.trace import Trace
-from .calibrated import CalibratedRoofline
-from .hardware import Prices, Roofline
-from .roofline_cost import roofline_cost
-from .routers import PLANNED
-from .schedulers import scheduler_of
-from .schedulers.base import BatchLimits, Scheduler, Tier
-from .simulation import ServingRun, StepCost, simulate_serving
+from ..._base.errors import UsageError
+from ..._base.step_work import report_work
+from ..._base.units import size_bytes
+from ...cache.simulation import Setting
+from ...trace.trace import Trace
+from ..calibration.calibrated import CalibratedRoofline
+from ..hardware import Prices, Roofline
+from ..roofline_cost import roofline_cost
+from ..routers import PLANNED
+from ..schedulers import scheduler_of
+from ..schedulers.base import BatchLimits, Scheduler, Tier
+from ..simulation import ServingRun, StepCost, simulate_serving
 
 
 @dataclass(frozen=True)

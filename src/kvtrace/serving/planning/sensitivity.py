@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from .._base.step_work import part_of_work
-from ..trace.trace import Trace
+from ..._base.step_work import part_of_work
+from ...trace.trace import Trace
 from .instance_curve import InstanceRuns, changed
 from .plan_result import RouterPlan, Sensitivity
 
@@ -38,7 +38,7 @@ def sensitivity(runs: InstanceRuns, best: RouterPlan) -> list[Sensitivity]:
 
 def replace_times(trace: Trace, factor: float) -> Trace:
     """The trace with the time between arrivals multiplied by `factor`."""
-    from ..trace.columns import replace_columns
+    from ...trace.columns import replace_columns
 
     columns = replace_columns(trace, timestamp=trace.timestamp * factor)
     return Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail, meta=trace.meta)
@@ -51,7 +51,7 @@ def with_unshared(trace: Trace, share: float, *, seed: int = 0) -> Trace:
     >>> with_unshared(toy("0 1", "0 1", "0 1"), 0.34).working_set
     4
     """
-    from ..trace.columns import replace_columns
+    from ...trace.columns import replace_columns
 
     alone = np.random.default_rng(seed).permutation(len(trace)) < round(share * len(trace))
     columns = {}

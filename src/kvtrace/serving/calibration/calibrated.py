@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from .hardware.links import Link
-from .hardware.roofline import Roofline
-from .roofline_cost import roofline_cost
-from .simulation import StepCost
+from ..hardware.links import Link
+from ..hardware.roofline import Roofline
+from ..roofline_cost import roofline_cost
+from ..simulation import StepCost
 
 FORMS = {  # name -> its terms; "max" takes the time of attention within that of the matrices, the others beside it
     "sum": ("token_s", "step_s", "overhead_s", "attention_pair_s", "attention_read_s"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from .._base.results import PlottedResult, columns_of
-from .simulation import Quantiles
+from ..._base.results import PlottedResult, columns_of
+from ..simulation import Quantiles
 
 SCHEMA = 3  # version of the keys
 WHERE_KNOWN = {

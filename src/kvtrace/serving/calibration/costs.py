@@ -13,17 +13,17 @@ from typing import Any
 
 import orjson
 
-from .._base.errors import InputError, UsageError
-from .._base.output_files import write_atomically
+from ..._base.errors import InputError, UsageError
+from ..._base.output_files import write_atomically
+from ..hardware.described import read_object
+from ..hardware.gpus import Gpu
+from ..hardware.links import Link
+from ..hardware.models import ModelShape, model_shape
+from ..hardware.roofline import Roofline
+from ..schedulers.base import BatchLimits
+from ..simulation import ServingRun, StepCost
 from .calibrated import FORMS, NO_TIME, CalibratedRoofline, exchange_terms, start_terms, terms_of
-from .hardware.described import read_object
-from .hardware.gpus import Gpu
-from .hardware.links import Link
-from .hardware.models import ModelShape, model_shape
-from .hardware.roofline import Roofline
 from .operating_range import LABELS, OperatingRange, range_of_run
-from .schedulers.base import BatchLimits
-from .simulation import ServingRun, StepCost
 
 VERSION = 1
 HINT = "Write the file with kvtrace calibrate."

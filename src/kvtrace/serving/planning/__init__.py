@@ -1,0 +1,1 @@
+"""The capacity plan: memory, number of instances, sensitivity, and what the errors of simulated times mean."""
