@@ -22,7 +22,9 @@ from kvtrace.cache.sweeps import cells, table
 from kvtrace.formats import format_table
 from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
-from kvtrace.serving.calibration import calibration, plan_result, validation
+from kvtrace.serving import validation
+from kvtrace.serving.calibration import calibration
+from kvtrace.serving.planning import plan_result
 from kvtrace.serving.simulation import ServingDict
 from kvtrace.trace.columns import TAILS
 from kvtrace.trace.meta import Meta
