@@ -68,13 +68,17 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
     if not (model_config or costs_file):
         raise click.UsageError("Missing option '--model'.")
     chosen = None if costs_file else "h100"
-    roofline, costs = roofline_of(model_config, gpu_name or chosen, costs_file, gpus, ["reference" if tiers else engine])
+    roofline, costs = roofline_of(model_config, gpu_name or chosen, costs_file, gpus, [])
     own = costs.batch_limits if costs else BatchLimits()
     target = PlanTarget(
         ttft_s=milliseconds(ttft) / 1000, quantile=quantile, tiers=tuple(map(parse_tier, names(tiers))) if tiers else (),
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
         limits=BatchLimits(step_tokens or own.step_tokens, max_requests or own.requests), routers=names(routers), mode=mode, engine=engine,
     )  # fmt: skip
+    if costs and target.instance_engine != engine:
+        raise click.UsageError(f"--costs cannot be combined with so many --tiers: engine {engine} does not have them.")
+    if costs:
+        costs.require_engine(engine)
     for router in target.routers:
         check_router(router)
     shares = {"read": 1} | plan_shares(len(target.routers), tiers=bool(target.tiers))

@@ -64,7 +64,7 @@ class Costs:
     @property
     def basis(self) -> str:
         """What was measured, for people."""
-        return f"{self.scheduler}, {self.model} on {self.gpus} x {self.gpu}"
+        return f"{self.model} on {self.gpus} x {self.gpu}, with the scheduler of {self.scheduler}"
 
     def for_model(
         self, model: ModelShape | dict[str, Any] | str | Path, *, gpus: int = 1, link: Link | None = None
