@@ -110,7 +110,7 @@ def completed(*words):
         (["simulate", "t", "--engine", "v"], ["vllm"]),
         (["simulate", "t", "--router", "kv"], ["kv-aware"]),
         (["simulate", "t", "--pool", "l"], ["leaf-first"]),
-        (["plan", "t", "--gpu", "h"], ["h100", "h200", "h100-pcie"]),
+        (["plan", "t", "--gpu", "h"], ["h100", "h200", "h100-pcie", "h100-nvl"]),
         (["release", "t", "--profile", "s"], ["standard", "strict"]),
         (["anonymize", "l", "--log-format", "lite"], ["litellm"]),
         (["convert", "t", "--to", "ba"], ["bailian"]),

@@ -63,6 +63,10 @@ SAME = [
     ("validate log.jsonl --trace day.jsonl --html day.jsonl", "--html day.jsonl is the same file as --trace day.jsonl"),
     ("validate log.jsonl --costs config.json --html config.json", "the same file as --costs config.json"),
     ("validate log.jsonl --html a.html --png a.html", "--html a.html is the same file as --png a.html"),
+    (
+        "calibrate log.jsonl -o log.jsonl --model llama-3.1-8b --gpu h100",
+        "-o log.jsonl is the same file as LOG log.jsonl",
+    ),
     ("validate log.jsonl --html a.html --svg a.html", "--html a.html is the same file as --svg a.html"),
 ]
 SAME += [

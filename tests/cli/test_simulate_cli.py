@@ -239,7 +239,10 @@ def test_a_seed_repeats_the_draws_of_dynamos_router(path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--step-tokens", "8"), "--step-tokens, --max-requests and --scheduler need --gpu or --engine dynamo."),
+        (
+            ("--step-tokens", "8"),
+            "--step-tokens, --max-requests and --scheduler need --gpu, --costs or --engine dynamo.",
+        ),
         ((*DYNAMO, "--schedule", "open-loop:5"), "A simulation in time has its own schedule."),
         ((*DYNAMO, "--scheduler", "async_scheduling=off"), "is not an option of dynamo's scheduler."),
         ((*IN_TIME, "--instances", "2", "--seed", "1"), "--seed needs --router dynamo."),

@@ -1,26 +1,15 @@
 cimport cython
 from kvtrace.cache.core.engine cimport Engine
+from kvtrace.cache.core.tier_blocks cimport TierBlocks
 from kvtrace.cache.core.tier_orders cimport TierOrder
-
-cdef enum:
-    ABSENT = 0  # the states of a block in the tier
-    WRITING = 1
-    IDLE = 2
-    SEEN = 1  # what the tier knows of a block of a request
-    STORED = 2
-    REUSED = 4
-    MISSED = 8
 
 
 @cython.final
-cdef class LowerTier:
+cdef class LowerTier(TierBlocks):
     cdef readonly Engine above
     cdef readonly long long capacity, size, idle, evictions
     cdef public double fetch_seconds, store_seconds  # of a block
     cdef TierOrder order
-    cdef int[::1] state
-    cdef int[::1] given  # block -> the last offer that had it
-    cdef int offers
     cdef readonly int[::1] hits
     cdef dict marks
 
@@ -30,6 +19,5 @@ cdef class LowerTier:
     cdef int complete(self, list blocks, bint is_load) except -1
     cdef int finish(self, Py_ssize_t row) except -1
     cdef bint _evict(self, long long count) except -1
-    cdef bint is_evictable(self, int block) noexcept nogil
     cdef bytearray _marks(self, Py_ssize_t row)
     cdef int _see(self, Py_ssize_t row, int place, bytearray marks) except -1

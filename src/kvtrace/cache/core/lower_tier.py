@@ -7,12 +7,22 @@ order of eviction is one of vLLM's two, `lru` and `arc`. Twin: tests/reference/v
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import Engine
+from cython.cimports.kvtrace.cache.core.tier_blocks import (
+    ABSENT,
+    IDLE,
+    MISSED,
+    REUSED,
+    SEEN,
+    STORED,
+    WRITING,
+    TierBlocks,
+)
 from cython.cimports.kvtrace.cache.core.tier_orders import AdaptiveReplacement, LeastRecent
 
 ORDERS = {"lru": LeastRecent, "arc": AdaptiveReplacement}
 
 
-class LowerTier:
+class LowerTier(TierBlocks):
     """A tier of `capacity` blocks below the cache `above`; `hits` counts the blocks that each request loaded from it.
 
     `state` is ABSENT, WRITING, or IDLE + the number of transfers that read the block. `marks` has, for each request
@@ -23,10 +33,9 @@ class LowerTier:
         blocks = max(1, above.context.blocks)
         self.above, self.capacity = above, min(capacity, blocks)
         self.order = ORDERS[policy](above.demand, capacity, blocks)
-        self.state = np.zeros(blocks, dtype=np.int32)
-        self.given = np.zeros(blocks, dtype=np.int32)
+        TierBlocks.__init__(self, blocks)
         self.hits = np.zeros(len(above.demand.full), dtype=np.int32)
-        self.size = self.idle = self.offers = self.evictions = 0
+        self.size = self.idle = self.evictions = 0
         self.fetch_seconds = self.store_seconds = 0
         self.marks = {}
 
@@ -132,10 +141,6 @@ class LowerTier:
         self.idle -= count
         self.evictions += count
         return True
-
-    def is_evictable(self, block):
-        """Whether a block is idle, and not among those given."""
-        return self.state[block] == IDLE and self.given[block] != self.offers
 
     def _marks(self, row):
         marks = self.marks.get(row)

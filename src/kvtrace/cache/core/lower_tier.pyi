@@ -2,7 +2,9 @@
 
 from typing import Any
 
-class LowerTier:
+from kvtrace.cache.core.tier_blocks import TierBlocks
+
+class LowerTier(TierBlocks):
     above: Any
     capacity: Any
     size: Any

@@ -1,4 +1,4 @@
-from kvtrace.cache.core.lower_tier cimport LowerTier
+from kvtrace.cache.core.tier_blocks cimport TierBlocks
 from kvtrace.cache.structures.heap cimport Heaps
 
 cdef enum:
@@ -15,7 +15,7 @@ cdef class TierOrder:
     cdef int finish(self, int block, int marks) except -1
     cdef int pin(self, int block) except -1
     cdef int unpin(self, int block) except -1
-    cdef list victims(self, long long count, LowerTier tier)
+    cdef list victims(self, long long count, TierBlocks tier)
 
 
 cdef class LeastRecent(TierOrder):
@@ -34,7 +34,7 @@ cdef class AdaptiveReplacement(TierOrder):
     cdef int[::1] previous
     cdef signed char[::1] list_of  # block -> the list that has it + 1, 0 = none
     cdef long long[::1] size
-    cdef int _evictable_from(self, int block, LowerTier tier) noexcept
+    cdef int _evictable_from(self, int block, TierBlocks tier) noexcept
     cdef void _trim(self, int ghosts) noexcept
     cdef int _append(self, int name, int block) noexcept
     cdef void _leave(self, int block) noexcept

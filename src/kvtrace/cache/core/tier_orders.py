@@ -8,7 +8,7 @@ Twins: tests/reference/vllm_offloading.py.
 
 import cython
 import numpy as np
-from cython.cimports.kvtrace.cache.core.lower_tier import REUSED, STORED, LowerTier
+from cython.cimports.kvtrace.cache.core.tier_blocks import REUSED, STORED, TierBlocks
 from cython.cimports.kvtrace.cache.structures.heap import Heaps
 
 
@@ -28,7 +28,7 @@ class TierOrder:
         return 0
 
     def finish(self, block, marks):
-        """A request that used a block has ended; `marks` says how (lower_tier.pxd)."""
+        """A request that used a block has ended; `marks` says how (tier_blocks.pxd)."""
         return 0
 
     def pin(self, block):
@@ -73,7 +73,7 @@ class LeastRecent(TierOrder):
     def unpin(self, block):
         return self.heap.put(0, block, self.heap.key[block], self.heap.tiebreak[block])
 
-    def victims(self, count, tier: LowerTier):
+    def victims(self, count, tier: TierBlocks):
         block: cython.int = self.heap.first(0)
         chosen: list = []
         spared: list = []
@@ -135,7 +135,7 @@ class AdaptiveReplacement(TierOrder):
             return self._append(OFTEN, block)
         return self._append(self.list_of[block] - 1, block) if marks & STORED else 0
 
-    def victims(self, count, tier: LowerTier):
+    def victims(self, count, tier: TierBlocks):
         once: cython.int = self._evictable_from(self.next[self.blocks + ONCE], tier)
         often: cython.int = self._evictable_from(self.next[self.blocks + OFTEN], tier)
         left: cython.longlong = self.size[ONCE]
