@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from experiments.paged import BlockStore
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.schedulers.vllm import VllmScheduler
+from kvtrace.serving.simulation import StepCost
 from kvtrace.trace.trace import Trace
 
 from .batch import Batch
@@ -24,10 +25,7 @@ from .executor import Executor, Step
 from .prompts import Tokens
 
 PROBED = 32  # requests of the decode step that is timed
-NO_COST = {  # a step_timer takes its place
-    "token_s": 0.0, "pair_s": 0.0, "step_s": 0.0, "read_s": 0.0, "overhead_s": 0.0, "request_s": 0.0,
-    "attention_pair_s": 0.0, "attention_read_s": 0.0,
-}  # fmt: skip
+NO_COST = asdict(StepCost(token_s=0.0))  # a step_timer takes its place
 
 
 @dataclass(frozen=True, eq=False)
