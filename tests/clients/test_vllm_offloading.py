@@ -4,15 +4,12 @@ KVTRACE_CLIENTS names a folder of environments (see test_load.py), `vllm` among 
 `KVTRACE_CLIENTS=... python -m tests.clients.test_vllm_offloading` writes the vectors anew.
 """
 
-import json
 import random
-from pathlib import Path
 
 import pytest
 
 from kvtrace import read
-from tests.clients.test_vllm_scheduler import ROWS, needs_vllm, served
-from tests.conftest import ROOT
+from tests.clients.test_vllm_scheduler import ROWS, needs_vllm, served, write_vectors
 from tests.serving.scheduler_cases import rows_of, tier_case
 from tests.serving.test_vllm_offloading import VECTORS
 from tests.serving.test_vllm_scheduler import require_equal
@@ -60,26 +57,9 @@ def test_the_conversation_trace_takes_the_steps_of_vllm_with_its_connector(
     require_equal(case, real, f"{capacity} blocks, {tier} below")
 
 
-def make_vectors(folder, count=24):
-    """Short cases that differ, with loads, a third of them with preemptions too, and what vLLM says of each."""
-    chosen, preempting = [], 0
-    cases = [case for seed in range(20_000, 20_900) if len((case := tier_case(random.Random(seed)))["requests"]) <= 14]
-    for case, real in zip(cases, served(cases, folder, SCRIPT), strict=True):
-        if len(chosen) == count:
-            break
-        preempts = any(step[2] for step in real["steps"])
-        loads = sum(row[LOADS] for row in real["requests"])
-        if len(real["steps"]) > 120 or not loads or (not preempts and len(chosen) - preempting >= 2 * count // 3):
-            continue
-        preempting += preempts
-        chosen.append({"case": case, "served": {name: real[name] for name in ("steps", "requests")}})
-    return {"engine": "vllm", "version": real["version"], "vectors": chosen}
-
-
 if __name__ == "__main__":
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as name:
-        found = make_vectors(Path(name))
-    text = json.dumps(found, separators=(",", ":")).replace('{"case"', '\n{"case"')
-    (ROOT / "tests/vectors/scheduler_vllm_tiers.json").write_text(text + "\n")
+    drawn = (tier_case(random.Random(seed)) for seed in range(20_000, 20_900))
+    write_vectors(
+        "scheduler_vllm_tiers.json", [case for case in drawn if len(case["requests"]) <= 14], script=SCRIPT, steps=120,
+        others=16, needs=lambda real: sum(row[LOADS] for row in real["requests"]) > 0,
+    )  # fmt: skip

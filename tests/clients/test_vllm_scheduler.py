@@ -9,6 +9,7 @@ import json
 import os
 import random
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -67,25 +68,28 @@ def test_the_conversation_trace_takes_the_steps_of_vllm(shared, tmp_path, speed)
         require_equal(case, real, f"{case['capacity']} blocks, {case['settings']}")
 
 
-def make_vectors(folder, count=24):
-    """Short cases that differ, half of them with preemptions, and what vLLM says of each."""
+def make_vectors(cases, folder, script="vllm_scheduler.py", count=24, *, steps=150, others=12, needs=lambda real: True):
+    """Short cases that differ, all but `others` of them with preemptions, and what vLLM says of each."""
     chosen, preempting = [], 0
-    cases = [case for seed in range(10_000, 10_600) if len((case := vllm_case(random.Random(seed)))["requests"]) <= 12]
-    for case, real in zip(cases, served(cases, folder), strict=True):
+    for case, real in zip(cases, served(cases, folder, script), strict=True):
         if len(chosen) == count:
             break
         preempts = any(step[2] for step in real["steps"])
-        if len(real["steps"]) > 150 or (not preempts and len(chosen) - preempting >= count // 2):
+        if len(real["steps"]) > steps or not needs(real) or (not preempts and len(chosen) - preempting >= others):
             continue
         preempting += preempts
         chosen.append({"case": case, "served": {name: real[name] for name in ("steps", "requests")}})
     return {"engine": "vllm", "version": real["version"], "vectors": chosen}
 
 
-if __name__ == "__main__":
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as name:
-        found = make_vectors(Path(name))
+def write_vectors(name, cases, **choice):
+    """Write a file of vectors: a case a line."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = make_vectors(cases, Path(folder), **choice)
     text = json.dumps(found, separators=(",", ":")).replace('{"case"', '\n{"case"')
-    (ROOT / "tests/vectors/scheduler_vllm.json").write_text(text + "\n")
+    (ROOT / "tests/vectors" / name).write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    drawn = (vllm_case(random.Random(seed)) for seed in range(10_000, 10_600))
+    write_vectors("scheduler_vllm.json", [case for case in drawn if len(case["requests"]) <= 12])

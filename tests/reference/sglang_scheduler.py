@@ -64,7 +64,7 @@ CONSTANTS = {
     "SGLANG_RETRACT_DECODE_STEPS": 20,
     "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": 4096,
 }
-MATCHED_WAITING = 128  # so many waiting requests are matched, or touched
+MATCHED_WAITING = 128  # waiting requests that are matched, or touched
 TOUCH_EVERY = 32  # passes
 SHARED_PREFIX = 32  # tokens; in-batch prefix caching
 

@@ -236,58 +236,17 @@ class OffloadingScheduler(Scheduler):
 
     def plan(self):
         """The parts of the next step, the rows preempted, and the connector's orders (flush, loads, stores)."""
-        budget, parts, preempted = self.budget, [], []
         self.loads, self.touched = [], set()
-        waiting = len(self.waiting) + len(self.holding)
-        limit = self.threshold if len(self.running) + waiting > 1 else 0
-        if limit and self.adaptive:
-            limit = max(limit, budget // (len(self.running) + waiting))
-        place = 0
-        while place < len(self.running) and budget > 0:
-            live = self.running[place]
-            ends = live.placeholders > 0 and live.computed + 2 - live.placeholders >= live.prompt + live.output
-            chunk = live.tokens + live.placeholders - live.computed
-            chunk = min(chunk, limit) if 0 < limit < chunk else chunk
-            chunk = min(chunk, budget)
-            if ends or chunk == 0:
-                place += 1
-                continue
-            stuck = False
-            while not self.room(live, chunk):
-                last = max(self.running, key=lambda one: one.order[:2]) if self.by_priority else self.running[-1]
-                if not self.may_preempt(last):
-                    stuck = True
-                    break
-                at = self.running.index(last)
-                del self.running[at]
-                if at < place:
-                    place -= 1
-                for part in [part for part in parts if part[0] is last]:
-                    parts.remove(part)
-                    budget += part[2]
-                self.preempt(last)
-                preempted.append(last)
-                if last is live:
-                    break
-            if stuck or not live.running:
-                if self.by_priority and not stuck:
-                    continue
-                break
-            self.allocate(live, chunk)
-            parts.append((live, live.computed, chunk))
-            budget -= chunk
-            place += 1
+        limit = self.long_prefill(len(self.waiting) + len(self.holding))
+        budget, parts, preempted = self.schedule_running(limit)
         if not preempted:
             self.admit(parts, budget, limit)
         self.flush, self.stores = self.orders(parts, preempted)
         if parts:
             self.planned += 1
-        for live, _, chunk in parts:
-            live.computed += chunk
-            live.flight += chunk
+        self.advance(parts)
+        for live, _, _ in parts:
             live.step = self.planned
-            if self.is_async and live.computed >= live.tokens + live.placeholders:
-                live.placeholders += 1
         return parts, preempted
 
     def admit(self, parts, budget, limit):

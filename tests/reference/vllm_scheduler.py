@@ -115,12 +115,18 @@ class Scheduler:
         else:
             self.waiting.append(live)
 
-    def plan(self):
-        """[(request, computed before, tokens)] of the next step, and who is preempted."""
+    def may_preempt(self, live):
+        return True
+
+    def long_prefill(self, waiting):
+        """The largest chunk of a prompt in this step; 0 means no limit."""
+        alive = len(self.running) + waiting
+        limit = self.threshold if alive > 1 else 0
+        return max(limit, self.budget // alive) if limit and self.adaptive else limit
+
+    def schedule_running(self, limit):
+        """The tokens that are left, [(request, computed before, tokens)] of those that run, and who is preempted."""
         budget, parts, preempted = self.budget, [], []
-        limit = self.threshold if len(self.running) + len(self.waiting) > 1 else 0
-        if limit and self.adaptive:
-            limit = max(limit, budget // (len(self.running) + len(self.waiting)))
         place = 0
         while place < len(self.running) and budget > 0:
             live = self.running[place]
@@ -131,8 +137,12 @@ class Scheduler:
             if ends or chunk == 0:
                 place += 1
                 continue
+            stuck = False
             while not self.room(live, chunk):
                 last = max(self.running, key=lambda one: one.order[:2]) if self.by_priority else self.running[-1]
+                if not self.may_preempt(last):
+                    stuck = True
+                    break
                 at = self.running.index(last)
                 del self.running[at]
                 if at < place:
@@ -141,17 +151,23 @@ class Scheduler:
                     parts.remove(part)
                     budget += part[2]
                 self.preempt(last)
-                preempted.append(last.row)
+                preempted.append(last)
                 if last is live:
                     break
-            if not live.running:
-                if self.by_priority:
+            if stuck or not live.running:
+                if self.by_priority and not stuck:
                     continue
                 break
             self.allocate(live, chunk)
             parts.append((live, live.computed, chunk))
             budget -= chunk
             place += 1
+        return budget, parts, preempted
+
+    def plan(self):
+        """[(request, computed before, tokens)] of the next step, and who is preempted."""
+        limit = self.long_prefill(len(self.waiting))
+        budget, parts, preempted = self.schedule_running(limit)
         skipped = []
         while not preempted and budget > 0 and self.waiting and len(self.running) < self.seats:
             live = self.waiting[0]
@@ -180,12 +196,15 @@ class Scheduler:
             budget -= chunk
         for live in skipped if self.by_priority else reversed(skipped):
             self.add(live, first=True)
+        self.advance(parts)
+        return parts, [live.row for live in preempted]
+
+    def advance(self, parts):
         for live, _, chunk in parts:
             live.computed += chunk
             live.flight += chunk
             if self.is_async and live.computed >= live.tokens + live.placeholders:
                 live.placeholders += 1
-        return parts, preempted
 
     def learn(self, parts):
         """The output of a step: a token for each request all of whose tokens were computed. Returns (row, is_last)."""

@@ -19,8 +19,7 @@ from tests.reference.vllm_offloading import serve
 from tests.serving.scheduler_cases import tier_case
 from tests.serving.test_vllm_scheduler import require_equal
 
-PATH = ROOT / "tests/vectors/scheduler_vllm_tiers.json"
-VECTORS = json.loads(PATH.read_text()) if PATH.exists() else {"vectors": []}
+VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm_tiers.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", 300))
 ALONE = VllmScheduler(async_scheduling=False)
 

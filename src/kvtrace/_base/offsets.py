@@ -19,7 +19,7 @@ def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
 
 
 def batches(offsets: np.ndarray, values: int) -> Iterator[slice]:
-    """All rows in slices of about so many values; a row with more is a slice of its own.
+    """All rows in slices of about `values` values; a row with more is a slice of its own.
 
     >>> list(batches(np.array([0, 2, 3, 9, 9]), 4))
     [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]

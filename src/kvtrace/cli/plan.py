@@ -75,9 +75,9 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
         write_through=write_through, prices=Prices(input_price / 1e6, output_price / 1e6),
         limits=BatchLimits(step_tokens or own.step_tokens, max_requests or own.requests), routers=names(routers), mode=mode, engine=engine,
     )  # fmt: skip
-    if costs and target.instance_engine != engine:
-        raise click.UsageError(f"--costs cannot be combined with so many --tiers: engine {engine} does not have them.")
     if costs:
+        if target.instance_engine != engine:
+            raise click.UsageError(f"--costs cannot be combined with these --tiers: engine {engine} has fewer.")
         costs.require_engine(engine)
     for router in target.routers:
         check_router(router)

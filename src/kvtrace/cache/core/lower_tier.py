@@ -127,7 +127,7 @@ class LowerTier(TierBlocks):
         return 0
 
     def _evict(self, count):
-        """Evict idle blocks that are not among those given; False if there are not so many."""
+        """Evict `count` idle blocks that are not among those given; False if there are fewer."""
         block: cython.int
         if count > self.idle:
             return False

@@ -10,8 +10,7 @@ equal, and so is all before them; pages and blocks may differ in size.
 
 import cython
 import numpy as np
-from cython.cimports.kvtrace.cache.core.engine import Engine
-from cython.cimports.kvtrace.cache.core.radix import ROOT, Leaves
+from cython.cimports.kvtrace.cache.core.locked_tree import ROOT, LockedTree
 from cython.cimports.kvtrace.cache.policies.base import Context
 
 NOBODY = cython.declare(cython.int, -1)
@@ -23,25 +22,20 @@ def doubled(array):
     return np.pad(np.asarray(array), (0, len(array)))
 
 
-class PagedRadix(Engine):
+class PagedRadix(LockedTree):
     """A pool of `tokens` tokens in pages of `page_size`; `demand` is the BlockDemand in mode grow."""
 
     def __init__(self, context: Context, demand, page_size, tokens):
-        Engine.__init__(self, context, demand)
-        trace = demand.trace
-        rows = len(demand.full)
-        self.page_size, self.block_size, self.own = page_size, trace.block_size, trace.distinct
-        self.pages = self.free = tokens // page_size
-        nodes = 2 + min(self.pages, NODES)
+        trace, rows, pages = demand.trace, len(demand.full), tokens // page_size
+        nodes = 2 + min(pages, NODES)
+        LockedTree.__init__(self, context, demand, nodes, pages)
+        self.page_size, self.block_size, self.own, self.pages = page_size, trace.block_size, trace.distinct, pages
         self.tokens = np.ascontiguousarray(trace.input_length, dtype=np.int64)
         self.named = np.minimum(self.tokens, trace.prompt_blocks * self.block_size)
-        self.first, self.used = np.zeros((2, nodes), dtype=np.int64)
-        self.row_of, self.parent, self.children, self.locks = np.zeros((4, nodes), dtype=np.int32)
-        self.length, self.following, self.unused = np.zeros((3, nodes), dtype=np.int32)
+        self.first = np.zeros(nodes, dtype=np.int64)
+        self.row_of, self.following = np.zeros((2, nodes), dtype=np.int32)
         self.head = np.full(trace.distinct + rows, NOBODY, dtype=np.int32)
-        self.leaves = Leaves(nodes)
-        self.created, self.unused_nodes = 1, 0
-        self.evictable = self.clock = self.matched = self.evicted = 0
+        self.created, self.evicted = 1, 0
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
@@ -133,28 +127,8 @@ class PagedRadix(Engine):
             node = self._add(node, row, self.matched, pages - self.matched)
         return node
 
-    def lock(self, node):
-        """Lock a node and its ancestors."""
-        while node != ROOT:
-            if self.locks[node] == 0:
-                self.evictable -= self.length[node]
-            self.locks[node] += 1
-            self._settle(node)
-            node = self.parent[node]
-        return 0
-
-    def unlock(self, node):
-        """Unlock a node and its ancestors."""
-        while node != ROOT:
-            self.locks[node] -= 1
-            if self.locks[node] == 0:
-                self.evictable += self.length[node]
-            self._settle(node)
-            node = self.parent[node]
-        return 0
-
     def make_room(self, pages):
-        """Evict leaves until so many pages are free, or no leaf is left."""
+        """Evict leaves until `pages` are free, or no leaf is left."""
         while self.free < pages and self.leaves.count > 0:
             self._evict(self.leaves.heap[0])
         return 0
@@ -170,7 +144,7 @@ class PagedRadix(Engine):
         return self.token_name(row, (page + 1) * self.page_size - 1)
 
     def _common(self, node, row, pages):
-        """Number of leading pages of a node that are those of a request, which has so many pages; at least 1."""
+        """Number of leading pages of a node that are those of a request of `pages` pages; at least 1."""
         first: cython.longlong = self.first[node]
         other: cython.Py_ssize_t = self.row_of[node]
         same: cython.longlong = 1
@@ -218,17 +192,9 @@ class PagedRadix(Engine):
 
     def _evict(self, node):
         """Evict a whole leaf; its parent may become a leaf."""
-        parent: cython.int = self.parent[node]
-        self.leaves.drop(node)
         self._unlist(node)
-        self.free += self.length[node]
-        self.evictable -= self.length[node]
         self.evicted += self.length[node]
-        self.length[node] = 0
-        self.unused[self.unused_nodes] = node
-        self.unused_nodes += 1
-        self.children[parent] -= 1
-        return self._settle(parent)
+        return self._remove(node)
 
     def _list(self, node):
         """Let requests find a node by its first page."""
@@ -266,13 +232,3 @@ class PagedRadix(Engine):
         self.parent, self.children = doubled(self.parent), doubled(self.children)
         self.locks, self.unused = doubled(self.locks), doubled(self.unused)
         self.leaves.enlarge(len(self.length))
-
-    def _tick(self):
-        self.clock += 1
-        return self.clock
-
-    def _settle(self, node):
-        """Update a node's position in the heap of evictable leaves, or remove it if it is not one."""
-        if self.locks[node] == 0 and self.children[node] == 0 and node != ROOT:
-            return self.leaves.put(node, 0, self.used[node])
-        return self.leaves.drop(node)

@@ -2,15 +2,13 @@
 
 from typing import Any
 
-from kvtrace.cache.core.engine import Engine
+from kvtrace.cache.core.locked_tree import LockedTree
 
 def doubled(array: Any) -> Any: ...
 
-class PagedRadix(Engine):
+class PagedRadix(LockedTree):
     page_size: Any
     block_size: Any
     pages: Any
-    free: Any
-    evictable: Any
     def __init__(self, context: Any, demand: Any, page_size: Any, tokens: Any) -> None: ...
     def self_check(self) -> Any: ...

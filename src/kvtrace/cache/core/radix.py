@@ -11,7 +11,8 @@ creation. RadixCache: a path is used at one time, and the upper part of a node i
 
 import cython
 import numpy as np
-from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
+from cython.cimports.kvtrace.cache.core.locked_tree import ROOT, LockedTree
 from cython.cimports.kvtrace.cache.policies.base import Context
 
 from kvtrace._base.errors import UsageError
@@ -23,79 +24,7 @@ HIGHEST = cython.declare(cython.longlong, (1 << 63) - 1)
 LOWEST = cython.declare(cython.longlong, -HIGHEST - 1)  # the walk raises no priority
 
 
-class Leaves:
-    """A heap of nodes, the next victim first: by key, then by last use."""
-
-    def __init__(self, nodes):
-        self.key, self.used = np.zeros((2, nodes), dtype=np.int64)
-        self.heap, self.place = np.zeros(nodes, dtype=np.int32), np.full(nodes, -1, dtype=np.int32)
-        self.count = 0
-
-    def enlarge(self, nodes):
-        """Make place for so many nodes in all."""
-        more = (0, nodes - len(self.key))
-        self.key, self.used = np.pad(np.asarray(self.key), more), np.pad(np.asarray(self.used), more)
-        self.heap = np.pad(np.asarray(self.heap), more)
-        self.place = np.pad(np.asarray(self.place), more, constant_values=-1)
-
-    def nodes(self):
-        """The nodes in the heap, in ascending order."""
-        return np.sort(np.asarray(self.heap)[: self.count])
-
-    def put(self, node, key, used):
-        """Add a node, or move it to the position of its new key."""
-        self.key[node], self.used[node] = key, used
-        if self.place[node] < 0:
-            self._set(self.count, node)
-            self.count += 1
-        self._rise(self.place[node])
-        return self._sink(self.place[node])
-
-    def drop(self, node):
-        """Remove a node if it is in the heap; the last node fills its place."""
-        place: cython.int = self.place[node]
-        if place < 0:
-            return 0
-        self.place[node] = -1
-        self.count -= 1
-        if place < self.count:
-            node = self.heap[self.count]
-            self._set(place, node)
-            self._rise(place)
-            self._sink(self.place[node])
-        return 0
-
-    def _before(self, node, other):
-        if self.key[node] != self.key[other]:
-            return self.key[node] < self.key[other]
-        return self.used[node] < self.used[other]
-
-    def _set(self, place, node):
-        self.heap[place] = node
-        self.place[node] = place
-        return 0
-
-    def _rise(self, place):
-        node: cython.int = self.heap[place]
-        while place > 0 and self._before(node, self.heap[(place - 1) // 2]):
-            self._set(place, self.heap[(place - 1) // 2])
-            place = (place - 1) // 2
-        return self._set(place, node)
-
-    def _sink(self, place):
-        node: cython.int = self.heap[place]
-        child: cython.int = 2 * place + 1
-        while child < self.count:
-            if child + 1 < self.count and self._before(self.heap[child + 1], self.heap[child]):
-                child += 1
-            if not self._before(self.heap[child], node):
-                break
-            self._set(place, self.heap[child])
-            place, child = child, 2 * child + 1
-        return self._set(place, node)
-
-
-class Radix(Engine):
+class Radix(LockedTree):
     """A radix tree of `context.capacity` blocks, including those of live requests: nodes, locks, heap of leaves.
 
     `policy` is one of SGLang's seven eviction policies. `priority` (int64, one per request) is used by the policy of
@@ -103,20 +32,18 @@ class Radix(Engine):
     """
 
     def __init__(self, context: Context, demand, policy="lru", priority=None, unified=True):
-        Engine.__init__(self, context, demand)
         if policy not in ORDERS:
             raise UsageError(f"SGLang has no eviction policy {policy!r}. Try {', '.join(ORDERS)}.")
         rows, capacity = len(demand.full), context.capacity
         # a request adds at most four nodes: two splits, the rest of its prompt, and its output
         nodes = 1 + min(capacity, context.blocks, 4 * rows)
-        self.run, self.used, self.created, self.rank = np.zeros((4, nodes), dtype=np.int64)
-        self.length, self.parent, self.children, self.locks, self.requests = np.zeros((5, nodes), dtype=np.int32)
+        LockedTree.__init__(self, context, demand, nodes, capacity)
+        self.run, self.created, self.rank = np.zeros((3, nodes), dtype=np.int64)
+        self.requests = np.zeros(nodes, dtype=np.int32)
         self.unused, self.unused_nodes = np.arange(nodes - 1, -1, -1, dtype=np.int32), nodes - 1  # never the root's
         self.head, self.held = np.full(context.blocks, -1, dtype=np.int32), np.zeros(rows, dtype=np.int32)
         self.priority = np.zeros(rows, dtype=np.int64) if priority is None else np.ascontiguousarray(priority, np.int64)
-        self.order, self.leaves, self.unified = ORDERS[policy], Leaves(nodes), unified
-        self.capacity = self.free = capacity
-        self.idle = self.clock = self.matched = 0
+        self.order, self.unified, self.capacity = ORDERS[policy], unified, capacity
 
     def residents(self):
         """The resident blocks, in ascending order."""
@@ -137,7 +64,7 @@ class Radix(Engine):
         exists = length > 0
         if locks[exists].any():
             return f"{int((locks[exists] > 0).sum()):,} nodes are still locked"
-        if length.sum() + self.free != self.capacity or length.sum() != self.idle:
+        if length.sum() + self.free != self.capacity or length.sum() != self.evictable:
             return f"{int(length.sum()):,} blocks are resident and {self.free:,} free in a cache of {self.capacity:,}"
         if (np.bincount(np.asarray(self.parent)[exists], minlength=len(exists)) != children).any():
             return "a node's count of children is wrong"
@@ -169,16 +96,16 @@ class Radix(Engine):
         if self.limit[row] > 0:
             node = self._match(start, self.limit[row])
         hit: cython.longlong = self.matched
-        self._lock(node, ROOT)
+        self.lock(node, ROOT)
         if not self._take(self.full[row] + self.tail[row] - hit):
-            self._unlock(node)
+            self.unlock(node)
             return NO_ROOM
         end: cython.int = self._walk(start, self.full[row], 0, self.priority[row])
         self.free += self.matched - hit  # duplicates of resident blocks, computed again, are freed at once
         if self.matched < self.full[row]:
             end = self._add(end, start + self.matched, self.full[row] - self.matched, self.priority[row])
             self.head[self.ids[start + self.matched]] = end
-        self._lock(end, node)
+        self.lock(end, node)
         self.held[row] = end
         return cython.cast(cython.int, hit)
 
@@ -194,7 +121,7 @@ class Radix(Engine):
             # the prompt's priority is one above its output's
             self._walk(self.start[row], self.full[row], UNCOUNTED, priority + (priority < HIGHEST))
         self.free += self.grown_tail[row] if self.grows else self.tail[row]
-        return self._unlock(self.held[row])
+        return self.unlock(self.held[row])
 
     def _match(self, start, blocks):
         """The walk of a look-up, which counts no request."""
@@ -281,7 +208,7 @@ class Radix(Engine):
         self.parent[node], self.children[node], self.locks[node] = parent, 0, 0
         self.requests[node], self.rank[node] = 1, priority
         self.used[node] = self.created[node] = self._tick()
-        self.idle += blocks
+        self.evictable += blocks
         self.children[parent] += 1
         self._settle(parent)
         self._settle(node)
@@ -291,32 +218,9 @@ class Radix(Engine):
         self.unused_nodes -= 1
         return self.unused[self.unused_nodes]
 
-    def _tick(self):
-        self.clock += 1
-        return self.clock
-
-    def _lock(self, node, above):
-        """Lock a node and its ancestors, up to but not including `above`."""
-        while node != above:
-            if self.locks[node] == 0:
-                self.idle -= self.length[node]
-            self.locks[node] += 1
-            self._settle(node)
-            node = self.parent[node]
-        return 0
-
-    def _unlock(self, node):
-        while node != ROOT:
-            self.locks[node] -= 1
-            if self.locks[node] == 0:
-                self.idle += self.length[node]
-            self._settle(node)
-            node = self.parent[node]
-        return 0
-
     def _take(self, blocks):
         """Take `blocks` blocks, evicting leaves if needed. Returns False and evicts nothing if there are too few."""
-        if blocks > self.free + self.idle:
+        if blocks > self.free + self.evictable:
             return False
         while self.free < blocks:
             self._evict(self.leaves.heap[0])
@@ -325,27 +229,12 @@ class Radix(Engine):
 
     def _evict(self, node):
         """Evict a whole leaf; its parent may become a leaf."""
-        parent: cython.int = self.parent[node]
-        self.leaves.drop(node)
-        self.free += self.length[node]
-        self.idle -= self.length[node]
         self.evictions += self.length[node]
         if self.run[node] >= 0:
             self.head[self.ids[self.run[node]]] = -1
-        self.length[node] = 0
-        self.unused[self.unused_nodes] = node
-        self.unused_nodes += 1
-        self.children[parent] -= 1
-        return self._settle(parent)
-
-    def _settle(self, node):
-        """Update a node's position in the heap of evictable leaves, or remove it if it is not one."""
-        if self.locks[node] == 0 and self.children[node] == 0 and node != ROOT:
-            return self.leaves.put(node, self._key(node), self.used[node])
-        return self.leaves.drop(node)
+        return self._remove(node)
 
     def _key(self, node):
-        """The node's key in the eviction order; the smallest key is evicted first."""
         if self.order == LRU:
             return 0
         if self.order == MRU:

@@ -2,11 +2,11 @@ import numpy as np
 
 from ..demand import BlockDemand
 from ..policies.base import Context
-from .engine import Engine
+from .locked_tree import LockedTree
 
 ORDERS: dict[str, int]
 
-class Radix(Engine):
+class Radix(LockedTree):
     def __init__(
         self, context: Context, demand: BlockDemand, policy: str = "lru", priority: np.ndarray | None = None,
         unified: bool = True,

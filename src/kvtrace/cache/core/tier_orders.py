@@ -40,7 +40,7 @@ class TierOrder:
         return 0
 
     def victims(self, count, tier):
-        """Remove so many blocks that the tier can evict, and list them; nothing changes if there are fewer."""
+        """Remove `count` evictable blocks and return them; if there are fewer, return [] and change nothing."""
         return []
 
 

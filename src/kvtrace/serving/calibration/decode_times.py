@@ -93,7 +93,7 @@ class DecodeTimes:
 
 
 def expert_seconds(terms: Mapping[str, float], tokens: np.ndarray) -> np.ndarray:
-    """Seconds of the routed experts of steps with so many tokens, as `StepCost` defines them.
+    """Seconds that the routed experts take in steps of `tokens` tokens, as `StepCost` defines them.
 
     >>> expert_seconds({"expert_step_s": 1.0, "expert_share": 0.5}, np.array([1.0, 2.0])).tolist()
     [0.5, 0.75]

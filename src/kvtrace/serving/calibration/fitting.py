@@ -96,17 +96,17 @@ def _jacobian(residuals: Residuals, x: np.ndarray, step: float) -> np.ndarray:
 def _polished(optimize: Any, residuals: Residuals, x: np.ndarray) -> Fit:
     """The best point near x: of least squares with finer derivatives, and of simplex searches."""
     done = _least_squares(optimize, residuals, x, FINE)
-    found = Fit(done.x, robust_loss(done.fun))
+    best = Fit(done.x, robust_loss(done.fun))
     for step, simulations in SIMPLEXES:
-        found = _simplex(optimize, residuals, found, step, simulations)
-    return found
+        best = _simplex(optimize, residuals, best, step, simulations)
+    return best
 
 
-def _simplex(optimize: Any, residuals: Residuals, found: Fit, step: float, simulations: int) -> Fit:
+def _simplex(optimize: Any, residuals: Residuals, begin: Fit, step: float, simulations: int) -> Fit:
     """The best point of a simplex search that begins at a fit."""
-    signs = np.where(np.arange(len(found.x)) % 2, -1.0, 1.0)
-    simplex = np.clip(np.vstack([found.x, found.x + step * np.diag(signs)]), -BOUND, BOUND)
+    signs = np.where(np.arange(len(begin.x)) % 2, -1.0, 1.0)
+    simplex = np.clip(np.vstack([begin.x, begin.x + step * np.diag(signs)]), -BOUND, BOUND)
     options = {"initial_simplex": simplex, "maxfev": simulations, "xatol": 1e-4, "fatol": 1e-7}
-    done = optimize.minimize(lambda at: robust_loss(residuals(at)), found.x, method="Nelder-Mead", options=options,
-                             bounds=[(-BOUND, BOUND)] * len(found.x))  # fmt: skip
-    return min(Fit(done.x, float(done.fun)), found, key=lambda one: one.loss)
+    done = optimize.minimize(lambda at: robust_loss(residuals(at)), begin.x, method="Nelder-Mead", options=options,
+                             bounds=[(-BOUND, BOUND)] * len(begin.x))  # fmt: skip
+    return min(Fit(done.x, float(done.fun)), begin, key=lambda one: one.loss)

@@ -74,7 +74,7 @@ class TokenGaps:
         return count
 
     def errors(self, terms: Mapping[str, float], steps: np.ndarray) -> np.ndarray:
-        """The relative errors of the shorter gaps under the terms of a StepCost, if they have so many steps."""
+        """The relative errors of the shorter gaps under the terms of a StepCost, if they have `steps` steps."""
         decoding, prompts = self._seconds(terms, steps)
         short = steps <= MOST_STEPS
         return ((steps * decoding + prompts - self.seconds) / (self.seconds + FLOOR_S))[short]

@@ -13,7 +13,7 @@ from cython.cimports.kvtrace.serving.core.step_time import decode_seconds
 from kvtrace._base.errors import UsageError
 
 NEVER = cython.declare(cython.double, 1e300)
-NOTED = cython.declare(cython.longlong, 16)  # steps that only decode have a row of the time line for so many
+NOTED = cython.declare(cython.longlong, 16)  # of the steps that only decode, one in 16 has a row of the time line
 LAST = cython.declare(cython.longlong, 1 << 62)  # a key after all others
 
 
@@ -93,7 +93,7 @@ class SglangInstance(SglangScheduler):
         return least - 1 if self.count else 0
 
     def _steps_that_fit(self, most):
-        """The most steps, up to so many, in which each request has a free or evictable page at hand."""
+        """The most steps, up to `most`, for which free and evictable pages suffice."""
         low: cython.longlong = 0
         middle: cython.longlong
         room: cython.longlong = self.cache.free + self.cache.evictable - self.count
@@ -116,7 +116,7 @@ class SglangInstance(SglangScheduler):
         return pages
 
     def _steps_until(self, until, context, most):
-        """The fewest steps, at most so many, after which the next one is planned at `until` or later."""
+        """The fewest steps, at most `most`, after which the next one is planned at `until` or later."""
         low: cython.longlong = 1
         middle: cython.longlong
         while low < most:
@@ -128,7 +128,7 @@ class SglangInstance(SglangScheduler):
         return low
 
     def _planned_after(self, context, steps):
-        """The time at which the step after so many steps is planned."""
+        """The time at which the step after the next `steps` steps is planned."""
         if self.limits.overlap:
             return self.free_at + (self._seconds(context, steps - 1) if steps > 1 else 0)
         return self.now + self._seconds(context, steps)
@@ -138,7 +138,7 @@ class SglangInstance(SglangScheduler):
         return decode_seconds(cython.address(self.cost), self.count, context, steps)
 
     def _pass_steps(self, context, steps):
-        """The clock, the ratio and the count of steps after so many steps."""
+        """Advance the clock, the ratio and the count of steps by `steps` steps."""
         begin: cython.double = self.free_at if self.limits.overlap else self.now
         self.now = self._planned_after(context, steps)
         self._pass_until(begin, self._seconds(context, steps))

@@ -4,6 +4,7 @@ A prompt becomes findable when its result is known, a chunk when the next step i
 """
 
 import cython
+from cython.cimports.kvtrace.cache.core.locked_tree import ROOT
 from cython.cimports.kvtrace.cache.core.paged_radix import PagedRadix
 from cython.cimports.kvtrace.serving.core.requests import Requests
 from cython.cimports.kvtrace.serving.core.sglang_queue import SglangQueue
@@ -29,7 +30,7 @@ class SglangPages(SglangQueue):
         if 0 < prompt < pages:
             cache.insert(row, prompt)
         cache.unlock(self.locked[row])
-        cache.lock(node)
+        cache.lock(node, ROOT)
         self.locked[row], self.owned[row] = node, pages
         return 0
 

@@ -5,6 +5,7 @@ request at a time is in chunks. By priority, running requests are preempted for 
 """
 
 import cython
+from cython.cimports.kvtrace.cache.core.locked_tree import ROOT
 from cython.cimports.kvtrace.serving.core.requests import Requests
 from cython.cimports.kvtrace.serving.core.sglang_pages import SglangPages
 from cython.cimports.kvtrace.serving.core.sglang_queue import CONTINUE, NO_TOKEN, OTHER, PREFILL
@@ -110,7 +111,7 @@ class SglangPrefill(SglangPages):
         outputs: cython.longlong = self._clip(max(self.limit[row] - self.outputs[row], 0))
         paged: cython.longlong = self._paged(extend)
         node: cython.int = self.node[row]
-        self.cache.lock(node)
+        self.cache.lock(node, ROOT)
         if not extend + outputs + self.page < self._left():
             self.cache.unlock(node)
             return NO_TOKEN
@@ -162,7 +163,7 @@ class SglangPrefill(SglangPages):
         return self._clip(self.limit[row] - self.outputs[row]) * ratio
 
     def _seats_left(self, seated):
-        """Requests that can be admitted; so many of the batch have a seat."""
+        """Requests that can be admitted, if `seated` of the batch have a seat."""
         return min(self.limits.seats - self.count, max(self.vacant + seated, 0))
 
     def _preempt_for(self, row):

@@ -11,7 +11,7 @@ from cython.cimports.kvtrace.serving.core.instance import Instance
 from cython.cimports.kvtrace.serving.core.requests import Requests
 
 NOBODY = cython.declare(cython.int, -1)
-MATCHED_WAITING = cython.declare(cython.Py_ssize_t, 128)  # so many waiting requests are matched, or touched
+MATCHED_WAITING = cython.declare(cython.Py_ssize_t, 128)  # waiting requests that are matched, or touched
 TOUCH_EVERY = cython.declare(cython.longlong, 32)  # passes
 SHARED_PREFIX = cython.declare(cython.longlong, 32)  # tokens; in-batch prefix caching
 LAST = cython.declare(cython.longlong, 1 << 62)  # a key after all others

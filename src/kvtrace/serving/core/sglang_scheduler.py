@@ -241,7 +241,7 @@ class SglangScheduler(SglangPrefill):
         return 0
 
     def _pass_until(self, begin, seconds):
-        """The model computes for so many seconds from `begin`."""
+        """The model computes for `seconds` from `begin`."""
         self.busy += seconds
         self.free_at = begin + seconds
         self.ends[self.side] = self.free_at

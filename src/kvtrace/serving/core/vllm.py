@@ -12,7 +12,7 @@ from cython.cimports.kvtrace.serving.core.step_time import decode_seconds
 from cython.cimports.kvtrace.serving.core.vllm_scheduler import VllmScheduler
 
 NOBODY = cython.declare(cython.int, -1)
-CALENDAR = 1024  # steps; a request without an event in so many is looked at in between
+CALENDAR = 1024  # steps; a request without an event for longer is looked at in between
 
 
 class VllmInstance(VllmScheduler):
@@ -177,7 +177,7 @@ class VllmInstance(VllmScheduler):
         return ordered
 
     def _steps_until(self, until, most):
-        """The fewest steps, at most so many, after which the next one is planned at `until` or later."""
+        """The fewest steps, at most `most`, after which the next one is planned at `until` or later."""
         low: cython.longlong = 1
         middle: cython.longlong
         planned_at: cython.double

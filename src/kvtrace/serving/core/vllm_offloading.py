@@ -216,17 +216,9 @@ class OffloadingInstance(VllmInstance):
         self.new_from[row] = self.cache.count[row]
         return VllmInstance._schedule(self, row, chunk)
 
-    def _make_room(self, row, chunk, budget):
-        """As without a tier, but blocks that the step before still writes cannot be taken from their request."""
-        victim: cython.Py_ssize_t
-        while self.cache.missing(row, self.requests.done[row] + chunk) > self.cache.queue.free:
-            victim = self._victim()
-            if self.flying and max(self.launched[victim], self.requests.sampled[victim]) == self.steps - 1:
-                return False
-            self._preempt(victim, budget)
-            if victim == row:
-                return False
-        return True
+    def _may_preempt(self, row):
+        """The blocks that the step before still writes cannot be taken from their request."""
+        return not (self.flying and max(self.launched[row], self.requests.sampled[row]) == self.steps - 1)
 
     def _schedule_waiting(self, budget):
         """Admit requests that hold blocks, then others, while tokens are left and their blocks fit."""
@@ -460,7 +452,7 @@ class OffloadingInstance(VllmInstance):
         return False
 
     def _store(self, row, tokens, ordered: list):
-        """Order a store of the full blocks of so many tokens of a prompt that were not offered before, or None."""
+        """Order a store of full blocks of a prompt's first `tokens` tokens that were not offered before, or None."""
         place: cython.int
         first: cython.int = self.offered[row]
         end: cython.int = cython.cast(cython.int, min(tokens // self.cache.block_size, self.cache.full[row]))

@@ -43,6 +43,7 @@ cdef class VllmScheduler(Instance):
     cdef long long _long_prefill(self) except -1
     cdef int _schedule(self, Py_ssize_t row, long long chunk) except -1
     cdef bint _make_room(self, Py_ssize_t row, long long chunk, long long* budget) except -1
+    cdef bint _may_preempt(self, Py_ssize_t row) noexcept
     cdef int _victim(self) noexcept
     cdef int _preempt(self, Py_ssize_t row, long long* budget) except -1
     cdef long long _unschedule(self, Py_ssize_t row) noexcept

@@ -120,13 +120,19 @@ class VllmScheduler(Instance):
         return 0
 
     def _make_room(self, row, chunk, budget):
-        """Preempt requests until a chunk of a request fits; False if that request itself is among them."""
+        """Preempt requests until a chunk of a request fits; False if it cannot, or is preempted itself."""
         victim: cython.Py_ssize_t
         while self.cache.missing(row, self.requests.done[row] + chunk) > self.cache.queue.free:
             victim = self._victim()
+            if not self._may_preempt(victim):
+                return False
             self._preempt(victim, budget)
             if victim == row:
                 return False
+        return True
+
+    def _may_preempt(self, row):
+        """Whether a running request can be preempted in this step."""
         return True
 
     def _schedule_waiting(self, budget):

@@ -139,7 +139,7 @@ class ModelShape:
         return self._layer_parameters(experts) + embeddings
 
     def _layer_parameters(self, experts):
-        """Parameters of all layers, with so many experts in each layer that has some."""
+        """Parameters of all layers, with `experts` experts in each layer that has some."""
         matrices = 3 if self.gated else 2
         dense = matrices * self.hidden * self.intermediate
         router = self.hidden * self.experts

@@ -47,11 +47,11 @@ class PlanTarget:
     limits: BatchLimits = field(default_factory=BatchLimits)
     routers: Sequence[str] = PLANNED
     mode: str = "block"  # how closely lengths are modelled, as in `simulate`; vLLM's scheduler implies grow
-    engine: str = "vllm"  # the scheduler and the cache of an instance; reference if it does not have so many tiers
+    engine: str = "vllm"  # the scheduler and the cache of an instance; reference if it has fewer tiers
 
     @property
     def instance_engine(self) -> str:
-        """The engine of an instance: the one given, or reference if that does not have so many lower tiers."""
+        """The engine of an instance: the one given, or reference if that has fewer lower tiers."""
         most = scheduler_of(self.engine).most_lower_tiers
         has_tiers = not self.tiers or (most is not None and len(self.tiers) <= most)
         return self.engine if has_tiers else "reference"
@@ -62,7 +62,7 @@ class PlanTarget:
         return scheduler_of(self.instance_engine)
 
     def setting(self, blocks: int) -> Setting:
-        """The cache of an instance that holds so many blocks."""
+        """The cache of an instance that holds `blocks` blocks."""
         return self.scheduler.setting_of(Setting(blocks, mode=self.mode, engine=self.instance_engine))
 
 

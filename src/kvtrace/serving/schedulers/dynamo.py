@@ -43,7 +43,7 @@ class DynamoCost:
     decode_step_s: float = 5.74e-3
 
     def terms(self, cache_tokens: int) -> dict[str, float]:
-        """The terms of the kernel, for a cache of so many tokens. `token_s` is what a fetch from a lower tier saves."""
+        """Terms of the kernel for a cache of `cache_tokens` tokens. `token_s` is what a fetch from below saves."""
         terms = asdict(self)
         used_s = terms.pop("decode_used_s")
         return terms | {

@@ -41,7 +41,7 @@ class SglangScheduler(Scheduler):
     name: ClassVar[str] = "sglang"
     version: ClassVar[str] = "0.5.23"
     chunked_prefill_size: int = 8192  # tokens of a prefill; -1 = prompts are not divided
-    max_prefill_tokens: int = 16384  # after so many tokens a prefill takes no further request
+    max_prefill_tokens: int = 16384  # a prefill with this many tokens takes no further request
     max_running_requests: int = 2048
     page_size: int | None = None  # tokens; None = the trace's block size (SGLang's own default is 1)
     schedule_policy: Literal["fcfs", "lpm"] = "fcfs"  # lpm: the longest cached prefix first
@@ -129,7 +129,7 @@ class SglangScheduler(Scheduler):
         return self.cache(demand, setting.capacity * demand.trace.block_size)
 
     def cache(self, demand: BlockDemand, tokens: int) -> Any:
-        """SGLang's tree with a pool of so many tokens."""
+        """SGLang's tree with a pool of `tokens` tokens."""
         from ...cache.core.paged_radix import PagedRadix
         from ...cache.policies.base import Context
 
