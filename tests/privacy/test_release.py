@@ -453,6 +453,8 @@ def test_a_sidecar_declares_the_profile_that_made_the_trace():
         ({"name": "loose"}, "'loose' is not a release profile"),
         ({"tail": "cut"}, "'cut' is not a valid tail"),
         ({"k": 0}, "k must be"),
+        ({"k": 10**30}, "k must be"),
+        ({"round_output": 2**63}, "round_output must be"),
         ({"k_counts": "rows"}, "'rows' is not valid for k_counts"),
         ({"time_step_ms": -1}, "time_step_ms must be"),
         ({"round_input": "pow2"}, "round_input must be"),

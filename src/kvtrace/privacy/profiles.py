@@ -12,6 +12,7 @@ from .._base.errors import UsageError
 from ..trace.columns import TAILS
 
 COUNTED = ("auto", "users", "sessions", "requests")
+LARGEST = 2**31 - 1  # of a setting that is a number: more than any number of contributors, and 24 days in milliseconds
 
 
 class ProfileSettings(TypedDict):
@@ -140,5 +141,5 @@ def _verify(chosen: Profile) -> None:
 
 
 def _verify_number(rule, value, minimum):
-    if type(value) is not int or value < minimum:
-        raise UsageError(f"{rule} a whole number of at least {minimum}, not {value!r}.")
+    if type(value) is not int or not minimum <= value <= LARGEST:
+        raise UsageError(f"{rule} a whole number from {minimum} to {LARGEST:,}, not {value!r}.")

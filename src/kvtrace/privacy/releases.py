@@ -18,13 +18,11 @@ from .allowed_fields import MAX_TURN
 from .contributors import Contributors, Users, contributors
 from .k_sharing import share_by_k
 from .numbering.run import Numbered
-from .profiles import Profile
+from .profiles import LARGEST, Profile
 from .release_steps import TAIL_STEPS, ReleaseStep
 from .released_trace import ReleasedTrace
 from .steps import coarsened
 from .trace_draft import TraceDraft
-
-ISOLATE_K = 2**31 - 1  # a k above any number of contributors: splits all shared blocks
 
 
 @dataclass(repr=False)
@@ -149,7 +147,7 @@ def release_draft(
     if isolate:
         if users is None:
             raise UsageError("--isolate-tenants needs --users FILE, one user a line for each row.")
-        done.isolated, done.contributors = True, share_by_k(draft, ISOLATE_K, find)
+        done.isolated, done.contributors = True, share_by_k(draft, LARGEST, find)  # splits all shared blocks
         done.record(ReleaseStep.TENANTS_ISOLATED, draft)
     if profile.k > 1:
         done.contributors = share_by_k(draft, profile.k, lambda infer: find(infer, profile.k_counts))
