@@ -8,6 +8,7 @@ and the number of early frees. Requests, hashes, blocks and queue are vLLM's, un
 import json
 import sys
 
+import vllm_absent  # noqa: F401 - before vllm
 import torch
 from vllm import __version__
 from vllm.sampling_params import SamplingParams
@@ -55,9 +56,9 @@ class Server:
         self.manager.free(self.live.pop(row))
 
 
-def serve(case):
+def serve(case, server=Server):
     """Each request's hit blocks and how many requests were freed early."""
-    server, schedule, hits, early = Server(case), case["schedule"], [], 0
+    server, schedule, hits, early = server(case), case["schedule"], [], 0
     arrival, end = schedule.get("arrival"), schedule.get("end")
 
     def free_oldest(but):

@@ -10,68 +10,21 @@ Scheduler, requests, hashes, blocks and queues are vLLM's, unmodified. Ours are 
 (step, or step_with_batch_queue for async), and a model that returns one token wherever a prompt is computed.
 """
 
-import importlib.abc
-import importlib.machinery
 import json
 import sys
-import types
 
-ABSENT = ("uvloop", "xgrammar", "llguidance", "outlines_core", "openai_harmony")  # imported by vLLM, not used here
-
-
-class _AnyName(type):
-    """A class of an absent package; it has every attribute."""
-
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return name
-
-
-class _AnyClass:
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source, handler):
-        from pydantic_core import core_schema
-
-        return core_schema.any_schema()
-
-
-def _any_name(name):
-    if name.startswith("__"):  # inspect asks each module for its file
-        raise AttributeError(name)
-    return _AnyName(name, (_AnyClass,), {})
-
-
-class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Empty modules in place of packages that the scheduler does not use."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ABSENT:
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        module = types.ModuleType(spec.name)
-        module.__getattr__ = _any_name
-        return module
-
-    def exec_module(self, module):
-        pass
-
-
-sys.meta_path.insert(0, _Absent())
-
-import torch  # noqa: E402
-from vllm import __version__  # noqa: E402
-from vllm.config import SchedulerConfig  # noqa: E402
-from vllm.sampling_params import SamplingParams  # noqa: E402
-from vllm.utils.hashing import sha256  # noqa: E402
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # noqa: E402
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: E402
-from vllm.v1.core.sched.scheduler import Scheduler  # noqa: E402
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # noqa: E402
-from vllm.v1.outputs import ModelRunnerOutput  # noqa: E402
-from vllm.v1.request import Request  # noqa: E402
+import vllm_absent  # noqa: F401 - before vllm
+import torch
+from vllm import __version__
+from vllm.config import SchedulerConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
 
 LONGEST = 1 << 40
 
