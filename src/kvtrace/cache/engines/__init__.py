@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from ..._base.errors import UsageError
+from ..layout import CacheLayout
 from ..policies import is_users
 
 
@@ -19,6 +20,7 @@ class Row:
     about: str
     recompute_last: bool = False  # a prompt's last token is always computed, for its logits: the n - 1 rule
     policies: tuple[str, ...] | None = None  # eviction policies; None = all
+    layouts: bool = False  # it can hold a CacheLayout of several groups
     any_capacity: bool = False  # it caches the part of a request that fits, so it need not hold the longest one
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)  # engine option -> its values, the default first
 
@@ -29,7 +31,8 @@ ENGINES: dict[str, Row] = {
         options={"capacity_counts": ("total", "idle"), "pool": ("flat", "leaf-first")},
     ),
     "vllm": Row(
-        "vllm", "vLLM 0.33.0", recompute_last=True, policies=("lru",), options={"free_order": ("prepend", "append")}
+        "vllm", "vLLM 0.33.0", recompute_last=True, policies=("lru",), layouts=True,
+        options={"free_order": ("prepend", "append")},
     ),
     "dynamo": Row("dynamo", "the mocked engine of Dynamo 1.6.1", recompute_last=True, policies=("lru",)),
     "nano-vllm": Row("nano_vllm", "nano-vllm", recompute_last=True, policies=("lru",)),
@@ -66,7 +69,7 @@ def non_default(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((name, options[name]) for name, default in DEFAULTS.items() if options.get(name, default) != default)
 
 
-def build(name: str, demand, context, policy: str, **options: str):
+def build(name: str, demand, context, policy: str, layout: CacheLayout | None = None, **options: str):
     """Build an engine for a block demand.
 
     Args:
@@ -74,12 +77,16 @@ def build(name: str, demand, context, policy: str, **options: str):
         demand: The BlockDemand of the trace.
         context: The Context of the policy.
         policy: One of the engine's eviction policies.
+        layout: The cache groups of a model; None is full attention.
         options: Engine options; the others have their defaults.
 
     Raises:
-        UsageError: The engine lacks the policy or an option, or an option lacks the value.
+        UsageError: The engine lacks the policy, an option or layouts, or an option lacks the value.
     """
     row = find(name)
+    if layout is not None and not row.layouts:
+        able = " or ".join(name for name, row in ENGINES.items() if row.layouts)
+        raise UsageError(f"Engine {name} does not support cache groups. Use --engine {able}, or a model without them.")
     if row.policies is not None and policy.partition(":")[0] not in row.policies:
         own = " Your own policies run in the reference engine." if is_users(policy) else ""
         raise UsageError(f"Engine {name} does not support policy {policy!r}. Try {', '.join(row.policies)}.{own}")
@@ -89,4 +96,5 @@ def build(name: str, demand, context, policy: str, **options: str):
             raise UsageError(f"Engine {name} does not have the option {flag} ({value}). Leave it out.")
         if value not in row.options[option]:
             raise UsageError(f"{value!r} is not a value of {flag}. Try {' or '.join(row.options[option])}.")
-    return import_module(f".{row.module}", __name__).build(demand, context, policy, **options)
+    groups = {} if layout is None else {"layout": layout}
+    return import_module(f".{row.module}", __name__).build(demand, context, policy, **groups, **options)

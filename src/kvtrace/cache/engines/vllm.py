@@ -8,18 +8,31 @@ against vLLM 0.20.2, on the conversation trace.
 `capacity` counts usable blocks: vLLM's num_gpu_blocks is one more, for its null block. Since May 2026 a freed block
 without a hash is allocated next (free order "prepend"); before, it joined the end of the queue ("append").
 
-Not modelled: chunked prefill, where blocks get their hashes chunk by chunk; the watermark; several groups of layers. If
-blocks run out, vLLM lets the newest request wait or start over; this model ends the oldest active request early.
+With a `layout` of several groups, or of windows or states, it is vLLM's hybrid cache (core/grouped_cache.py), checked
+in the same way (tests/clients/test_vllm_hybrid.py, tests/vectors/engine_vllm_hybrid.json). docs/cache/hybrid.md
+explains it. Prompts are then computed in chunks of `layout.step_tokens`, as vLLM's scheduler computes them.
+
+Not modelled: the watermark. If blocks run out, vLLM lets the newest request wait or start over; this model ends the
+oldest active request early. Full attention is modelled without chunks: they would not change what one request at a
+time hits.
 """
 
 from __future__ import annotations
 
+from math import lcm
+
+from ..._base.errors import UsageError
 from ..core.free_queue import FreeQueue
+from ..core.grouped_cache import GroupedCache
 from ..demand import BlockDemand
+from ..layout import CacheLayout
 from ..policies.base import Context
 
 
-def build(demand: BlockDemand, context: Context, policy: str = "lru", *, free_order: str = "prepend") -> FreeQueue:
+def build(
+    demand: BlockDemand, context: Context, policy: str = "lru", *,
+    layout: CacheLayout | None = None, free_order: str = "prepend",
+) -> FreeQueue | GroupedCache:  # fmt: skip
     """Build vLLM's cache of `context.capacity` usable blocks; its one policy is lru, by the order of the queue.
 
     >>> from kvtrace.cache.demand import block_demand
@@ -30,4 +43,30 @@ def build(demand: BlockDemand, context: Context, policy: str = "lru", *, free_or
     >>> cache.hits.tolist()
     [0, 0, 2]
     """
-    return FreeQueue(context, demand, unhashed_first=free_order == "prepend")
+    if layout is None:
+        return FreeQueue(context, demand, unhashed_first=free_order == "prepend")
+    if free_order != "prepend":
+        raise UsageError("--free-order append is an older vLLM's, which is not modelled with cache groups. Leave it out.")
+    verify(layout, demand.trace.block_size)
+    return GroupedCache(context, demand, layout)
+
+
+def verify(layout: CacheLayout, block_size: int) -> None:
+    """Raise UsageError for a layout that vLLM refuses, or whose blocks the trace's ids do not resolve."""
+    sizes = [group.block_size for group in layout.groups]
+    align = lcm(*sizes)
+    if any(size % block_size for size in sizes):
+        raise UsageError(
+            f"the cache groups have blocks of {', '.join(f'{size:,}' for size in dict.fromkeys(sizes))} tokens, which "
+            f"the trace's blocks of {block_size:,} do not divide. Make the trace with smaller blocks, or set "
+            "--engine-block-size to a multiple of them."
+        )
+    for group in layout.groups:
+        if group.kind in ("chunk", "state") and group.block_size != align:
+            raise UsageError(
+                f"a cache group of kind {group.kind} has blocks of {group.block_size:,} tokens, and another group has "
+                "other blocks: vLLM does not serve, or kvtrace does not model, such a layout."
+            )
+    interval = layout.retention_interval
+    if interval is not None and (interval < 0 or interval % align):
+        raise UsageError(f"the retention interval must be 0 or a multiple of {align:,} tokens, not {interval:,}.")

@@ -1,0 +1,523 @@
+"""vLLM's hybrid cache: groups of layers with tables of their own over one pool of blocks.
+
+Semantics: vLLM 0.33.0 (vllm/v1/core/kv_cache_coordinator.py, single_type_kv_cache_manager.py). A request resumes at
+the longest prefix at which every group can: full attention needs all of its blocks, a sliding window those of the last
+window, a chunked group those of the present chunk, a state the checkpoint at the boundary. Windows and states are kept
+only where a later request can resume: at the end of the prompt, where a shared prefix was seen to end, and at
+intervals. Twin: tests/reference/vllm_groups.py.
+"""
+
+from math import lcm
+
+import cython
+import numpy as np
+from cython.cimports.kvtrace.cache.core.block_pool import NO_COPY, BlockPool
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM, Engine
+from cython.cimports.kvtrace.cache.policies.base import Context
+
+KINDS = {"full": FULL, "window": WINDOW, "chunk": CHUNK, "state": STATE}
+
+
+class GroupedCache(Engine):
+    """A cache of `context.capacity` blocks for the groups of a CacheLayout.
+
+    Prompts are computed in chunks of at most `layout.step_tokens`, as vLLM's scheduler computes them, and outputs one token at
+    a time. `demand` is the BlockDemand; the block size of each group is a multiple of the trace's.
+    """
+
+    def __init__(self, context: Context, demand, layout):
+        Engine.__init__(self, context, demand)
+        groups, trace = layout.groups, demand.trace
+        rows, self.base = len(demand.full), trace.block_size
+        self.layout, self.step_tokens = layout, layout.step_tokens
+        self.retention = -1 if layout.retention_interval is None else layout.retention_interval
+        self.checkpoint = layout.internal_checkpoint
+        self.align = lcm(*(group.block_size for group in groups))
+        self.groups = len(groups)
+        self._form()
+        by_block = demand.mode == "block"
+        prompt = np.asarray(demand.full, dtype=np.int64) * self.base if by_block else trace.input_length
+        self.tokens = np.ascontiguousarray(prompt, dtype=np.int64)
+        self.more = np.maximum(trace.output_length - 1, 0).astype(np.int64) if self.grows else np.zeros(rows, np.int64)
+        self.done, self.junction = np.zeros((2, rows), dtype=np.int64)
+        self.keys = context.blocks
+        total = np.asarray(self.tokens) + np.asarray(self.more)
+        taken = sum(-(-total // group.block_size) for group in groups)
+        self.pool = BlockPool(min(context.capacity, int(taken.sum()) + 1), context.blocks * self.groups)
+        self.slot = np.full(rows, NO_SLOT, dtype=np.int32)
+        self.vacant, self.slots = np.full(64, NO_SLOT, dtype=np.int32), 0
+        self.room, self.next_vacant = np.empty((2, 0), dtype=np.int32)
+        self.length, self.retired, self.listed, self.last_state, self.has_grown = np.empty((5, 0), dtype=np.int32)
+        self.begin = np.empty(0, dtype=np.int64)
+        self.held, self.top = np.empty(1 << 12, dtype=np.int32), 0
+
+    def _form(self):
+        """Gather groups of the same form; full attention is looked up first."""
+        members: dict = {}
+        for number, group in enumerate(self.layout.groups):
+            members.setdefault((group.kind, group.block_size, group.window), []).append(number)
+        forms = sorted(members, key=lambda form: form[0] != "full")
+        self.forms = len(forms)
+        self.form_begin = np.cumsum([0, *(len(members[form]) for form in forms)]).astype(np.int32)
+        self.member = np.array([number for form in forms for number in members[form]], dtype=np.int32)
+        self.form_of = np.empty(self.groups, dtype=np.int32)
+        for number, form in enumerate(forms):
+            np.asarray(self.form_of)[members[form]] = number
+        self.kind = np.array([KINDS[kind] for kind, _, _ in forms], dtype=np.int32)
+        self.size = np.array([size for _, size, _ in forms], dtype=np.int64)
+        self.scale = np.asarray(self.size) // self.base
+        self.window = np.array([window for _, _, window in forms], dtype=np.int64)
+        kept = [1 if kind == "state" else (window + size - 2) // size for kind, size, window in forms]
+        self.need = np.array(kept, dtype=np.int64)
+        self.has_state = any(kind == "state" for kind, _, _ in forms)
+
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
+        return self.pool.self_check()
+
+    def peek(self, row):
+        return cython.cast(cython.int, self.look_up(row, max(self.tokens[row] - 1, 0)) // self.base)
+
+    # ---- the verbs of an engine
+
+    def admit(self, row):
+        hit: cython.longlong = 0
+        end: cython.longlong
+        if self.slot[row] == NO_SLOT:
+            hit = self.look_up(row, max(self.tokens[row] - 1, 0))
+            self.hit[row] = cython.cast(cython.int, hit // self.base)
+            self.done[row] = 0
+        while self.done[row] + hit < self.tokens[row]:
+            end = self.chunk_end(row, self.done[row] + hit)
+            if self.allocate(row, hit, end) == NO_ROOM:
+                return NO_ROOM
+            hit = 0
+        return self.hit[row]
+
+    def grow(self, row):
+        total: cython.longlong = self.tokens[row] + self.more[row]
+        while self.done[row] < total:
+            if self.allocate(row, 0, self.done[row] + 1) == NO_ROOM:
+                return NO_ROOM
+            self.done[row] = min(self._next_event(self.done[row] - 1), total)
+        return 0
+
+    def finish(self, row):
+        g: cython.int
+        at: cython.Py_ssize_t
+        slot: cython.Py_ssize_t = self.slot[row]
+        if slot == NO_SLOT:  # an empty prompt
+            return 0
+        for g in range(self.groups):
+            at = slot * self.forms + self.form_of[g]
+            self._free(slot, g, self.retired[at], self.length[at])
+        self.evictions = self.pool.evictions
+        self.next_vacant[slot] = self.vacant[self.room[slot]]
+        self.vacant[self.room[slot]] = cython.cast(cython.int, slot)
+        self.slot[row] = NO_SLOT
+        return 0
+
+    # ---- lookup
+
+    def block_at(self, row, place):
+        """The number of a full block of a request's prompt and output, in the trace's blocks."""
+        if place < self.full[row]:
+            return self.ids[self.start[row] + place]
+        return cython.cast(cython.int, self.fresh[row] + place - self.full[row])
+
+    def copy_at(self, row, group, form, place):
+        """The cached block of a place in a group's table, or NO_COPY."""
+        return self.pool.copy[group * self.keys + self.block_at(row, (place + 1) * self.scale[form] - 1)]
+
+    def has_all(self, row, form, place):
+        """Whether all groups of a form have a place cached."""
+        i: cython.int
+        block: cython.longlong = self.block_at(row, (place + 1) * self.scale[form] - 1)
+        for i in range(self.form_begin[form], self.form_begin[form + 1]):
+            if self.pool.copy[self.member[i] * self.keys + block] == NO_COPY:
+                return False
+        return True
+
+    def look_up(self, row, most):
+        """The tokens of the longest prefix, of at most `most` tokens, at which all groups can resume.
+
+        `junction` becomes the end of a longer prefix that some groups have, so that a checkpoint is made there.
+        """
+        f: cython.int
+        current: cython.longlong
+        hit: cython.longlong = most
+        longest: cython.longlong = 0
+        full: cython.longlong = -1  # of the first form, if it is full attention, which is looked up once
+        while True:
+            current = hit
+            for f in range(self.forms):
+                if f == 0 and full >= 0:
+                    current = min(current, full)
+                    continue
+                current = self._prefix(row, f, current)
+                if self.kind[f] == FULL:
+                    full = current
+                longest = max(longest, current)
+            if self.groups == 1:
+                self.junction[row] = 0
+                return current
+            if current >= hit:
+                break
+            hit = current
+            if self.forms == 2 and full >= 0:
+                break
+        self.junction[row] = longest if longest > hit else 0
+        return hit
+
+    def _prefix(self, row, form, most):
+        """The tokens of the longest prefix at which the groups of a form can resume."""
+        size: cython.longlong = self.size[form]
+        places: cython.longlong = most // size
+        place: cython.longlong = 0
+        if self.kind[form] == WINDOW:
+            return self._window_prefix(row, form, most)
+        if self.kind[form] == STATE:
+            for place in range(places - 1, -1, -1):
+                if self.has_all(row, form, place):
+                    return (place + 1) * size
+            return 0
+        if self.kind[form] == CHUNK:
+            place = most // self.window[form] * self.window[form] // size
+        while place < places and self.has_all(row, form, place):
+            place += 1
+        return place * size // self.align * self.align
+
+    def _window_prefix(self, row, form, most):
+        size: cython.longlong = self.size[form]
+        place: cython.longlong
+        run: cython.longlong = 0
+        for place in range(most // size - 1, -1, -1):
+            if not self.has_all(row, form, place):
+                run = 0
+            elif run or (place + 1) * size % self.align == 0:
+                run += 1
+                if run >= self.need[form]:
+                    return (place + run) * size
+        return run * size // self.align * self.align
+
+    # ---- a chunk of a request
+
+    def chunk_end(self, row, start):
+        """Where the chunk of a prompt that begins at `start` ends: states are saved at the ends of chunks."""
+        prompt: cython.longlong = self.tokens[row]
+        end: cython.longlong = min(prompt, start + self.step_tokens)
+        last: cython.longlong
+        aligned: cython.longlong
+        stop: cython.longlong
+        internal: cython.bint
+        if not self.has_state:
+            return end
+        last = (prompt - 1) // self.align * self.align
+        internal = end >= prompt and self.can_save(start, end)
+        if end < prompt:
+            aligned = end // self.align * self.align
+            if aligned > start or self.align <= self.step_tokens:
+                end = aligned
+        if not internal:
+            stop = (start // self.align + 1) * self.align
+            if start % self.align and stop < end:
+                end = stop
+            if start < last < end:
+                end = last
+        if start < self.junction[row] < end:
+            stop = start + (self.junction[row] - start) // self.align * self.align
+            if start < stop:
+                end = stop
+        return end
+
+    def can_save(self, start, end):
+        """Whether the last checkpoint within a chunk can be saved without ending the chunk there."""
+        position: cython.longlong = (end - 1) // self.align * self.align
+        return (
+            self.checkpoint
+            and start % self.base == 0
+            and (end + self.align - 1) // self.align - 2 > (start + self.align - 1) // self.align - 1
+            and start + self.base <= position
+            and (position - start) % self.align == 0
+        )
+
+    def skipped(self, form, tokens):
+        """The leading places that are not needed after so many tokens."""
+        if self.kind[form] == WINDOW:
+            return max(0, tokens - self.window[form] + 1) // self.size[form]
+        if self.kind[form] == CHUNK:
+            return tokens // self.window[form] * self.window[form] // self.size[form]
+        return max(0, tokens - 1) // self.size[form] if self.kind[form] == STATE else 0
+
+    def allocate(self, row, hit, end):
+        """Take the blocks of the chunk up to `end` and list those that it fills; NO_ROOM takes nothing."""
+        start: cython.longlong = self.done[row] + hit
+        new: cython.longlong
+        self.retire(row, start)
+        new = self.missing(row, hit, start, end)
+        if new + self.idle_hits(row, hit) > self.pool.free:
+            return NO_ROOM
+        if self.slot[row] == NO_SLOT:
+            self._open(row)
+            self._start_with(row, hit)
+        self.pool.take(new)
+        self._extend(row, start, end)
+        self.done[row] = end
+        return self._publish(row, end)
+
+    def retire(self, row, tokens):
+        """Free the blocks that are not needed after so many tokens."""
+        f: cython.int
+        g: cython.int
+        at: cython.Py_ssize_t
+        last: cython.longlong
+        slot: cython.Py_ssize_t = self.slot[row]
+        if slot == NO_SLOT:
+            return 0
+        for g in range(self.groups):
+            f = self.form_of[g]
+            if self.kind[f] == FULL:
+                continue
+            at = slot * self.forms + f
+            last = min(self.skipped(f, tokens), self.length[at])
+            self._free(slot, g, self.retired[at], last)
+            if self.kind[f] == STATE and 0 <= self.last_state[at] < (tokens + self.size[f] - 1) // self.size[f] - 1:
+                self._free(slot, g, self.last_state[at], self.last_state[at] + 1)
+        for f in range(self.forms):  # after all of its groups
+            at = slot * self.forms + f
+            last = min(self.skipped(f, tokens), self.length[at])
+            self.retired[at] = cython.cast(cython.int, max(last, self.retired[at]))
+        return 0
+
+    def missing(self, row, hit, start, end):
+        """Blocks to take for the chunk [start, end), besides the hits."""
+        f: cython.int
+        new: cython.longlong
+        total: cython.longlong = 0
+        slot: cython.Py_ssize_t = self.slot[row]
+        for f in range(self.forms):
+            new = (end + self.size[f] - 1) // self.size[f]
+            new -= hit // self.size[f] if slot == NO_SLOT else self.length[slot * self.forms + f]
+            if self.kind[f] == STATE and new > 0:
+                new = min(new, 1 + (self._checkpoint_place(row, f, start, end) >= 0))
+            total += max(new, 0) * (self.form_begin[f + 1] - self.form_begin[f])
+        return total
+
+    def idle_hits(self, row, hit):
+        """The blocks of a hit that no request holds: they leave the free ones."""
+        f: cython.int
+        i: cython.int
+        place: cython.longlong
+        idle: cython.longlong = 0
+        if hit:
+            for f in range(self.forms):
+                for place in range(self.skipped(f, hit), hit // self.size[f]):
+                    for i in range(self.form_begin[f], self.form_begin[f + 1]):
+                        idle += self.pool.pins[self.copy_at(row, self.member[i], f, place)] == 0
+        return idle
+
+    def _checkpoint_place(self, row, form, start, end):
+        """The place where a state is saved within a chunk, or NO_BLOCK."""
+        place: cython.longlong = (end + self.size[form] - 1) // self.size[form] - 2
+        slot: cython.Py_ssize_t = self.slot[row]
+        table: cython.longlong
+        if (self.retention == 0 and end < self.tokens[row]) or place < 0 or not self.can_save(start, end):
+            return NO_BLOCK
+        if slot == NO_SLOT or place >= self.length[slot * self.forms + form]:
+            return place
+        table = self.begin[slot * self.groups + self.member[self.form_begin[form]]]
+        return place if self.held[table + place] == NO_BLOCK else NO_BLOCK
+
+    def _start_with(self, row, hit):
+        """Pin the blocks of a hit that the request still needs."""
+        f: cython.int
+        i: cython.int
+        at: cython.Py_ssize_t
+        table: cython.longlong
+        place: cython.longlong
+        block: cython.int
+        first: cython.longlong
+        slot: cython.Py_ssize_t = self.slot[row]
+        for f in range(self.forms):
+            at = slot * self.forms + f
+            first = self.skipped(f, hit)
+            self.retired[at] = cython.cast(cython.int, first)
+            self.length[at] = self.listed[at] = cython.cast(cython.int, hit // self.size[f])
+            self.last_state[at] = NO_BLOCK
+            self.has_grown[at] = False
+            self._fill(slot, f, 0, first, NO_BLOCK)
+            for i in range(self.form_begin[f], self.form_begin[f + 1]):
+                table = self.begin[slot * self.groups + self.member[i]]
+                for place in range(first, self.length[at]):
+                    block = self.copy_at(row, self.member[i], f, place)
+                    self.pool.pin(block)
+                    self.held[table + place] = block
+        return 0
+
+    def _extend(self, row, start, end):
+        """Add the blocks of the chunk [start, end), which were taken, to the tables."""
+        f: cython.int
+        at: cython.Py_ssize_t
+        places: cython.longlong
+        place: cython.longlong
+        blank: cython.longlong  # the first place that gets a block
+        slot: cython.Py_ssize_t = self.slot[row]
+        for f in range(self.forms):
+            at = slot * self.forms + f
+            places = (end + self.size[f] - 1) // self.size[f]
+            blank = self.length[at]
+            if self.kind[f] == STATE:
+                place = self._checkpoint_place(row, f, start, end)
+                if places <= blank and place < 0:
+                    self.has_grown[at] = True
+                    continue
+                if self.has_grown[at] or blank:
+                    self.last_state[at] = cython.cast(cython.int, blank - 1)
+                blank = max(blank, places - 1 - (place >= 0))
+                self._fill(slot, f, self.length[at], blank, NO_BLOCK)
+                self.has_grown[at] = True
+            self._fill(slot, f, blank, places, BLANK)
+            self.length[at] = cython.cast(cython.int, max(places, blank))
+        return 0
+
+    def _publish(self, row, tokens):
+        """List the blocks that `tokens` tokens fill, where a later request can resume."""
+        f: cython.int
+        at: cython.Py_ssize_t
+        begin: cython.longlong
+        stop: cython.longlong
+        end: cython.longlong
+        place: cython.longlong
+        segment: cython.longlong
+        if self.groups > 1:
+            tokens = tokens // self.align * self.align
+        tokens = min(tokens, (self.full[row] + self.grown[row]) * self.base)
+        for f in range(self.forms):
+            at = self.slot[row] * self.forms + f
+            begin, stop = self.listed[at], tokens // self.size[f]
+            if begin >= stop:
+                continue
+            self.listed[at] = cython.cast(cython.int, stop)
+            segment = (self.align if self.retention < 0 else self.retention) // self.size[f]
+            if self.kind[f] == FULL or self.kind[f] == CHUNK or (self.retention and self.need[f] >= segment):
+                self._list(row, f, begin, stop)
+                continue
+            if self.retention:
+                for place in range(begin, stop):
+                    if place % segment >= segment - self.need[f]:
+                        self._list(row, f, place, place + 1)
+            if self.retention >= 0:
+                end = (self.tokens[row] - 1) // self.align * self.align // self.size[f]
+                self._list(row, f, max(begin, end - self.need[f]), min(stop, end))
+                if self.junction[row]:
+                    end = self.junction[row] // self.size[f]
+                    self._list(row, f, max(begin, end - self.need[f]), min(stop, end))
+        return 0
+
+    def _list(self, row, form, begin, stop):
+        """Give the blocks of some places their keys, so that lookups find them."""
+        i: cython.int
+        place: cython.longlong
+        table: cython.longlong
+        block: cython.longlong
+        for place in range(begin, stop):
+            block = self.block_at(row, (place + 1) * self.scale[form] - 1)
+            for i in range(self.form_begin[form], self.form_begin[form + 1]):
+                table = self.begin[self.slot[row] * self.groups + self.member[i]]
+                if self.held[table + place] == BLANK:
+                    self.held[table + place] = self.pool.register(
+                        cython.cast(cython.int, self.member[i] * self.keys + block)
+                    )
+        return 0
+
+    def _fill(self, slot, form, begin, stop, value):
+        """Set some places of the tables of a form."""
+        i: cython.int
+        place: cython.longlong
+        table: cython.longlong
+        for i in range(self.form_begin[form], self.form_begin[form + 1]):
+            table = self.begin[slot * self.groups + self.member[i]]
+            for place in range(table + begin, table + stop):
+                self.held[place] = value
+        return 0
+
+    def _free(self, slot, group, begin, stop):
+        """Free the blocks of some places of a table, the last one first."""
+        place: cython.longlong
+        block: cython.int
+        blank: cython.longlong = 0
+        table: cython.longlong = self.begin[slot * self.groups + group]
+        for place in range(table + stop - 1, table + begin - 1, -1):
+            block = self.held[place]
+            if block >= 0:
+                self.pool.unpin(block)
+            blank += block == BLANK
+            self.held[place] = NO_BLOCK
+        return self.pool.put_back(blank)
+
+    def _next_event(self, done):
+        """The number of tokens after `done` at which the next token takes, frees or lists a block."""
+        f: cython.int
+        size: cython.longlong
+        soonest: cython.longlong = (done + 1) // self.align * self.align + self.align - 1  # one more lists blocks
+        for f in range(self.forms):
+            size = self.size[f]
+            soonest = min(soonest, (done // size + 1) * size)
+            if self.kind[f] == WINDOW:
+                if done < self.window[f] - 1:
+                    soonest = min(soonest, self.window[f] - 1)
+                else:
+                    soonest = min(soonest, ((done - self.window[f] + 1) // size + 1) * size + self.window[f] - 1)
+            elif self.kind[f] == CHUNK:
+                soonest = min(soonest, (done // self.window[f] + 1) * self.window[f])
+            elif self.kind[f] == STATE:
+                soonest = min(soonest, (done - 1 + size) // size * size + 1 if done else 1)
+        return max(soonest, done + 1)
+
+    # ---- room for the tables
+
+    def _open(self, row):
+        """Give a request a slot, and its tables a part of `held`."""
+        f: cython.int
+        g: cython.int
+        power: cython.int = 0
+        slot: cython.int
+        part: cython.longlong
+        total: cython.longlong = self.tokens[row] + self.more[row]
+        places: cython.longlong = 0
+        for f in range(self.forms):
+            places += (total // self.size[f] + 1) * (self.form_begin[f + 1] - self.form_begin[f])
+        while (cython.cast(cython.longlong, 1) << power) < places:
+            power += 1
+        slot = self.vacant[power]
+        if slot == NO_SLOT:
+            with cython.gil:
+                slot = self._new_slot(power)
+        self.vacant[power] = self.next_vacant[slot]
+        self.slot[row] = slot
+        part = self.begin[slot * self.groups]
+        for g in range(self.groups):
+            self.begin[slot * self.groups + g] = part
+            part += total // self.size[self.form_of[g]] + 1
+        return 0
+
+    def _new_slot(self, power):
+        """A slot whose tables have room for 2**power places; it is the only vacant one of its room."""
+        slots: cython.Py_ssize_t = self.room.shape[0]
+        slot: cython.int = self.slots
+        if slot == slots:
+            slots = max(16, 2 * slots)
+            self.room, self.next_vacant = np.resize(self.room, slots), np.resize(self.next_vacant, slots)
+            self.length = np.resize(self.length, slots * self.forms)
+            self.retired = np.resize(self.retired, slots * self.forms)
+            self.listed = np.resize(self.listed, slots * self.forms)
+            self.last_state = np.resize(self.last_state, slots * self.forms)
+            self.has_grown = np.resize(self.has_grown, slots * self.forms)
+            self.begin = np.resize(self.begin, slots * self.groups)
+        self.slots += 1
+        self.room[slot], self.next_vacant[slot] = power, NO_SLOT
+        self.begin[slot * self.groups] = self.top
+        self.top += cython.cast(cython.longlong, 1) << power
+        if self.top > self.held.shape[0]:
+            self.held = np.resize(self.held, 2 * self.top)
+        return slot
