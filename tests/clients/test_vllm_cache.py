@@ -49,12 +49,12 @@ def wanted(trace, mode, schedule, capacity):
     }  # fmt: skip
 
 
-def served(cases, folder):
+def served(cases, folder, driver="vllm_cache.py"):
     """What vLLM's own cache says of each case."""
     path = folder / "cases.jsonl"
     path.write_text("".join(json.dumps(case) + "\n" for case in cases))
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONHASHSEED": "0"}
-    command = [PYTHON, Path(__file__).parent / "vllm_cache.py", path]
+    command = [PYTHON, Path(__file__).parent / driver, path]
     done = subprocess.run(command, capture_output=True, text=True, env=plain)
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -1,7 +1,8 @@
 """vLLM: its own KVCacheManager serves requests of a hybrid model; run in vLLM's environment as CASES (JSON lines).
 
 A case has the fields of vllm_cache.py, and: groups (each with kind, block_size and window), hash_block_size,
-retention_interval (null = dense), step_tokens, and internal_checkpoint (whether states can be saved within a chunk).
+retention_interval (null = dense), step_tokens, junctions (whether the scheduler is told where shared prefixes end), and
+internal_checkpoint (whether states can be saved within a chunk).
 It prints, a case a line, vLLM's version, each request's hit tokens, and the number of early frees.
 
 Managers, coordinator, hashes, blocks and queue are vLLM's, unmodified, and so is the rule of its Scheduler that ends
@@ -62,7 +63,7 @@ class HybridServer(plain.Server):
         self.manager = KVCacheManager(config, max_model_len=1 << 40, scheduler_block_size=size, hash_block_size=unit)
         self.hasher = get_request_block_hasher(unit, sha256)
         self.size, self.rows, self.live, self.hits = 1, case["requests"], {}, {}
-        self.step_tokens = case["step_tokens"]
+        self.step_tokens, self.junctions = case["step_tokens"], case["junctions"]
         self.has_state = any(group["kind"] == "state" for group in groups)
         self.scheduler = SimpleNamespace(  # what the rule reads of a Scheduler
             cache_config=SimpleNamespace(block_size=size), block_size=size, hash_block_size=unit,
@@ -79,7 +80,8 @@ class HybridServer(plain.Server):
         if request is None:
             tokens = self.rows[row]["tokens"]
             request = Request(str(row), tokens, SamplingParams(max_tokens=1), None, block_hasher=self.hasher)
-            found, hit, request.shared_prefix_boundary = self.manager.get_computed_blocks(request)
+            found, hit, junction = self.manager.get_computed_blocks(request)
+            request.shared_prefix_boundary = junction if self.junctions else 0
             self.hits[row] = hit
         while (left := request.num_tokens - request.num_computed_tokens - hit) > 0:
             chunk = min(left, self.step_tokens)

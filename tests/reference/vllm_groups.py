@@ -34,10 +34,10 @@ class Request:
 
 
 class Groups:
-    def __init__(self, capacity, groups, base, retention=0, step_tokens=8192, checkpoint=False):
+    def __init__(self, capacity, groups, base, retention=0, step_tokens=8192, checkpoint=False, junctions=True):
         self.groups, self.base, self.retention, self.step_tokens = groups, base, retention, step_tokens
         self.align = lcm(*(group.size for group in groups))
-        self.checkpoint = checkpoint
+        self.checkpoint, self.junctions = checkpoint, junctions
         self.queue = list(range(capacity))
         self.pins = [0] * capacity
         self.holds = {}  # physical block -> (group, id)
@@ -127,7 +127,7 @@ class Groups:
 
     def look_up(self, request):
         """(group -> blocks to start with, hit tokens); sets the junction."""
-        hit = most = request.prompt + 0 - 1
+        hit = most = request.prompt - 1
         longest, tables = 0, {}
         full = {}
         while True:
@@ -148,7 +148,7 @@ class Groups:
                 break
         if len(self.groups) == 1:
             hit = longest = current
-        request.junction = longest if longest > hit else 0
+        request.junction = longest if longest > hit and self.junctions else 0
         blocks = [[] for _ in self.groups]
         for form, members in enumerate(self.specs):
             size = self.groups[members[0]].size

@@ -26,6 +26,7 @@ cdef class GroupedCache(Engine):
     cdef long long retention  # tokens between checkpoints; 0 = at the end of a prompt and at junctions, -1 = dense
     cdef long long keys  # keys of a group
     cdef bint checkpoint  # a state can be saved within a chunk
+    cdef bint junctions  # checkpoints are made at junctions, too
     cdef bint has_state
     cdef int groups
     cdef int[::1] form_of  # group -> its form

@@ -31,7 +31,7 @@ class GroupedCache(Engine):
         rows, self.base = len(demand.full), trace.block_size
         self.layout, self.step_tokens = layout, layout.step_tokens
         self.retention = -1 if layout.retention_interval is None else layout.retention_interval
-        self.checkpoint = layout.internal_checkpoint
+        self.checkpoint, self.junctions = layout.internal_checkpoint, layout.junctions
         self.align = lcm(*(group.block_size for group in groups))
         self.groups = len(groups)
         self._form()
@@ -166,7 +166,7 @@ class GroupedCache(Engine):
             hit = current
             if self.forms == 2 and full >= 0:
                 break
-        self.junction[row] = longest if longest > hit else 0
+        self.junction[row] = longest if longest > hit and self.junctions else 0
         return hit
 
     def _prefix(self, row, form, most):

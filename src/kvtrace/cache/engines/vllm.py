@@ -46,7 +46,9 @@ def build(
     if layout is None:
         return FreeQueue(context, demand, unhashed_first=free_order == "prepend")
     if free_order != "prepend":
-        raise UsageError("--free-order append is an older vLLM's, which is not modelled with cache groups. Leave it out.")
+        raise UsageError(
+            "--free-order append is an older vLLM's, which is not modelled with cache groups. Leave it out."
+        )
     verify(layout, demand.trace.block_size)
     return GroupedCache(context, demand, layout)
 
