@@ -8,8 +8,8 @@ and the number of early frees. Requests, hashes, blocks and queue are vLLM's, un
 import json
 import sys
 
-import vllm_absent  # noqa: F401 - before vllm
 import torch
+import vllm_absent  # noqa: F401 - before vllm
 from vllm import __version__
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256

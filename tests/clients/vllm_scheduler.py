@@ -12,9 +12,10 @@ Scheduler, requests, hashes, blocks and queues are vLLM's, unmodified. Ours are 
 
 import json
 import sys
+import types
 
-import vllm_absent  # noqa: F401 - before vllm
 import torch
+import vllm_absent  # noqa: F401 - before vllm
 from vllm import __version__
 from vllm.config import SchedulerConfig
 from vllm.sampling_params import SamplingParams

@@ -21,8 +21,8 @@ KINDS = {"full": FULL, "window": WINDOW, "chunk": CHUNK, "state": STATE}
 class GroupedCache(Engine):
     """A cache of `context.capacity` blocks for the groups of a CacheLayout.
 
-    Prompts are computed in chunks of at most `layout.step_tokens`, as vLLM's scheduler computes them, and outputs one token at
-    a time. `demand` is the BlockDemand; the block size of each group is a multiple of the trace's.
+    Prompts are computed in chunks of at most `layout.step_tokens`, as vLLM's scheduler computes them, and outputs one
+    token at a time. `demand` is the BlockDemand; the block size of each group is a multiple of the trace's.
     """
 
     def __init__(self, context: Context, demand, layout):
