@@ -1,4 +1,4 @@
-"""Cases of hybrid caches: a trace, a layout, a mode, a schedule and a capacity; random ones, and how each side runs one.
+"""Cases of hybrid caches: a trace, a layout, a schedule and a capacity; random ones, and how each side runs one.
 
 A case is a dict that JSON can hold. `engine_run` serves it with kvtrace's engine, `twin_run` with the plain definition;
 `client_case` is what tests/clients/vllm_hybrid.py reads.
@@ -19,7 +19,7 @@ from tests.reference import vllm_groups
 
 
 def conversations(rng, rows, base):
-    """Prompts that go on from an earlier one, or part of it, and end anywhere in a block: tokens, equal where shared."""
+    """The tokens of prompts that go on from an earlier one, or part of it, and end anywhere in a block."""
     earlier, prompts = [()], []
     for _ in range(rows):
         before = earlier[rng.integers(len(earlier))]

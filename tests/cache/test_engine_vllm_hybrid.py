@@ -90,14 +90,14 @@ def test_junctions_restore_hits_from_the_third_request_on():
 
 @pytest.mark.parametrize(("prompt", "hit_tokens"), [(527, 0), (552, 528), (979, 528)])
 def test_a_repeated_prompt_hits_whole_blocks_only(prompt, hit_tokens):
-    """vLLM #40696: at blocks of 528, a prompt of 552 tokens hits 95 %, one of 979 tokens 54 %, a shorter one nothing."""
+    """vLLM #40696: at blocks of 528, a prompt of 552 tokens hits 95 %, one of 979 tokens 54 %, a shorter one 0 %."""
     trace = shared_prefixes(prompt + 4, prompt, requests=2, prefixes=1)
     assert hits(trace, states(528)) == [0, hit_tokens]
 
 
 @pytest.mark.parametrize(("prompt", "all_hits"), [(3_536, 0), (12_816, 16_640)])
 def test_a_block_longer_than_every_prompt_makes_the_cache_inert(prompt, all_hits):
-    """vLLM #48402: Nemotron-3-Super's blocks of 8,320 hit 0 of 10,608 tokens, and 16,640 of 38,448 in longer prompts."""
+    """vLLM #48402, Nemotron-3-Super: blocks of 8,320 hit 0 of 10,608 tokens; longer prompts hit 16,640 of 38,448."""
     trace = shared_prefixes(prompt + 4, prompt, requests=3, prefixes=1)
     assert sum(hits(trace, states(8_320))) == all_hits and trace.input_length.sum() in (10_608, 38_448)
 

@@ -78,7 +78,7 @@ class Groups:
         return [blocks[0] for blocks in copies] if all(copies) else None
 
     def prefix(self, request, members, most):
-        """(places -> physical blocks, tokens) of the longest prefix of at most `most` tokens at which a form resumes."""
+        """(place -> physical blocks, tokens) of the longest prefix, of `most` tokens, at which a form resumes."""
         group = self.groups[members[0]]
         places = most // group.size
         none = [NULL] * len(members)
