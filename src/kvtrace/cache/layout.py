@@ -65,9 +65,7 @@ class CacheLayout:
     # tokens between two retained checkpoints of windows and states; 0 = only where a prompt ends and where a shared
     # prefix was seen, None = all
     retention_interval: int | None = 0
-    junctions: bool = (
-        True  # where a shared prefix was seen to end, a checkpoint is made; vLLM before August 2026: False
-    )
+    junctions: bool = True  # make a checkpoint where a shared prefix was seen to end; vLLM before August 2026: False
     step_tokens: int = 8192  # the largest chunk of a prompt; vLLM's default on most GPUs
     internal_checkpoint: bool = False  # a state can be saved within a chunk of a prompt, which need not end there
 
