@@ -235,10 +235,9 @@ class GroupedCache(Engine):
         position: cython.longlong = (end - 1) // self.align * self.align
         return (
             self.checkpoint
-            and start % self.base == 0
+            and start % self.align == 0
             and (end + self.align - 1) // self.align - 2 > (start + self.align - 1) // self.align - 1
-            and start + self.base <= position
-            and (position - start) % self.align == 0
+            and start + self.align <= position
         )
 
     def skipped(self, form, tokens):
