@@ -1,0 +1,76 @@
+"""What a model keeps for each token, and how an engine lays it out: layers by kind, and cache groups.
+
+A model is a list of `LayerKind`s, which its config.json states. An engine puts its layers into `CacheGroup`s: each
+group has blocks of its own for the same tokens, and all blocks have the same size in bytes, so that one pool holds
+them. Full attention is the layout of one group. docs/cache/hybrid.md explains the kinds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .._base.errors import UsageError
+
+KINDS = ("full", "latent", "window", "chunk", "state")  # latent attends to all tokens, as full does
+GROUP_KINDS = ("full", "window", "chunk", "state")
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """Layers of a model that keep the same for each token.
+
+    >>> LayerKind("window", layers=18, token_bytes=2048, window=128).bytes_per_token
+    36864
+    """
+
+    kind: str  # one of KINDS
+    layers: int
+    token_bytes: int = 0  # of one layer and token; of a `state`, 0
+    window: int = 0  # tokens that a `window` layer sees, or the length of a `chunk`
+    state_bytes: int = 0  # of one layer's state, which holds a whole prefix
+    tokens_per_entry: int = 1  # tokens that one entry stands for, where a layer compresses them; token_bytes are its
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UsageError(f"{self.kind!r} is not a kind of layer. Try {', '.join(KINDS)}.")
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one token in all these layers."""
+        return self.layers * self.token_bytes // self.tokens_per_entry
+
+
+@dataclass(frozen=True)
+class CacheGroup:
+    """Layers that share blocks: one block holds `block_size` tokens of each of them."""
+
+    kind: str  # one of GROUP_KINDS
+    layers: int
+    block_size: int  # tokens
+    window: int = 0  # tokens that a `window` sees, or the length of a `chunk`
+
+    def __post_init__(self) -> None:
+        if self.kind not in GROUP_KINDS:
+            raise UsageError(f"{self.kind!r} is not a kind of cache group. Try {', '.join(GROUP_KINDS)}.")
+        if self.block_size < 1 or self.layers < 1 or (self.window < 1) is (self.kind in ("window", "chunk")):
+            raise UsageError(f"a cache group of kind {self.kind} has a size that is not valid: {self}.")
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """The cache groups of a model in an engine, and which checkpoints of windows and states it retains."""
+
+    groups: tuple[CacheGroup, ...]
+    block_bytes: int = 0  # of one block of the pool; 0 = not known
+    # tokens between two retained checkpoints of windows and states; 0 = only where a prompt ends and where a shared
+    # prefix was seen, None = all
+    retention_interval: int | None = 0
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise UsageError("a cache layout needs at least one group.")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the layout is that of full attention: one group whose blocks all stay until a request ends."""
+        return len(self.groups) == 1 and self.groups[0].kind == "full"
