@@ -8,6 +8,7 @@ them. Full attention is the layout of one group. docs/cache/hybrid.md explains t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd, lcm
 
 from .._base.errors import UsageError
 
@@ -65,6 +66,9 @@ class CacheLayout:
     # tokens between two retained checkpoints of windows and states; 0 = only where a prompt ends and where a shared
     # prefix was seen, None = all
     retention_interval: int | None = 0
+    # tokens between the positions at which a prefill saves states without an end of a step there; 0 = none, so that the
+    # scheduler splits prefills. In vLLM on an H100: 1 for Mamba-2, a block for gated delta nets, 0 for Mamba-1
+    internal_checkpoint_alignment: int = 0
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -74,3 +78,13 @@ class CacheLayout:
     def is_full(self) -> bool:
         """Whether the layout is that of full attention: one group whose blocks all stay until a request ends."""
         return len(self.groups) == 1 and self.groups[0].kind == "full"
+
+    @property
+    def scheduler_block_size(self) -> int:
+        """Tokens of which hits are multiples: the least common multiple of the groups' blocks."""
+        return lcm(*(group.block_size for group in self.groups))
+
+    @property
+    def hash_block_size(self) -> int:
+        """Tokens of one hash: the greatest common divisor of the groups' blocks."""
+        return gcd(*(group.block_size for group in self.groups))
