@@ -119,30 +119,34 @@ def _merged(layers: Sequence[LayerKind]) -> list[LayerKind]:
 def _block_size(kinds: list[LayerKind], wanted: int | None, kernel: StateKernel) -> int:
     """Tokens of a block: a page of attention must be at least as large as a state."""
     block_size = DEFAULT_BLOCK_SIZE if wanted is None else wanted
-    if block_size < 1 or block_size % KERNEL_BLOCK:
+    attends = any(entry.kind != "state" for entry in kinds)
+    if block_size < 1 or (attends and block_size % KERNEL_BLOCK):
         raise UsageError(f"vLLM's blocks hold a multiple of {KERNEL_BLOCK} tokens; {block_size} is not one.")
     state_bytes = max(entry.state_bytes for entry in kinds)
-    attention = [entry for entry in kinds if entry.kind != "state"]
-    if not state_bytes or not attention:
+    attention = _main_attention(kinds)
+    if not state_bytes or attention is None:
         return block_size
-    # vLLM takes the heads of the model's config, which are those of its full attention
-    token_bytes = min(attention, key=lambda entry: entry.kind not in ATTENDS_ALL).token_bytes
-    latent = any(entry.kind == "latent" for entry in kinds)
-    step = max(block_size, LATENT_KERNEL_BLOCK) if latent else block_size
+    step = max(block_size, LATENT_KERNEL_BLOCK) if attention.kind == "latent" else block_size
     step = lcm(step, kernel.block_alignment)
-    return step * -(-state_bytes // (step * token_bytes))
+    return step * -(-state_bytes // (step * attention.token_bytes))
+
+
+def _main_attention(kinds: list[LayerKind]) -> LayerKind | None:
+    """The attention that the model's config describes, whose pages those of the states equal."""
+    order = ("latent", "full", "window", "chunk")
+    attention = [entry for entry in kinds if entry.kind != "state"]
+    return min(attention, key=lambda entry: order.index(entry.kind), default=None)
 
 
 def _pages(kinds: list[LayerKind], block_size: int) -> list[_Pages]:
     """Each kind with its page; a state's page is as large as one of attention, where there is attention."""
-    attention = [entry for entry in kinds if entry.kind != "state"]
-    padded = block_size * min(attention, key=lambda entry: entry.kind not in ATTENDS_ALL).token_bytes if attention else 0
-    return [
-        _Pages(entry, block_size, padded or entry.state_bytes)
-        if entry.kind == "state"
-        else _Pages(entry, block_size, block_size * entry.token_bytes)
-        for entry in kinds
-    ]
+    attention = _main_attention(kinds)
+    pages = []
+    for entry in kinds:
+        padded = entry.state_bytes if attention is None else block_size * attention.token_bytes
+        page_bytes = padded if entry.kind == "state" else block_size * entry.token_bytes
+        pages.append(_Pages(entry, block_size, page_bytes))
+    return pages
 
 
 def _one_table(pages: list[_Pages]) -> bool:
