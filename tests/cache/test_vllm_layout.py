@@ -9,6 +9,7 @@ from kvtrace._base.errors import UsageError
 from kvtrace.cache.engines.vllm_layout import vllm_layout
 from kvtrace.cache.layout import CacheGroup, LayerKind
 
+DOCS = Path(__file__).parent.parent.parent / "docs/cache/hybrid.md"
 PATH = Path(__file__).parent.parent / "vectors/vllm_layout.json"
 VECTORS = json.loads(PATH.read_text()) if PATH.exists() else {"vectors": []}
 
@@ -52,6 +53,22 @@ def widths(layers, **options):
 @pytest.mark.parametrize("vector", VECTORS["vectors"], ids=lambda vector: vector["name"])
 def test_a_model_is_laid_out_as_in_vllm(vector):
     assert ours(vector["case"]) == vector["layout"]
+
+
+def test_the_table_in_the_docs_has_vllms_figures():
+    layouts = {vector["name"]: vector["layout"] for vector in VECTORS["vectors"]}
+    rows = [line.strip("| ").split(" | ") for line in DOCS.read_text().splitlines() if line.count("|") == 5]
+    rows = [row for row in rows if row[0] in layouts]
+    assert len(rows) > 20
+    for name, groups, blocks, block_bytes in rows:
+        layout = layouts[name]
+        assert block_bytes == f"{layout['block_bytes']:,}", name
+        assert blocks == " and ".join(f"{size:,}" for size in sorted({row[2] for row in layout["groups"]})), name
+        for kind, word in (("full", "full"), ("window", "windows"), ("chunk", "chunks"), ("state", "states")):
+            part = next((part for part in groups.split(", ") if word in part), "").partition(word)[0]
+            counts = [[int(number) for number in share.split(" x ")] for share in part.split(" and ") if share.strip()]
+            widths = [width for *repeat, width in counts for _ in range(*repeat or (1,))]
+            assert widths == [row[1] for row in layout["groups"] if row[0] == kind], name
 
 
 def test_full_attention_is_one_group_with_all_its_bytes():

@@ -62,11 +62,11 @@ def delta_attention(heads):
 
 
 # name -> (a letter for each layer that has a cache, what the letters are, the kernel of states, their shapes in vLLM).
-# Bytes: 16-bit keys and values if the name says nothing else; dimensions from the models' config.json.
+# Bytes: 16-bit keys and values if the name says nothing else; dimensions as published. Of Nemotron-3-Super and
+# Ling-3.0-flash the order and the number of layers are examples; vLLM's issues state their blocks.
 MODELS = {
     "Llama-3.1-8B": ("f" * 32, {"f": full(4096)}, "split", None),
     "DeepSeek-V3": ("l" * 61, {"l": latent(1152)}, "split", None),
-    "DeepSeek-V3.2": ("li" * 61, {"l": latent(1152), "i": latent(132)}, "split", None),
     "Mistral-7B-v0.1": ("w" * 32, {"w": window(4096, 4096)}, "split", None),
     "gpt-oss-20b": ("wf" * 12, {"w": window(128, 2048), "f": full(2048)}, "split", None),
     "gpt-oss-120b": ("wf" * 18, {"w": window(128, 2048), "f": full(2048)}, "split", None),
@@ -74,26 +74,27 @@ MODELS = {
     "Gemma-3-27b": ("wwwwwf" * 10 + "ww", {"w": window(1024, 8192), "f": full(8192)}, "split", None),
     "Gemma-3n-E4B": ("wwwwf" * 4, {"w": window(512, 2048), "f": full(2048)}, "split", None),
     "Gemma-4-26B-A4B": ("wwwwwf" * 5, {"w": window(1024, 8192), "f": full(4096)}, "split", None),
-    "Command-R7B (Cohere2)": ("wwwf" * 8, {"w": window(4096, 4096), "f": full(4096)}, "split", None),
-    "Llama-4-Scout and Maverick": ("cccf" * 12, {"c": chunk(8192, 4096), "f": full(4096)}, "split", None),
+    "Command-R7B": ("wwwf" * 8, {"w": window(4096, 4096), "f": full(4096)}, "split", None),
+    "Llama-4-Scout": ("cccf" * 12, {"c": chunk(8192, 4096), "f": full(4096)}, "split", None),
     "MiMo-V2-Flash": (
-        "fwwwww" * 8,
-        {"f": full(2560), "w": window(128, 5120)}, "split", None,
+        "fwwww" + "fwwwww" * 7 + "f", {"f": full(2560), "w": window(128, 5120)}, "split", None,
     ),
-    "Qwen3-Next-80B-A3B, Triton": ("sssf" * 12, {"s": state(1097728), "f": full(2048)}, "split", delta_net(BF16)),
-    "Qwen3-Next-80B-A3B, H100": ("sssf" * 12, {"s": state(1097728), "f": full(2048)}, "flashinfer", delta_net(BF16)),
-    "Qwen3.5-4B, A100 (vLLM #40696 and #45238: 528)": (
+    "Qwen3-Next-80B-A3B on an A100": ("sssf" * 12, {"s": state(1097728), "f": full(2048)}, "split", delta_net(BF16)),
+    "Qwen3-Next-80B-A3B on an H100": (
+        "sssf" * 12, {"s": state(1097728), "f": full(2048)}, "flashinfer", delta_net(BF16),
+    ),
+    "Qwen3.5-4B on an A100": (
         "sssf" * 8, {"s": state(2146304), "f": full(4096)}, "split", delta_net(MIXED),
     ),
-    "Qwen3.5-4B, H100": ("sssf" * 8, {"s": state(2146304), "f": full(4096)}, "flashinfer", delta_net(MIXED)),
+    "Qwen3.5-4B on an H100": ("sssf" * 8, {"s": state(2146304), "f": full(4096)}, "flashinfer", delta_net(MIXED)),
     "Nemotron-H-8B": (
         "sss" + "s" + "f" + "sssss" + "f" + "sssss" + "f" + "sssss" + "f" + "sssss",
         {"s": state(4255744), "f": full(4096)}, "mamba2", mamba2(MIXED, 128, 64, 8),
     ),
-    "Nemotron-3-Super-120B, keys and values of 8 bits (vLLM #48402: 8,320)": (
+    "Nemotron-3-Super-120B with an FP8 cache": (
         "sssssf" * 8, {"s": state(4255744), "f": full(512)}, "mamba2", mamba2(MIXED, 128, 64, 8),
     ),
-    "Nemotron-3.5-Lightning-30B-A3B (vLLM #53749: 2,096)": (
+    "Nemotron-3.5-Lightning-30B-A3B": (
         "sssf" + "sssf" + "ssssf" * 4 + "s", {"s": state(2134016), "f": full(1024)}, "mamba2", mamba2(MIXED, 64, 64, 8),
     ),
     "Granite-4.0-H-Small": (
@@ -105,7 +106,10 @@ MODELS = {
     ),
     "Jamba-1.5-Mini": (
         "ssssfsss" * 4, {"s": state(311296), "f": full(4096)}, "split",
-        ["mamba1_state_shape", {"tp_world_size": 1, "intermediate_size": 8192, "state_size": 16, "conv_kernel": 4}, BF16],
+        [
+            "mamba1_state_shape",
+            {"tp_world_size": 1, "intermediate_size": 8192, "state_size": 16, "conv_kernel": 4}, BF16,
+        ],
     ),
     "LFM2-1.2B": (
         "ssfssfssfsfsfsfs", {"s": state(8192), "f": full(2048)}, "split",
@@ -115,7 +119,7 @@ MODELS = {
         "sssssssf" * 10, {"s": state(2097152), "f": full(4096)}, "split",
         ["linear_attention_state_shape", {"num_heads": 64, "tp_size": 1, "head_dim": 128}, BF16[:1]],
     ),
-    "Ling-3.0-flash (vLLM #53749: 1,920)": (
+    "Ling-3.0-flash": (
         "sssssssl" * 4, {"s": state(2170880), "l": latent(1152)}, "flashkda", delta_attention(32),
     ),
     "Kimi-Linear-48B-A3B": (
@@ -196,7 +200,9 @@ def test_random_models_are_laid_out_as_in_vllm(tmp_path):
 @needs_vllm
 def test_a_models_states_have_vllms_bytes_and_checkpoints_its_grid(tmp_path):
     names = [name for name, row in MODELS.items() if row[3]]
-    for name, real in zip(names, laid_out([model_case(n) | {"state": MODELS[n][3]} for n in names], tmp_path), strict=True):
+    for name, real in zip(
+        names, laid_out([model_case(n) | {"state": MODELS[n][3]} for n in names], tmp_path), strict=True
+    ):
         _, meaning, kernel, _ = MODELS[name]
         assert meaning["s"].state_bytes == real["state_bytes"], name
         if kernel == "flashinfer":

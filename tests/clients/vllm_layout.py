@@ -1,13 +1,15 @@
 """vLLM: its own planner lays out models; run in vLLM's environment as CASES (a file with a JSON object a line).
 
 A case says layers (a letter each, in the model's order), kinds (a letter: [kind, token_bytes, window, state_bytes]),
-block_size (null = the default), hybrid, alignment (tokens on which the kernel of the states saves checkpoints; null = none) and
-retention_interval; `state` (optional) is a function of vLLM's MambaStateShapeCalculator, its arguments and the types of
-its results. Prints, a case a line, vLLM's version, its groups ([kind, layers, block_size, window]), the bytes of a
-block, the scheduler's and the hash block size, the grid of the checkpoints and the bytes of `state`, or the kind of
-exception that vLLM raises. Planner, alignment of blocks, specs and coordinator are vLLM's, unmodified; the configs and
-the layers of states are stand-ins with the values of a default server. The block sizes of attention are those of
-FLASH_ATTN; FLASH_ATTN_MLA, the default for latent layers on an H100, has the same.
+block_size (null = the default), hybrid, alignment (tokens between the checkpoints that the kernel of the states can
+save; null = none) and retention_interval; `state` (optional) is a function of vLLM's MambaStateShapeCalculator, its
+arguments and the types of its results. Prints, a case a line, vLLM's version, its groups ([kind, layers, block_size,
+window]), the bytes of a block, the scheduler's and the hash block size, the grid of the checkpoints and the bytes of
+`state`, or the kind of exception that vLLM raises.
+
+Planner, alignment of blocks, specs and coordinator are vLLM's, unmodified; the configs and the layers of states are
+stand-ins with the values of a default server. The block sizes of attention are those of FLASH_ATTN; FLASH_ATTN_MLA, the
+default for latent layers on an H100, has the same.
 """
 
 import json
@@ -15,8 +17,8 @@ import sys
 from types import SimpleNamespace
 from unittest import mock
 
-import vllm_scheduler  # noqa: F401 - first: it stands in for packages that vLLM imports and this does not use
 import torch
+import vllm_scheduler  # noqa: F401 - before vLLM: it stands in for packages that vLLM imports and this does not use
 from vllm import __version__
 from vllm.config.cache import CacheConfig
 from vllm.model_executor.layers.mamba.abstract import MambaBase, get_mamba_prefill_checkpoint_grid
@@ -27,12 +29,20 @@ from vllm.utils.hashing import sha256
 from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_planning import _pool_bytes_per_block, get_kv_cache_config_from_groups, get_kv_cache_groups
-from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_request_block_hasher, init_none_hash
-from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
+from vllm.v1.core.kv_cache_utils import (
+    generate_scheduler_kv_cache_config,
+    get_request_block_hasher,
+    init_none_hash,
+    resolve_kv_cache_block_sizes,
+)
 from vllm.v1.kv_cache_interface import (
-    ChunkedLocalAttentionSpec, FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec,
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
-)  # fmt: skip
+)
 from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.request import Request
 
@@ -85,7 +95,9 @@ def server(case):
     states = [layer for layer in case["layers"] if layer[0] == "state"]
     order = ["latent", "full", "window", "chunk"]  # the config of a model with latents has their size
     first = min(attention, key=lambda layer: order.index(layer[0])) if attention else None
-    cache = CacheConfig(enable_prefix_caching=True, **({"block_size": case["block_size"]} if case["block_size"] else {}))
+    cache = CacheConfig(
+        enable_prefix_caching=True, **({"block_size": case["block_size"]} if case["block_size"] else {})
+    )
     cache.kv_cache_layout = KVCacheLayout.LBNHC.name
     if states:
         cache.mamba_cache_mode, cache.mamba_block_size = "align", cache.block_size
@@ -124,7 +136,7 @@ def align(config, case):
 
 
 def spec(layer, cache):
-    """As the layers of vLLM make it (get_kv_cache_spec of Attention, MLAAttention, ChunkedLocalAttention, MambaBase)."""
+    """As get_kv_cache_spec of vLLM's Attention, MLAAttention, ChunkedLocalAttention and MambaBase make it."""
     kind, _, window, state_bytes = layer
     if kind == "state":
         return MambaSpec(

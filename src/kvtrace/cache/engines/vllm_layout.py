@@ -163,7 +163,7 @@ def _promoted(pages: list[_Pages]) -> list[_Pages]:
     """Windows and chunks that keep all tokens, as full attention does (_promote_local_kv_cache_specs)."""
     kinds = {part.layers.kind for part in pages}
     if "state" in kinds or not kinds & set(ATTENDS_ALL):
-        raise UsageError("vLLM refuses this model without its hybrid KV cache manager: its layers cannot share a group.")
+        raise UsageError("vLLM refuses this model without its hybrid KV cache manager: its layers cannot share blocks.")
     sizes = {(part.layers.kind, part.layers.window) for part in pages if part.layers.window}
     if "latent" not in kinds and len(sizes) > len({kind for kind, _ in sizes}):
         raise UsageError("vLLM refuses windows of several sizes without its hybrid KV cache manager.")
