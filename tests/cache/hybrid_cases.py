@@ -61,7 +61,7 @@ def random_case(rng):
     steps = [8192, align * int(rng.integers(1, 5)), int(rng.integers(1, 4 * align + 1))]
     layout = CacheLayout(
         groups, retention_interval=retention, step_tokens=steps[rng.integers(3)], junctions=bool(rng.random() < 0.8),
-        internal_checkpoint=bool(rng.random() < 0.5) and any(group.kind == "state" for group in groups),
+        internal_checkpoint_alignment=align * int(rng.random() < 0.5 and any(group.kind == "state" for group in groups)),
     )  # fmt: skip
     prompts = conversations(rng, int(rng.integers(2, 40)), base)
     more = rng.integers(0, 5 * align + 1, size=len(prompts)).tolist()
@@ -120,7 +120,7 @@ def twin_run(case):
     groups = [vllm_groups.Group(group.kind, group.block_size, group.window) for group in layout.groups]
     options = {
         "groups": groups, "base": base, "retention": layout.retention_interval, "step_tokens": layout.step_tokens,
-        "checkpoint": layout.internal_checkpoint, "junctions": layout.junctions,
+        "checkpoint": layout.internal_checkpoint_alignment > 0, "junctions": layout.junctions,
     }  # fmt: skip
     schedule = case["schedule"]
     return vllm_groups.serve(
@@ -136,7 +136,7 @@ def client_case(case):
         "block_size": case["base"], "hash_block_size": math.gcd(*(group["block_size"] for group in layout["groups"])),
         "groups": layout["groups"], "retention_interval": layout["retention_interval"],
         "step_tokens": layout["step_tokens"], "junctions": layout["junctions"],
-        "internal_checkpoint": layout["internal_checkpoint"], "capacity": case["capacity"], "grow": case["grow"],
+        "internal_checkpoint": layout["internal_checkpoint_alignment"], "capacity": case["capacity"], "grow": case["grow"],
         "schedule": case["schedule"],
         "requests": [
             {"tokens": prompt, "more": more if case["grow"] else 0}

@@ -48,16 +48,16 @@ def test_the_conversation_trace_hits_as_in_vllm(shared, model, tmp_path):
     tokens = [np.repeat(trace.prompt(row), 512)[: trace.input_length[row]].tolist() for row in range(len(trace))]
     requests = [{"tokens": prompt, "more": 0} for prompt in tokens]
     plans = [
-        (int(blocks * share), CacheLayout(groups, retention_interval=interval, internal_checkpoint=internal))
+        (int(blocks * share), CacheLayout(groups, retention_interval=interval, internal_checkpoint_alignment=internal))
         for blocks in (1_000, 5_000, 10_000)
         for interval in (0, None)
-        for internal in ((False, True) if model.startswith("qwen") else (False,))
+        for internal in ((0, 1, 512) if model.startswith("qwen") else (0,))
     ]
     cases = [
         {
             "block_size": 512, "hash_block_size": 512, "groups": [vars(group) for group in groups], "junctions": True,
             "retention_interval": layout.retention_interval, "step_tokens": 8192, "capacity": capacity, "grow": False,
-            "internal_checkpoint": layout.internal_checkpoint, "schedule": {"kind": "serial"}, "requests": requests,
+            "internal_checkpoint": layout.internal_checkpoint_alignment, "schedule": {"kind": "serial"}, "requests": requests,
         }
         for capacity, layout in plans
     ]  # fmt: skip

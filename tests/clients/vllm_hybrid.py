@@ -2,7 +2,7 @@
 
 A case has the fields of vllm_cache.py, and: groups (each with kind, block_size and window), hash_block_size,
 retention_interval (null = dense), step_tokens, junctions (whether the scheduler is told where shared prefixes end), and
-internal_checkpoint (whether states can be saved within a chunk).
+internal_checkpoint (tokens between positions within a chunk at which states can be saved, 0 = none).
 It prints, a case a line, vLLM's version, each request's hit tokens, and the number of early frees.
 
 Managers, coordinator, hashes, blocks and queue are vLLM's, unmodified, and so is the rule of its Scheduler that ends
@@ -36,7 +36,9 @@ def spec_of(group, checkpoint):
     """The KVCacheSpec of a group; sizes in bytes do not matter here."""
     size, kind = group["block_size"], group["kind"]
     if kind == "state":
-        internal = {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": size} if checkpoint else {}
+        internal = (
+            {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": checkpoint} if checkpoint else {}
+        )
         return MambaSpec(block_size=size, shapes=((1,),), dtypes=(torch.float16,), mamba_cache_mode="align", **internal)
     attention = {"block_size": size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float16}
     if kind == "window":
@@ -50,7 +52,7 @@ class HybridServer(plain.Server):
     """One KVCacheManager with several cache groups, and the verbs admit, grow and finish."""
 
     def __init__(self, case):
-        groups, checkpoint = case["groups"], case.get("internal_checkpoint", False)
+        groups, checkpoint = case["groups"], case["internal_checkpoint"]
         size, unit = math.lcm(*(group["block_size"] for group in groups)), case["hash_block_size"]
         config = KVCacheConfig(
             num_blocks=case["capacity"] + 1,
@@ -68,7 +70,8 @@ class HybridServer(plain.Server):
         self.scheduler = SimpleNamespace(  # what the rule reads of a Scheduler
             cache_config=SimpleNamespace(block_size=size), block_size=size, hash_block_size=unit,
             use_eagle_block_drop=False, num_hash_lookahead_tokens=0, mamba_partial_cache_hit=False,
-            mamba_has_prefill_checkpoint_blocks=checkpoint, mamba_prefill_checkpoint_alignment=size,
+            mamba_has_prefill_checkpoint_blocks=bool(checkpoint),
+            mamba_prefill_checkpoint_alignment=checkpoint or None,
             mamba_shared_prefix_checkpoint=False, max_num_scheduled_tokens=self.step_tokens,
             scheduler_config=SimpleNamespace(long_prefill_token_threshold=0),
         )  # fmt: skip

@@ -8,6 +8,7 @@ them. Full attention is the layout of one group. docs/cache/hybrid.md explains t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd, lcm
 
 from .._base.errors import UsageError
 
@@ -67,7 +68,9 @@ class CacheLayout:
     retention_interval: int | None = 0
     junctions: bool = True  # make a checkpoint where a shared prefix was seen to end; vLLM before August 2026: False
     step_tokens: int = 8192  # the largest chunk of a prompt; vLLM's default on most GPUs
-    internal_checkpoint: bool = False  # a state can be saved within a chunk of a prompt, which need not end there
+    # tokens between the positions at which a prefill saves states without an end of a step there; 0 = none, so that the
+    # scheduler splits prefills. In vLLM on an H100: 1 for Mamba-2, a block for gated delta nets, 0 for Mamba-1
+    internal_checkpoint_alignment: int = 0
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -77,3 +80,13 @@ class CacheLayout:
     def is_full(self) -> bool:
         """Whether the layout is that of full attention: one group whose blocks all stay until a request ends."""
         return len(self.groups) == 1 and self.groups[0].kind == "full"
+
+    @property
+    def scheduler_block_size(self) -> int:
+        """Tokens of which hits are multiples: the least common multiple of the groups' blocks."""
+        return lcm(*(group.block_size for group in self.groups))
+
+    @property
+    def hash_block_size(self) -> int:
+        """Tokens of one hash: the greatest common divisor of the groups' blocks."""
+        return gcd(*(group.block_size for group in self.groups))

@@ -7,8 +7,6 @@ only where a later request can resume: at the end of the prompt, where a shared 
 intervals. Twin: tests/reference/vllm_groups.py.
 """
 
-from math import lcm
-
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.block_pool import NO_COPY, BlockPool
@@ -31,8 +29,8 @@ class GroupedCache(Engine):
         rows, self.base = len(demand.full), trace.block_size
         self.layout, self.step_tokens = layout, layout.step_tokens
         self.retention = -1 if layout.retention_interval is None else layout.retention_interval
-        self.checkpoint, self.junctions = layout.internal_checkpoint, layout.junctions
-        self.align = lcm(*(group.block_size for group in groups))
+        self.checkpoint, self.junctions = layout.internal_checkpoint_alignment > 0, layout.junctions
+        self.align = layout.scheduler_block_size
         self.groups = len(groups)
         self._form()
         by_block = demand.mode == "block"

@@ -19,8 +19,6 @@ time hits.
 
 from __future__ import annotations
 
-from math import lcm
-
 from ..._base.errors import UsageError
 from ..core.free_queue import FreeQueue
 from ..core.grouped_cache import GroupedCache
@@ -56,7 +54,7 @@ def build(
 def verify(layout: CacheLayout, block_size: int) -> None:
     """Raise UsageError for a layout that vLLM refuses, or whose blocks the trace's ids do not resolve."""
     sizes = [group.block_size for group in layout.groups]
-    align = lcm(*sizes)
+    align = layout.scheduler_block_size
     if any(size % block_size for size in sizes):
         raise UsageError(
             f"the cache groups have blocks of {', '.join(f'{size:,}' for size in dict.fromkeys(sizes))} tokens, which "

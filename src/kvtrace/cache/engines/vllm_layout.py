@@ -1,0 +1,230 @@
+"""vLLM's layout of a model: the cache groups, block sizes and page sizes that vLLM 0.33.0 chooses.
+
+Follows get_kv_cache_groups (vllm/v1/core/kv_cache_planning.py), _align_hybrid_block_size (platforms/interface.py) and
+get_mamba_prefill_checkpoint_grid (model_executor/layers/mamba/abstract.py), with what a server on an H100 takes by
+default: FlashAttention, prefix caching, the hybrid KV cache manager, no speculative decoding. Checked: against these
+functions, for the layers of published models and for random ones (tests/clients/test_vllm_layout.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import lcm
+
+from ..._base.errors import UsageError
+from ..layout import CacheGroup, CacheLayout, LayerKind
+
+DEFAULT_BLOCK_SIZE = 16
+KERNEL_BLOCK = 16  # FlashAttention and its latent kernel read multiples of it
+LATENT_KERNEL_BLOCK = 128  # of a model that has latent layers and states
+ATTENDS_ALL = ("full", "latent")
+
+
+@dataclass(frozen=True)
+class StateKernel:
+    """What a prefill kernel of states saves from inside a step."""
+
+    block_alignment: int = 1  # vLLM makes the blocks of states multiples of it
+    checkpoint_alignment: int | None = 0  # tokens between positions that it can save; None = a block, 0 = none
+
+
+STATE_KERNELS: dict[str, StateKernel] = {
+    "split": StateKernel(),  # Mamba-1, short convolutions, linear attention, gated delta nets in Triton: none
+    "mamba2": StateKernel(checkpoint_alignment=1),  # any GPU
+    "flashinfer": StateKernel(block_alignment=64, checkpoint_alignment=None),  # gated delta nets, on an H100 by default
+    "flashkda": StateKernel(checkpoint_alignment=16),  # Kimi's delta attention, on an H100 by default
+}
+
+
+@dataclass(frozen=True)
+class _Pages:
+    """Equal layers, with the tokens of a block and the bytes of its page in one layer."""
+
+    layers: LayerKind
+    block_size: int
+    page_bytes: int
+
+    @property
+    def as_full(self) -> _Pages:
+        """The same pages where the layers keep all tokens."""
+        kind = "latent" if self.layers.kind == "latent" else "full"
+        return replace(self, layers=replace(self.layers, kind=kind, window=0))
+
+
+def vllm_layout(
+    layers: Sequence[LayerKind],
+    *,
+    block_size: int | None = None,
+    retention_interval: int | None = 0,
+    state_kernel: str = "split",
+    hybrid: bool = True,
+) -> CacheLayout:
+    """Lay out a model's layers as vLLM 0.33.0 does.
+
+    Args:
+        layers: The layers of the model by kind, in the order of the first layer of each kind. Tensor parallelism
+            changes the block size only where one GPU has other shares of tokens and of states (latent layers, fewer
+            KV heads than GPUs): give the layers of one GPU then.
+        block_size: Tokens (--block-size); None = vLLM's default. A model with states may get larger blocks.
+        retention_interval: Tokens between the checkpoints that vLLM retains (--prefix-cache-retention-interval).
+        state_kernel: The prefill kernel of the states, a key of STATE_KERNELS.
+        hybrid: Whether layers of different kinds have their own groups (--disable-hybrid-kv-cache-manager: False).
+
+    Returns:
+        The groups in vLLM's order; block_bytes is what vLLM divides the memory for KV by.
+
+    Raises:
+        UsageError: vLLM refuses these layers or options, or its rules for them are not modelled.
+
+    >>> gemma = [LayerKind("window", layers=52, token_bytes=8192, window=1024), LayerKind("full", 10, 8192)]
+    >>> [(group.kind, group.layers) for group in vllm_layout(gemma).groups]  # doctest: +NORMALIZE_WHITESPACE
+    [('window', 9), ('window', 9), ('window', 9), ('window', 9), ('window', 8), ('window', 8), ('full', 10)]
+    """
+    kernel = STATE_KERNELS.get(state_kernel)
+    if kernel is None:
+        raise UsageError(f"{state_kernel!r} is not a kernel of states. Try {', '.join(STATE_KERNELS)}.")
+    kinds = _merged(layers)
+    pages = _pages(kinds, _block_size(kinds, block_size, kernel))
+    if not hybrid and not _one_table(pages):
+        pages = _promoted(pages)
+    groups = [pages] if _one_table(pages) else _groups(pages)
+    layout = CacheLayout(
+        tuple(_group(group) for group in groups),
+        block_bytes=max(sum(part.layers.layers * part.page_bytes for part in group) for group in groups),
+        retention_interval=retention_interval,
+        internal_checkpoint_alignment=_checkpoint_alignment(groups, kernel),
+    )
+    _check(layout)
+    return layout
+
+
+def _merged(layers: Sequence[LayerKind]) -> list[LayerKind]:
+    """One entry for equal layers, in the order of the first."""
+    merged: dict[LayerKind, int] = {}
+    for entry in layers:
+        if entry.layers < 1:
+            raise UsageError(f"a kind of layer needs at least one layer: {entry}.")
+        if not (entry.state_bytes if entry.kind == "state" else entry.token_bytes):
+            raise UsageError(f"the bytes of a kind of layer are not known: {entry}.")
+        if entry.tokens_per_entry != 1:
+            raise UsageError("vLLM has rules of its own for compressed layers, which this layout does not model.")
+        one = replace(entry, layers=1)
+        merged[one] = merged.get(one, 0) + entry.layers
+    if not merged:
+        raise UsageError("a model without layers has no cache.")
+    return [replace(one, layers=count) for one, count in merged.items()]
+
+
+def _block_size(kinds: list[LayerKind], wanted: int | None, kernel: StateKernel) -> int:
+    """Tokens of a block: a page of attention must be at least as large as a state."""
+    block_size = DEFAULT_BLOCK_SIZE if wanted is None else wanted
+    attends = any(entry.kind != "state" for entry in kinds)
+    if block_size < 1 or (attends and block_size % KERNEL_BLOCK):
+        raise UsageError(f"vLLM's blocks hold a multiple of {KERNEL_BLOCK} tokens; {block_size} is not one.")
+    state_bytes = max(entry.state_bytes for entry in kinds)
+    attention = _main_attention(kinds)
+    if not state_bytes or attention is None:
+        return block_size
+    step = max(block_size, LATENT_KERNEL_BLOCK) if attention.kind == "latent" else block_size
+    step = lcm(step, kernel.block_alignment)
+    return step * -(-state_bytes // (step * attention.token_bytes))
+
+
+def _main_attention(kinds: list[LayerKind]) -> LayerKind | None:
+    """The attention that the model's config describes, whose pages those of the states equal."""
+    order = ("latent", "full", "window", "chunk")
+    attention = [entry for entry in kinds if entry.kind != "state"]
+    return min(attention, key=lambda entry: order.index(entry.kind), default=None)
+
+
+def _pages(kinds: list[LayerKind], block_size: int) -> list[_Pages]:
+    """Each kind with its page; a state's page is as large as one of attention, where there is attention."""
+    attention = _main_attention(kinds)
+    pages = []
+    for entry in kinds:
+        padded = entry.state_bytes if attention is None else block_size * attention.token_bytes
+        page_bytes = padded if entry.kind == "state" else block_size * entry.token_bytes
+        pages.append(_Pages(entry, block_size, page_bytes))
+    return pages
+
+
+def _one_table(pages: list[_Pages]) -> bool:
+    """Whether all layers keep the same tokens, so that one table of blocks serves them (vLLM's uniform types)."""
+    kinds = {part.layers.kind for part in pages}
+    if kinds <= set(ATTENDS_ALL):
+        return True
+    if kinds == {"state"}:
+        return len({part.page_bytes for part in pages}) == 1
+    return len(kinds) == 1 and len({part.layers.window for part in pages}) == 1
+
+
+def _promoted(pages: list[_Pages]) -> list[_Pages]:
+    """Windows and chunks that keep all tokens, as full attention does (_promote_local_kv_cache_specs)."""
+    kinds = {part.layers.kind for part in pages}
+    if "state" in kinds or not kinds & set(ATTENDS_ALL):
+        raise UsageError("vLLM refuses this model without its hybrid KV cache manager: its layers cannot share blocks.")
+    sizes = {(part.layers.kind, part.layers.window) for part in pages if part.layers.window}
+    if "latent" not in kinds and len(sizes) > len({kind for kind, _ in sizes}):
+        raise UsageError("vLLM refuses windows of several sizes without its hybrid KV cache manager.")
+    return [part.as_full for part in pages]
+
+
+def _groups(pages: list[_Pages]) -> list[list[_Pages]]:
+    """Groups of equal pages and equal layers, with about as many layers each (_get_kv_cache_groups_uniform_page_size).
+
+    Where pages cannot be made equal, windows beside latent layers keep all tokens, in one group.
+    """
+    equal = _equal_pages(pages)
+    if equal is None:
+        kinds = {part.layers.kind for part in pages}
+        if not kinds <= {"window", *ATTENDS_ALL}:
+            raise UsageError("vLLM refuses this model: it cannot make the pages of its layers equally large.")
+        return [[part.as_full for part in pages]]
+    fewest, most = min(part.layers.layers for part in equal), max(part.layers.layers for part in equal)
+    width = most if most < 1.5 * fewest else fewest
+    groups = []
+    for part in equal:
+        count = -(-part.layers.layers // width)
+        for number in range(count):  # layers number, number + count, ... of this kind
+            share = len(range(number, part.layers.layers, count))
+            groups.append([replace(part, layers=replace(part.layers, layers=share))])
+    return groups
+
+
+def _equal_pages(pages: list[_Pages]) -> list[_Pages] | None:
+    """Pages of one size, by larger blocks where that divides, else by padding; None where vLLM cannot."""
+    largest = max(part.page_bytes for part in pages)
+    equal = []
+    for part in pages:
+        ratio, rest = divmod(largest, part.page_bytes)
+        if rest and part.layers.kind == "latent":
+            return None  # its kernels index whole rows, so that its pages cannot be padded
+        scaled = 1 if rest or part.layers.kind == "state" else ratio
+        equal.append(replace(part, block_size=part.block_size * scaled, page_bytes=largest))
+    return equal
+
+
+def _group(parts: list[_Pages]) -> CacheGroup:
+    kind, window = parts[0].layers.kind, parts[0].layers.window
+    layers = sum(part.layers.layers for part in parts)
+    return CacheGroup("full" if kind in ATTENDS_ALL else kind, layers, parts[0].block_size, window)
+
+
+def _checkpoint_alignment(groups: list[list[_Pages]], kernel: StateKernel) -> int:
+    blocks = [part.block_size for group in groups for part in group if part.layers.kind == "state"]
+    if not blocks:
+        return 0
+    return blocks[0] if kernel.checkpoint_alignment is None else kernel.checkpoint_alignment
+
+
+def _check(layout: CacheLayout) -> None:
+    """Refuse what vLLM refuses when it starts or looks up its first prompt."""
+    step, interval = layout.scheduler_block_size, layout.retention_interval
+    if any(group.kind == "chunk" and group.block_size != step for group in layout.groups):
+        raise UsageError("vLLM refuses chunked layers beside groups with other block sizes.")
+    sparse = any(group.kind in ("window", "state") for group in layout.groups)
+    if interval and not sparse:
+        raise UsageError("vLLM refuses a retention interval for a model that has no windows or states.")
+    if interval and (interval < 0 or interval % step):
+        raise UsageError(f"--retention-interval must be a multiple of {step:,} tokens in this layout, or 0.")
