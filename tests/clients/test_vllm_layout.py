@@ -74,7 +74,7 @@ MODELS = {
     "Gemma-3-27b": ("wwwwwf" * 10 + "ww", {"w": window(1024, 8192), "f": full(8192)}, "split", None),
     "Gemma-3n-E4B": ("wwwwf" * 4, {"w": window(512, 2048), "f": full(2048)}, "split", None),
     "Gemma-4-26B-A4B": ("wwwwwf" * 5, {"w": window(1024, 8192), "f": full(4096)}, "split", None),
-    "Command-R7B": ("wwwf" * 8, {"w": window(4096, 4096), "f": full(4096)}, "split", None),
+    "Command-R7B": ("wwwf" * 8, {"w": window(4097, 4096), "f": full(4096)}, "split", None),  # vLLM adds 1
     "Llama-4-Scout": ("cccf" * 12, {"c": chunk(8192, 4096), "f": full(4096)}, "split", None),
     "MiMo-V2-Flash": (
         "fwwww" + "fwwwww" * 7 + "f", {"f": full(2560), "w": window(128, 5120)}, "split", None,

@@ -1,14 +1,16 @@
-"""vLLM: its own models, built without weights as on a GPU, and laid out; run in vLLM's environment as CASES (JSON lines).
+"""vLLM: its own models, built without weights as on a GPU, and laid out; run in vLLM's environment as CASES.
 
-A case says config (a model's config.json), capability (the GPU's, as [9, 0]) and options (of vLLM's EngineArgs). Prints,
-a case a line, vLLM's version, the groups ([kind, layers, block_size, window]), the bytes of a block, the scheduler's and
-the hash block size, the order of the cache's dimensions, the attention backends, and the checkpoints that the states'
-kernels save inside a step (their blocks and alignment).
+A case, a line of JSON, says config (a model's config.json), capability (the GPU's, as [9, 0]) and options (of vLLM's
+EngineArgs). Prints, a case a line, vLLM's version, the groups ([kind, layers, block_size, window]), the bytes of a
+block, the scheduler's and the hash block size, the order of the cache's dimensions, the attention backends, and the
+checkpoints that the states' kernels save inside a step (their blocks and alignment).
 
 Engine arguments, configs, model classes, layers, backends, alignment and planner are vLLM's, unmodified. Ours are a
 platform that answers as a GPU of that capability, tensors without memory ("meta"), and empty stand-ins for compiled
 kernels and for packages that only run them: no kernel runs.
 """
+
+# ruff: noqa: E402 - the stand-ins come before vLLM
 
 import json
 import os
@@ -26,6 +28,16 @@ for _name in ("_C_stable_libtorch", "_C", "_moe_C", "vllm_flash_attn._vllm_fa2_C
     sys.modules[f"vllm.{_name}"] = types.ModuleType(f"vllm.{_name}")
 
 
+class Kernel:
+    """Stands for a compiled kernel and its overload; it supports nothing."""
+
+    def __call__(self, *args, **kwargs):
+        return False
+
+    def __getattr__(self, name):
+        return self
+
+
 class Kernels:
     """Stands for vLLM's compiled kernels; while modules are loaded, it has only the questions about hardware."""
 
@@ -34,7 +46,7 @@ class Kernels:
     def __getattr__(self, name):
         if name.startswith("__") or not (self.models_are_loaded or "supports" in name):
             raise AttributeError(name)
-        return lambda *args, **kwargs: False
+        return Kernel()
 
 
 for _name in ("_C", "_moe_C", "_vllm_fa2_C", "_vllm_fa3_C"):
@@ -100,7 +112,7 @@ torch.cuda.current_device = lambda: 0
 torch.cuda.Stream, torch.cuda.Event = type("Stream", (Handle,), {}), type("Event", (Handle,), {})
 registry._run_in_subprocess = lambda inspect: inspect()  # a new process would not have the stand-ins
 
-from vllm.distributed import init_distributed_environment, initialize_model_parallel
+from vllm.distributed import destroy_model_parallel, init_distributed_environment, initialize_model_parallel
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader.utils import get_model_cls, initialize_model
@@ -126,10 +138,11 @@ def engine_config(case):
 
 def build(config):
     """The model's layers that keep something, on a device without memory."""
-    if not torch.distributed.is_initialized():
-        with set_current_vllm_config(config):
+    with set_current_vllm_config(config):
+        if not torch.distributed.is_initialized():
             init_distributed_environment(1, 0, f"file://{tempfile.mktemp()}", 0, backend="gloo")
-            initialize_model_parallel(1, 1)
+        destroy_model_parallel()  # of the case before; models of experts have one group more
+        initialize_model_parallel(1, 1)
     with set_current_vllm_config(config), torch.device("meta"):
         Kernels.models_are_loaded = False
         get_model_cls(config.model_config)
