@@ -12,7 +12,8 @@ from kvtrace.cache.simulation import Setting
 from kvtrace.serving.calibration.calibrated import start_terms, terms_of
 from kvtrace.serving.calibration.costs import Costs
 from kvtrace.serving.calibration.operating_range import OperatingRange
-from kvtrace.serving.hardware import Link, Roofline, gpu, model_shape
+from kvtrace.serving.hardware import Link, Roofline, gpu
+from kvtrace.serving.models import model_shape
 from kvtrace.serving.planning.instance_curve import InstanceRuns
 from kvtrace.serving.planning.plan_runs import PlanTarget, prefill_alone_s, step_cost
 from kvtrace.serving.planning.planning import instances

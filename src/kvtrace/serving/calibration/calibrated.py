@@ -27,14 +27,15 @@ REQUEST_TOKENS = 125
 def start_terms(roofline: Roofline) -> dict[str, float]:
     """The roofline's value of each term, also of those that its own sum leaves out.
 
-    >>> from kvtrace.serving.hardware import gpu, model_shape
+    >>> from kvtrace.serving.hardware import gpu
+    >>> from kvtrace.serving.models import model_shape
     >>> terms = start_terms(Roofline(model_shape("llama-3.1-8b"), gpu("h100")))
     >>> [f"{terms[name]:.2g}" for name in ("token_s", "step_s", "request_s")]
     ['1.9e-05', '0.0046', '7.4e-06']
     """
     terms = asdict(roofline_cost(roofline))
     pair, read = terms["attention_pair_s"], terms["attention_read_s"]
-    return terms | {"pair_s": pair, "read_s": read, "request_s": REQUEST_TOKENS * read}
+    return terms | {"pair_s": pair, "read_s": read, "request_s": terms["request_s"] + REQUEST_TOKENS * read}
 
 
 def terms_of(form: str, start: Mapping[str, float]) -> tuple[str, ...]:
@@ -52,7 +53,8 @@ def exchange_terms(roofline: Roofline) -> dict[str, float]:
 class CalibratedRoofline(Roofline):
     """A model on GPUs whose terms are multiples of the roofline's.
 
-    >>> from kvtrace.serving.hardware import gpu, model_shape
+    >>> from kvtrace.serving.hardware import gpu
+    >>> from kvtrace.serving.models import model_shape
     >>> line = CalibratedRoofline(model_shape("llama-3.1-8b"), gpu("h100"), multiples={"token_s": 2.0})
     >>> [one.seconds_per_token / line.plain.seconds_per_token for one in (line, line.plain)]
     [2.0, 1.0]
@@ -74,6 +76,10 @@ class CalibratedRoofline(Roofline):
         free, exchange = start_terms(replace(self.plain, link=NO_TIME)), exchange_terms(self.plain)
         names = (*FORMS[self.form], *SIBLINGS)
         terms = {name: self._multiple(name) * free[name] + exchange[name] for name in names}
+        if (
+            "request_s" in self.multiples and "request_s" not in FORMS[self.form]
+        ):  # windows of a model that was not measured
+            terms["request_s"] = self.multiples["request_s"] * self.plain.seconds_per_request
         exchange_s = self._multiple("exchange_s") * exchange["exchange_s"]
         return StepCost(**terms, exchange_s=exchange_s, expert_share=free["expert_share"])
 
@@ -91,6 +97,16 @@ class CalibratedRoofline(Roofline):
     def seconds_per_pair(self) -> float:
         """As in the roofline, calibrated."""
         return self._multiple("pair_s" if self.form == "max" else "attention_pair_s") * super().seconds_per_pair
+
+    @property
+    def seconds_per_window_pair(self) -> float:
+        """As in the roofline, calibrated as the products of a token."""
+        return self._multiple("token_s") * super().seconds_per_window_pair
+
+    @property
+    def seconds_per_request(self) -> float:
+        """As in the roofline, calibrated as the reading of cached tokens."""
+        return self._multiple("read_s" if self.form == "max" else "attention_read_s") * super().seconds_per_request
 
     def _multiple(self, term: str) -> float:
         return self.multiples.get(term, self.multiples.get(SIBLINGS.get(term, ""), 1.0))

@@ -20,9 +20,9 @@ from ...cache.demand import block_demand
 from ...cache.simulation import Setting
 from ..hardware.gpus import Gpu
 from ..hardware.gpus import gpu as gpu_of
-from ..hardware.models import ModelShape, model_shape
 from ..hardware.roofline import Roofline
 from ..latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error
+from ..models.shape import ModelShape, model_shape
 from ..recordings.recording import Recording
 from ..roofline_cost import roofline_cost
 from ..schedulers import Scheduler
@@ -352,7 +352,7 @@ def _costs_of(
     kv_tokens = settings.blocks * served.recording.trace.block_size if settings.blocks else None
     return Costs(
         line.model.name, line.gpu.name, line.gpus, f"{scheduler.name} {scheduler.version}".strip(), form,
-        asdict(served.cost(terms)), asdict(line.model), asdict(line.gpu),
+        asdict(served.cost(terms)), line.model.to_dict(), asdict(line.gpu),
         {"step_tokens": limits.step_tokens, "requests": limits.requests}, kv_tokens,
         range_of_run(served.before(fitted).run(terms)),
         {f"{one.latency}_{one.statistic}": one.error for one in errors},
