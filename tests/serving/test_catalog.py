@@ -102,6 +102,19 @@ def test_a_token_attends_to_a_window_or_within_its_chunk(chunked, squares):
     assert shape.window_squares(np.arange(1, 6)).tolist() == squares
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_prefill_flops_are_those_of_each_token_added_up(chunked):
+    shape = replace(model_shape(SMALL), window_layers=1, window=5, chunked=chunked)
+    line = Roofline(shape, gpu("h100"))
+    for cached, new in ((0, 1), (0, 12), (3, 4), (7, 20)):
+        flops = 2.0 * shape.matrix_parameters * new
+        for before in range(cached, cached + new):
+            seen = before % 5 if chunked else min(before, 5)  # a token's own pair counts half
+            own = 0 if not chunked and before >= 5 else 0.5
+            flops += 2 * 4 * (2 + 2) * (before + 0.5) + 2 * 4 * (2 + 2) * (seen + own)
+        assert line.prefill_flops(new, cached) == pytest.approx(flops)
+
+
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_costs_of_a_file_keep_the_layers(name):
     shape = model_shape(name)
