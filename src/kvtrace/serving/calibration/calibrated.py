@@ -17,6 +17,7 @@ FORMS = {  # name -> its terms; "max" takes the time of attention within that of
     "max": ("token_s", "pair_s", "step_s", "read_s", "overhead_s"),
 }
 SIBLINGS = {"expert_token_s": "token_s", "expert_step_s": "step_s"}  # an unknown share of the peaks is that of another
+ATTENTION = ("pair_s", "read_s", "attention_pair_s", "attention_read_s")
 EXTRAS = (*SIBLINGS, "exchange_s")  # terms of any form where the model has experts, or the instance several GPUs
 NO_TIME = Link(1e30, 0.0)
 # Attention reads 53 % of the peak at 256 tokens a request and 66 % at 512 (docs/serving/serving-model.md): as if each
@@ -49,6 +50,17 @@ def exchange_terms(roofline: Roofline) -> dict[str, float]:
     return {name: seconds - free[name] for name, seconds in start_terms(roofline).items()}
 
 
+def window_terms(roofline: Roofline, multiples: Mapping[str, float]) -> dict[str, float]:
+    """The roofline's terms of layers with windows, with the multiples of the other layers' attention."""
+    pair = multiples.get("attention_pair_s", multiples.get("pair_s", 1.0))
+    read = multiples.get("attention_read_s", multiples.get("read_s", 1.0))
+    return {
+        "window_read_s": read * roofline.seconds_per_window_token,
+        "window_pair_s": pair * roofline.seconds_per_window_pair,
+        "window_tokens": roofline.model.window_tokens,
+    }
+
+
 @dataclass(frozen=True)
 class CalibratedRoofline(Roofline):
     """A model on GPUs whose terms are multiples of the roofline's.
@@ -76,10 +88,9 @@ class CalibratedRoofline(Roofline):
         free, exchange = start_terms(replace(self.plain, link=NO_TIME)), exchange_terms(self.plain)
         names = (*FORMS[self.form], *SIBLINGS)
         terms = {name: self._multiple(name) * free[name] + exchange[name] for name in names}
-        if (
-            "request_s" in self.multiples and "request_s" not in FORMS[self.form]
-        ):  # windows of a model that was not measured
+        if "request_s" in self.multiples and "request_s" not in FORMS[self.form]:  # states that were not measured
             terms["request_s"] = self.multiples["request_s"] * self.plain.seconds_per_request
+        terms |= window_terms(self.plain, self.multiples)
         exchange_s = self._multiple("exchange_s") * exchange["exchange_s"]
         return StepCost(**terms, exchange_s=exchange_s, expert_share=free["expert_share"])
 
@@ -100,13 +111,13 @@ class CalibratedRoofline(Roofline):
 
     @property
     def seconds_per_window_pair(self) -> float:
-        """As in the roofline, calibrated as the products of a token."""
-        return self._multiple("token_s") * super().seconds_per_window_pair
+        """As in the roofline, calibrated."""
+        return window_terms(self.plain, self.multiples)["window_pair_s"]
 
     @property
-    def seconds_per_request(self) -> float:
-        """As in the roofline, calibrated as the reading of cached tokens."""
-        return self._multiple("read_s" if self.form == "max" else "attention_read_s") * super().seconds_per_request
+    def seconds_per_window_token(self) -> float:
+        """As in the roofline, calibrated."""
+        return window_terms(self.plain, self.multiples)["window_read_s"]
 
     def _multiple(self, term: str) -> float:
         return self.multiples.get(term, self.multiples.get(SIBLINGS.get(term, ""), 1.0))

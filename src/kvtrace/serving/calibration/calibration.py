@@ -27,7 +27,7 @@ from ..recordings.recording import Recording
 from ..roofline_cost import roofline_cost
 from ..schedulers import Scheduler
 from ..simulation import ServingRun, StepCost, simulate_serving
-from .calibrated import FORMS, start_terms, terms_of
+from .calibrated import ATTENTION, FORMS, start_terms, terms_of, window_terms
 from .costs import Costs
 from .decode_times import DecodeTimes
 from .fitting import BOUND, fit, scipy_optimize
@@ -203,7 +203,9 @@ class Served:
 
     def cost(self, terms: Mapping[str, float]) -> StepCost:
         """The cost of a step of these terms; the others are 0."""
-        return StepCost(**{"token_s": 0.0, "expert_share": self.known["expert_share"], **terms})
+        multiples = {name: terms[name] / self.known[name] for name in ATTENTION if name in terms and self.known[name]}
+        windows = window_terms(self.roofline, multiples)
+        return StepCost(**{"token_s": 0.0, "expert_share": self.known["expert_share"], **windows, **terms})
 
     def run(self, terms: Mapping[str, float]) -> ServingRun:
         """The recording's requests under these costs."""

@@ -103,7 +103,7 @@ class Costs:
         }  # fmt: skip
         if exchange["exchange_s"]:
             multiples["exchange_s"] = self.terms["exchange_s"] / exchange["exchange_s"]
-        if shape.read_bytes_per_request and not here.model.read_bytes_per_request and "request_s" not in multiples:
+        if shape.state_bytes and not here.model.state_bytes and "request_s" not in multiples:
             multiples["request_s"] = multiples.get("attention_read_s", multiples.get("read_s", 1.0))
         return CalibratedRoofline(
             shape, here.gpu, self.gpus if gpus is None else gpus, step_overhead_s=overhead, link=link, form=self.form,

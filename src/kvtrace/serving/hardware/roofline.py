@@ -114,14 +114,14 @@ class Roofline:
         return self.model.flops_per_window_pair / self._flops
 
     @property
-    def seconds_per_windowed_token(self) -> float:
-        """Compute time per token of attention within windows, each of them full, or half a chunk."""
-        return self.seconds_per_window_pair * self.model.window_squares_per_token
+    def seconds_per_window_token(self) -> float:
+        """As `seconds_per_cached_token`, for the layers with windows."""
+        return self.model.window_read_bytes_per_token / self._cache_bandwidth
 
     @property
     def seconds_per_request(self) -> float:
-        """Memory time per request of a step: windows, at most as long as they are, and states, read and written."""
-        return self.model.read_bytes_per_request / self._cache_bandwidth
+        """Memory time per request of a step: its states are read and written."""
+        return 2 * self.model.state_bytes / self._cache_bandwidth
 
     @property
     def seconds_per_step(self) -> float:
@@ -172,17 +172,20 @@ class Roofline:
         """Seconds of a step that computes a single prompt."""
         new, cached = columns(new=new, cached=cached)
         windows = self.seconds_per_window_pair * self._window_squares(new, cached)
+        windows += self.seconds_per_window_token * np.minimum(new + cached, self.model.window_tokens)
         return self._step_s(new, _squares(new, cached), new + cached) + windows + self.seconds_per_request
 
     def decode_step_s(self, batch: ArrayLike, kv_tokens: ArrayLike) -> Any:
         """Seconds of a decode step of a batch whose contexts hold `kv_tokens` in total; each request gets one token.
 
         A request whose context grows from p to p + 1 adds 2 * p + 1 squares and touches p + 1 tokens of KV. Windows
-        count as full.
+        hold the context, or are full: the contexts count as equally long.
         """
         batch, kv_tokens = columns(batch=batch, kv_tokens=kv_tokens)
-        windows = (self.seconds_per_windowed_token + self.seconds_per_request) * batch
-        return self._step_s(batch, 2 * kv_tokens + batch, kv_tokens + batch) + windows
+        squares, touched, full = 2 * kv_tokens + batch, kv_tokens + batch, self.model.window_tokens * batch
+        windows = self.seconds_per_window_token * np.minimum(touched, full)
+        windows += self.seconds_per_window_pair * np.minimum(squares, 2 * full)
+        return self._step_s(batch, squares, touched) + windows + self.seconds_per_request * batch
 
     @property
     def kv_capacity_tokens(self) -> int:

@@ -11,6 +11,7 @@ from ..._base.json_objects import read_object
 from .catalog import MODELS, model_name, near_models
 
 HINT = "Try a name that kvtrace models lists, or the path of a model's config.json."
+LACKS = "The catalog has no more than its KV bytes. Give its config.json, or another name that kvtrace models lists."
 OUTER = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")  # beside `text_config`
 DEFAULTS: dict[str, dict[str, Any]] = {  # model type -> fields that its published config.json leaves out
     "gemma3": {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
@@ -25,7 +26,7 @@ def read_config(config: Mapping[str, Any] | str | Path, hint: str = HINT) -> Fie
     if isinstance(config, Mapping):
         name, values = "model config", dict(config)
     elif (known := model_name(config)) is not None:
-        name, values = known, dict(MODELS[known].config)
+        name, values, hint = known, dict(MODELS[known].config), LACKS
     elif isinstance(config, (str, Path)):
         name, values = str(config), read_object(config, InputError, _meant(str(config)) + hint)
     else:

@@ -113,13 +113,16 @@ class ModelShape:
         return growing_bytes([*kinds, *(kind for kind in self.cache if kind.indexer and sparse)])
 
     @property
-    def read_bytes_per_request(self) -> int:
-        """Bytes that a step reads of a request beside these: at most a window, half a chunk, and states both ways."""
-        held = self.window // 2 if self.chunked else self.window
-        kinds = [kind for kind in self.cache if kind.kind in ("window", "chunk")]
+    def window_read_bytes_per_token(self) -> int:
+        """Bytes of KV that attention reads for each token of a window, or of those that an indexer chooses."""
         if self.indexer_layers:
-            kinds = [kind for kind in self.cache if kind.kind == "latent" and not kind.indexer]
-        return held * growing_bytes(kinds) + 2 * self.state_bytes
+            return growing_bytes(kind for kind in self.cache if kind.kind == "latent" and not kind.indexer)
+        return growing_bytes(kind for kind in self.cache if kind.kind in ("window", "chunk"))
+
+    @property
+    def window_tokens(self) -> int:
+        """Tokens that a window layer reads of a long context: a window, or half a chunk on average."""
+        return self.window // 2 if self.chunked else self.window
 
     @property
     def parameters(self) -> int:
@@ -217,11 +220,6 @@ class ModelShape:
     def flops_per_window_pair(self) -> int:
         """The same for the layers with windows, per unit of `window_squares`."""
         return self.window_layers * self.heads * (self.head_dim + self.value_dim)
-
-    @property
-    def window_squares_per_token(self) -> int:
-        """Units of `window_squares` of a token with a full window, or on average within a chunk."""
-        return self.window if self.chunked else 2 * self.window
 
     def window_squares(self, tokens: Any) -> Any:
         """n**2 for windows: twice the pairs of a context of n tokens that lie within a window or a chunk.
