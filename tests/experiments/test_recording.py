@@ -219,7 +219,8 @@ def test_the_folder_is_a_recording_that_kvtrace_reads(tmp_path):
     from experiments.recording.fit import replayed, steps_of
     from kvtrace.formats.reading import read
     from kvtrace.formats.writing import write
-    from kvtrace.serving.hardware import gpu, model_shape
+    from kvtrace.serving.hardware import gpu
+    from kvtrace.serving.models import model_shape
 
     write(conversations(4, block_size=32, rows=40, gap_ms=100.0), tmp_path / "trace.jsonl")
     folder = tmp_path / "recording"
@@ -261,7 +262,7 @@ def test_the_files_of_a_recording_count_the_same_tokens(tmp_path):
 
 
 def test_each_size_has_the_parameters_that_it_names():
-    from kvtrace.serving.hardware import model_shape
+    from kvtrace.serving.models import model_shape
 
     billions = {name: model_shape(config_of(shape, "bfloat16")).parameters / 1e9 for name, shape in SIZES.items()}
     assert {name: round(count, 1) for name, count in billions.items()} == {"tiny": 0.0, "1b": 1.5, "3b": 3.6, "8b": 8.0}

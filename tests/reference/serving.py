@@ -79,6 +79,9 @@ class Instance:
         touched = 1 - (1 - self.rates.expert_share) ** tokens
         seconds += max(self.rates.expert_token_s * tokens, self.rates.expert_step_s * touched)
         seconds += self.rates.exchange_s * tokens
+        window, running = self.rates.window_tokens, len(chunks) + len(self.decoding)
+        seconds += self.rates.window_read_s * min(cached, window * running)
+        seconds += self.rates.window_pair_s * min(pairs, 2 * window * tokens)
         self.now, self.busy = self.now + seconds, self.busy + seconds
         for row in list(self.decoding):
             self.decoding[row] += 1

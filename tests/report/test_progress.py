@@ -17,7 +17,8 @@ from kvtrace._base.step_work import report_work, work_reported
 from kvtrace.formats.converting import convert_file
 from kvtrace.report import progress
 from kvtrace.report.progress import Bar, RequestProgress, Steps, Work
-from kvtrace.serving.hardware import Roofline, gpu, model_shape
+from kvtrace.serving.hardware import Roofline, gpu
+from kvtrace.serving.models import model_shape
 from kvtrace.serving.planning.planning import PlanTarget
 
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")

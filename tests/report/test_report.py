@@ -14,7 +14,8 @@ from kvtrace.report import html_page as page
 from kvtrace.report import interactive, paper
 from kvtrace.report.plots import PLOTS, comparison, working_set
 from kvtrace.report.plots.plot import Axis, Panel, Series, Study, cdf, cumulative, log_ticks, time_bins
-from kvtrace.serving.hardware import Roofline, gpu, model_shape
+from kvtrace.serving.hardware import Roofline, gpu
+from kvtrace.serving.models import model_shape
 from kvtrace.serving.planning.planning import PlanTarget
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace

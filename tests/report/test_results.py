@@ -25,8 +25,8 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
 }  # fmt: skip
 NO_FIGURE = {  # results that are one row, or that a table shows best
     "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Dataset", "Distribution",
-    "Finding", "Fixes", "Forest", "Hits", "Model", "Numbered", "Popularity", "Published", "Recording", "SessionLinks",
-    "Tree", "Violation",
+    "Finding", "Fixes", "Forest", "Hits", "Model", "ModelList", "Numbered", "Popularity", "Published", "Recording",
+    "SessionLinks", "Tree", "Violation",
 }  # fmt: skip
 RESULTS = sorted(
     name
@@ -49,7 +49,8 @@ def results(tmp_path_factory):
         kvtrace.hit_curve(trace), kvtrace.compare(trace, trace), kvtrace.by_block_size(trace, [2])[0],
         kvtrace.infer_sessions(trace), kvtrace.forest(trace), kvtrace.fit(trace),
         kvtrace.fit_tree(trace), kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace)),
-        kvtrace.simulate(trace, 4), kvtrace.simulate_all(trace, [4, 6], ["lru", "sieve"]),
+        kvtrace.list_models("gpt-oss"), kvtrace.simulate(trace, 4),
+        kvtrace.simulate_all(trace, [4, 6], ["lru", "sieve"]),
         kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 4}), kvtrace.simulate_instances(trace, 2, setting=setting),
         kvtrace.simulate_serving(trace, cost, setting=setting), released, released.trace,
         kvtrace.convert_file(folder / "small.jsonl", folder / "again.jsonl"),

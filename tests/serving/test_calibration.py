@@ -12,8 +12,8 @@ from kvtrace.serving.calibration.fitting import fit
 from kvtrace.serving.calibration.operating_range import OperatingRange
 from kvtrace.serving.hardware.gpus import Gpu
 from kvtrace.serving.hardware.links import Link
-from kvtrace.serving.hardware.models import model_shape
 from kvtrace.serving.latencies import Latencies, errors_of
+from kvtrace.serving.models.shape import model_shape
 from kvtrace.serving.validation import validate
 from tests.serving.measured import measured
 from tests.serving.recorded import COST, SETTINGS, made_up, recorded

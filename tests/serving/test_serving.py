@@ -23,6 +23,8 @@ rates = st.builds(
     attention_pair_s=st.sampled_from([0.0, 0.25]), attention_read_s=st.sampled_from([0.0, 0.125]),
     exchange_s=st.sampled_from([0.0, 0.25]), expert_token_s=st.sampled_from([0.0, 0.5]),
     expert_step_s=st.sampled_from([0.0, 2.0]), expert_share=st.sampled_from([0.5, 1.0]),
+    window_read_s=st.sampled_from([0.0, 0.125]), window_pair_s=st.sampled_from([0.0, 0.25]),
+    window_tokens=st.sampled_from([0.0, 2.0, 8.0]),
 )  # fmt: skip  # (sums of such numbers are exact, so that steps taken together end when single ones do)
 untimed = sorted(set(ROUTERS) - set(TIMED))  # dynamo has a twin of its own
 limits = st.builds(BatchLimits, step_tokens=st.sampled_from([1, 3, 50]), requests=st.sampled_from([1, 2, 9]))

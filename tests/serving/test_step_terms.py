@@ -12,7 +12,8 @@ from kvtrace.cache.simulation import Setting
 from kvtrace.serving.calibration.calibrated import start_terms, terms_of
 from kvtrace.serving.calibration.costs import Costs
 from kvtrace.serving.calibration.operating_range import OperatingRange
-from kvtrace.serving.hardware import Link, Roofline, gpu, model_shape
+from kvtrace.serving.hardware import Link, Roofline, gpu
+from kvtrace.serving.models import model_shape
 from kvtrace.serving.planning.instance_curve import InstanceRuns
 from kvtrace.serving.planning.plan_runs import PlanTarget, prefill_alone_s, step_cost
 from kvtrace.serving.planning.planning import instances
@@ -52,7 +53,8 @@ def test_what_gpus_exchange_by_hand():
 @given(st.integers(1, 6), st.integers(1, 40), st.integers(2, 60), st.integers(0, 2**32 - 1))
 def test_steps_taken_together_take_the_sum_of_single_ones(rows, prompt, output, seed):
     random = np.random.default_rng(seed)
-    cost = StepCost(*random.uniform(0, 1e-3, 7).tolist(), *random.uniform(0, 1e-3, 4).tolist(), random.uniform(0, 1))
+    cost = StepCost(*random.uniform(0, 1e-3, 7).tolist(), *random.uniform(0, 1e-3, 4).tolist(), random.uniform(0, 1),
+                    *random.uniform(0, 1e-3, 2).tolist(), window_tokens=int(random.integers(0, 80)))  # fmt: skip
     # after the prompts' step all requests decode: the contexts grow from `prompt` + 1, one token each
     seconds = 0.0
     for step in range(output):
@@ -63,6 +65,8 @@ def test_steps_taken_together_take_the_sum_of_single_ones(rows, prompt, output, 
         seconds += max(cost.expert_token_s * tokens, cost.expert_step_s * (1 - (1 - cost.expert_share) ** tokens))
         seconds += cost.overhead_s + cost.request_s * rows + cost.exchange_s * tokens
         seconds += cost.attention_pair_s * pairs + cost.attention_read_s * read
+        seconds += cost.window_read_s * min(read, cost.window_tokens * rows)
+        seconds += cost.window_pair_s * min(pairs, 2 * cost.window_tokens * tokens)
     assert ended(one_request(prompt, output, rows), cost) == pytest.approx([seconds] * rows, rel=1e-12)
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from kvtrace.cache.simulation import Setting
-from kvtrace.serving.hardware import Roofline, gpu, model_shape
+from kvtrace.serving.hardware import Roofline, gpu
 from kvtrace.serving.hardware.roofline import LIBRARY_BYTES
 from kvtrace.serving.latencies import TARGETS, Latencies, errors_of
+from kvtrace.serving.models import model_shape
 from kvtrace.serving.planning.plan_runs import step_cost
 from kvtrace.serving.planning.time_errors import UNFITTED
 from kvtrace.serving.schedulers.vllm import VllmScheduler

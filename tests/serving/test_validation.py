@@ -10,7 +10,8 @@ import kvtrace
 from kvtrace import InputError, UsageError
 from kvtrace.cache.simulation import Setting
 from kvtrace.report.validation import tables, warnings
-from kvtrace.serving.hardware import Roofline, gpu, model_shape
+from kvtrace.serving.hardware import Roofline, gpu
+from kvtrace.serving.models import model_shape
 from kvtrace.serving.planning.plan_runs import step_cost
 from kvtrace.serving.recordings import read_recording
 from kvtrace.serving.recordings.gauges import Gauges, read_gauges

@@ -26,6 +26,7 @@ PAGES = {  # command -> its page of explanations and examples, in docs/
     "kvtrace plan": "serving/plan.md",
     "kvtrace calibrate": "serving/calibrate.md",
     "kvtrace validate": "serving/validate.md",
+    "kvtrace models": "serving/models.md",
     "kvtrace sweep": "cache/sweep.md",
     "kvtrace synthesize": "synthesis/synthesize.md",
     "kvtrace compare": "analysis/compare.md",

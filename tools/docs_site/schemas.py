@@ -24,6 +24,7 @@ from kvtrace.privacy.checks import CHECKS, finding
 from kvtrace.privacy.profiles import PROFILES
 from kvtrace.serving import validation
 from kvtrace.serving.calibration import calibration
+from kvtrace.serving.models import listing
 from kvtrace.serving.planning import plan_result
 from kvtrace.serving.simulation import ServingDict
 from kvtrace.trace.columns import TAILS
@@ -207,6 +208,19 @@ def comparison_of_two() -> Schema:
     return _with_version(schema_of(CompareFile), comparison.SCHEMA, "analysis/compare.md")
 
 
+class ModelsFile(TypedDict):
+    """The output of `kvtrace models --json`."""
+
+    schema: int
+    models: list[listing.ModelDict]
+
+
+def models() -> Schema:
+    """Models of the catalog."""
+    schema = _with_version(schema_of(ModelsFile), listing.SCHEMA, "serving/models.md")
+    return _described(schema, descriptions("serving/models.md"))
+
+
 def sidecar() -> Schema:
     """The sidecar of a trace file; a handwritten one may have other keys, too."""
     schema = _described(schema_of(SidecarFile), descriptions("formats/formats.md"))
@@ -298,6 +312,7 @@ SCHEMAS = {
     "analysis": SchemaFile("The statistics of a trace, as kvtrace analyze --json prints them", analysis),
     "curve": SchemaFile("The hit curve of a trace, as kvtrace curve --json prints it", curve),
     "comparison": SchemaFile("The comparison of two traces, as kvtrace compare --json prints it", comparison_of_two),
+    "models": SchemaFile("Models of the catalog, as kvtrace models --json prints them", models),
     "simulation": SchemaFile("The results of kvtrace simulate --json", simulations),
     "sweep-row": SchemaFile("One row of a sweep, as in .jsonl", sweep_row),
     "sweep": SchemaFile("The table of a sweep, as in .json and --json", sweep),

@@ -30,6 +30,7 @@ class LayerKind:
     window: int = 0  # tokens that a `window` layer sees, or the length of a `chunk`
     state_bytes: int = 0  # of one layer's state, which holds a whole prefix
     tokens_per_entry: int = 1  # tokens that one entry stands for, where a layer compresses them; token_bytes are its
+    indexer: bool = False  # keys that choose which tokens a sparse attention sees, beside what it keeps itself
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -28,6 +28,7 @@ from .convert import convert_command
 from .curve import curve_command
 from .files import keep_inputs
 from .help import HELP_NAMES, Group
+from .models import models_command
 from .plan import plan_command
 from .release import release_command
 from .report import report_command
@@ -177,7 +178,7 @@ SECTIONS = {  # in the order of the work
     "From logs to traces": (anonymize_command, check_command, convert_command),
     "Publish": (release_command, audit_command),
     "Analyze": (analyze_command, curve_command, compare_command, report_command),
-    "Caches and serving": (simulate_command, sweep_command, plan_command, calibrate_command, validate_command),
+    "Caches and serving": (simulate_command, sweep_command, plan_command, calibrate_command, validate_command, models_command),
     "Synthesize": (synthesize_command, texts_command),
     "Shell": (completion_command,),
 }

@@ -34,7 +34,7 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
     from ..analysis.summary import analyze, basics
     from ..formats.memory_needs import analyzing
     from ..report.progress import ANALYZE, Work
-    from ..serving.hardware.kv_bytes import chosen
+    from ..serving.models.kv_bytes import chosen
 
     write_figure = figure_writer(png, svg, quiet)
     extra_quantiles, fold_factors = parse_quantiles(quantiles), parse_factors(factors)

@@ -20,7 +20,7 @@ from .output import console, print_json, print_lines, print_tables
 @click.option("--recording-format", "--format", "recording_format", default="auto", metavar="F", cls=RowsOption, rows=completion.recordings, help="Format of LOG: {rows}.")
 @click.option("--trace", "trace", metavar="TRACE", help="The same requests in the same order as in LOG, with the ids of their blocks.  [default: no two requests share a block]")
 @BLOCK_SIZE_OF_TRACE
-@click.option("--model", "--model-config", "model_config", required=True, metavar="M", cls=RowsOption, rows=completion.models, help="Model that was served: {rows}, or the path of its config.json.")
+@click.option("--model", "--model-config", "model_config", required=True, metavar="M", help="Model that was served: a name that kvtrace models lists, or its config.json.")
 @click.option("--gpu", "gpu_name", required=True, metavar="G", cls=RowsOption, rows=completion.gpus, help="GPU that served it: {rows}, or a JSON file.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs of the engine.  [default: from LOG, else 1]")
 @click.option("--engine", type=click.Choice(["vllm", "sglang"]), metavar="E", help="Engine that was measured: vllm, sglang.  [default: from LOG]")
@@ -42,7 +42,8 @@ def calibrate_command(log, recording_format, trace, block_size, model_config, gp
     from ..report.progress import CALIBRATE, Work
     from ..serving.calibration.calibration import calibrate
     from ..serving.calibration.fitting import scipy_optimize
-    from ..serving.hardware import gpu, model_shape
+    from ..serving.hardware import gpu
+    from ..serving.models import model_shape
     from ..serving.recordings import read_recording
     from ..serving.schedulers.options import with_options
 

@@ -90,8 +90,8 @@ def gpus() -> list[str]:
 
 
 def models() -> list[str]:
-    """Models with a row of their own; a config.json describes any other."""
-    from ..serving.hardware import MODELS
+    """Models of the catalog; a config.json describes any other."""
+    from ..serving.models import MODELS
 
     return list(MODELS)
 

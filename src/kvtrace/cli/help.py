@@ -54,6 +54,7 @@ TYPES: dict[str, click.ParamType] = {  # option -> what it takes, where that is 
     "--tree": names.Name(names.engine_values("tree")),
     "--watermark": names.Name(names.engine_values("watermark")),
     "--gpu": names.Name(names.gpus, files=True),
+    "--model-config": names.Name(names.models, files=True),
     "--profile": names.Name(names.profiles),
     "--k-counts": names.Name(names.fixed("auto", "users", "sessions", "requests")),
     "--tail": names.Name(names.fixed("kept", "unique", "dropped")),

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from . import completion
 from .large import MEMORY
 
 Decorator = Callable[[Any], Any]  # of a command
@@ -35,7 +34,7 @@ COSTS = click.option("--costs", "costs_file", metavar="FILE", help="Costs that k
 EXTRAPOLATE = click.option("--extrapolate", is_flag=True, help="With --costs: allow runs with larger steps, batches or contexts than were measured, with a warning.")
 FIRST_ID = click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 KV_BYTES = click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
-MODEL_CONFIG = click.option("--model", "--model-config", "model_config", metavar="M", cls=RowsOption, rows=completion.models, help="Model that sets the bytes of KV cache per token: {rows}, or its config.json.")
+MODEL_CONFIG = click.option("--model", "--model-config", "model_config", metavar="M", help="Model that sets the bytes of KV cache per token: a name that kvtrace models lists, or its config.json.")
 QUIET = click.option("-q", "--quiet", is_flag=True, help="Print only results and errors.")
 QUIET_ERRORS = click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 SAME_BYTES = click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="The same seed gives the same bytes.")

@@ -28,7 +28,7 @@ from .output import console, print_json, print_tables
     "kvtrace plan trace.jsonl --costs costs.json --extrapolate",
 ))
 @click.argument("trace", metavar="TRACE")
-@click.option("--model", "--model-config", "model_config", metavar="M", cls=RowsOption, rows=completion.models, help="Model: {rows}, or the path of its config.json.")
+@click.option("--model", "--model-config", "model_config", metavar="M", help="Model: a name that kvtrace models lists, or its config.json.")
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="GPU: {rows}, or a JSON file; its keys are in docs/serving/serving-model.md.  [default: h100]")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs per instance, by tensor parallelism.  [default: 1; with --costs as many as were measured]")
 @COSTS

@@ -55,7 +55,7 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
     from ..formats import reading
     from ..report import html_page, interactive
     from ..report.progress import COMPARED, REPORT, Work
-    from ..serving.hardware.kv_bytes import chosen
+    from ..serving.models.kv_bytes import chosen
     from ..serving.planning.planning import PlanTarget, plan
     from ..serving.simulation import BatchLimits
 

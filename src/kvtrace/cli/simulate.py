@@ -88,7 +88,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     from .._base.units import milliseconds
     from ..report import simulation as simulation_report
     from ..report.progress import RequestProgress
-    from ..serving.hardware.kv_bytes import chosen
+    from ..serving.models.kv_bytes import chosen
 
     require_one(as_json, as_csv)
     if per_request == "-" and (as_json or as_csv):

@@ -21,7 +21,7 @@ from .output import print_json, print_lines, print_tables
 @click.option("--recording-format", default="auto", metavar="F", cls=RowsOption, rows=completion.recordings, help="Format of LOG: {rows}.")
 @click.option("--trace", "trace", metavar="TRACE", help="The same requests in the same order as in LOG, with the ids of their blocks.  [default: no two requests share a block]")
 @BLOCK_SIZE_OF_TRACE
-@click.option("--model", "--model-config", "model_config", metavar="M", cls=RowsOption, rows=completion.models, help="Model that was served: {rows}, or its config.json. With --costs: another model than that of the costs.")
+@click.option("--model", "--model-config", "model_config", metavar="M", help="Model that was served: a name that kvtrace models lists, or its config.json. With --costs: another model than that of the costs.")
 @click.option("--gpu", "gpu_name", metavar="G", cls=RowsOption, rows=completion.gpus, help="With --model: costs by the roofline of {rows}, or a JSON file. Nothing is fitted.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --model: GPUs of the engine.  [default: from LOG, else 1]")
 @click.option("--costs", "costs_file", metavar="FILE", help="Costs of a calibration, as kvtrace calibrate writes them, in place of --gpu.")
@@ -100,7 +100,8 @@ def _cost_source(model_config, gpu_name, gpus, costs_file):
     Wrong options are refused before the recording is read.
     """
     from ..serving.calibration.costs import read_costs
-    from ..serving.hardware import Roofline, gpu, model_shape
+    from ..serving.hardware import Roofline, gpu
+    from ..serving.models import model_shape
     from ..serving.planning.plan_runs import step_cost
 
     if bool(gpu_name) == bool(costs_file):

@@ -42,6 +42,9 @@ class StepCost:
 
     Routed experts come on top: the larger of `expert_token_s` per token and the reading of those that the step's tokens
     use. A token uses `expert_share` of them, so n tokens read 1 - (1 - `expert_share`)^n of `expert_step_s`.
+
+    Layers with windows of `window_tokens` take `window_read_s` per cached token, at most a window a request, and
+    `window_pair_s` per pair, at most two windows a token.
     """
 
     token_s: float
@@ -56,6 +59,9 @@ class StepCost:
     expert_token_s: float = 0.0
     expert_step_s: float = 0.0
     expert_share: float = 0.0  # not a time: from 0 to 1
+    window_read_s: float = 0.0
+    window_pair_s: float = 0.0
+    window_tokens: float = 0.0  # not a time: the length of a window
 
     def terms(self, cache_tokens: int) -> dict[str, float]:
         """The terms of the kernel. The size of the cache, in tokens, has no part in them."""

@@ -20,14 +20,14 @@ from ...cache.demand import block_demand
 from ...cache.simulation import Setting
 from ..hardware.gpus import Gpu
 from ..hardware.gpus import gpu as gpu_of
-from ..hardware.models import ModelShape, model_shape
 from ..hardware.roofline import Roofline
 from ..latencies import Latencies, StatisticError, StatisticErrorDict, errors_of, mean_error
+from ..models.shape import ModelShape, model_shape
 from ..recordings.recording import Recording
 from ..roofline_cost import roofline_cost
 from ..schedulers import Scheduler
 from ..simulation import ServingRun, StepCost, simulate_serving
-from .calibrated import FORMS, start_terms, terms_of
+from .calibrated import ATTENTION, FORMS, start_terms, terms_of, window_terms
 from .costs import Costs
 from .decode_times import DecodeTimes
 from .fitting import BOUND, fit, scipy_optimize
@@ -203,7 +203,9 @@ class Served:
 
     def cost(self, terms: Mapping[str, float]) -> StepCost:
         """The cost of a step of these terms; the others are 0."""
-        return StepCost(**{"token_s": 0.0, "expert_share": self.known["expert_share"], **terms})
+        multiples = {name: terms[name] / self.known[name] for name in ATTENTION if name in terms and self.known[name]}
+        windows = window_terms(self.roofline, multiples)
+        return StepCost(**{"token_s": 0.0, "expert_share": self.known["expert_share"], **windows, **terms})
 
     def run(self, terms: Mapping[str, float]) -> ServingRun:
         """The recording's requests under these costs."""
@@ -352,7 +354,7 @@ def _costs_of(
     kv_tokens = settings.blocks * served.recording.trace.block_size if settings.blocks else None
     return Costs(
         line.model.name, line.gpu.name, line.gpus, f"{scheduler.name} {scheduler.version}".strip(), form,
-        asdict(served.cost(terms)), asdict(line.model), asdict(line.gpu),
+        asdict(served.cost(terms)), line.model.to_dict(), asdict(line.gpu),
         {"step_tokens": limits.step_tokens, "requests": limits.requests}, kv_tokens,
         range_of_run(served.before(fitted).run(terms)),
         {f"{one.latency}_{one.statistic}": one.error for one in errors},

@@ -14,12 +14,12 @@ from typing import Any
 import orjson
 
 from ..._base.errors import InputError, UsageError
+from ..._base.json_objects import read_object
 from ..._base.output_files import write_atomically
-from ..hardware.described import read_object
 from ..hardware.gpus import Gpu
 from ..hardware.links import Link
-from ..hardware.models import ModelShape, model_shape
 from ..hardware.roofline import Roofline
+from ..models.shape import ModelShape, model_shape
 from ..schedulers.base import BatchLimits
 from ..simulation import ServingRun, StepCost
 from .calibrated import FORMS, NO_TIME, CalibratedRoofline, exchange_terms, start_terms, terms_of
@@ -103,6 +103,8 @@ class Costs:
         }  # fmt: skip
         if exchange["exchange_s"]:
             multiples["exchange_s"] = self.terms["exchange_s"] / exchange["exchange_s"]
+        if shape.state_bytes and not here.model.state_bytes and "request_s" not in multiples:
+            multiples["request_s"] = multiples.get("attention_read_s", multiples.get("read_s", 1.0))
         return CalibratedRoofline(
             shape, here.gpu, self.gpus if gpus is None else gpus, step_overhead_s=overhead, link=link, form=self.form,
             multiples=multiples, source=self.basis,

@@ -11,6 +11,9 @@ cdef struct StepCost:  # seconds
     double expert_token_s  # per token, to compute its routed experts
     double expert_step_s  # to read all routed experts
     double expert_share  # of the routed experts that a token uses
+    double window_read_s  # per cached token that a request's window holds, as attention_read_s
+    double window_pair_s  # per pair within windows, as attention_pair_s
+    double window_tokens  # of a window: a request reads at most as many, and a token makes twice as many pairs
     # Dynamo's cost in place of these, if is_polynomial: two polynomials, of prompt tokens and of context tokens
     bint is_polynomial
     double prefill_square_s
@@ -34,7 +37,9 @@ cdef struct StepWork:
 cdef void begin_work(StepWork* work) noexcept nogil
 cdef void add_part(StepWork* work, long long done, long long chunk, long long prompt, long long goal) noexcept nogil
 cdef double expert_seconds(StepCost* cost, double tokens) noexcept nogil
+cdef double window_seconds(StepCost* cost, StepWork* work) noexcept nogil
 cdef double step_seconds(StepCost* cost, StepWork* work) noexcept nogil
 cdef double decode_seconds(StepCost* cost, double batch, double context, long long steps) noexcept nogil
+cdef double _window_reads(StepCost* cost, double batch, double context, long long steps) noexcept nogil
 cdef double _polynomial_step(StepCost* cost, StepWork* work) noexcept nogil
 cdef double _polynomial_decode(StepCost* cost, double batch, double context, long long steps) noexcept nogil

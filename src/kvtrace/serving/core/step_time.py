@@ -42,6 +42,18 @@ def expert_seconds(cost, tokens):
     return max(cost.expert_token_s * tokens, cost.expert_step_s * touched)
 
 
+def window_seconds(cost, work):
+    """Seconds of attention within windows. The requests' sums bound what each of them reads and pairs.
+
+    Where all contexts are shorter than the window, or all longer, this is exact; else it is a little too much.
+    """
+    if cost.window_tokens <= 0:
+        return 0
+    read: cython.double = min(work.read, cost.window_tokens * work.requests)
+    pairs: cython.double = min(work.pairs, 2 * cost.window_tokens * work.tokens)
+    return cost.window_read_s * read + cost.window_pair_s * pairs
+
+
 def step_seconds(cost, work):
     """Seconds of a step."""
     if cost.is_polynomial:
@@ -50,7 +62,8 @@ def step_seconds(cost, work):
     overlapped: cython.double = max(computing, cost.step_s + cost.read_s * work.read)
     products: cython.double = overlapped + expert_seconds(cost, work.tokens)
     alone: cython.double = cost.overhead_s + cost.request_s * work.requests + cost.exchange_s * work.tokens
-    return products + alone + cost.attention_pair_s * work.pairs + cost.attention_read_s * work.read
+    attention: cython.double = cost.attention_pair_s * work.pairs + cost.attention_read_s * work.read
+    return products + alone + attention + window_seconds(cost, work)
 
 
 def decode_seconds(cost, batch, context, steps):
@@ -74,7 +87,19 @@ def decode_seconds(cost, batch, context, steps):
     reads: cython.double = all_steps * context + batch * all_steps * (all_steps - 1) / 2
     each: cython.double = cost.overhead_s + (cost.request_s + cost.exchange_s) * batch + expert_seconds(cost, batch)
     alone: cython.double = all_steps * each + cost.attention_read_s * reads
-    return before * compute + read + alone
+    return before * compute + read + alone + cost.window_read_s * _window_reads(cost, batch, context, steps)
+
+
+def _window_reads(cost, batch, context, steps):
+    """Tokens that windows read in steps that only decode: the contexts, until each request's window is full."""
+    full: cython.double = batch * cost.window_tokens
+    if full <= 0:
+        return 0
+    growing: cython.longlong = 0  # steps whose contexts fit in the windows
+    if context <= full:
+        growing = min(steps, cython.cast(cython.longlong, min((full - context) / batch, 1e15)) + 1)
+    n: cython.double = growing
+    return n * context + batch * n * (n - 1) / 2 + (steps - growing) * full
 
 
 def _polynomial_step(cost, work):

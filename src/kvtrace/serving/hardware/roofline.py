@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._base.errors import UsageError
+from ..models.shape import ModelShape, model_shape
 from .columns import columns, number
 from .gpus import Gpu, gpu
 from .links import ACTIVATION_BYTES, ALL_REDUCES, Link
-from .models import ModelShape, model_shape
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -41,7 +41,8 @@ ENGINE_BYTES = GRAPH_BYTES + LIBRARY_BYTES
 class Roofline:
     """A model on GPUs; shares, overhead and reserve are assumptions. UsageError if one of them is not valid.
 
-    >>> from kvtrace.serving.hardware import gpu, model_shape
+    >>> from kvtrace.serving.hardware import gpu
+    >>> from kvtrace.serving.models import model_shape
     >>> llama = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
     ...          "intermediate_size": 14336, "vocab_size": 128256, "torch_dtype": "bfloat16"}
     >>> roofline = Roofline(model_shape(llama), gpu("h100"))
@@ -108,6 +109,21 @@ class Roofline:
         return self.model.flops_per_pair / self._flops
 
     @property
+    def seconds_per_window_pair(self) -> float:
+        """As `seconds_per_pair`, for the layers with windows: per unit of the model's `window_squares`."""
+        return self.model.flops_per_window_pair / self._flops
+
+    @property
+    def seconds_per_window_token(self) -> float:
+        """As `seconds_per_cached_token`, for the layers with windows."""
+        return self.model.window_read_bytes_per_token / self._cache_bandwidth
+
+    @property
+    def seconds_per_request(self) -> float:
+        """Memory time per request of a step: its states are read and written."""
+        return 2 * self.model.state_bytes / self._cache_bandwidth
+
+    @property
     def seconds_per_step(self) -> float:
         """Memory time per step: the layers, without routed experts, are read once for the whole batch."""
         return (self.model.matrix_bytes - self.model.expert_bytes) / self._bandwidth
@@ -139,26 +155,37 @@ class Roofline:
 
     @property
     def seconds_per_cached_token(self) -> float:
-        """Memory time per cached token: attention reads or writes its KV."""
-        return self.model.kv_bytes_per_token / (self.gpu.bandwidth * self.gpus * self.attention_bandwidth_share)
+        """Memory time per cached token: attention reads or writes its KV, in the layers that see all tokens."""
+        return self.model.read_bytes_per_token / self._cache_bandwidth
+
+    @property
+    def _cache_bandwidth(self):
+        return self.gpu.bandwidth * self.gpus * self.attention_bandwidth_share
 
     def prefill_flops(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
         """FLOP of the layers for the new tokens of a prompt after its cached ones; numbers or columns of numbers."""
         new, cached = columns(new=new, cached=cached)
-        return 2.0 * self.model.matrix_parameters * new + self.model.flops_per_pair * _squares(new, cached)
+        windows = self.model.flops_per_window_pair * self._window_squares(new, cached)
+        return 2.0 * self.model.matrix_parameters * new + self.model.flops_per_pair * _squares(new, cached) + windows
 
     def prefill_s(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
         """Seconds of a step that computes a single prompt."""
         new, cached = columns(new=new, cached=cached)
-        return self._step_s(new, _squares(new, cached), new + cached)
+        windows = self.seconds_per_window_pair * self._window_squares(new, cached)
+        windows += self.seconds_per_window_token * np.minimum(new + cached, self.model.window_tokens)
+        return self._step_s(new, _squares(new, cached), new + cached) + windows + self.seconds_per_request
 
     def decode_step_s(self, batch: ArrayLike, kv_tokens: ArrayLike) -> Any:
         """Seconds of a decode step of a batch whose contexts hold `kv_tokens` in total; each request gets one token.
 
-        A request whose context grows from p to p + 1 adds 2 * p + 1 squares and touches p + 1 tokens of KV.
+        A request whose context grows from p to p + 1 adds 2 * p + 1 squares and touches p + 1 tokens of KV. Windows
+        hold the context, or are full: the contexts count as equally long.
         """
         batch, kv_tokens = columns(batch=batch, kv_tokens=kv_tokens)
-        return self._step_s(batch, 2 * kv_tokens + batch, kv_tokens + batch)
+        squares, touched, full = 2 * kv_tokens + batch, kv_tokens + batch, self.model.window_tokens * batch
+        windows = self.seconds_per_window_token * np.minimum(touched, full)
+        windows += self.seconds_per_window_pair * np.minimum(squares, 2 * full)
+        return self._step_s(batch, squares, touched) + windows + self.seconds_per_request * batch
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -206,7 +233,8 @@ class Roofline:
     def compute_s(self, new: ArrayLike, cached: ArrayLike = 0) -> Any:
         """The time that a step saves if the new tokens are not computed."""
         new, cached = columns(new=new, cached=cached)
-        return self._saved_s_per_token * new + self.seconds_per_pair * _squares(new, cached)
+        windows = self.seconds_per_window_pair * self._window_squares(new, cached)
+        return self._saved_s_per_token * new + self.seconds_per_pair * _squares(new, cached) + windows
 
     def fetch_pays(self, tokens: ArrayLike, bandwidth_bytes_per_s: ArrayLike, cached: ArrayLike = 0) -> Any:
         """True if fetching the KV of `tokens` tokens after `cached` ones is faster than computing it.
@@ -217,7 +245,7 @@ class Roofline:
         if not (bandwidth > 0).all():
             raise UsageError("bandwidth_bytes_per_s must be above 0.")
         # compute time > bytes / bandwidth, multiplied out
-        return self.compute_s(tokens, cached) * bandwidth > self.model.kv_bytes_per_token * tokens
+        return self.compute_s(tokens, cached) * bandwidth > self.model.fetched_bytes(tokens)
 
     def break_even_bandwidth(self, tokens: ArrayLike, cached: ArrayLike = 0) -> Any:
         """The bandwidth in bytes per second above which fetching the KV of `tokens` tokens pays: bytes / `compute_s`.
@@ -226,8 +254,11 @@ class Roofline:
         token.
         """
         tokens, cached = columns(tokens=tokens, cached=cached)
-        seconds = self._saved_s_per_token + self.seconds_per_pair * (2 * cached + tokens)
-        return self.model.kv_bytes_per_token / seconds
+        if self.model.grows_alike:
+            seconds = self._saved_s_per_token + self.seconds_per_pair * (2 * cached + tokens)
+            return self.model.kv_bytes_per_token / seconds
+        tokens = np.maximum(tokens, 1)
+        return self.model.fetched_bytes(tokens) / self.compute_s(tokens, cached)
 
     def usd(self, seconds: ArrayLike) -> Any:
         """The cost in USD of `seconds` on all GPUs."""
@@ -245,6 +276,9 @@ class Roofline:
     def _exchange(self, size):
         """Seconds of the all-reduces of a step, of `size` bytes each."""
         return ALL_REDUCES * self.model.layers * self.reached_link.all_reduce_s(size, self.gpus)
+
+    def _window_squares(self, new, cached):
+        return self.model.window_squares(cached + new) - self.model.window_squares(cached)
 
     @property
     def _saved_s_per_token(self):

@@ -118,7 +118,8 @@ def model_error(runs: InstanceRuns, best: RouterPlan, errors: TimeErrors) -> Mod
 def prefill_floor(trace: Trace, roofline: Roofline, target: PlanTarget) -> PrefillFloor:
     """The time of prefill alone at the target's quantile, without hits and with every possible hit.
 
-    >>> from kvtrace.serving.hardware import gpu, model_shape
+    >>> from kvtrace.serving.hardware import gpu
+    >>> from kvtrace.serving.models import model_shape
     >>> from kvtrace.trace.building import toy
     >>> roofline = Roofline(model_shape("llama-3.1-8b"), gpu("h100"))
     >>> floor = prefill_floor(toy("0 1", "0 1", block_size=512), roofline, PlanTarget(quantile=0.5))

@@ -102,7 +102,8 @@ def plan(
     Raises:
         UsageError: The weights or the longest request do not fit into the GPUs, or the plan goes beyond the costs.
 
-    >>> from kvtrace.serving.hardware import gpu, model_shape
+    >>> from kvtrace.serving.hardware import gpu
+    >>> from kvtrace.serving.models import model_shape
     >>> from kvtrace.trace.building import toy
     >>> shape = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
     ...          "intermediate_size": 14336, "vocab_size": 128256, "torch_dtype": "bfloat16"}

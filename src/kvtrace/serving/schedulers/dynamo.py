@@ -51,7 +51,7 @@ class DynamoCost:
             "decode_square_s": self.decode_square_s / cache_tokens**2, "token_s": self.prefill_token_s,
             "pair_s": 0.0, "step_s": 0.0, "read_s": 0.0, "overhead_s": 0.0, "request_s": 0.0,
             "attention_pair_s": 0.0, "attention_read_s": 0.0, "exchange_s": 0.0, "expert_token_s": 0.0,
-            "expert_step_s": 0.0, "expert_share": 0.0,
+            "expert_step_s": 0.0, "expert_share": 0.0, "window_read_s": 0.0, "window_pair_s": 0.0, "window_tokens": 0.0,
         }  # fmt: skip
 
 

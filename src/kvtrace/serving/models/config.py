@@ -1,50 +1,21 @@
-"""JSON files that describe a GPU or a model. Each error is one line and shows none of the file's values."""
+"""The fields of a model: by its name, or of its config.json. Each error is one line and shows no value."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import orjson
+from ..._base.errors import InputError, UsageError
+from ..._base.json_objects import read_object
+from .catalog import MODELS, model_name, near_models
 
-from ..._base.errors import InputError, KvtraceError, UsageError
-from .model_table import MODELS, model_name
-
-MAX_BYTES = 1 << 24  # a description is a page or two; a log given by mistake is not read to its end
-UNREAD = object()
-HINT = f"Try {', '.join(MODELS)}, or a model's config.json."
-
-
-def read_object(path: str | Path, wrong: type[KvtraceError], hint: str) -> dict[str, Any]:
-    """Read the JSON object of a file.
-
-    Args:
-        path: The file.
-        wrong: The error if the file holds something else.
-        hint: What to try; it ends each message.
-
-    Raises:
-        UsageError: The file does not exist.
-    """
-    text, value, reason = b"", UNREAD, None
-    try:
-        with open(path, "rb") as file:
-            text = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or "cannot be read"
-    except ValueError:  # a name that no file can have
-        reason = "cannot be read"
-    if reason:
-        raise UsageError(f"{path}: {reason}. {hint}")
-    with suppress(orjson.JSONDecodeError):
-        value = orjson.loads(text)
-    if len(text) > MAX_BYTES or value is UNREAD:  # raised here, without orjson's error, which holds the text
-        raise wrong(f"{path}: not valid JSON of a page or two. {hint}")
-    if not isinstance(value, dict):
-        raise wrong(f"{path}: not a JSON object. {hint}")
-    return value
+HINT = "Try a name that kvtrace models lists, or the path of a model's config.json."
+LACKS = "The catalog has no more than its KV bytes. Give its config.json, or another name that kvtrace models lists."
+OUTER = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")  # beside `text_config`
+DEFAULTS: dict[str, dict[str, Any]] = {  # model type -> fields that its published config.json leaves out
+    "gemma3": {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+}
 
 
 def read_config(config: Mapping[str, Any] | str | Path, hint: str = HINT) -> Fields:
@@ -55,16 +26,22 @@ def read_config(config: Mapping[str, Any] | str | Path, hint: str = HINT) -> Fie
     if isinstance(config, Mapping):
         name, values = "model config", dict(config)
     elif (known := model_name(config)) is not None:
-        name, values = known, dict(MODELS[known])
+        name, values, hint = known, dict(MODELS[known].config), LACKS
     elif isinstance(config, (str, Path)):
-        name, values = str(config), read_object(config, InputError, hint)
+        name, values = str(config), read_object(config, InputError, _meant(str(config)) + hint)
     else:
         raise UsageError(f"A model is a config or a file. {hint}")
     inner = values.get("text_config")
     if isinstance(inner, dict) and "num_hidden_layers" in inner:
-        outer = {key: values[key] for key in ("torch_dtype", "dtype", "quantization_config") if key in values}
+        outer = {key: values[key] for key in OUTER if key in values}
         values = outer | {key: value for key, value in inner.items() if value is not None}
-    return Fields(name, values, hint)
+    defaults = next((row for kind, row in DEFAULTS.items() if str(values.get("model_type")).startswith(kind)), {})
+    return Fields(name, defaults | {key: value for key, value in values.items() if value is not None}, hint)
+
+
+def _meant(text: str) -> str:
+    near = near_models(text)
+    return f"Did you mean {' or '.join(near)}? " if near else ""
 
 
 class Fields:

@@ -1,0 +1,226 @@
+"""The catalog as a table: what each model has, keeps and weighs, with its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from ..._base.errors import InputError, UsageError
+from ..._base.results import Result, columns_of
+from ..._base.tables import TextTable
+from ...cache.layout import LayerKind
+from .catalog import MODELS, CatalogEntry, near_models
+from .layers import growing_bytes, layer_kinds
+from .shape import ModelShape, model_shape
+
+SCHEMA = 1  # version of the keys of to_dict
+PRECISIONS = {16: "bfloat16", 8: "fp8", 4: "fp4"}  # bits of a cached value -> dtype
+
+
+class LayersDict(TypedDict):
+    """Layers of one kind, in JSON."""
+
+    kind: str
+    layers: int
+    token_bytes: int
+    window: int
+    state_bytes: int
+    tokens_per_entry: int
+    indexer: bool
+
+
+class ModelDict(TypedDict):
+    """A model of the catalog, in JSON."""
+
+    name: str
+    parameters: int | None
+    active_parameters: int | None
+    kv_bytes_per_token: dict[str, int]
+    state_bytes: int
+    layers: list[LayersDict]
+    has_times: bool
+    published_parameters: float | None
+    published_active: float | None
+    sources: list[str]
+    date: str
+
+
+@dataclass(frozen=True)
+class CatalogModel:
+    """A model of the catalog with what follows from its fields; layers are those with 16 bits a cached value."""
+
+    entry: CatalogEntry
+    kinds: tuple[LayerKind, ...]
+    kv_bytes: dict[int, int]  # bits of a cached value -> bytes of a token
+    shape: ModelShape | None  # None: its products are not modelled, or a field for them is not published
+
+    @property
+    def layers(self) -> str:
+        """Its layers in words, such as `18 full + 18 window 128`."""
+        return " + ".join(map(_in_words, self.kinds))
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the states of one request."""
+        return sum(kind.layers * kind.state_bytes for kind in self.kinds)
+
+    def to_dict(self) -> ModelDict:
+        """The JSON object of docs/serving/models.md."""
+        return {
+            "name": self.entry.name,
+            "parameters": self.shape.parameters if self.shape else None,
+            "active_parameters": self.shape.active_parameters if self.shape else None,
+            "kv_bytes_per_token": {f"bits_{bits}": size for bits, size in self.kv_bytes.items()},
+            "state_bytes": self.state_bytes,
+            "layers": [
+                {
+                    "kind": kind.kind, "layers": kind.layers, "token_bytes": kind.token_bytes, "window": kind.window,
+                    "state_bytes": kind.state_bytes, "tokens_per_entry": kind.tokens_per_entry, "indexer": kind.indexer,
+                }
+                for kind in self.kinds
+            ],
+            "has_times": self.shape is not None,
+            "published_parameters": self.entry.parameters,
+            "published_active": self.entry.active,
+            "sources": list(self.entry.sources),
+            "date": self.entry.date,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class ModelList(Result):
+    """Models of the catalog, by name."""
+
+    models: tuple[CatalogModel, ...]
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    def __iter__(self) -> Iterator[CatalogModel]:
+        return iter(self.models)
+
+    def _headline(self) -> str:
+        return f"{len(self.models)} models, {sum(model.shape is not None for model in self.models)} with times"
+
+    def _columns(self) -> dict[str, list[Any]]:
+        return columns_of({"layers_in_words": model.layers} | model.to_dict() for model in self.models)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of docs/serving/models.md; `schema` is its version."""
+        return {"schema": SCHEMA, "models": [model.to_dict() for model in self.models]}
+
+    def table(self) -> TextTable:
+        """The table of `kvtrace models`: one row a model."""
+        table = TextTable("Models")
+        table.add_column("model")
+        table.add_column("params", right=True, rank=0)
+        table.add_column("active", right=True)
+        for bits in PRECISIONS:
+            table.add_column(f"KV {bits} bit", right=True, rank=0 if bits == 16 else 3)
+        table.add_column("states", right=True, rank=2)
+        table.add_column("layers", dim=True, rank=0)
+        for model in self.models:
+            shape = model.shape
+            counts = [_count(size) for size in ((shape.parameters, shape.active_parameters) if shape else (None, None))]
+            kv = [f"{size:,}" for size in model.kv_bytes.values()]
+            table.add_row(model.entry.name, *counts, *kv, _megabytes(model.state_bytes), model.layers)
+        table.caption = "KV: bytes of a token in all layers, by bits of a value; in a window, until it has passed."
+        table.remedy = "name a model, or use a wider terminal"
+        return table
+
+    def details(self) -> list[TextTable]:
+        """The tables of `kvtrace models NAME`: one a model, with its sources."""
+        return [_details(model) for model in self.models]
+
+
+def list_models(matching: str | None = None) -> ModelList:
+    """List the models of the catalog.
+
+    Args:
+        matching: A name, or a part of one; by default all models.
+
+    Returns:
+        The models by name: that one alone if `matching` is a name.
+
+    Raises:
+        UsageError: No model matches.
+
+    >>> list_models("gpt-oss")
+    ModelList(2 models, 2 with times)
+    >>> [model.layers for model in list_models("gpt-oss")]
+    ['12 full + 12 window 128', '18 full + 18 window 128']
+    """
+    wanted = "" if matching is None else matching.lower()
+    names = [wanted] if wanted in MODELS else [name for name in MODELS if wanted in name]
+    if not names:
+        near = near_models(wanted)
+        meant = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise UsageError(f"no model of the catalog matches {matching}. {meant}Run kvtrace models to list all.")
+    return ModelList(tuple(_model(MODELS[name]) for name in names))
+
+
+def _model(entry: CatalogEntry) -> CatalogModel:
+    kinds = {bits: layer_kinds(entry.name, dtype) for bits, dtype in PRECISIONS.items()}
+    shape = None
+    with suppress(InputError):  # some fields of the catalog's own are not published, or not modelled
+        shape = model_shape(entry.name)
+    return CatalogModel(entry, kinds[16], {bits: growing_bytes(found) for bits, found in kinds.items()}, shape)
+
+
+def _in_words(kind: LayerKind) -> str:
+    words = [f"{kind.layers}", "indexer" if kind.indexer else kind.kind]
+    if kind.window:
+        words.append(f"{kind.window:,}")
+    return " ".join(words) + (f" 1/{kind.tokens_per_entry}" if kind.tokens_per_entry > 1 else "")
+
+
+def _count(parameters: int | None) -> str:
+    """A number of parameters, such as 8.0 B.
+
+    >>> _count(8_029_995_008), _count(None), _count(600_000_000)
+    ('8.0 B', '-', '0.60 B')
+    """
+    if parameters is None:
+        return "-"
+    billions = parameters / 1e9
+    return f"{billions:.2f} B" if billions < 1 else f"{billions:,.1f} B" if billions < 100 else f"{billions:,.0f} B"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size else "-"
+
+
+def _details(model: CatalogModel) -> TextTable:
+    entry, shape = model.entry, model.shape
+    table = TextTable(entry.name, has_header=False)
+    table.add_column()
+    table.add_column(dim=True, rank=0)
+    rows: list[tuple[str, Iterable[str]]] = [
+        ("layers", map(_in_bytes, model.kinds)),
+        ("KV a token", (f"{size:,} bytes with {bits} bits a value" for bits, size in model.kv_bytes.items())),
+        ("states", [f"{model.state_bytes:,} bytes a request"] if model.state_bytes else []),
+        ("parameters", [f"{shape.parameters:,}"] if shape else ["not modelled, or fields are not published"]),
+        ("active", [f"{shape.active_parameters:,}"] if shape else []),
+        ("published", [_published(entry)] if entry.parameters else []),
+        ("weights", [f"{shape.weight_bytes:,} bytes"] if shape else []),
+        ("sources", [*entry.sources, f"read on {entry.date}"]),
+    ]
+    for name, lines in rows:
+        for number, line in enumerate(lines):
+            table.add_row("" if number else name, line)
+    return table
+
+
+def _in_bytes(kind: LayerKind) -> str:
+    """Layers of a kind, and what one of them keeps."""
+    if kind.kind == "state":
+        return f"{_in_words(kind)}: {kind.state_bytes:,} bytes a request"
+    unit = "token" if kind.tokens_per_entry == 1 else f"{kind.tokens_per_entry} tokens"
+    return f"{_in_words(kind)}: {kind.token_bytes:,} bytes per {unit}"
+
+
+def _published(entry: CatalogEntry) -> str:
+    active = f", active {_count(round(entry.active))}" if entry.active else ""
+    return f"{_count(round(entry.parameters or 0))}{active}"
