@@ -22,6 +22,7 @@ from ..trace.hits import Hits, HitsDict, count_hits
 from ..trace.trace import Trace
 from . import engines
 from .demand import BlockDemand, block_demand
+from .layout import CacheLayout
 from .policies import POLICIES, Row, name_of
 from .schedules import SERIAL, Schedule, parse_schedule
 
@@ -40,6 +41,7 @@ class Setting:
     mode: str = "block"
     schedule: Schedule = SERIAL
     engine_options: tuple[tuple[str, str], ...] = ()  # those that differ from engines.DEFAULTS
+    layout: CacheLayout | None = None  # the model's cache groups; None = full attention
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "capacity", whole_blocks(self.capacity))
@@ -202,6 +204,7 @@ def simulate(
     mode: str = "block",
     schedule: str = "serial",
     warm_up: int = 0,
+    layout: CacheLayout | None = None,
     **engine_options: Unpack[EngineOptions],
 ) -> Simulation:
     """Run a trace through a prefix cache and count the hits.
@@ -214,6 +217,7 @@ def simulate(
         mode: Blocks that a request holds: "block", "token" or "grow"; see docs/cache/simulate.md.
         schedule: Requests that are active at once: "serial", "concurrency:N" or "open-loop:MS".
         warm_up: The first requests, which `hits` leaves out.
+        layout: The cache groups of a model with windows or states; see docs/cache/hybrid.md. None is full attention.
         capacity_counts: Blocks that the capacity limits: "total" (the default), or "idle" ones only.
         pool: Idle blocks that may be evicted: any ("flat", the default), or those without a resident child
             ("leaf-first").
@@ -234,7 +238,7 @@ def simulate(
     """
     require_trace(trace)
     setting = Setting(
-        capacity, name_of(policy), engine, mode, parse_schedule(schedule), engines.non_default(engine_options)
+        capacity, name_of(policy), engine, mode, parse_schedule(schedule), engines.non_default(engine_options), layout
     )
     return replace(run(setting, trace), warm_up=warm_up)
 
@@ -311,7 +315,7 @@ def build(setting: Setting, demand: BlockDemand, *, must_hold: bool = True):
     if must_hold and counts_all and not engines.find(setting.engine).any_capacity:
         require_room(setting.capacity, demand)
     context = Context(demand.blocks, setting.capacity, demand.trace, demand)
-    engine = engines.build(setting.engine, demand, context, setting.policy, **options)
+    engine = engines.build(setting.engine, demand, context, setting.policy, setting.layout, **options)
     engine.schedule(setting.schedule.kind, int(setting.schedule.value), setting.schedule.ends(demand.trace))
     return engine
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from ..._base.errors import UsageError
+from ..layout import CacheLayout
 from ..policies import is_users
 
 
@@ -21,6 +22,7 @@ class Row:
     policies: tuple[str, ...] | None = None  # eviction policies; None = all
     any_capacity: bool = False  # it caches the part of a request that fits, so it need not hold the longest one
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)  # engine option -> its values, the default first
+    layouts: bool = False  # it models windows and states, not only full attention
 
 
 ENGINES: dict[str, Row] = {
@@ -36,6 +38,7 @@ ENGINES: dict[str, Row] = {
     "sglang": Row(
         "sglang", "SGLang 0.5.23", recompute_last=True,
         policies=("lru", "lfu", "fifo", "mru", "filo", "slru", "priority"), options={"tree": ("unified", "radix")},
+        layouts=True,
     ),
     "tensorrt-llm": Row("tensorrt_llm", "TensorRT-LLM 1.3", recompute_last=True, policies=("lru", "priority")),
     "lmcache": Row(
@@ -66,7 +69,7 @@ def non_default(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((name, options[name]) for name, default in DEFAULTS.items() if options.get(name, default) != default)
 
 
-def build(name: str, demand, context, policy: str, **options: str):
+def build(name: str, demand, context, policy: str, layout: CacheLayout | None = None, **options: str):
     """Build an engine for a block demand.
 
     Args:
@@ -74,10 +77,11 @@ def build(name: str, demand, context, policy: str, **options: str):
         demand: The BlockDemand of the trace.
         context: The Context of the policy.
         policy: One of the engine's eviction policies.
+        layout: The cache groups of the model; None is full attention.
         options: Engine options; the others have their defaults.
 
     Raises:
-        UsageError: The engine lacks the policy or an option, or an option lacks the value.
+        UsageError: The engine lacks the policy, the layout or an option, or an option lacks the value.
     """
     row = find(name)
     if row.policies is not None and policy.partition(":")[0] not in row.policies:
@@ -89,4 +93,10 @@ def build(name: str, demand, context, policy: str, **options: str):
             raise UsageError(f"Engine {name} does not have the option {flag} ({value}). Leave it out.")
         if value not in row.options[option]:
             raise UsageError(f"{value!r} is not a value of {flag}. Try {' or '.join(row.options[option])}.")
-    return import_module(f".{row.module}", __name__).build(demand, context, policy, **options)
+    extra: dict[str, Any] = dict(options)
+    if layout is not None and not layout.is_full:
+        if not row.layouts:
+            able = ", ".join(name for name, other in ENGINES.items() if other.layouts)
+            raise UsageError(f"Engine {name} models full attention only. For windows and states try {able}.")
+        extra["layout"] = layout
+    return import_module(f".{row.module}", __name__).build(demand, context, policy, **extra)

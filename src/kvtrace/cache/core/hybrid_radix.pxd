@@ -1,0 +1,26 @@
+from kvtrace.cache.core.radix cimport Radix
+
+
+cdef class HybridRadix(Radix):
+    # one value per node, beside those of Radix
+    cdef signed char[::1] kept  # whether the node has its part of the second pool
+    cdef int[::1] second_locks  # number of live requests that lock this part
+    cdef int[::1] newer, older  # a ring of the nodes that have it, by their use; the root stands between both ends
+    # one value per request
+    cdef long long[::1] published  # blocks of it that the tree has
+    cdef long long second
+    cdef public long long free_second  # blocks or states of no node
+    cdef public long long evictable_second  # those of nodes whose part is not locked
+    cdef long long resident  # leading blocks of the last matched path that the first pool has
+
+    cdef long long _size(self, int node) noexcept nogil
+    cdef int _keep(self, int node) noexcept nogil
+    cdef int _lose(self, int node) noexcept nogil
+    cdef int _lock_second(self, int node) noexcept nogil
+    cdef int _unlock_second(self, int node) noexcept nogil
+    cdef int _use(self, int node, int after) noexcept nogil
+    cdef int _link(self, int node, int after) noexcept nogil
+    cdef int _unlink(self, int node) noexcept nogil
+    cdef bint _take_both(self, long long blocks, long long second) noexcept nogil
+    cdef int _next(self, long long start, long long done, long long blocks) noexcept nogil
+    cdef int _enter(self, int child, int blocks) noexcept nogil

@@ -1,0 +1,113 @@
+"""SGLang's tree for models of two kinds of layers: each has a pool of its own, and nodes can lose their second part.
+
+The first pool has the blocks of the layers of full attention, as in Radix. The second one has blocks of sliding windows
+(WindowRadix) or states (StateRadix). A full second pool takes from the node that was used least recently: all of a
+leaf, or the second part of another node, where no request can resume from then on.
+"""
+
+import cython
+import numpy as np
+from cython.cimports.kvtrace.cache.core.locked_tree import ROOT
+from cython.cimports.kvtrace.cache.core.radix import Radix
+from cython.cimports.kvtrace.cache.policies.base import Context
+
+NODES = 12  # that a request can add: splits where it matches, where its windows begin and where its lock ends
+
+
+class HybridRadix(Radix):
+    """A radix tree of `context.capacity` blocks, and a pool of `second` blocks or states."""
+
+    def __init__(self, context: Context, demand, second, policy="lru", priority=None):
+        Radix.__init__(self, context, demand, policy, priority, True, NODES)
+        nodes, rows = len(self.length), len(demand.full)
+        self.kept = np.zeros(nodes, dtype=np.int8)
+        self.second_locks, self.newer, self.older = np.zeros((3, nodes), dtype=np.int32)
+        self.published = np.zeros(rows, dtype=np.int64)
+        self.second = self.free_second = second
+        self.evictable_second = self.resident = 0
+
+    def self_check(self):
+        """A message about an inconsistency after all requests have ended, or None."""
+        kept, length = np.asarray(self.kept) > 0, np.asarray(self.length)
+        if np.asarray(self.second_locks)[length > 0].any():
+            return "a part of the second pool is still locked"
+        total = sum(self._size(int(node)) for node in np.flatnonzero(kept))
+        if total + self.free_second != self.second or total != self.evictable_second or kept[length == 0].any():
+            return f"{total:,} are kept and {self.free_second:,} free in a second pool of {self.second:,}"
+        return Radix.self_check(self)
+
+    def _size(self, node):
+        """What a node's part of the second pool takes there."""
+        return self.length[node]
+
+    def _keep(self, node):
+        """Give a node its part of the second pool, which was counted as taken; it is used now."""
+        self.kept[node] = 1
+        if self.second_locks[node] == 0:
+            self.evictable_second += self._size(node)
+        return self._link(node, ROOT)
+
+    def _lose(self, node):
+        """Free a node's part of the second pool."""
+        self.kept[node] = 0
+        self.free_second += self._size(node)
+        self.evictable_second -= self._size(node)
+        return self._unlink(node)
+
+    def _lock_second(self, node):
+        if self.second_locks[node] == 0 and self.kept[node]:
+            self.evictable_second -= self._size(node)
+        self.second_locks[node] += 1
+        return 0
+
+    def _unlock_second(self, node):
+        self.second_locks[node] -= 1
+        if self.second_locks[node] == 0 and self.kept[node]:
+            self.evictable_second += self._size(node)
+        return 0
+
+    def _use(self, node, after):
+        """Move a node in the ring: used less recently than `after`, where ROOT is used last."""
+        self._unlink(node)
+        return self._link(node, after)
+
+    def _link(self, node, after):
+        self.newer[node], self.older[node] = after, self.older[after]
+        self.newer[self.older[after]] = node
+        self.older[after] = node
+        return 0
+
+    def _unlink(self, node):
+        self.older[self.newer[node]] = self.older[node]
+        self.newer[self.older[node]] = self.newer[node]
+        return 0
+
+    def _take_both(self, blocks, second):
+        """Take from both pools, evicting if needed. Returns False and evicts nothing if there is too little."""
+        victim: cython.int
+        if second > self.free_second + self.evictable_second or not self._take(blocks):
+            return False
+        while self.free_second < second:
+            victim = self.newer[ROOT]
+            while self.second_locks[victim]:
+                victim = self.newer[victim]
+            if self.locks[victim] == 0 and self.children[victim] == 0:
+                self._evict(victim)
+            else:
+                self._lose(victim)
+        self.free_second -= second
+        return True
+
+    def _evict(self, node):
+        """Evict a whole leaf, with its part of the second pool."""
+        if self.kept[node]:
+            self._lose(node)
+        return Radix._evict(self, node)
+
+    def _next(self, start, done, blocks):
+        """The node that continues a path of `blocks` blocks after its first `done`, or -1."""
+        return self.head[self.ids[start + done]] if done < blocks else -1
+
+    def _enter(self, child, blocks):
+        """The node of a child's first `blocks` blocks: the child, or a new parent of the rest."""
+        return child if blocks == self.length[child] else self._split(child, blocks)

@@ -1,0 +1,63 @@
+"""SGLang's tree for models of two kinds of layers: hand-worked traces, its twin, and vectors from SGLang itself."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvtrace.cache.demand import block_demand
+from kvtrace.cache.engines import sglang
+from kvtrace.cache.layout import CacheGroup, CacheLayout
+from kvtrace.cache.policies.base import Context
+from kvtrace.trace.building import toy
+from tests.cache.test_engine_sglang import POLICIES, made, plan, vector_trace
+from tests.reference import radix, sglang_hybrid
+
+SCHEDULES = ("serial", "concurrency:2", "concurrency:4", "open-loop:0.5", "open-loop:4")
+
+
+def windows(block_size, window, ratio=0.8):
+    """A layout of full attention and windows of so many tokens, as the model's config.json counts them."""
+    full, other = CacheGroup("full", 1, block_size), CacheGroup("window", 1, block_size, window)
+    return CacheLayout((full, other), second_ratio=ratio)
+
+
+def serve(trace, capacity, layout, policy="lru", mode="block", schedule="serial"):
+    """The engine after the whole trace."""
+    demand = block_demand(trace, mode, recompute_last=True)
+    engine = sglang.build(demand, Context(demand.blocks, capacity, trace, demand), policy, layout=layout)
+    kind, _, figure = schedule.partition(":")
+    engine.schedule(kind, **plan(trace, kind, figure))
+    engine.advance(len(trace))
+    engine.close()
+    return engine
+
+
+def serve_slowly(trace, cache, mode, schedule):
+    """(hits, evicted blocks, early frees) of a twin."""
+    demand = block_demand(trace, mode, recompute_last=True)
+    requests = [
+        radix.Request(
+            path=demand.ids[demand.start[row] : demand.start[row] + demand.full[row]].tolist(),
+            limit=int(demand.limit[row]),
+            tail=int(demand.tail[row]),
+            priority=int(trace.extra["priority"][row]),
+        )
+        for row in range(len(trace))
+    ]
+    kind, _, figure = schedule.partition(":")
+    return radix.serve_with(cache, requests, **plan(trace, kind, figure), arrival=trace.timestamp.tolist())
+
+
+@given(
+    st.integers(0, 1 << 32), st.integers(1, 4), st.integers(0, 40), st.floats(0, 1), st.integers(2, 24),
+    st.sampled_from(POLICIES), st.sampled_from(["block", "token"]), st.sampled_from(SCHEDULES),
+)  # fmt: skip
+def test_the_tree_of_windows_equals_its_twin(seed, size, spare, share, window, policy, mode, schedule):
+    trace = vector_trace(made("", np.random.default_rng(seed), rows=40, block_size=size))
+    needed = int(block_demand(trace, mode).max_blocks.max())
+    capacity = needed + spare
+    second = int(needed + spare * share)
+    layout = windows(size, window, (second + 0.5) / capacity)
+    engine = serve(trace, capacity, layout, policy, mode, schedule)
+    twin = sglang_hybrid.WindowRadix(capacity, second, -(-(window - 1) // size), policy)
+    assert (engine.hits.tolist(), engine.evictions, engine.early_frees) == serve_slowly(trace, twin, mode, schedule)
