@@ -1,8 +1,7 @@
-"""SGLang's tree for models with sliding windows, over nodes and lists: it defines cache/core/window_radix.py.
+"""SGLang's tree for models of two kinds of layers, over nodes and lists: it defines cache/core/{window,state}_radix.py.
 
-There are two pools: pages of the layers of full attention, and pages of the layers with a window. Each node has pages
-of the first; it has pages of the second, or has lost them. A request can resume at a node if the last `window` pages up
-to its end have both. A request locks its path, and the pages of windows of as many nodes as hold the last window.
+There are two pools: pages of the layers of full attention, and pages of sliding windows, or states. Each node has pages
+of the first; it has its part of the second, or has lost it. A request resumes where the second part allows it.
 """
 
 from dataclasses import dataclass
@@ -12,33 +11,40 @@ from tests.reference.radix import Node, Radix
 
 
 @dataclass(eq=False)
-class WindowNode(Node):
-    windows: bool = False  # whether it has its pages of windows
-    window_locks: int = 0
+class HybridNode(Node):
+    kept: bool = False  # whether it has its part of the second pool
+    second_locks: int = 0
 
 
 def depth(node):
     return len(node.run) + depth(node.parent) if node.parent else 0
 
 
-class WindowRadix(Radix):
-    def __init__(self, capacity, second, window, policy):
+class HybridRadix(Radix):
+    def __init__(self, capacity, second, policy):
         super().__init__(capacity, policy)
-        self.free_second, self.window = second, window
-        self.live = {}  # request -> pages that the tree has of it (protected, inserted), and of windows freed
-        self.recent = []  # nodes with pages of windows, the most recent first
+        self.free_second = second
+        self.recent = []  # nodes with a part of the second pool, the most recent first
+
+    def size(self, node):
+        """What a node's part of the second pool takes there."""
+        return len(node.run)
 
     def split(self, node, length):
-        upper = WindowNode(
+        upper = HybridNode(
             node.run[:length], node.parent, next(self.clock), node.created, node.hits, node.priority, node.locks,
-            [node], node.windows, node.window_locks,
+            [node], node.kept, node.second_locks,
         )  # fmt: skip
-        if node.windows:
-            self.recent.insert(self.recent.index(node) + 1, upper)
         node.used = next(self.clock)
         node.parent.children[node.parent.children.index(node)] = upper
         node.run, node.parent = node.run[length:], upper
         return upper
+
+    def add(self, parent, run, priority):
+        now = next(self.clock)
+        leaf = HybridNode(run, parent, now, now, priority=priority)
+        parent.children.append(leaf)
+        return leaf
 
     def next(self, node, path):
         """(The child that continues the path, how much of its run is on the path), or None."""
@@ -50,20 +56,81 @@ class WindowRadix(Radix):
             same += 1
         return child, same
 
+    def walk(self, path):
+        """(The nodes of the longest prefix that the first pool has, its pages). It uses none of them."""
+        node, nodes, done = self.root, [], 0
+        while step := self.next(node, path[done:]):
+            node, same = step
+            node = node if same == len(node.run) else self.split(node, same)
+            nodes.append(node)
+            done += same
+        return nodes, done
+
+    def keep(self, node):
+        """Give a node its part of the second pool."""
+        node.kept = True
+        self.recent.insert(0, node)
+
+    def lose(self, node):
+        """Free a node's part of the second pool."""
+        node.kept = False
+        self.recent.remove(node)
+        self.free_second += self.size(node)
+
+    def evict(self, node):
+        """Free a leaf with its part of the second pool."""
+        if node.kept:
+            self.lose(node)
+        node.parent.children.remove(node)
+        self.free += len(node.run)
+        self.evictions += len(node.run)
+
+    def can_take(self, pages):
+        return pages <= self.free + sum(len(node.run) for node in self.nodes() if not node.locks)
+
+    def can_take_second(self, number):
+        return number <= self.free_second + sum(self.size(node) for node in self.recent if not node.second_locks)
+
+    def take_first(self, pages):
+        while self.free < pages:
+            self.evict(min((node for node in self.nodes() if not node.locks and not node.children), key=self.key))
+        self.free -= pages
+
+    def take_second(self, number):
+        while self.free_second < number:
+            victim = next(node for node in reversed(self.recent) if not node.second_locks)
+            if victim.locks or victim.children:
+                self.lose(victim)
+            else:
+                self.evict(victim)
+        self.free_second -= number
+
+
+class WindowRadix(HybridRadix):
+    """The second pool has pages of windows. A request resumes where the last `window` pages have both parts.
+
+    It locks its path, and the windows of as many nodes as hold the last window.
+    """
+
+    def __init__(self, capacity, second, window, policy):
+        super().__init__(capacity, second, policy)
+        self.window = window
+        self.live = {}  # request -> pages that the tree has of it (protected, inserted), and of windows freed
+
+    def split(self, node, length):
+        upper = super().split(node, length)
+        if node.kept:
+            self.recent.insert(self.recent.index(node) + 1, upper)
+        return upper
+
     def match(self, path):
         """(The nodes up to the last at which a request can resume, resident pages of the path in the first pool)."""
-        node, nodes, resident, behind, best = self.root, [], 0, inf, 0
-        while step := self.next(node, path[resident:]):
-            node, same = step
-            whole = same == len(node.run)
-            node = node if whole else self.split(node, same)
-            resident += same
-            nodes.append(node)
-            behind = behind + same if node.windows else 0
-            if node.windows and behind >= self.window:
-                best = len(nodes)
-            if not whole:
-                break
+        nodes, resident = self.walk(path)
+        behind, best = inf, 0
+        for place, node in enumerate(nodes):
+            behind = behind + len(node.run) if node.kept else 0
+            if behind >= self.window:
+                best = place + 1
         if best:
             self.refresh(nodes[best - 1])
         for node in nodes[:best]:
@@ -74,23 +141,18 @@ class WindowRadix(Radix):
         """Make the nodes of the last window, and a page more, the most recent, the deepest first."""
         passed, front = 0, 0
         while node is not self.root and passed < self.window + 1:
-            if node.windows:
+            if node.kept:
                 self.recent.remove(node)
                 self.recent.insert(front, node)
                 front += 1
             passed += len(node.run)
             node = node.parent
 
-    def attach(self, node):
-        """Give a node its pages of windows."""
-        node.windows = True
-        self.recent.insert(0, node)
-
     def lock_window(self, node):
         """Lock the nodes that hold the last window; returns the depth at which they begin."""
         covered, end = 0, depth(node)
         while node is not self.root and covered < self.window:
-            node.window_locks += 1
+            node.second_locks += 1
             covered += len(node.run)
             node = node.parent
         return end - covered
@@ -98,7 +160,7 @@ class WindowRadix(Radix):
     def unlock_window(self, node, start):
         position = depth(node)
         while position > start:
-            node.window_locks -= 1
+            node.second_locks -= 1
             position -= len(node.run)
             node = node.parent
 
@@ -114,36 +176,11 @@ class WindowRadix(Radix):
 
     def room(self, pages):
         """Take pages of both pools, evicting for them. False, and nothing evicted, if there are too few."""
-        nodes = list(self.nodes())
-        if pages > self.free + sum(len(node.run) for node in nodes if not node.locks):
+        if not self.can_take(pages) or not self.can_take_second(pages):
             return False
-        if pages > self.free_second + sum(len(n.run) for n in nodes if n.windows and not n.window_locks):
-            return False
-        while self.free < pages:
-            self.evict(min((node for node in self.nodes() if not node.locks and not node.children), key=self.key))
-        while self.free_second < pages:
-            victim = next(node for node in reversed(self.recent) if not node.window_locks)
-            if victim.locks or victim.children:
-                self.lose(victim)
-            else:
-                self.evict(victim)
-        self.free -= pages
-        self.free_second -= pages
+        self.take_first(pages)
+        self.take_second(pages)
         return True
-
-    def lose(self, node):
-        """Free a node's pages of windows."""
-        node.windows = False
-        self.recent.remove(node)
-        self.free_second += len(node.run)
-
-    def evict(self, node):
-        """Free a leaf with all its pages."""
-        if node.windows:
-            self.lose(node)
-        node.parent.children.remove(node)
-        self.free += len(node.run)
-        self.evictions += len(node.run)
 
     def free_outside(self, row, pages, partial):
         """Free the windows' pages of a request that a next token at the end of `pages` will not see."""
@@ -169,24 +206,22 @@ class WindowRadix(Radix):
             if done > protected:
                 first = max(begin, freed)
                 self.free += done - max(begin, protected)
-                if node.windows:
+                if node.kept:
                     self.free_second += max(0, done - max(first, protected))
                 elif first < done:
                     if first > begin:
                         self.split(node, first - begin)
-                    self.attach(node)
+                    self.keep(node)
             node.hits += done > inserted
         if done < len(path):
-            now = next(self.clock)
-            leaf = WindowNode(path[done:], node, now, now, priority=priority)
-            node.children.append(leaf)
-            node, first = leaf, max(done, freed)
+            node = leaf = self.add(node, path[done:], priority)
+            first = max(done, freed)
             if first < len(path):
                 if first > done:
                     self.split(leaf, first - done)
                 if len(leaf.run) > self.window:  # a lock shall hold one window only
-                    self.attach(self.split(leaf, len(leaf.run) - self.window))
-                self.attach(leaf)
+                    self.keep(self.split(leaf, len(leaf.run) - self.window))
+                self.keep(leaf)
         if node is not self.root:
             self.refresh(node)
         node.hits += done < len(path)
@@ -219,3 +254,98 @@ class WindowRadix(Radix):
         del self.live[row]
         self.free += request.tail
         self.free_second += request.tail
+
+
+STATES = 3  # of a live request: its own, and two that a step records in turns
+
+
+class StateRadix(HybridRadix):
+    """The second pool has states. A node has one or none, at its end, and requests resume where there is one."""
+
+    def __init__(self, capacity, second, every, policy):
+        super().__init__(capacity, second, policy)
+        self.every, self.seats = every, second // 5
+
+    def size(self, node):
+        return 1
+
+    def split(self, node, length):
+        upper = super().split(node, length)
+        upper.kept, upper.second_locks = False, 0
+        return upper
+
+    def match(self, path):
+        """(The nodes up to the last with a state, resident pages of the path in the first pool)."""
+        nodes, resident = self.walk(path)
+        best = max((place + 1 for place, node in enumerate(nodes) if node.kept), default=0)
+        if best:
+            self.recent.remove(nodes[best - 1])
+            self.recent.insert(0, nodes[best - 1])
+        for node in nodes[:best]:
+            node.used = next(self.clock)
+        return nodes[:best], resident
+
+    def hold(self, node, step):
+        self.lock(node, step)
+        if node is not self.root:
+            node.second_locks += step
+
+    def publish(self, path, priority, protected):
+        """Insert a path, whose last node gets a state; (the node, whether it has one already)."""
+        node, done = self.root, 0
+        next(self.clock)
+        while step := self.next(node, path[done:]):
+            node, same = step
+            node.used = next(self.clock)
+            node = node if same == len(node.run) else self.split(node, same)
+            node.priority = max(node.priority, priority)
+            self.free += max(0, done + same - max(done, protected))
+            done += same
+            node.hits += 1
+        if done < len(path):
+            node = self.add(node, path[done:], priority)
+            node.hits = 1
+            self.keep(node)
+            return node, False
+        node.used = next(self.clock)
+        if not node.kept:
+            self.keep(node)
+            return node, False
+        self.recent.remove(node)
+        self.recent.insert(0, node)
+        return node, True
+
+    def admit(self, row, request):
+        """Hit pages, or None if there is no room."""
+        if len(self.held) >= self.seats:
+            return None
+        nodes, resident = self.match(request.path[: request.limit]) if request.limit else ([], 0)
+        hit, node = sum(len(node.run) for node in nodes), (nodes or [self.root])[-1]
+        self.hold(node, 1)
+        if hit:
+            self.take_second(1)
+        need = len(request.path) + request.tail - hit
+        if not self.can_take(need):
+            self.hold(node, -1)
+            self.free_second += hit > 0
+            return None
+        self.take_second(STATES - (hit > 0))
+        self.take_first(need)
+        end = resident - resident % self.every
+        if end <= hit:
+            end = len(request.path) - (len(request.path) - hit) % self.every
+        if end > hit:
+            self.take_second(1)
+            last, has_one = self.publish(request.path[:end], request.priority, hit)
+            self.free_second += has_one
+            self.hold(node, -1)
+            self.hold(last, 1)
+            node = last
+        self.held[row] = node, end
+        return hit
+
+    def finish(self, row, request, grown):
+        node, end = self.held.pop(row)
+        self.hold(node, -1)
+        self.free_second += STATES
+        self.free += len(request.path) - end + request.tail
