@@ -8,16 +8,21 @@ from kvtrace.cache.demand import block_demand
 from kvtrace.cache.engines import sglang
 from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.cache.policies.base import Context
-from kvtrace.trace.building import toy
 from tests.cache.test_engine_sglang import POLICIES, made, plan, vector_trace
 from tests.reference import radix, sglang_hybrid
 
 SCHEDULES = ("serial", "concurrency:2", "concurrency:4", "open-loop:0.5", "open-loop:4")
 
 
-def windows(block_size, window, ratio=0.8):
+def windows(block_size, window, ratio=0.0):
     """A layout of full attention and windows of so many tokens, as the model's config.json counts them."""
     full, other = CacheGroup("full", 1, block_size), CacheGroup("window", 1, block_size, window)
+    return CacheLayout((full, other), second_ratio=ratio)
+
+
+def states(block_size, every, ratio):
+    """A layout of full attention and states, which a prefill can record every so many blocks."""
+    full, other = CacheGroup("full", 1, block_size), CacheGroup("state", 1, every * block_size)
     return CacheLayout((full, other), second_ratio=ratio)
 
 
@@ -60,4 +65,16 @@ def test_the_tree_of_windows_equals_its_twin(seed, size, spare, share, window, p
     layout = windows(size, window, (second + 0.5) / capacity)
     engine = serve(trace, capacity, layout, policy, mode, schedule)
     twin = sglang_hybrid.WindowRadix(capacity, second, -(-(window - 1) // size), policy)
+    assert (engine.hits.tolist(), engine.evictions, engine.early_frees) == serve_slowly(trace, twin, mode, schedule)
+
+
+@given(
+    st.integers(0, 1 << 32), st.integers(1, 4), st.integers(0, 40), st.integers(5, 60), st.integers(1, 3),
+    st.sampled_from(POLICIES), st.sampled_from(["block", "token"]), st.sampled_from(SCHEDULES),
+)  # fmt: skip
+def test_the_tree_of_states_equals_its_twin(seed, size, spare, second, every, policy, mode, schedule):
+    trace = vector_trace(made("", np.random.default_rng(seed), rows=40, block_size=size))
+    capacity = int(block_demand(trace, mode).max_blocks.max()) + spare
+    engine = serve(trace, capacity, states(size, every, (second + 0.5) / capacity), policy, mode, schedule)
+    twin = sglang_hybrid.StateRadix(capacity, second, every, policy)
     assert (engine.hits.tolist(), engine.evictions, engine.early_frees) == serve_slowly(trace, twin, mode, schedule)

@@ -65,8 +65,9 @@ class CacheLayout:
     # tokens between two retained checkpoints of windows and states; 0 = only where a prompt ends and where a shared
     # prefix was seen, None = all
     retention_interval: int | None = 0
-    # SGLang, which has a pool for each of two kinds: blocks of windows, or states, for each block of the first pool
-    second_ratio: float = 0.8
+    # of an engine with a pool for each of two kinds (SGLang): blocks of windows, or states, for each block of full
+    # attention; 0 = its default
+    second_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.groups:

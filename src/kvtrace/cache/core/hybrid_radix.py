@@ -82,12 +82,10 @@ class HybridRadix(Radix):
         self.newer[self.older[node]] = self.newer[node]
         return 0
 
-    def _take_both(self, blocks, second):
-        """Take from both pools, evicting if needed. Returns False and evicts nothing if there is too little."""
+    def _take_second(self, number):
+        """Take from the second pool, which must have enough, evicting what was used least recently."""
         victim: cython.int
-        if second > self.free_second + self.evictable_second or not self._take(blocks):
-            return False
-        while self.free_second < second:
+        while self.free_second < number:
             victim = self.newer[ROOT]
             while self.second_locks[victim]:
                 victim = self.newer[victim]
@@ -95,8 +93,8 @@ class HybridRadix(Radix):
                 self._evict(victim)
             else:
                 self._lose(victim)
-        self.free_second -= second
-        return True
+        self.free_second -= number
+        return 0
 
     def _evict(self, node):
         """Evict a whole leaf, with its part of the second pool."""
@@ -111,3 +109,39 @@ class HybridRadix(Radix):
     def _enter(self, child, blocks):
         """The node of a child's first `blocks` blocks: the child, or a new parent of the rest."""
         return child if blocks == self.length[child] else self._split(child, blocks)
+
+    def _insert(self, row, blocks, counted):
+        """Walk the resident part of a request's first `blocks` blocks and add the rest; returns the last node.
+
+        Nodes that reach deeper than `counted` blocks count the request. `matched` is what was resident.
+        """
+        start: cython.longlong = self.start[row]
+        node: cython.int = ROOT
+        child: cython.int = self._next(start, 0, blocks)
+        same: cython.int
+        done: cython.longlong = 0
+        while child >= 0:
+            same = self._common(child, start + done, blocks - done)
+            self.used[child] = self._tick()
+            node = self._enter(child, same)
+            self.rank[node] = max(self.rank[node], self.priority[row])
+            done += same
+            if done > self.published[row]:
+                self._overlap(row, node, done - same, done)
+            self.requests[node] += done > counted
+            self._settle(node)
+            child = self._next(start, done, blocks)
+        self.matched = done
+        return self._add_rest(row, node, blocks) if done < blocks else node
+
+    def _overlap(self, row, node, begin, end):
+        """A node has blocks that the request has computed too: the copies are freed."""
+        self.free += end - begin
+        return 0
+
+    def _add_rest(self, row, parent, blocks):
+        """Add a leaf with what follows the `matched` blocks."""
+        run: cython.longlong = self.start[row] + self.matched
+        node: cython.int = self._add(parent, run, blocks - self.matched, self.priority[row])
+        self.head[self.ids[run]] = node
+        return node

@@ -12,5 +12,3 @@ cdef class WindowRadix(HybridRadix):
     cdef int _unlock_window(self, Py_ssize_t row) noexcept nogil
     cdef int _free_outside(self, Py_ssize_t row, long long blocks, bint partial) noexcept nogil
     cdef int _publish(self, Py_ssize_t row, long long blocks, long long counted) except -1 nogil
-    cdef int _overlap(self, Py_ssize_t row, int node, long long begin, long long end) except -1 nogil
-    cdef int _add_leaf(self, Py_ssize_t row, int parent, long long done, long long blocks) except -1 nogil

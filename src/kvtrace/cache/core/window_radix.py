@@ -58,10 +58,11 @@ class WindowRadix(HybridRadix):
         self.held[row] = node
         self.published[row] = hit
         need = self.full[row] + self.tail[row] - hit
-        if not self._take_both(need, need):
+        if need > self.free_second + self.evictable_second or not self._take(need):
             self._unlock_window(row)
             self.unlock(node)
             return NO_ROOM
+        self._take_second(need)
         self.freed[row] = hit
         if resident > hit:
             self._free_outside(row, resident, False)
@@ -145,24 +146,7 @@ class WindowRadix(HybridRadix):
 
     def _publish(self, row, blocks, counted):
         """Insert a request's first `blocks` blocks and lock them. Nodes that reach deeper than `counted` count it."""
-        start: cython.longlong = self.start[row]
-        node: cython.int = ROOT
-        child: cython.int = self._next(start, 0, blocks)
-        same: cython.int
-        done: cython.longlong = 0
-        while child >= 0:
-            same = self._common(child, start + done, blocks - done)
-            self.used[child] = self._tick()
-            node = self._enter(child, same)
-            self.rank[node] = max(self.rank[node], self.priority[row])
-            done += same
-            if done > self.published[row]:
-                self._overlap(row, node, done - same, done)
-            self.requests[node] += done > counted
-            self._settle(node)
-            child = self._next(start, done, blocks)
-        if done < blocks:
-            node = self._add_leaf(row, node, done, blocks)
+        node: cython.int = self._insert(row, blocks, counted)
         self._refresh(node)
         self.lock(node, self.held[row])
         self._unlock_window(row)
@@ -173,7 +157,7 @@ class WindowRadix(HybridRadix):
         return 0
 
     def _overlap(self, row, node, begin, end):
-        """A node has blocks that the request has computed too: copies are freed, windows that it lost are replaced."""
+        """Copies are freed, but windows that the node has lost are replaced by those of the request."""
         first: cython.longlong = max(begin, self.freed[row])
         self.free += end - begin
         if self.kept[node]:
@@ -184,15 +168,14 @@ class WindowRadix(HybridRadix):
             self._keep(node)
         return 0
 
-    def _add_leaf(self, row, parent, done, blocks):
-        """Add the rest of a path; the windows that the request still has, in a node of one window and one before."""
-        first: cython.longlong = max(done, self.freed[row])
-        node: cython.int = self._add(parent, self.start[row] + done, blocks - done, self.priority[row])
-        self.head[self.ids[self.start[row] + done]] = node
+    def _add_rest(self, row, parent, blocks):
+        """Add a leaf; the windows that the request still has go to a node of one window, and one before it."""
+        first: cython.longlong = max(self.matched, self.freed[row])
+        node: cython.int = HybridRadix._add_rest(self, row, parent, blocks)
         self.requests[node] = 0  # the parts that are split off count no request
         if first < blocks:
-            if first > done:
-                self._split(node, cython.cast(cython.int, first - done))
+            if first > self.matched:
+                self._split(node, cython.cast(cython.int, first - self.matched))
             if self.length[node] > self.window:  # a lock shall hold one window only
                 self._keep(self._split(node, cython.cast(cython.int, self.length[node] - self.window)))
             self._keep(node)
