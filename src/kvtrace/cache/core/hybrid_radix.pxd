@@ -23,7 +23,7 @@ cdef class HybridRadix(Radix):
     cdef int _unlink(self, int node) noexcept nogil
     cdef int _take_second(self, long long number) noexcept nogil
     cdef int _next(self, long long start, long long done, long long blocks) noexcept nogil
-    cdef int _enter(self, int child, int blocks) noexcept nogil
+    cdef int _enter(self, int child, int blocks) except -1 nogil
     cdef int _insert(self, Py_ssize_t row, long long blocks, long long counted) except -1 nogil
     cdef int _overlap(self, Py_ssize_t row, int node, long long begin, long long end) except -1 nogil
     cdef int _add_rest(self, Py_ssize_t row, int parent, long long blocks) except -1 nogil

@@ -108,26 +108,39 @@ class HybridRadix(Radix):
 
     def _enter(self, child, blocks):
         """The node of a child's first `blocks` blocks: the child, or a new parent of the rest."""
-        return child if blocks == self.length[child] else self._split(child, blocks)
+        if blocks == self.length[child]:
+            return child
+        upper: cython.int = self._split(child, blocks)
+        self._settle(child)  # a split uses both parts
+        return upper
 
     def _insert(self, row, blocks, counted):
-        """Walk the resident part of a request's first `blocks` blocks and add the rest; returns the last node.
+        """Use the path that a request locks, walk what else is resident of its first `blocks` blocks, add the rest.
 
-        Nodes that reach deeper than `counted` blocks count the request. `matched` is what was resident.
+        Returns the last node; `matched` is what was resident. Nodes that reach deeper than `counted` blocks count the
+        request; on the locked path that is all of them or none.
         """
         start: cython.longlong = self.start[row]
-        node: cython.int = ROOT
-        child: cython.int = self._next(start, 0, blocks)
+        done: cython.longlong = self.published[row]
+        node: cython.int = self.held[row]
+        child: cython.int = node
         same: cython.int
-        done: cython.longlong = 0
+        self.clock += done
+        now: cython.longlong = self.clock
+        while child != ROOT:
+            self.used[child] = now  # a locked node has no place in the heap that could change
+            self.rank[child] = max(self.rank[child], self.priority[row])
+            self.requests[child] += done > counted
+            child = self.parent[child]
+            now -= 1
+        child = self._next(start, done, blocks)
         while child >= 0:
             same = self._common(child, start + done, blocks - done)
             self.used[child] = self._tick()
             node = self._enter(child, same)
             self.rank[node] = max(self.rank[node], self.priority[row])
             done += same
-            if done > self.published[row]:
-                self._overlap(row, node, done - same, done)
+            self._overlap(row, node, done - same, done)
             self.requests[node] += done > counted
             self._settle(node)
             child = self._next(start, done, blocks)

@@ -129,5 +129,4 @@ class StateRadix(HybridRadix):
         """Split a node; the state stays at its end."""
         upper: cython.int = Radix._split(self, node, blocks)
         self.kept[upper] = self.second_locks[upper] = 0
-        self._settle(node)
         return upper

@@ -164,7 +164,7 @@ class WindowRadix(HybridRadix):
             self.free_second += max(end - first, 0)
         elif first < end:
             if first > begin:
-                self._split(node, cython.cast(cython.int, first - begin))
+                self._enter(node, cython.cast(cython.int, first - begin))
             self._keep(node)
         return 0
 
@@ -189,5 +189,4 @@ class WindowRadix(HybridRadix):
         self.kept[upper], self.second_locks[upper] = self.kept[node], self.second_locks[node]
         if self.kept[upper]:
             self._link(upper, node)
-        self._settle(node)
         return upper
