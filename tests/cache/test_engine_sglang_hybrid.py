@@ -1,6 +1,10 @@
 """SGLang's tree for models of two kinds of layers: hand-worked traces, its twin, and vectors from SGLang itself."""
 
+import json
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +15,7 @@ from kvtrace.cache.policies.base import Context
 from tests.cache.test_engine_sglang import POLICIES, made, plan, vector_trace
 from tests.reference import radix, sglang_hybrid
 
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors/engine_sglang_hybrid.json").read_text())
 SCHEDULES = ("serial", "concurrency:2", "concurrency:4", "open-loop:0.5", "open-loop:4")
 
 
@@ -51,6 +56,33 @@ def serve_slowly(trace, cache, mode, schedule):
     ]
     kind, _, figure = schedule.partition(":")
     return radix.serve_with(cache, requests, **plan(trace, kind, figure), arrival=trace.timestamp.tolist())
+
+
+def served_case(trace, case):
+    """The engine of a vector's case; its `second` is a number, and a `window` what SGLang looks back."""
+    ratio = (case["second"] + 0.5) / case["capacity"]
+    if "window" in case:
+        layout = windows(trace.block_size, case["window"] + 1, ratio)
+    else:
+        layout = states(trace.block_size, case["every"], ratio)
+    return serve(trace, case["capacity"], layout, case["policy"], case["mode"], case["schedule"])
+
+
+def twin_of(trace, case):
+    if "window" in case:
+        window = -(-case["window"] // trace.block_size)
+        return sglang_hybrid.WindowRadix(case["capacity"], case["second"], window, case["policy"])
+    return sglang_hybrid.StateRadix(case["capacity"], case["second"], case["every"], case["policy"])
+
+
+@pytest.mark.parametrize("vector", VECTORS["vectors"], ids=lambda vector: vector["name"])
+def test_vectors_of_sglang_itself_are_met_by_both(vector):
+    trace = vector_trace(vector)
+    for case in vector["cases"]:
+        engine = served_case(trace, case)
+        assert (engine.hits.tolist(), engine.early_frees) == (case["hits"], case["early_frees"])
+        slow_hits, _, slow_early = serve_slowly(trace, twin_of(trace, case), case["mode"], case["schedule"])
+        assert (slow_hits, slow_early) == (case["hits"], case["early_frees"])
 
 
 @given(
