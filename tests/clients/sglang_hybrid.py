@@ -1,8 +1,9 @@
 """SGLang: its own tree and pools for hybrid models serve requests; run in SGLang's environment as CASES (a JSON file).
 
 A case is as in sglang_cache.py (without grow; `tree` names the core of the tree: rust, the default of 0.5.23, or
-python), and says which second kind of layers the model has: `window` (tokens) with `second` (pages of the pool of
-sliding windows), or `chunk` (tokens between two states that a prefill can record) with `second` (states). Prints, a
+python). `prefill` is the number of tokens that a step computes of a prompt, 0 = all. The case says which second kind of
+layers the model has: `window` (tokens) with `second` (pages of the pool of sliding windows), or `every` (tokens between
+two states that a prefill can record) with `second` (states). A request without room waits where it is. Prints, a
 case a line, each request's hit pages and the number of early frees. SGLang's, unmodified: UnifiedRadixCache with its
 components, the allocators of both pools, the record of a request, the frees of slots that leave a window, the choice of
 the state that a prefill records, and what a request does with its states (HybridReqToTokenPool, strategy extra_buffer).
@@ -24,6 +25,7 @@ from sglang.srt.mem_cache.allocator.mamba import MambaSlotAllocator
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 from sglang.srt.mem_cache.base_swa_memory_pool import BaseSWAKVPool
+from sglang.srt.mem_cache.common import checkpoint_kv_cache
 from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
@@ -52,51 +54,66 @@ class Hybrid(plain.Server):
     """What both kinds of models share; `second` names their component."""
 
     def components(self, case):
+        self.started, self.prefill = {}, case.get("prefill", 0)
         return {"tree_components": (FULL, self.second), "tree_core_backend": case["core"], **self.settings(case)}
 
     def request(self, row):
         """A request before it has anything."""
         tokens, ended = array("q", self.requests[row]["tokens"]), []
-        return SimpleNamespace(
+        request = SimpleNamespace(
             kv=ReqKvInfo(kv_allocated_len=len(tokens)), origin_input_ids=tokens, extra_key=None, cache_salt=None,
-            full_untruncated_fill_ids=tokens, get_fill_ids=lambda: tokens, priority=self.requests[row]["priority"],
-            extend_end=len(tokens), held=len(tokens), rid=str(row), session=None, session_id=None,
+            full_untruncated_fill_ids=tokens, priority=self.requests[row]["priority"], held=len(tokens),
+            skip_radix_cache_insert=False, rid=str(row), session=None, session_id=None,
             kv_rotation_base=None, swa_branching_seqlen=None, ended=ended, finished=lambda: bool(ended),
         )  # fmt: skip
+        request.get_fill_ids = lambda: tokens[: request.extend_end]
+        return request
 
     def match(self, request):
         """Match, and note in the request what SGLang's match_kv_cache does."""
         tokens = request.origin_input_ids
         key = RadixKey(tokens, limit=max(len(tokens) - 1, 0))
         match = self.cache.match_prefix(MatchPrefixParams(key=key, cow_mamba=self.second is MAMBA, req=request))
-        request.prefix_len = request.kv.cache_protected_len = match.device_prefix_len
-        request.extend_len = len(tokens) - match.device_prefix_len
+        request.hit = request.prefix_len = request.kv.cache_protected_len = match.device_prefix_len
         request.swa_branching_seqlen = match.swa_branching_seqlen
         request.mamba_branching_seqlen = match.mamba_branching_seqlen
         return match.last_device_node
 
     def admit(self, row):
-        """Hit pages, or None where there is no room."""
-        if not self.seat():
-            return None
-        request = self.request(row)
-        node = request.last_node = self.match(request)
-        request.lock = self.cache.lock(node)
-        slots = self.room(request, self.pages(request.held) - request.prefix_len // self.page)
-        if slots is None:
-            self.cache.unlock(request.lock)
-            return None
-        self.write(request, row, torch.cat((self.cache.path_device_indices(node), slots)))
+        """Hit pages, or None where there is no room; the next call goes on with the step that had none."""
+        request = self.started.pop(row, None)
+        if request is None:
+            if not self.seat():
+                return None
+            request = self.request(row)
+            request.last_node = self.match(request)
+            request.lock = self.cache.lock(request.last_node)
+        first = not request.kv.holds_kv
+        while first or request.prefix_len < request.held:
+            request.extend_end = min(request.prefix_len + (self.prefill or request.held), request.held)
+            request.extend_len = request.extend_end - request.prefix_len
+            slots = self.room(request, self.pages(request.extend_end) - request.prefix_len // self.page)
+            if slots is None and first:
+                self.cache.unlock(request.lock)
+                return None
+            if slots is None:
+                self.started[row] = request
+                return None
+            self.write(request, row, slots, first)
+            checkpoint_kv_cache(request, self.cache)
+            first = False
         self.live[row] = request
-        self.cache.checkpoint(request, up_to=request.held)
-        return request.prefix_len // self.page
+        return request.hit // self.page
 
     def seat(self):
         return True
 
-    def write(self, request, row, slots):
-        request.kv.req_pool_idx = row
-        self.rows.req_to_token[row] = slots
+    def write(self, request, row, slots, first):
+        if not request.kv.holds_kv:
+            request.kv.req_pool_idx = row
+        table, row = self.rows.req_to_token, request.kv.req_pool_idx
+        before = self.cache.path_device_indices(request.last_node) if first else table[row]
+        table[row] = torch.cat((before, slots))
 
     def finish(self, row):
         self.live[row].ended.append(True)
@@ -164,7 +181,7 @@ class States(Hybrid):
         plain.Server.pools(self, case)
         self.seats = case["second"] // STATES_OF_A_REQUEST
         self.rows = StateRows(self.seats, case["second"])
-        runtime_context.get_server_args()._mamba_cache_chunk_size = max(case["chunk"], self.page)
+        runtime_context.get_server_args()._mamba_cache_chunk_size = max(case["every"], self.page)
 
     def settings(self, case):
         return {"enable_mamba_extra_buffer": True}
@@ -175,7 +192,7 @@ class States(Hybrid):
     def room(self, request, pages):
         need, pools = pages * self.page, self.allocator
         if pools.available_size() + self.cache.full_evictable_size() < need:
-            if request.kv.holds_mamba:
+            if request.kv.holds_mamba and not request.kv.holds_kv:
                 self.rows.mamba_allocator.free(request.kv.mamba_pool_idx.unsqueeze(-1))
             return None
         assert alloc_req_slots(self.rows, [request], self.cache)
@@ -184,8 +201,8 @@ class States(Hybrid):
         assert len(slots) == need
         return slots
 
-    def write(self, request, row, slots):
-        self.rows.req_to_token[request.kv.req_pool_idx] = slots
+    def write(self, request, row, slots, first):
+        super().write(request, row, slots, first)
         batch = SimpleNamespace(
             model_config=SimpleNamespace(hf_text_config=SimpleNamespace()),
             tree_cache=self.cache, req_to_token_pool=self.rows,

@@ -31,11 +31,11 @@ DRAWN = {  # name -> prompts of full blocks
 }
 
 
-def wanted(trace, mode, schedule, policy, capacity, tree, second, window=None, every=None):
+def wanted(trace, mode, schedule, policy, capacity, tree, second, window=None, every=None, prefill=0):
     """The case in the words of sglang_hybrid.py: pages of tokens."""
     case = plain.wanted(trace, mode, schedule, policy, capacity, tree)
-    kind = {"window": window} if window else {"chunk": every * trace.block_size}
-    return case | {"second": second} | kind
+    kind = {"window": window} if window else {"every": every * trace.block_size}
+    return case | {"second": second, "prefill": prefill * trace.block_size} | kind
 
 
 def drawn_case(rng, trace):
@@ -47,10 +47,14 @@ def drawn_case(rng, trace):
         "mode": mode, "schedule": str(rng.choice(SCHEDULES)), "policy": str(rng.choice(POLICIES)),
         "capacity": capacity, "tree": str(rng.choice(CORES)),
     }  # fmt: skip
+    prefill = int(rng.integers(0, 7)) * int(rng.integers(2))  # blocks that a step computes, 0 = all
     if rng.integers(2):
-        second = int(rng.integers(longest, capacity + 1))
-        return case | {"second": second, "window": int(rng.integers(1, 8 * trace.block_size))}
-    return case | {"second": int(rng.integers(5, 60)), "every": int(rng.integers(1, 4))}
+        window = int(rng.integers(1, 8 * trace.block_size))
+        enough = min(longest, prefill + 3 * -(-window // trace.block_size) + 4) if prefill else longest
+        case |= {"second": int(rng.integers(enough, capacity + 1)), "window": window}
+    else:
+        case |= {"second": int(rng.integers(5, 60)), "every": int(rng.integers(1, 4))}
+    return case | {"prefill": prefill}
 
 
 def of_engine(trace, case):
@@ -74,6 +78,10 @@ def test_random_traces_hit_as_in_sglang(tmp_path):
 LAYOUTS = {  # with blocks of 512 tokens: windows of 128 and 1,024 tokens, and states at each block
     "gpt-oss": {"window": 1}, "windows of 1,024": {"window": 2}, "Qwen3-Next": {"every": 1},
 }  # fmt: skip
+SETTINGS = [  # capacity, schedule, blocks that a step computes
+    (1_000, "serial", 0), (5_000, "serial", 0), (10_000, "serial", 0), (10_000, "serial", 16),
+    (5_000, "concurrency:4", 16),
+]  # fmt: skip
 SECOND = {"window": 0.8, "every": 0.05}  # of the first pool
 
 
@@ -88,8 +96,8 @@ def test_the_conversation_trace_hits_as_in_sglang(name, shared, tmp_path):
     trace, layout = Trace.from_columns(columns, block_size=1), LAYOUTS[name]
     cases = [
         {"mode": "block", "schedule": schedule, "policy": "lru", "capacity": capacity, "tree": "rust", **layout}
-        | {"second": int(capacity * SECOND[next(iter(layout))])}
-        for capacity, schedule in ((1_000, "serial"), (5_000, "serial"), (10_000, "serial"), (5_000, "concurrency:4"))
+        | {"second": int(capacity * SECOND[next(iter(layout))]), "prefill": prefill}
+        for capacity, schedule, prefill in SETTINGS
     ]
     for case, one in zip(cases, plain.served([wanted(trace, **c) for c in cases], tmp_path, SCRIPT), strict=True):
         assert of_engine(trace, case) == (one["hits"], one["early_frees"]), case
@@ -115,11 +123,12 @@ def make_vectors(folder):
         trace = vector_trace(vector)
         if vector["name"] in DRAWN:
             common = {"mode": "block", "schedule": "serial", "policy": "lru"}
-            kinds = itertools.product((8, 11), ({"window": 1}, {"window": 2}, {"window": 3}, {"every": 1}), CORES)
+            kinds = itertools.product((8, 11), ({"window": 1}, {"window": 2}, {"window": 3}, {"every": 1}), (0, 2))
             cases = [
-                common | {"capacity": capacity, "tree": core, "second": 7 if "window" in kind else 6} | kind
-                for capacity, kind, core in kinds
-            ]
+                common | {"capacity": capacity, "tree": "rust", "second": 7 if "window" in kind else 6} | kind
+                | {"prefill": prefill}
+                for capacity, kind, prefill in kinds
+            ]  # fmt: skip
         else:
             cases = [drawn_case(rng, trace) for _ in range(20)]
         real = plain.served([wanted(trace, **case) for case in cases], folder, SCRIPT)

@@ -112,9 +112,9 @@ class WindowRadix(HybridRadix):
     It locks its path, and the windows of as many nodes as hold the last window.
     """
 
-    def __init__(self, capacity, second, window, policy):
+    def __init__(self, capacity, second, window, policy, step=0):
         super().__init__(capacity, second, policy)
-        self.window = window
+        self.window, self.step = window, step
         self.live = {}  # request -> pages that the tree has of it (protected, inserted), and of windows freed
 
     def split(self, node, length):
@@ -230,23 +230,36 @@ class WindowRadix(HybridRadix):
         state["protected"] = state["inserted"] = len(path)
 
     def admit(self, row, request):
-        """Hit pages, or None if there is no room."""
+        """Hit pages, or None if there is no room; the next call goes on with the step that had none."""
+        if row in self.live:
+            return self.compute(row, request)
         nodes, resident = self.match(request.path[: request.limit]) if request.limit else ([], 0)
         hit, node = sum(len(node.run) for node in nodes), (nodes or [self.root])[-1]
-        held = self.hold(node)
-        if not self.room(len(request.path) + request.tail - hit):
-            self.drop(held)
-            return None
-        self.held[row] = held
-        self.live[row] = {"protected": hit, "freed": 0, "inserted": 0}
-        if resident > hit:  # publish up to the end of what is shared, so that the next request can resume there
-            self.free_outside(row, resident, partial=False)
-            self.publish(row, request.path[:resident], request.priority)
-            self.free_outside(row, len(request.path), partial=request.tail)
-        else:
-            self.free_outside(row, len(request.path), partial=request.tail)
-            self.publish(row, request.path, request.priority)
-        return hit
+        self.held[row] = self.hold(node)
+        self.live[row] = {"protected": hit, "freed": 0, "inserted": 0, "resident": resident, "done": hit, "hit": hit}
+        return self.compute(row, request)
+
+    def compute(self, row, request):
+        """Compute a prompt in steps and publish it after each; its hit pages, or None if a step has no room."""
+        state, pages, first = self.live[row], len(request.path), True
+        while first or state["done"] < pages + request.tail:
+            end = min(state["done"] + (self.step or pages + request.tail), pages + request.tail)
+            if not self.room(end - state["done"]):
+                if state["done"] == state["hit"]:
+                    self.drop(self.held.pop(row))
+                    del self.live[row]
+                return None
+            state["done"], first = end, False
+            partial, end = end > pages, min(end, pages)
+            if state["protected"] < state["resident"] <= end:
+                # publish up to the end of what is shared, so that the next request can resume there
+                self.free_outside(row, state["resident"], partial=False)
+                self.publish(row, request.path[: state["resident"]], request.priority)
+                self.free_outside(row, end, partial)
+            else:
+                self.free_outside(row, end, partial)
+                self.publish(row, request.path[:end], request.priority)
+        return state["hit"]
 
     def finish(self, row, request, grown):
         self.publish(row, request.path, request.priority)
@@ -262,9 +275,10 @@ STATES = 3  # of a live request: its own, and two that a step records in turns
 class StateRadix(HybridRadix):
     """The second pool has states. A node has one or none, at its end, and requests resume where there is one."""
 
-    def __init__(self, capacity, second, every, policy):
+    def __init__(self, capacity, second, every, policy, step=0):
         super().__init__(capacity, second, policy)
-        self.every, self.seats = every, second // 5
+        self.every, self.seats, self.step = every, second // 5, step
+        self.live = {}  # request -> (hit, resident, computed) pages
 
     def size(self, node):
         return 1
@@ -290,7 +304,7 @@ class StateRadix(HybridRadix):
         if node is not self.root:
             node.second_locks += step
 
-    def publish(self, path, priority, protected):
+    def publish(self, path, priority, protected, inserted):
         """Insert a path, whose last node gets a state; (the node, whether it has one already)."""
         node, done = self.root, 0
         next(self.clock)
@@ -301,7 +315,7 @@ class StateRadix(HybridRadix):
             node.priority = max(node.priority, priority)
             self.free += max(0, done + same - max(done, protected))
             done += same
-            node.hits += 1
+            node.hits += done > inserted
         if done < len(path):
             node = self.add(node, path[done:], priority)
             node.hits = 1
@@ -316,7 +330,9 @@ class StateRadix(HybridRadix):
         return node, True
 
     def admit(self, row, request):
-        """Hit pages, or None if there is no room."""
+        """Hit pages, or None if there is no room; the next call goes on with the step that had none."""
+        if row in self.live:
+            return self.compute(row, request)
         if len(self.held) >= self.seats:
             return None
         nodes, resident = self.match(request.path[: request.limit]) if request.limit else ([], 0)
@@ -324,28 +340,42 @@ class StateRadix(HybridRadix):
         self.hold(node, 1)
         if hit:
             self.take_second(1)
-        need = len(request.path) + request.tail - hit
-        if not self.can_take(need):
-            self.hold(node, -1)
-            self.free_second += hit > 0
-            return None
-        self.take_second(STATES - (hit > 0))
-        self.take_first(need)
-        end = resident - resident % self.every
-        if end <= hit:
-            end = len(request.path) - (len(request.path) - hit) % self.every
-        if end > hit:
-            self.take_second(1)
-            last, has_one = self.publish(request.path[:end], request.priority, hit)
-            self.free_second += has_one
-            self.hold(node, -1)
-            self.hold(last, 1)
-            node = last
-        self.held[row] = node, end
+        self.held[row], self.live[row] = (node, hit, 0), (hit, resident, hit)
+        return self.compute(row, request)
+
+    def compute(self, row, request):
+        """Compute a prompt in steps and publish it after each; its hit pages, or None if a step has no room."""
+        hit, resident, done = self.live[row]
+        pages, first = len(request.path), done == self.live[row][0]
+        while first or done < pages + request.tail:
+            end = min(done + (self.step or pages + request.tail), pages + request.tail)
+            node, protected, inserted = self.held[row]
+            if not self.can_take(end - done):
+                if first:
+                    self.hold(node, -1)
+                    self.free_second += hit > 0
+                    del self.held[row], self.live[row]
+                return None
+            if first:
+                self.take_second(STATES - (hit > 0))
+            self.take_first(end - done)
+            at = resident - resident % self.every
+            if not done < at <= end or (at - done) % self.every:
+                at = done + (min(end, pages) - done) // self.every * self.every
+            if at > done:
+                self.take_second(1)
+                last, has_one = self.publish(request.path[:at], request.priority, protected, inserted)
+                self.free_second += has_one
+                self.hold(node, -1)
+                self.hold(last, 1)
+                self.held[row] = last, at, at
+            done, first = end, False
+            self.live[row] = hit, resident, done
         return hit
 
     def finish(self, row, request, grown):
-        node, end = self.held.pop(row)
+        node, end, _ = self.held.pop(row)
+        del self.live[row]
         self.hold(node, -1)
         self.free_second += STATES
         self.free += len(request.path) - end + request.tail

@@ -65,6 +65,7 @@ class CacheLayout:
     # tokens between two retained checkpoints of windows and states; 0 = only where a prompt ends and where a shared
     # prefix was seen, None = all
     retention_interval: int | None = 0
+    step_tokens: int = 8192  # the largest chunk of a prompt; the engines' default on most GPUs, 0 = all of it
     # of an engine with a pool for each of two kinds (SGLang): blocks of windows, or states, for each block of full
     # attention; 0 = its default
     second_ratio: float = 0.0

@@ -7,6 +7,7 @@ leaf, or the second part of another node, where no request can resume from then 
 
 import cython
 import numpy as np
+from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
 from cython.cimports.kvtrace.cache.core.locked_tree import ROOT
 from cython.cimports.kvtrace.cache.core.radix import Radix
 from cython.cimports.kvtrace.cache.policies.base import Context
@@ -17,14 +18,18 @@ NODES = 12  # that a request can add: splits where it matches, where its windows
 class HybridRadix(Radix):
     """A radix tree of `context.capacity` blocks, and a pool of `second` blocks or states."""
 
-    def __init__(self, context: Context, demand, second, policy="lru", priority=None):
-        Radix.__init__(self, context, demand, policy, priority, True, NODES)
+    def __init__(self, context: Context, demand, second, step=0, policy="lru", priority=None):
+        longest = int(demand.max_blocks.max()) if len(demand) else 0
+        self.step = min(step or longest, longest) or 1
+        Radix.__init__(self, context, demand, policy, priority, True, NODES * max(-(-longest // self.step), 1))
         nodes, rows = len(self.length), len(demand.full)
         self.kept = np.zeros(nodes, dtype=np.int8)
         self.second_locks, self.newer, self.older = np.zeros((3, nodes), dtype=np.int32)
-        self.published = np.zeros(rows, dtype=np.int64)
+        self.resumed, self.shared, self.published, self.counted = np.zeros((4, rows), dtype=np.int64)
+        self.computed = np.full(rows, -1, dtype=np.int64)
         self.second = self.free_second = second
         self.evictable_second = self.resident = 0
+        self.seats = rows
 
     def self_check(self):
         """A message about an inconsistency after all requests have ended, or None."""
@@ -35,6 +40,58 @@ class HybridRadix(Radix):
         if total + self.free_second != self.second or total != self.evictable_second or kept[length == 0].any():
             return f"{total:,} are kept and {self.free_second:,} free in a second pool of {self.second:,}"
         return Radix.self_check(self)
+
+    def admit(self, row):
+        """Match and lock; take what each step needs and publish what it computes. Returns the hit, or NO_ROOM.
+
+        Without room the match still refreshes and splits nodes. A later step waits: the next call goes on with it.
+        """
+        total: cython.longlong = self.full[row] + self.tail[row]
+        first: cython.bint = self.computed[row] < 0
+        begin: cython.longlong
+        if first:
+            if self.live >= self.seats:
+                return NO_ROOM
+            self._begin(row)
+        begin = self.computed[row]
+        while first or begin < total:
+            if not self._room(row, min(self.step, total - begin), first):
+                if first:
+                    self._drop(row)
+                    self.computed[row] = -1
+                return NO_ROOM
+            self.computed[row] = begin + min(self.step, total - begin)
+            self._publish_step(row, begin, self.computed[row])
+            begin = self.computed[row]
+            first = False
+        return cython.cast(cython.int, self.resumed[row])
+
+    def grow(self, row):
+        return 0
+
+    def _begin(self, row):
+        """Match a request, and lock what it hits."""
+        self.matched = self.resident = 0
+        self.held[row] = self._match(self.start[row], self.limit[row]) if self.limit[row] > 0 else ROOT
+        self.resumed[row] = self.computed[row] = self.published[row] = self.matched
+        self.shared[row] = self.resident
+        return self._hold(row)
+
+    def _hold(self, row):
+        """Lock the node that a request holds, and its path."""
+        return 0
+
+    def _drop(self, row):
+        """Undo `_hold`."""
+        return 0
+
+    def _room(self, row, blocks, first):
+        """Take both pools' room for a step of so many blocks; False, and nothing evicted, if there is too little."""
+        return True
+
+    def _publish_step(self, row, begin, end):
+        """Publish what a step has computed, from block `begin` on to `end`."""
+        return 0
 
     def _size(self, node):
         """What a node's part of the second pool takes there."""
@@ -114,12 +171,13 @@ class HybridRadix(Radix):
         self._settle(child)  # a split uses both parts
         return upper
 
-    def _insert(self, row, blocks, counted):
+    def _insert(self, row, blocks):
         """Use the path that a request locks, walk what else is resident of its first `blocks` blocks, add the rest.
 
-        Returns the last node; `matched` is what was resident. Nodes that reach deeper than `counted` blocks count the
-        request; on the locked path that is all of them or none.
+        Returns the last node; `matched` is what was resident. The nodes count a request when it first publishes them;
+        on the locked path that is all of them or none.
         """
+        counted: cython.longlong = self.counted[row]
         start: cython.longlong = self.start[row]
         done: cython.longlong = self.published[row]
         node: cython.int = self.held[row]
@@ -145,6 +203,7 @@ class HybridRadix(Radix):
             self._settle(node)
             child = self._next(start, done, blocks)
         self.matched = done
+        self.counted[row] = blocks
         return self._add_rest(row, node, blocks) if done < blocks else node
 
     def _overlap(self, row, node, begin, end):

@@ -6,7 +6,6 @@ state; the blocks after it are freed when the request ends. Twin: tests/referenc
 """
 
 import cython
-from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
 from cython.cimports.kvtrace.cache.core.hybrid_radix import HybridRadix
 from cython.cimports.kvtrace.cache.core.locked_tree import ROOT
 from cython.cimports.kvtrace.cache.core.radix import Radix
@@ -19,8 +18,8 @@ RESERVED = cython.declare(cython.longlong, 5)  # states for each request that SG
 class StateRadix(HybridRadix):
     """A tree of `context.capacity` blocks, and `second` states, which a prefill can record every `every` blocks."""
 
-    def __init__(self, context: Context, demand, second, every, policy="lru", priority=None):
-        HybridRadix.__init__(self, context, demand, second, policy, priority)
+    def __init__(self, context: Context, demand, second, every, step=0, policy="lru", priority=None):
+        HybridRadix.__init__(self, context, demand, second, step, policy, priority)
         self.every, self.seats = every, second // RESERVED
 
     def _size(self, node):
@@ -41,44 +40,38 @@ class StateRadix(HybridRadix):
             child = self._next(start, done, blocks)
         return cython.cast(cython.int, hit)
 
-    def admit(self, row):
-        """Match, lock, make room in both pools, publish. Without room, the match still refreshes and splits nodes."""
-        if self.live >= self.seats:
-            return NO_ROOM
-        node: cython.int = ROOT
-        self.matched = self.resident = 0
-        if self.limit[row] > 0:
-            node = self._match_state(self.start[row], self.limit[row])
-        hit: cython.longlong = self.matched
-        end: cython.longlong = self.resident - self.resident % self.every
-        self._lock_both(node)
-        if hit > 0:
-            self._take_second(1)  # for a copy of the state
-        need: cython.longlong = self.full[row] + self.tail[row] - hit
-        if need > self.free + self.evictable:
-            self._unlock_both(node)
-            self.free_second += hit > 0
-            return NO_ROOM
-        self._take_second(OWN - (hit > 0))
-        self._take(need)
-        self.held[row] = node
-        self.published[row] = hit
-        if end <= hit:
-            end = self.full[row] - (self.full[row] - hit) % self.every
-        if end > hit:
-            self._publish(row, end)
-        return cython.cast(cython.int, hit)
-
-    def grow(self, row):
-        return 0
-
     def finish(self, row):
         """Unlock the path; free the request's states, and the blocks that the tree does not have."""
         self.free_second += OWN
         self.free += self.full[row] + self.tail[row] - self.published[row]
         return self._unlock_both(self.held[row])
 
-    def _match_state(self, start, blocks):
+    def _hold(self, row):
+        self._lock_both(self.held[row])
+        if self.resumed[row] > 0:
+            self._take_second(1)  # for a copy of the state
+        return 0
+
+    def _drop(self, row):
+        self.free_second += self.resumed[row] > 0
+        return self._unlock_both(self.held[row])
+
+    def _room(self, row, blocks, first):
+        if blocks > self.free + self.evictable:
+            return False
+        if first:
+            self._take_second(OWN - (self.resumed[row] > 0))
+        return self._take(blocks)
+
+    def _publish_step(self, row, begin, end):
+        """Publish up to the one state that a step records: where the shared path ends, else at the last place."""
+        blocks: cython.longlong = min(end, cython.cast(cython.longlong, self.full[row]))
+        place: cython.longlong = self.shared[row] - self.shared[row] % self.every
+        if place <= begin or place > end or (place - begin) % self.every:
+            place = blocks - (blocks - begin) % self.every
+        return self._publish(row, place) if place > begin else 0
+
+    def _match(self, start, blocks):
         """The last node with a state; `matched` blocks end there, and the tree has `resident` of the path."""
         child: cython.int
         same: cython.int
@@ -100,7 +93,7 @@ class StateRadix(HybridRadix):
     def _publish(self, row, blocks):
         """Insert a request's first `blocks` blocks, with the state at their end, and lock them."""
         self._take_second(1)
-        node: cython.int = self._insert(row, blocks, 0)
+        node: cython.int = self._insert(row, blocks)
         if self.matched == blocks:
             self.used[node] = self._tick()
             self._settle(node)

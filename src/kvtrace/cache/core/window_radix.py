@@ -8,7 +8,6 @@ Twin: tests/reference/sglang_hybrid.py.
 
 import cython
 import numpy as np
-from cython.cimports.kvtrace.cache.core.engine import NO_ROOM
 from cython.cimports.kvtrace.cache.core.hybrid_radix import HybridRadix
 from cython.cimports.kvtrace.cache.core.locked_tree import ROOT
 from cython.cimports.kvtrace.cache.core.radix import Radix
@@ -18,8 +17,8 @@ from cython.cimports.kvtrace.cache.policies.base import Context
 class WindowRadix(HybridRadix):
     """A tree of `context.capacity` blocks, and `second` blocks of windows that reach `window` blocks back."""
 
-    def __init__(self, context: Context, demand, second, window, policy="lru", priority=None):
-        HybridRadix.__init__(self, context, demand, second, policy, priority)
+    def __init__(self, context: Context, demand, second, window, step=0, policy="lru", priority=None):
+        HybridRadix.__init__(self, context, demand, second, step, policy, priority)
         self.window = window
         self.freed, self.locked_from = np.zeros((2, len(demand.full)), dtype=np.int64)
 
@@ -42,49 +41,43 @@ class WindowRadix(HybridRadix):
             child = self._next(start, done, blocks) if same == self.length[child] else -1
         return cython.cast(cython.int, hit)
 
-    def admit(self, row):
-        """Match, lock, make room in both pools, publish. Without room, the match still refreshes and splits nodes."""
-        start: cython.longlong = self.start[row]
-        need: cython.longlong
-        hit: cython.longlong
-        node: cython.int = ROOT
-        self.matched = self.resident = 0
-        if self.limit[row] > 0:
-            node = self._match_window(start, self.limit[row])
-        hit = self.matched
-        resident: cython.longlong = self.resident
-        self.lock(node, ROOT)
-        self._lock_window(row, node, hit)
-        self.held[row] = node
-        self.published[row] = hit
-        need = self.full[row] + self.tail[row] - hit
-        if need > self.free_second + self.evictable_second or not self._take(need):
-            self._unlock_window(row)
-            self.unlock(node)
-            return NO_ROOM
-        self._take_second(need)
-        self.freed[row] = hit
-        if resident > hit:
-            self._free_outside(row, resident, False)
-            self._publish(row, resident, 0)
-            self._free_outside(row, self.full[row], self.tail[row])
-        else:
-            self._free_outside(row, self.full[row], self.tail[row])
-            self._publish(row, self.full[row], 0)
-        return cython.cast(cython.int, hit)
-
-    def grow(self, row):
-        return 0
-
     def finish(self, row):
         """Publish the whole prompt and unlock it."""
-        self._publish(row, self.full[row], self.published[row])
-        self._unlock_window(row)
+        self._publish(row, self.full[row])
         self.free += self.tail[row]
         self.free_second += self.tail[row]
+        return self._drop(row)
+
+    def _hold(self, row):
+        self.freed[row] = self.published[row]
+        self.lock(self.held[row], ROOT)
+        return self._lock_window(row)
+
+    def _drop(self, row):
+        self._unlock_window(row)
         return self.unlock(self.held[row])
 
-    def _match_window(self, start, blocks):
+    def _room(self, row, blocks, first):
+        if blocks > self.free_second + self.evictable_second or not self._take(blocks):
+            return False
+        self._take_second(blocks)
+        return True
+
+    def _publish_step(self, row, begin, end):
+        """Free the windows that no later token sees, and publish what the step has computed.
+
+        Where the request shares more than it hit, publish up to there first, so that the next request can resume there.
+        """
+        blocks: cython.longlong = min(end, cython.cast(cython.longlong, self.full[row]))
+        shared: cython.longlong = self.shared[row]
+        if self.published[row] < shared <= blocks:
+            self._free_outside(row, shared, False)
+            self._publish(row, shared)
+            return self._free_outside(row, blocks, end > blocks)
+        self._free_outside(row, blocks, end > blocks)
+        return self._publish(row, blocks)
+
+    def _match(self, start, blocks):
         """The last node at which a path can resume; `matched` blocks end there, and the tree has `resident` of it."""
         child: cython.int
         same: cython.int
@@ -116,14 +109,15 @@ class WindowRadix(HybridRadix):
             node = self.parent[node]
         return 0
 
-    def _lock_window(self, row, node, end):
-        """Lock the nodes with the last window before a node's end, at block `end` of the request."""
+    def _lock_window(self, row):
+        """Lock the nodes with the last window before the end of what is published."""
+        node: cython.int = self.held[row]
         covered: cython.longlong = 0
         while node != ROOT and covered < self.window:
             self._lock_second(node)
             covered += self.length[node]
             node = self.parent[node]
-        self.locked_from[row] = end - covered
+        self.locked_from[row] = self.published[row] - covered
         return 0
 
     def _unlock_window(self, row):
@@ -144,17 +138,16 @@ class WindowRadix(HybridRadix):
             self.freed[row] = seen_from
         return 0
 
-    def _publish(self, row, blocks, counted):
-        """Insert a request's first `blocks` blocks and lock them. Nodes that reach deeper than `counted` count it."""
-        node: cython.int = self._insert(row, blocks, counted)
+    def _publish(self, row, blocks):
+        """Insert a request's first `blocks` blocks and lock them."""
+        node: cython.int = self._insert(row, blocks)
         self._refresh(node)
         self.lock(node, self.held[row])
         self._unlock_window(row)
-        self._lock_window(row, node, blocks)
         self.held[row] = node
         self.published[row] = blocks
         self.freed[row] = max(blocks, self.freed[row])
-        return 0
+        return self._lock_window(row)
 
     def _overlap(self, row, node, begin, end):
         """Copies are freed, but windows that the node has lost are replaced by those of the request."""

@@ -31,6 +31,7 @@ from ..policies.base import Context
 WINDOW_RATIO = 0.8  # --swa-full-tokens-ratio
 STATE_RATIO = 0.9  # --mamba-full-memory-ratio
 STATE_CHUNK = 64  # tokens between two states that a prefill can record; a larger block takes its place
+CHUNK = 8192  # --chunked-prefill-size, on most GPUs
 RESERVED = 5  # states for each request that runs
 
 
@@ -41,6 +42,7 @@ def cache_layout(
     swa_full_tokens_ratio: float = WINDOW_RATIO,
     mamba_full_memory_ratio: float = STATE_RATIO,
     mamba_chunk_size: int = STATE_CHUNK,
+    chunked_prefill_size: int = CHUNK,
 ) -> CacheLayout:
     """The two pools that SGLang makes of a model's layers; the arguments are named as SGLang's.
 
@@ -50,6 +52,7 @@ def cache_layout(
         swa_full_tokens_ratio: Tokens of the pool of windows for each token of the first pool.
         mamba_full_memory_ratio: Bytes of the pool of states for each byte of the first pool.
         mamba_chunk_size: Tokens between two states that a prefill can record, from the model's config.json or 64.
+        chunked_prefill_size: Tokens of a prompt that one step computes; 0 = all of it.
 
     Raises:
         UsageError: SGLang or this model of it has no tree for the layers.
@@ -77,7 +80,7 @@ def cache_layout(
         if not state_bytes:
             raise UsageError("the layers with states must have state_bytes.")
         ratio = mamba_full_memory_ratio * block_bytes / state_bytes
-    return CacheLayout(tuple(groups), block_bytes, second_ratio=ratio)
+    return CacheLayout(tuple(groups), block_bytes, second_ratio=ratio, step_tokens=chunked_prefill_size)
 
 
 def hybrid_tree(demand: BlockDemand, context: Context, policy: str, priority, layout: CacheLayout) -> HybridRadix:
@@ -97,21 +100,23 @@ def hybrid_tree(demand: BlockDemand, context: Context, policy: str, priority, la
         raise UsageError("Engine sglang models the outputs of full attention only. Try --mode token.")
     if full.block_size != size or other.block_size % size:
         raise UsageError(f"The layout's blocks must have {size} tokens, as the trace's; states a multiple of them.")
+    step = max(layout.step_tokens // size, 1) if layout.step_tokens else 0
     if other.kind == "state":
         number = int(context.capacity * layout.second_ratio)
         if number < RESERVED:
             raise UsageError(
                 f"SGLang needs {RESERVED} states to run a request; these are {number}. Raise the capacity."
             )
-        return StateRadix(context, demand, number, other.block_size // size, policy, priority)
+        return StateRadix(context, demand, number, other.block_size // size, step, policy, priority)
     number = int(context.capacity * (layout.second_ratio or WINDOW_RATIO))
-    needed = int(demand.max_blocks.max()) if len(demand) else 0
+    longest = int(demand.max_blocks.max()) if len(demand) else 0
+    needed = min(longest, step or longest)
     if number < needed:
         raise UsageError(
-            f"The longest request needs {needed:,} blocks of windows; the second pool has {number:,}. Raise the "
-            "capacity or the second_ratio of the layout."
+            f"A step of the longest request needs {needed:,} blocks of windows; the second pool has {number:,}. Raise "
+            "the capacity, or give the layout a larger second_ratio or a smaller step_tokens."
         )
-    return WindowRadix(context, demand, number, window_blocks(other, size), policy, priority)
+    return WindowRadix(context, demand, number, window_blocks(other, size), step, policy, priority)
 
 
 def _two_groups(layout: CacheLayout) -> tuple[CacheGroup, CacheGroup]:
