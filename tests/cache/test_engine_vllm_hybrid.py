@@ -147,7 +147,7 @@ def test_a_layout_that_vllm_refuses(layout, message):
 
 def test_other_engines_refuse_groups():
     layout = CacheLayout((CacheGroup("window", 1, 2, 4),))
-    with pytest.raises(UsageError, match="does not support cache groups"):
+    with pytest.raises(UsageError, match="full attention only"):
         simulate(toy("0 1", block_size=2), 10, layout=layout)
 
 

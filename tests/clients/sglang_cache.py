@@ -58,6 +58,20 @@ class Server:
 
     def __init__(self, case):
         self.page, self.grows = case["page_size"], case["grow"]
+        self.live, self.requests = {}, case["requests"]
+        self.pools(case)
+        params = imported.CacheInitParams(
+            disable=False,
+            req_to_token_pool=self.rows,
+            token_to_kv_pool_allocator=self.allocator,
+            page_size=self.page,
+            eviction_policy=case["policy"],
+            **self.components(case),
+        )
+        kind = imported.UnifiedRadixCache if case["tree"] == "unified" else radix_cache.RadixCache
+        self.cache = kind(params)
+
+    def pools(self, case):
         size = case["capacity"] * self.page
         settings = (torch.int64, "cpu", None, False)
         if self.page == 1:
@@ -66,17 +80,9 @@ class Server:
             self.allocator = imported.PagedTokenToKVPoolAllocator(size, self.page, *settings)
             self.allocator.use_triton_kernels = False
         self.rows = Rows()
-        params = imported.CacheInitParams(
-            disable=False,
-            req_to_token_pool=self.rows,
-            token_to_kv_pool_allocator=self.allocator,
-            page_size=self.page,
-            eviction_policy=case["policy"],
-            tree_components=(imported.ComponentType.FULL,),
-        )
-        kind = imported.UnifiedRadixCache if case["tree"] == "unified" else radix_cache.RadixCache
-        self.cache = kind(params)
-        self.live, self.requests = {}, case["requests"]
+
+    def components(self, case):
+        return {"tree_components": (imported.ComponentType.FULL,)}
 
     def pages(self, tokens):
         return -(-tokens // self.page)
@@ -127,6 +133,11 @@ class Server:
         request.held = held
         return True
 
+    def close(self):
+        """Check that nothing is locked or lost after the last request."""
+        assert self.cache.protected_size() == 0
+        assert self.cache.evictable_size() + self.allocator.available_size() == self.allocator.size
+
     def finish(self, row):
         request = self.live.pop(row)
         self.cache.checkpoint(request, up_to=request.held)
@@ -135,9 +146,9 @@ class Server:
         del self.rows.req_to_token[row]
 
 
-def serve(case):
+def serve(case, kind=Server):
     """Each request's hit pages and how many requests were freed early."""
-    server, schedule, hits, early = Server(case), case["schedule"], [], 0
+    server, schedule, hits, early = kind(case), case["schedule"], [], 0
     ends = schedule.get("end", [])
     by_end = sorted(range(len(ends)), key=lambda row: (ends[row], row))
 
@@ -165,8 +176,7 @@ def serve(case):
             server.finish(row)
     for row in sorted(server.live):
         server.finish(row)
-    assert server.cache.protected_size() == 0
-    assert server.cache.evictable_size() + server.allocator.available_size() == case["capacity"] * server.page
+    server.close()
     return {"hits": hits, "early_frees": early, "version": importlib.metadata.version("sglang")}
 
 

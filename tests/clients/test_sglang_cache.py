@@ -61,12 +61,12 @@ def wanted(trace, mode, schedule, policy, capacity, tree):
     }  # fmt: skip
 
 
-def served(cases, folder):
+def served(cases, folder, script="sglang_cache.py"):
     """What SGLang's own cache says of each case."""
     path = folder / "cases.jsonl"
     path.write_text("".join(json.dumps(case) + "\n" for case in cases))
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [PYTHON, "-W", "ignore", Path(__file__).parent / "sglang_cache.py", path]
+    command = [PYTHON, "-W", "ignore", Path(__file__).parent / script, path]
     done = subprocess.run(command, capture_output=True, text=True, env=plain)
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

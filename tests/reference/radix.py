@@ -163,7 +163,12 @@ class Radix:
 
 def serve(requests, capacity, policy="lru", grows=False, concurrency=1, arrival=None, end=None, unified=True):
     """(hits of each request, evicted blocks, requests freed early). With `end`, request r ends at end[r]."""
-    cache, live, hits, early = Radix(capacity, policy, unified), [], [], 0
+    return serve_with(Radix(capacity, policy, unified), requests, grows, concurrency, arrival, end)
+
+
+def serve_with(cache, requests, grows=False, concurrency=1, arrival=None, end=None):
+    """As `serve`, with a cache of one's own."""
+    live, hits, early = [], [], 0
 
     def finish(row):
         live.remove(row)

@@ -68,7 +68,10 @@ class CacheLayout:
     # prefix was seen, None = all
     retention_interval: int | None = 0
     junctions: bool = True  # make a checkpoint where a shared prefix was seen to end; vLLM before August 2026: False
-    step_tokens: int = 8192  # the largest chunk of a prompt; vLLM's default on most GPUs
+    step_tokens: int = 8192  # the largest chunk of a prompt; the engines' default on most GPUs, 0 = all of it
+    # of an engine with a pool for each of two kinds (SGLang): blocks of windows, or states, for each block of full
+    # attention; 0 = its default
+    second_ratio: float = 0.0
     # tokens between the positions at which a prefill saves states without an end of a step there; 0 = none, so that the
     # scheduler splits prefills. In vLLM on an H100: 1 for Mamba-2, a block for gated delta nets, 0 for Mamba-1
     internal_checkpoint_alignment: int = 0

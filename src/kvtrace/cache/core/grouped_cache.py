@@ -27,7 +27,7 @@ class GroupedCache(Engine):
         Engine.__init__(self, context, demand)
         groups, trace = layout.groups, demand.trace
         rows, self.base = len(demand.full), trace.block_size
-        self.layout, self.step_tokens = layout, layout.step_tokens
+        self.layout, self.step_tokens = layout, layout.step_tokens or 1 << 60
         self.retention = -1 if layout.retention_interval is None else layout.retention_interval
         self.checkpoint, self.junctions = layout.internal_checkpoint_alignment > 0, layout.junctions
         self.align = layout.scheduler_block_size

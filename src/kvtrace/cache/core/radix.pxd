@@ -24,6 +24,7 @@ cdef class Radix(LockedTree):
     cdef long long capacity
 
     cdef int _match(self, long long start, long long blocks) except -1 nogil
+    cdef int _use_path(self, int node, long long nodes) except -1 nogil
     cdef int _walk(self, long long start, long long blocks, long long counted, long long priority) except -1 nogil
     cdef int _common(self, int node, long long start, long long blocks) noexcept nogil
     cdef int _split(self, int node, int blocks) noexcept nogil

@@ -31,12 +31,12 @@ class Radix(LockedTree):
     that name, and can be None for the others. Raises UsageError for a policy that SGLang does not have.
     """
 
-    def __init__(self, context: Context, demand, policy="lru", priority=None, unified=True):
+    def __init__(self, context: Context, demand, policy="lru", priority=None, unified=True, added=4):
         if policy not in ORDERS:
             raise UsageError(f"SGLang has no eviction policy {policy!r}. Try {', '.join(ORDERS)}.")
         rows, capacity = len(demand.full), context.capacity
-        # a request adds at most four nodes: two splits, the rest of its prompt, and its output
-        nodes = 1 + min(capacity, context.blocks, 4 * rows)
+        # a request adds at most `added` nodes; here four: two splits, the rest of its prompt, and its output
+        nodes = 1 + min(capacity, context.blocks, added * rows)
         LockedTree.__init__(self, context, demand, nodes, capacity)
         self.run, self.created, self.rank = np.zeros((3, nodes), dtype=np.int64)
         self.requests = np.zeros(nodes, dtype=np.int32)
@@ -126,16 +126,20 @@ class Radix(LockedTree):
     def _match(self, start, blocks):
         """The walk of a look-up, which counts no request."""
         last: cython.int = self._walk(start, blocks, UNCOUNTED, LOWEST)
-        node: cython.int = last
         if self.unified:
-            self.clock += self.matched  # a node has a block or more
-            now: cython.longlong = self.clock
-            while node != ROOT:
-                self.used[node] = now
-                self._settle(node)
-                node = self.parent[node]
-                now -= 1
+            self._use_path(last, self.matched)  # a node has a block or more
         return last
+
+    def _use_path(self, node, nodes):
+        """Use the nodes of a path, of which there are at most `nodes`, the deepest last."""
+        self.clock += nodes
+        now: cython.longlong = self.clock
+        while node != ROOT:
+            self.used[node] = now
+            self._settle(node)
+            node = self.parent[node]
+            now -= 1
+        return 0
 
     def _walk(self, start, blocks, counted, priority):
         """Walk a path's resident prefix: refresh its nodes, split the last one, set `matched`; returns the last node.

@@ -20,9 +20,9 @@ class Row:
     about: str
     recompute_last: bool = False  # a prompt's last token is always computed, for its logits: the n - 1 rule
     policies: tuple[str, ...] | None = None  # eviction policies; None = all
-    layouts: bool = False  # it can hold a CacheLayout of several groups
     any_capacity: bool = False  # it caches the part of a request that fits, so it need not hold the longest one
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)  # engine option -> its values, the default first
+    layouts: bool = False  # it models windows and states, not only full attention
 
 
 ENGINES: dict[str, Row] = {
@@ -39,6 +39,7 @@ ENGINES: dict[str, Row] = {
     "sglang": Row(
         "sglang", "SGLang 0.5.23", recompute_last=True,
         policies=("lru", "lfu", "fifo", "mru", "filo", "slru", "priority"), options={"tree": ("unified", "radix")},
+        layouts=True,
     ),
     "tensorrt-llm": Row("tensorrt_llm", "TensorRT-LLM 1.3", recompute_last=True, policies=("lru", "priority")),
     "lmcache": Row(
@@ -84,9 +85,6 @@ def build(name: str, demand, context, policy: str, layout: CacheLayout | None = 
         UsageError: The engine lacks the policy, an option or layouts, or an option lacks the value.
     """
     row = find(name)
-    if layout is not None and not row.layouts:
-        able = " or ".join(name for name, row in ENGINES.items() if row.layouts)
-        raise UsageError(f"Engine {name} does not support cache groups. Use --engine {able}, or a model without them.")
     if row.policies is not None and policy.partition(":")[0] not in row.policies:
         own = " Your own policies run in the reference engine." if is_users(policy) else ""
         raise UsageError(f"Engine {name} does not support policy {policy!r}. Try {', '.join(row.policies)}.{own}")
@@ -96,5 +94,10 @@ def build(name: str, demand, context, policy: str, layout: CacheLayout | None = 
             raise UsageError(f"Engine {name} does not have the option {flag} ({value}). Leave it out.")
         if value not in row.options[option]:
             raise UsageError(f"{value!r} is not a value of {flag}. Try {' or '.join(row.options[option])}.")
-    groups = {} if layout is None else {"layout": layout}
-    return import_module(f".{row.module}", __name__).build(demand, context, policy, **groups, **options)
+    extra: dict[str, Any] = dict(options)
+    if layout is not None and not layout.is_full:
+        if not row.layouts:
+            able = " or ".join(name for name, row in ENGINES.items() if row.layouts)
+            raise UsageError(f"Engine {name} models full attention only. For windows and states use --engine {able}.")
+        extra["layout"] = layout
+    return import_module(f".{row.module}", __name__).build(demand, context, policy, **extra)

@@ -20,11 +20,22 @@ from ..._base.errors import UsageError
 from ...trace.trace import Trace
 from ..core.radix import Radix
 from ..demand import BlockDemand
+from ..layout import CacheLayout
 from ..policies.base import Context
+from .sglang_hybrid import hybrid_tree
 
 
-def build(demand: BlockDemand, context: Context, policy: str = "lru", *, tree: str = "unified") -> Radix:
+def build(
+    demand: BlockDemand,
+    context: Context,
+    policy: str = "lru",
+    *,
+    tree: str = "unified",
+    layout: CacheLayout | None = None,
+) -> Radix:
     """Build SGLang's cache of `context.capacity` blocks, with one of its eviction policies and of its trees.
+
+    A `layout` with windows adds a pool for them (sglang_hybrid.py).
 
     The policy `priority` reads the trace's extra column of that name: whole numbers; higher ones are evicted later, and
     a missing one is 0. UsageError for a policy that SGLang does not have, or a trace without priorities.
@@ -37,7 +48,12 @@ def build(demand: BlockDemand, context: Context, policy: str = "lru", *, tree: s
     >>> cache.hits.tolist()
     [0, 0, 2]
     """
-    return Radix(context, demand, policy, priorities(demand.trace) if policy == "priority" else None, tree == "unified")
+    priority = priorities(demand.trace) if policy == "priority" else None
+    if layout is None or layout.is_full:
+        return Radix(context, demand, policy, priority, tree == "unified")
+    if tree != "unified":
+        raise UsageError("SGLang's older tree has no windows and states. Leave --tree out.")
+    return hybrid_tree(demand, context, policy, priority, layout)
 
 
 def priorities(trace: Trace) -> np.ndarray:
