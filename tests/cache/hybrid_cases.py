@@ -61,7 +61,7 @@ def random_case(rng):
     steps = [8192, align * int(rng.integers(1, 5)), int(rng.integers(1, 4 * align + 1))]
     layout = CacheLayout(
         groups, retention_interval=retention, step_tokens=steps[rng.integers(3)], junctions=bool(rng.random() < 0.8),
-        internal_checkpoint_alignment=align * int(rng.random() < 0.5 and any(group.kind == "state" for group in groups)),
+        internal_checkpoint_alignment=align * int(rng.random() < 0.5) * any(group.kind == "state" for group in groups),
     )  # fmt: skip
     prompts = conversations(rng, int(rng.integers(2, 40)), base)
     more = rng.integers(0, 5 * align + 1, size=len(prompts)).tolist()
@@ -136,8 +136,8 @@ def client_case(case):
         "block_size": case["base"], "hash_block_size": math.gcd(*(group["block_size"] for group in layout["groups"])),
         "groups": layout["groups"], "retention_interval": layout["retention_interval"],
         "step_tokens": layout["step_tokens"], "junctions": layout["junctions"],
-        "internal_checkpoint": layout["internal_checkpoint_alignment"], "capacity": case["capacity"], "grow": case["grow"],
-        "schedule": case["schedule"],
+        "internal_checkpoint": layout["internal_checkpoint_alignment"], "schedule": case["schedule"],
+        "capacity": case["capacity"], "grow": case["grow"],
         "requests": [
             {"tokens": prompt, "more": more if case["grow"] else 0}
             for prompt, more in zip(case["prompts"], case["more"], strict=True)

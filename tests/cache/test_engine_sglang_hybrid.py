@@ -229,7 +229,10 @@ def test_what_is_not_modelled_is_refused():
     for options, message in (
         ({"mode": "grow"}, "outputs of full attention only"),
         ({"tree": "radix"}, "SGLang's older tree"),
-        ({"engine": "dynamo"}, "Engine dynamo models full attention only. For windows and states try sglang"),
+        (
+            {"engine": "dynamo"},
+            "Engine dynamo models full attention only. For windows and states use --engine vllm or sglang",
+        ),
     ):
         with pytest.raises(UsageError, match=message):
             simulate(trace, 10, **{"engine": "sglang", "layout": layout} | options)

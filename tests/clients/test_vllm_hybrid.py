@@ -57,7 +57,8 @@ def test_the_conversation_trace_hits_as_in_vllm(shared, model, tmp_path):
         {
             "block_size": 512, "hash_block_size": 512, "groups": [vars(group) for group in groups], "junctions": True,
             "retention_interval": layout.retention_interval, "step_tokens": 8192, "capacity": capacity, "grow": False,
-            "internal_checkpoint": layout.internal_checkpoint_alignment, "schedule": {"kind": "serial"}, "requests": requests,
+            "internal_checkpoint": layout.internal_checkpoint_alignment, "schedule": {"kind": "serial"},
+            "requests": requests,
         }
         for capacity, layout in plans
     ]  # fmt: skip
