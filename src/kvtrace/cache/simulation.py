@@ -17,7 +17,7 @@ import numpy as np
 from .._base.errors import UsageError
 from .._base.results import PlottedResult
 from ..formats.lazy import LazyTrace
-from ..trace.columns import require_trace
+from ..trace.domains import in_domains
 from ..trace.hits import Hits, HitsDict, count_hits
 from ..trace.trace import Trace
 from . import engines
@@ -202,6 +202,7 @@ def simulate(
     mode: str = "block",
     schedule: str = "serial",
     warm_up: int = 0,
+    domains: str | None = None,
     **engine_options: Unpack[EngineOptions],
 ) -> Simulation:
     """Run a trace through a prefix cache and count the hits.
@@ -214,6 +215,7 @@ def simulate(
         mode: Blocks that a request holds: "block", "token" or "grow"; see docs/cache/simulate.md.
         schedule: Requests that are active at once: "serial", "concurrency:N" or "open-loop:MS".
         warm_up: The first requests, which `hits` leaves out.
+        domains: Isolation domains, as in `in_domains`; None keeps those of the trace apart, if it has any.
         capacity_counts: Blocks that the capacity limits: "total" (the default), or "idle" ones only.
         pool: Idle blocks that may be evicted: any ("flat", the default), or those without a resident child
             ("leaf-first").
@@ -232,7 +234,7 @@ def simulate(
     >>> simulate(toy("0 1 2", "3", "0 1"), capacity=3).hit_blocks.tolist()
     [0, 0, 2]
     """
-    require_trace(trace)
+    trace = in_domains(trace, domains)
     setting = Setting(
         capacity, name_of(policy), engine, mode, parse_schedule(schedule), engines.non_default(engine_options)
     )

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from .._base.csv_text import cell, csv_text
 from .._base.tables import Column, TextTable
 from ..cache.engines import DEFAULTS
+from ..cache.isolation import Isolation, sentence
 from ..cache.many_settings import gap_to
 from ..cache.simulation import ROOTS_FIRST, SCHEMA, Simulation, evicts_roots_first
 from ..serving.instances import FleetSimulation
@@ -46,8 +47,9 @@ def result(
     *,
     kv_bytes_per_token: int | None = None,
     window_ms: float | None = None,
+    isolation: Isolation | None = None,
 ) -> dict[str, Any]:
-    """The counts and rates of a simulation, and the gap to the offline optimum if it is known."""
+    """The counts and rates of a simulation; the gap to the offline optimum and the cost of isolation, if known."""
     values: dict[str, Any] = {**simulation.to_dict()}
     if kv_bytes_per_token is not None:
         values["capacity_bytes"] = values["capacity_tokens"] * kv_bytes_per_token
@@ -55,7 +57,21 @@ def result(
         values |= gap_to(optimum.hits.to_dict(), values)
     if window_ms is not None:
         values["over_time"] = simulation.over_time(window_ms)
+    if isolation is not None:
+        values["isolation"] = isolation.to_dict()
     return values
+
+
+def isolation_notes(values: dict[str, Any]) -> list[str]:
+    """What isolation costs at the largest capacity of the first setting; nothing for a trace without domains."""
+    first = values["results"][0]
+    if "isolation" not in first:
+        return []
+    same = [row for row in values["results"] if all(row[name] == first[name] for name in COMMON)]
+    row = max(same, key=lambda row: row["capacity"])
+    where = f"{row['engine']}, {row['policy']}, {row['capacity']:,} blocks" if len(values["results"]) > 1 else ""
+    shown = {"merge": "merged", "split": "kept apart"}.get(row["isolation"]["view"], "apart but for shared tokens")
+    return [f"domains are {shown} (--domains {row['isolation']['view']}); {where + ': ' if where else ''}{sentence(row['isolation'])}."]
 
 
 def warning(simulation: Simulation) -> str | None:

@@ -1,0 +1,72 @@
+"""What isolation costs: the hits of one cache with the domains of a trace merged, split, and partly shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NotRequired, TypedDict
+
+from ..trace.domains import MERGE, SPLIT
+from ..trace.hits import Hits
+
+
+class IsolationDict(TypedDict):
+    """The result of `Isolation.to_dict`; the last three keys are for `shared:N`."""
+
+    domains: int
+    view: str
+    merged_hit_tokens: int
+    merged_token_hit_rate: float
+    split_hit_tokens: int
+    split_token_hit_rate: float
+    isolation_cost_tokens: int
+    shared_hit_tokens: NotRequired[int]
+    shared_token_hit_rate: NotRequired[float]
+    shared_saved_tokens: NotRequired[int]
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """The hits of one setting in each view of the domains.
+
+    >>> merged, split = Hits(2, 8, 4, 32, 16, 1.0), Hits(2, 8, 2, 32, 8, 0.5)
+    >>> print(Isolation(3, "split", {"merge": merged, "split": split}))
+    isolation of 3 domains costs 8 hit tokens (25.0 points of token hit rate: 50.0 % merged, 25.0 % split)
+    """
+
+    domains: int  # requests without a domain are one together
+    view: str  # of the simulation: "merge", "split" or "shared:N"
+    hits: Mapping[str, Hits]  # view -> hits; merge and split at least
+
+    def to_dict(self) -> IsolationDict:
+        """Keys as docs/cache/domains.md lists them."""
+        merged, split = self.hits[MERGE], self.hits[SPLIT]
+        values: IsolationDict = {
+            "domains": self.domains, "view": self.view,
+            "merged_hit_tokens": merged.hit_tokens, "merged_token_hit_rate": merged.token_hit_rate,
+            "split_hit_tokens": split.hit_tokens, "split_token_hit_rate": split.token_hit_rate,
+            "isolation_cost_tokens": merged.hit_tokens - split.hit_tokens,
+        }  # fmt: skip
+        if self.view not in (MERGE, SPLIT):
+            shared = self.hits[self.view]
+            values["shared_hit_tokens"], values["shared_token_hit_rate"] = shared.hit_tokens, shared.token_hit_rate
+            values["shared_saved_tokens"] = shared.hit_tokens - split.hit_tokens
+        return values
+
+    def __str__(self) -> str:
+        return sentence(self.to_dict())
+
+
+def sentence(values: IsolationDict) -> str:
+    """What isolation costs, and what sharing the first tokens saves, from the keys of `Isolation.to_dict`."""
+    merged, split = values["merged_token_hit_rate"], values["split_token_hit_rate"]
+    domains = f"{values['domains']:,} domain{'' if values['domains'] == 1 else 's'}"
+    said = (
+        f"isolation of {domains} costs {values['isolation_cost_tokens']:,} hit tokens "
+        f"({100 * (merged - split):.1f} points of token hit rate: {100 * merged:.1f} % merged, {100 * split:.1f} % split)"
+    )
+    if "shared_saved_tokens" not in values:
+        return said
+    saved, points = values["shared_saved_tokens"], 100 * (values["shared_token_hit_rate"] - split)
+    tokens = int(values["view"].partition(":")[2])
+    return f"{said}; sharing the first {tokens:,} tokens saves {saved:,} of them ({points:.1f} points)"
