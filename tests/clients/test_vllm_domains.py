@@ -38,7 +38,9 @@ def test_random_requests_hit_as_in_vllm(tmp_path):
     rng = np.random.default_rng(seed)
     tried, merged_differ = [], 0
     for number in range(30):
-        vector = isolated(made(str(number), rng, rows=int(rng.integers(2, 60)), block_size=int(rng.integers(1, 5))), rng)
+        vector = isolated(
+            made(str(number), rng, rows=int(rng.integers(2, 60)), block_size=int(rng.integers(1, 5))), rng
+        )
         trace = domain_trace(vector, "split")
         tried += [(vector, case) for case in cases_of(trace, rng.integers(0, 20, size=15).tolist())]
     for (vector, case), real in zip(tried, served([asked(v, **case) for v, case in tried], tmp_path), strict=True):

@@ -9,8 +9,8 @@ ours is the schedule.
 import json
 import sys
 
-import vllm_absent  # noqa: F401 - before vllm
 import torch
+import vllm_absent  # noqa: F401 - before vllm
 from vllm import __version__
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams

@@ -23,7 +23,9 @@ def paths(trace, domain, shared_blocks):
     made = []
     for row, own in enumerate(domain):
         prompt = trace.prompt(row).tolist()
-        made.append([(None if depth < shared_blocks else own, tuple(prompt[: depth + 1])) for depth in range(len(prompt))])
+        made.append(
+            [(None if depth < shared_blocks else own, tuple(prompt[: depth + 1])) for depth in range(len(prompt))]
+        )
     return made
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from kvtrace.analysis.arrivals import Arrivals
 from kvtrace.analysis.distribution import Distribution
 from kvtrace.analysis.popularity import DepthBand, Popularity
+from kvtrace.cache.isolation import DomainsDict
 from kvtrace.trace.hits import HitsDict
 
 
@@ -61,7 +62,7 @@ class BasicsFile(TypedDict):
 
 
 class AnalyzeFile(BasicsFile, total=False):
-    """What `kvtrace analyze --json` prints; `--basic` leaves out these keys, and only `--fold` has the last."""
+    """What `kvtrace analyze --json` prints; `--basic` leaves out these keys but `domains`, which some traces have."""
 
     popularity: Popularity
     sharing_by_depth: list[DepthBand]
@@ -74,6 +75,7 @@ class AnalyzeFile(BasicsFile, total=False):
     kv_bytes_per_token: int | None
     working_set_bytes: int | None
     by_block_size: list[BlockSize]
+    domains: DomainsDict
 
 
 class CurvePoint(HitsDict):
@@ -104,6 +106,7 @@ class CurveFile(TypedDict):
     points: list[CurvePointFile]
     unlimited: HitsDict
     least: dict[str, int]
+    domains: NotRequired[DomainsDict]
 
 
 class ComparedTrace(TypedDict):

@@ -10,6 +10,13 @@ from ..trace.domains import MERGE, SPLIT
 from ..trace.hits import Hits
 
 
+class DomainsDict(TypedDict):
+    """The object `domains` of `curve --json` and `analyze --json`, for a trace with domains."""
+
+    domains: int  # requests without a domain are one together
+    view: str
+
+
 class IsolationDict(TypedDict):
     """The result of `Isolation.to_dict`; the last three keys are for `shared:N`."""
 
@@ -61,12 +68,13 @@ def sentence(values: IsolationDict) -> str:
     """What isolation costs, and what sharing the first tokens saves, from the keys of `Isolation.to_dict`."""
     merged, split = values["merged_token_hit_rate"], values["split_token_hit_rate"]
     domains = f"{values['domains']:,} domain{'' if values['domains'] == 1 else 's'}"
-    said = (
+    rates = f"{100 * merged:.1f} % merged, {100 * split:.1f} % split"
+    cost = (
         f"isolation of {domains} costs {values['isolation_cost_tokens']:,} hit tokens "
-        f"({100 * (merged - split):.1f} points of token hit rate: {100 * merged:.1f} % merged, {100 * split:.1f} % split)"
+        f"({100 * (merged - split):.1f} points of token hit rate: {rates})"
     )
     if "shared_saved_tokens" not in values:
-        return said
+        return cost
     saved, points = values["shared_saved_tokens"], 100 * (values["shared_token_hit_rate"] - split)
     tokens = int(values["view"].partition(":")[2])
-    return f"{said}; sharing the first {tokens:,} tokens saves {saved:,} of them ({points:.1f} points)"
+    return f"{cost}; sharing the first {tokens:,} tokens saves {saved:,} of them ({points:.1f} points)"

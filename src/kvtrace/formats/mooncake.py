@@ -57,7 +57,9 @@ def extra_of(columns: Columns) -> dict[str, Any]:
     more = {name: columns.extra[name] for name in (*FIRST, *columns.extra) if name in columns.extra}
     for name, taken in (("session_id", columns.session), ("domain", columns.domain)):
         if taken is not None and name in more:
-            raise UsageError(f"the extra column {name!r} conflicts with the trace's {name.partition('_')[0]}s. Rename it.")
+            raise UsageError(
+                f"the extra column {name!r} conflicts with the trace's {name.partition('_')[0]}s. Rename it."
+            )
     return more | _sessions(columns) | domains_of(columns)
 
 

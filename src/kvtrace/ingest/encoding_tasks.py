@@ -221,7 +221,7 @@ def collect(store: Store, folder: str, partitions: int, collector: Collector) ->
     for number in range(partitions):
         with store.open(f"{folder}/{number}") as stored:
             types, rows = stored.about["types"], {name: stored[name] for name in stored}
-        links = {name: rows.pop(name, None) for name in ("session", "account", "user", "domain")}
+        links: dict[str, Any] = {name: rows.pop(name, None) for name in ("session", "account", "user", "domain")}
         kinds, blocks = [types[code] for code in rows.pop("type").tolist()], np.diff(rows.pop("offsets"))
         rows = {"blocks": blocks, "prompts": blocks} | rows
         collector.add_rows(types=kinds, **links, **rows)

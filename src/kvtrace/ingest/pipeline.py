@@ -149,8 +149,8 @@ def anonymize(
         generation_prompt=generation_prompt, block_size=block_size, outputs=outputs, profile=profile, k=k,
         k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input, round_output=round_output,
         drop_sessions=drop_sessions, sample_sessions=sample_sessions, tenant_field=tenant_field,
-        isolate_tenants=isolate_tenants, keep_domains=keep_domains, arrivals=arrivals, key=key, workers=workers, max_errors=max_errors,
-        on_reject=on_reject, on_progress=on_progress,
+        isolate_tenants=isolate_tenants, keep_domains=keep_domains, arrivals=arrivals, key=key, workers=workers,
+        max_errors=max_errors, on_reject=on_reject, on_progress=on_progress,
     ).trace()  # fmt: skip
 
 

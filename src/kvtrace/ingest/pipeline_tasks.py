@@ -216,7 +216,12 @@ def _encoded(
 
 
 def _plan(
-    job: Job, store: Store, folder: str, encoded: list[EncodedPartition], partitions: int | None, task_blocks: int,
+    job: Job,
+    store: Store,
+    folder: str,
+    encoded: list[EncodedPartition],
+    partitions: int | None,
+    task_blocks: int,
     in_stages: bool,
 ) -> Plan:
     """The plan of the later stages, from the sizes and times of the encoded partitions."""

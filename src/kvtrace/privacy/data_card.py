@@ -187,7 +187,14 @@ def _protection(audit, counted):
         lines = ["Protected:", "", *(f"* {one}" for one in _protected(audit.profile, counted)), ""]
     else:
         lines = ["Nothing is protected: the audit failed, or the trace declares no profile that coarsens it.", ""]
-    return "\n".join([*lines, "Not protected:", "", *(f"* {one}" for one in unprotected(audit.profile, counted, domains=_has_domains(audit)))])
+    return "\n".join(
+        [
+            *lines,
+            "Not protected:",
+            "",
+            *(f"* {one}" for one in unprotected(audit.profile, counted, domains=_has_domains(audit))),
+        ]
+    )
 
 
 def _has_domains(audit) -> bool:

@@ -29,6 +29,8 @@ MEANINGS = {  # heading -> its meaning, printed below the table
     "TTFT p50": "time to first token, the median over the requests",
     "TPOT p50": "time per output token, the median over the requests",
 }
+VIEWS = {"merge": "domains are merged", "split": "domains are kept apart"}
+OTHER_VIEW = "domains are kept apart after the shared tokens"
 CellOf = Callable[[dict[str, Any]], str]  # the cell of a column, in the row of a result
 ColumnOf = tuple[Column, CellOf]
 
@@ -69,9 +71,9 @@ def isolation_notes(values: dict[str, Any]) -> list[str]:
         return []
     same = [row for row in values["results"] if all(row[name] == first[name] for name in COMMON)]
     row = max(same, key=lambda row: row["capacity"])
-    where = f"{row['engine']}, {row['policy']}, {row['capacity']:,} blocks" if len(values["results"]) > 1 else ""
-    shown = {"merge": "merged", "split": "kept apart"}.get(row["isolation"]["view"], "apart but for shared tokens")
-    return [f"domains are {shown} (--domains {row['isolation']['view']}); {where + ': ' if where else ''}{sentence(row['isolation'])}."]
+    view = row["isolation"]["view"]
+    where = f"{row['engine']}, {row['policy']}, {row['capacity']:,} blocks: " if len(values["results"]) > 1 else ""
+    return [f"{VIEWS.get(view, OTHER_VIEW)} (--domains {view}); {where}{sentence(row['isolation'])}."]
 
 
 def warning(simulation: Simulation) -> str | None:

@@ -178,7 +178,8 @@ def _in_each_view(trace: Trace, view: str, *, on_start, on_progress, **options) 
 
 def _after(warm_up: int, runs: Sequence[Simulation], optima: Sequence[Simulation]) -> Simulations:
     """The simulations, whose counts leave out the first requests."""
-    return Simulations(*([replace(one, warm_up=warm_up) for one in group] for group in (runs, optima)))
+    runs, optima = ([replace(one, warm_up=warm_up) for one in group] for group in (runs, optima))
+    return Simulations(runs, optima)
 
 
 def _on_instances(

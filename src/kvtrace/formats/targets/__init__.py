@@ -63,7 +63,9 @@ def write(
         for sidecar in sidecars:
             sidecar.write(dump(_description(adapted, to, first_id, meta)))
     return Written(
-        [writing.name_of_output(path), *beside], split.sentences + losses, target.usage(adapted, "FILE" if is_std(path) else path)
+        [writing.name_of_output(path), *beside],
+        split.sentences + losses,
+        target.usage(adapted, "FILE" if is_std(path) else path),
     )
 
 

@@ -83,7 +83,8 @@ def described(places: Places, time: Any = None) -> Record:
         tenant=plain_key(places[0][1], *TENANT),
         type=_type(*find(row, "type")),
         model=key_of(*find(places, "model")),
-        adapter=key_of(*find(places, "adapter")) or next(filter(None, (plain_key(one, *ADAPTER) for _, one in places)), None),
+        adapter=key_of(*find(places, "adapter"))
+        or next(filter(None, (plain_key(one, *ADAPTER) for _, one in places)), None),
         salts=[salt for prefix, place in places for salt in salts_of(place, prefix)],
         domain=key_of(*find(row, "domain")) if row[0][1].get("domain") is not None else None,
         prompt_tokens=count(*find(row, "prompt_tokens")),

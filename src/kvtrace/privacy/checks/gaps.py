@@ -5,7 +5,6 @@ from __future__ import annotations
 from .evidence import Evidence
 from .finding import Finding, failed, passed, warned
 
-
 NAMES = ("session_id", "chat_id", "session", "domain")  # fields of numbers that count from 0
 
 
