@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, TypedDict
 
 from kvtrace.analysis.arrivals import Arrivals
 from kvtrace.analysis.distribution import Distribution
@@ -94,8 +94,8 @@ class CurvePointFile(CurvePoint, total=False):
     error: dict[str, float]
 
 
-class CurveFile(TypedDict):
-    """What `kvtrace curve --json` prints."""
+class CurveKeys(TypedDict):
+    """What `kvtrace curve --json` prints of each trace."""
 
     schema: int
     block_size: int
@@ -106,7 +106,12 @@ class CurveFile(TypedDict):
     points: list[CurvePointFile]
     unlimited: HitsDict
     least: dict[str, int]
-    domains: NotRequired[DomainsDict]
+
+
+class CurveFile(CurveKeys, total=False):
+    """What `kvtrace curve --json` prints; only a trace with isolation domains has the last key."""
+
+    domains: DomainsDict
 
 
 class ComparedTrace(TypedDict):

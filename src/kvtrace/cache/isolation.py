@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 from ..trace.domains import MERGE, SPLIT
 from ..trace.hits import Hits
@@ -17,8 +17,8 @@ class DomainsDict(TypedDict):
     view: str
 
 
-class IsolationDict(TypedDict):
-    """The result of `Isolation.to_dict`; the last three keys are for `shared:N`."""
+class MergedAndSplit(TypedDict):
+    """The hits of one setting with all domains merged, and with all split."""
 
     domains: int
     view: str
@@ -27,9 +27,14 @@ class IsolationDict(TypedDict):
     split_hit_tokens: int
     split_token_hit_rate: float
     isolation_cost_tokens: int
-    shared_hit_tokens: NotRequired[int]
-    shared_token_hit_rate: NotRequired[float]
-    shared_saved_tokens: NotRequired[int]
+
+
+class IsolationDict(MergedAndSplit, total=False):
+    """The result of `Isolation.to_dict`; these three keys are for `shared:N`."""
+
+    shared_hit_tokens: int
+    shared_token_hit_rate: float
+    shared_saved_tokens: int
 
 
 @dataclass(frozen=True)
