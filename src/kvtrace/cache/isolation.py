@@ -41,7 +41,7 @@ class IsolationDict(MergedAndSplit, total=False):
 class Isolation:
     """The hits of one setting in each view of the domains.
 
-    >>> merged, split = Hits(2, 8, 4, 32, 16, 1.0), Hits(2, 8, 2, 32, 8, 0.5)
+    >>> merged, split = Hits(2, 4, 8, 16, 32, 1.0, 2), Hits(2, 2, 8, 8, 32, 0.5, 2)
     >>> print(Isolation(3, "split", {"merge": merged, "split": split}))
     isolation of 3 domains costs 8 hit tokens (25.0 points of token hit rate: 50.0 % merged, 25.0 % split)
     """
