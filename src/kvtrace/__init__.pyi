@@ -129,6 +129,8 @@ from .trace.conversion import convert as convert
 from .trace.conversion import sample_rows as sample_rows
 from .trace.conversion import sample_sessions as sample_sessions
 from .trace.conversion import speed_up as speed_up
+from .trace.domains import count_domains as count_domains
+from .trace.domains import in_domains as in_domains
 from .trace.folding import fold as fold
 from .trace.hits import Hits as Hits
 from .trace.hits import count_hits as count_hits

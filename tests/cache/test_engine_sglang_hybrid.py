@@ -231,7 +231,7 @@ def test_what_is_not_modelled_is_refused():
         ({"tree": "radix"}, "SGLang's older tree"),
         (
             {"engine": "dynamo"},
-            "Engine dynamo models full attention only. For windows and states use --engine vllm or sglang",
+            "Engine dynamo models full attention only",
         ),
     ):
         with pytest.raises(UsageError, match=message):

@@ -1,8 +1,9 @@
 """vLLM: its own KVCacheManager serves requests; run in vLLM's environment as CASES (a file with a JSON object a line).
 
 A case says block_size, capacity (usable blocks), grow, a schedule (kind, window, arrival, end) and requests: tokens (of
-the prompt) and more (tokens generated and cached). Prints, a case a line, vLLM's version, each request's hit blocks,
-and the number of early frees. Requests, hashes, blocks and queue are vLLM's, unmodified; ours is the schedule.
+the prompt), more (tokens generated and cached) and, if any, salt and adapter. Prints, a case a line, vLLM's version,
+each request's hit blocks, and the number of early frees. Requests, hashes, blocks and queue are vLLM's, unmodified;
+ours is the schedule.
 """
 
 import json
@@ -11,6 +12,7 @@ import sys
 import torch
 import vllm_absent  # noqa: F401 - before vllm
 from vllm import __version__
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -37,7 +39,11 @@ class Server:
     def admit(self, row):
         """Hit blocks, or None where there is no room."""
         tokens = self.rows[row]["tokens"]
-        request = Request(str(row), tokens, SamplingParams(max_tokens=1), None, block_hasher=self.hasher)
+        salt, adapter = (self.rows[row].get(name) for name in ("salt", "adapter"))
+        request = Request(
+            str(row), tokens, SamplingParams(max_tokens=1), None, block_hasher=self.hasher, cache_salt=salt,
+            lora_request=adapter and LoRARequest(adapter, 1 + len(adapter), f"/{adapter}"),
+        )  # fmt: skip
         found, hit, _ = self.manager.get_computed_blocks(request)
         if self.manager.allocate_slots(request, len(tokens) - hit, hit, found) is None:
             return None

@@ -28,7 +28,7 @@ TINY = str(Path(__file__).resolve().parents[1] / "data/tokenizers/tiny")
 OPTIONS = {"key": KEY, "tokenizer": None, "block_size": 4}
 NAMES = (
     "timestamp", "input_length", "output_length", "hash_ids", "offsets", "session", "parent", "output_ids",
-    "output_offsets",
+    "output_offsets", "domain",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Literal, TypedDict
 from kvtrace.analysis.arrivals import Arrivals
 from kvtrace.analysis.distribution import Distribution
 from kvtrace.analysis.popularity import DepthBand, Popularity
+from kvtrace.cache.isolation import DomainsDict
 from kvtrace.trace.hits import HitsDict
 
 
@@ -61,7 +62,7 @@ class BasicsFile(TypedDict):
 
 
 class AnalyzeFile(BasicsFile, total=False):
-    """What `kvtrace analyze --json` prints; `--basic` leaves out these keys, and only `--fold` has the last."""
+    """What `kvtrace analyze --json` prints; `--basic` leaves out these keys but `domains`, which some traces have."""
 
     popularity: Popularity
     sharing_by_depth: list[DepthBand]
@@ -74,6 +75,7 @@ class AnalyzeFile(BasicsFile, total=False):
     kv_bytes_per_token: int | None
     working_set_bytes: int | None
     by_block_size: list[BlockSize]
+    domains: DomainsDict
 
 
 class CurvePoint(HitsDict):
@@ -92,8 +94,8 @@ class CurvePointFile(CurvePoint, total=False):
     error: dict[str, float]
 
 
-class CurveFile(TypedDict):
-    """What `kvtrace curve --json` prints."""
+class CurveKeys(TypedDict):
+    """What `kvtrace curve --json` prints of each trace."""
 
     schema: int
     block_size: int
@@ -104,6 +106,12 @@ class CurveFile(TypedDict):
     points: list[CurvePointFile]
     unlimited: HitsDict
     least: dict[str, int]
+
+
+class CurveFile(CurveKeys, total=False):
+    """What `kvtrace curve --json` prints; only a trace with isolation domains has the last key."""
+
+    domains: DomainsDict
 
 
 class ComparedTrace(TypedDict):

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from kvtrace.analysis import comparison, exact_curve, summary
 from kvtrace.analysis.distribution import FIGURES, Distribution
-from kvtrace.cache import simulation, tiered
+from kvtrace.cache import isolation, simulation, tiered
 from kvtrace.cache.sweeps import cells, table
 from kvtrace.formats import format_table
 from kvtrace.privacy.checks import CHECKS, finding
@@ -97,6 +97,7 @@ class Result(tiered.TieredDict, ServingDict, total=False):
     belady_hit_blocks: int
     gap_to_belady: float
     over_time: list[simulation.WindowDict]
+    isolation: isolation.IsolationDict
 
 
 class SimulationFile(TypedDict):
@@ -244,7 +245,7 @@ def audit() -> Schema:
 
 def simulations() -> Schema:
     """The results of `kvtrace simulate`."""
-    meanings = descriptions("serving/serving.md", "serving/instances.md", "cache/simulate.md")
+    meanings = descriptions("serving/serving.md", "serving/instances.md", "cache/domains.md", "cache/simulate.md")
     schema = _described(schema_of(SimulationFile), meanings)
     result = schema["properties"]["results"]["items"]
     own = simulation.SimulationDict.__required_keys__ - simulation.EngineOptions.__optional_keys__

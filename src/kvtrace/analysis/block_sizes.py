@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base.results import Result, columns_of
 from .._base.tables import TextTable
-from ..trace.columns import require_trace
+from ..trace.domains import in_domains
 from ..trace.folding import fold
 from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
@@ -56,7 +56,7 @@ def by_block_size(trace: Trace, factors: Iterable[int]) -> list[BlockSizeHits]:
     >>> [(size.block_size, size.hits.hit_blocks) for size in by_block_size(toy("0 1 2", "0 1 3"), [1, 2])]
     [(1, 2), (2, 1)]
     """
-    require_trace(trace)
+    trace = in_domains(trace)
     return list(each_block_size(trace, factors))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.results import PlottedResult, columns_of, headed
 from .._base.tables import TextTable, html, printable
-from ..trace.columns import require_trace
+from ..trace.domains import in_domains
 from ..trace.hits import count_hits, unlimited_hits
 from ..trace.trace import Trace
 from .arrivals import WINDOWS_S, dispersion
@@ -151,8 +151,7 @@ def compare(a: Trace, b: Trace, *, names: tuple[str, str] = ("A", "B")) -> Compa
     >>> comparison.scores["input_length"], comparison.scores["block_hit_rate"]
     (1.0, 0.75)
     """
-    require_trace(a, b)
-    return compare_prepared(PreparedTrace(a), PreparedTrace(b), names)
+    return compare_prepared(PreparedTrace(in_domains(a)), PreparedTrace(in_domains(b)), names)
 
 
 def compare_prepared(one: PreparedTrace, other: PreparedTrace, names: tuple[str, str] = ("A", "B")) -> Comparison:

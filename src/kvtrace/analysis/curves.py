@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import overload
 
 from .._base.errors import InputError
-from ..trace.columns import require_trace
+from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from .exact_curve import HitCurve
 from .reuse import find_segments
@@ -13,13 +13,22 @@ from .sampled_curve import SampledCurve
 
 
 @overload
-def hit_curve(trace: Trace, *, sample: None = None) -> HitCurve: ...
+def hit_curve(trace: Trace, *, sample: None = None, domains: str | None = None) -> HitCurve: ...
 @overload
-def hit_curve(trace: Trace, *, sample: float, seed: int = 0, max_references: int | None = None) -> SampledCurve: ...
-@overload
-def hit_curve(trace: Trace, *, sample: float | None, seed: int = 0, max_references: int | None = None) -> HitCurve: ...
 def hit_curve(
-    trace: Trace, *, sample: float | None = None, seed: int = 0, max_references: int | None = None
+    trace: Trace, *, sample: float, seed: int = 0, max_references: int | None = None, domains: str | None = None
+) -> SampledCurve: ...
+@overload
+def hit_curve(
+    trace: Trace, *, sample: float | None, seed: int = 0, max_references: int | None = None, domains: str | None = None
+) -> HitCurve: ...
+def hit_curve(
+    trace: Trace,
+    *,
+    sample: float | None = None,
+    seed: int = 0,
+    max_references: int | None = None,
+    domains: str | None = None,
 ) -> HitCurve:
     """Compute the hit counts of an LRU cache at every capacity, one request at a time.
 
@@ -28,6 +37,7 @@ def hit_curve(
         sample: Estimate the curve from this share of the blocks, with an error (`SampledCurve`).
         seed: Seed of the sample.
         max_references: Upper limit of the block references in the sample.
+        domains: Isolation domains, as in `in_domains`; None keeps those of the trace apart, if it has any.
 
     Returns:
         The exact curve, or the estimate if there is a `sample`.
@@ -41,7 +51,7 @@ def hit_curve(
     >>> [hits.hit_blocks for hits in curve.hits([1, 2, 3])]
     [0, 1, 2]
     """
-    require_trace(trace)
+    trace = in_domains(trace, domains)
     if not trace.offsets[-1]:
         raise InputError("the trace has no hash_ids, so its reuse is unknown.")
     if sample is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.step_work import report_work
 from .._base.tables import TextTable
-from ..trace.columns import require_trace
+from ..trace.domains import in_domains
 from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
 from .arrivals import Arrivals, arrival_statistics
@@ -108,7 +108,7 @@ def basics(trace: Trace, quantiles: Sequence[float] = (), *, uses: BlockUses | N
     >>> statistics.context_length.mean, statistics.unique_prompt_length.max, statistics.prefix_groups
     (1.3333333333333333, 1.0, 1)
     """
-    require_trace(trace)
+    trace = in_domains(trace)
     uses = uses or _require_uses(trace)
     blocks, context = trace.prompt_blocks, _context_length(trace, uses)
     has_blocks = blocks > 0
@@ -253,7 +253,7 @@ def analyze(
     >>> summary.basics.hits.hit_blocks, summary.reuse_distance.max
     (2, 1.0)
     """
-    require_trace(trace)
+    trace = in_domains(trace)
     uses = _require_uses(trace)
     report_work(1, 6)
     reuse = ReuseAccumulator(trace)

@@ -17,7 +17,7 @@ import numpy as np
 from .._base.errors import UsageError
 from .._base.results import PlottedResult
 from ..formats.lazy import LazyTrace
-from ..trace.columns import require_trace
+from ..trace.domains import in_domains
 from ..trace.hits import Hits, HitsDict, count_hits
 from ..trace.trace import Trace
 from . import engines
@@ -205,6 +205,7 @@ def simulate(
     schedule: str = "serial",
     warm_up: int = 0,
     layout: CacheLayout | None = None,
+    domains: str | None = None,
     **engine_options: Unpack[EngineOptions],
 ) -> Simulation:
     """Run a trace through a prefix cache and count the hits.
@@ -218,6 +219,7 @@ def simulate(
         schedule: Requests that are active at once: "serial", "concurrency:N" or "open-loop:MS".
         warm_up: The first requests, which `hits` leaves out.
         layout: The cache groups of a hybrid model; see docs/cache/hybrid.md. None is full attention.
+        domains: Isolation domains, as in `in_domains`; None keeps those of the trace apart, if it has any.
         capacity_counts: Blocks that the capacity limits: "total" (the default), or "idle" ones only.
         pool: Idle blocks that may be evicted: any ("flat", the default), or those without a resident child
             ("leaf-first").
@@ -236,7 +238,7 @@ def simulate(
     >>> simulate(toy("0 1 2", "3", "0 1"), capacity=3).hit_blocks.tolist()
     [0, 0, 2]
     """
-    require_trace(trace)
+    trace = in_domains(trace, domains)
     setting = Setting(
         capacity, name_of(policy), engine, mode, parse_schedule(schedule), engines.non_default(engine_options),
         None if layout is None or layout.is_full else layout,

@@ -16,7 +16,7 @@ from typing import TypedDict, TypeVar
 import numpy as np
 
 from .._base.errors import UsageError
-from ..trace.columns import require_trace
+from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from .demand import BlockDemand, block_demand
 from .policies import make, name_of
@@ -97,7 +97,7 @@ def simulate_tiers(
     >>> result.hit_blocks.tolist(), result.tier_hits.tolist()
     ([0, 0, 2], [[0, 0, 0], [0, 0, 2]])
     """
-    require_trace(trace)
+    trace = in_domains(trace)
     tiers = {name: whole_blocks(capacity) for name, capacity in tiers.items()}
     if len(tiers) < 2 or min(tiers.values()) < 1:
         raise UsageError("--tiers needs two tiers or more of at least 1 block each. Try --tiers hbm=5000,dram=50000.")

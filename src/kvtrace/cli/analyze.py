@@ -6,8 +6,8 @@ import click
 
 from .help import Command
 from .large import load
-from .options import FIGURE, STREAMED, figure_writer, json_option
-from .output import console, print_json, print_tables
+from .options import DOMAINS, FIGURE, STREAMED, figure_writer, json_option, viewed
+from .output import console, print_json, print_notes, print_tables
 
 
 @click.command("analyze", cls=Command, groups={"--fold": "Output"}, examples=(
@@ -22,8 +22,9 @@ from .output import console, print_json, print_tables
 @click.option("--quantiles", metavar="Q,...", help="Extra quantiles of each distribution. Example: 0.9,0.99.")
 @click.option("--fold", "factors", metavar="N,...", help="Also print hit rates at block sizes N times as large. Example: 1,2,4.")
 @click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="TIME", help="Decode time per output token, such as 30 (ms) or 30ms; sets the mean concurrency that is printed.")
+@DOMAINS
 @STREAMED
-def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_token, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
+def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_token, domains, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
     """Print statistics: lengths, hit rates, reuse, arrivals.
 
     The hit rates are those of a cache that never evicts. TRACE - is stdin.
@@ -46,6 +47,7 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
             trace, memory, quiet, analyzing, block_size=block_size, chain=chain, whole=whole,
             extra=() if basic else ("type",),
         )
+        loaded, view, notes = viewed(loaded, domains)
         work.requests = len(loaded)
         work.step("count")
         if basic:
@@ -54,7 +56,8 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
             statistics = analyze(loaded, quantiles=extra_quantiles, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
         sizes = by_block_size(loaded, fold_factors)
     if as_json:
-        print_json(statistics.to_dict() | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
+        print_json(statistics.to_dict() | view | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
     else:
         print_tables([*statistics.tables(), *([block_size_table(sizes)] if sizes else [])])
+        print_notes(notes)
     write_figure(loaded, kv_bytes_per_token=kv_bytes)

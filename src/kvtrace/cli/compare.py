@@ -39,6 +39,7 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, chain):
     from ..report.plots import comparison
     from ..report.plots.plot import Study
     from ..report.progress import COMPARE, Work
+    from ..trace.domains import in_domains
 
     require_one(as_json, as_csv)
     write_figure = figure_writer(png, svg)
@@ -50,7 +51,7 @@ def compare_command(a, b, as_json, as_csv, png, svg, block_size, chain):
         traces = [reading.read(path, block_size=block_size, extra="ignore") for path in (a, b)]
         work.requests = sum(map(len, traces))
         work.step("compare")
-        first, second = (trace.chained() if chain else trace for trace in traces)
+        first, second = (in_domains(trace.chained() if chain else trace) for trace in traces)
         studies = Study(first, printable(name)), Study(second, printable(other))
         result = compare_prepared(*map(comparison.prepared, studies), (name, other))
     if as_json:

@@ -6,7 +6,7 @@ import click
 
 from .help import Command
 from .large import load
-from .options import CSV, FIGURE, STREAMED, figure_writer, json_option, require_one
+from .options import CSV, DOMAINS, FIGURE, STREAMED, figure_writer, json_option, require_one, viewed
 from .output import console, print_json, print_notes, print_tables
 
 
@@ -23,8 +23,9 @@ from .output import console, print_json, print_notes, print_tables
 @FIGURE
 @click.option("--sample", type=float, metavar="SHARE", help="Estimate from this share of the blocks, with errors.  [default: all blocks, exact]")
 @click.option("--seed", default=0, type=click.IntRange(0), metavar="N", help="Seed of the sample.")
+@DOMAINS
 @STREAMED
-def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, seed, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
+def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, seed, domains, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
     """Print the hit rate of an LRU cache at each capacity.
 
     The rates are exact and take one pass. TRACE - is stdin.
@@ -43,6 +44,7 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     with Work(console(), "curve", CURVE, quiet) as work:
         work.step("read")
         loaded = load(trace, memory, quiet, lambda dataset: curving(dataset, sample), block_size=block_size, chain=chain, extra=())
+        loaded, view, view_notes = viewed(loaded, domains)
         work.requests = len(loaded)
         work.step("curve")
         limited = sample and memory and isinstance(loaded, LazyTrace)
@@ -52,10 +54,10 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     capacities = curve.capacities(points) if capacity == "auto" else parse_capacities(capacity, **units)
     values = curve.to_dict(sorted(set(capacities)), kv_bytes_per_token=kv_bytes)
     if as_json:
-        print_json(values)
+        print_json(values | view)
     elif as_csv:
         click.echo(curve_tables.as_csv(values), nl=False)
     else:
         print_tables([curve_tables.curve_table(values)])
-        print_notes([*curve_tables.notes(values), *filter(None, [hint_on_commas(capacity, values["longest"])])])
+        print_notes([*curve_tables.notes(values), *view_notes, *filter(None, [hint_on_commas(capacity, values["longest"])])])
     write_figure(curve, kv_bytes_per_token=kv_bytes)

@@ -31,6 +31,7 @@ PNG = click.option("--png", metavar="FILE", help="Also draw the result into this
 SVG = click.option("--svg", metavar="FILE", help="Also draw the result into this SVG file.")
 CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
 COSTS = click.option("--costs", "costs_file", metavar="FILE", help="Costs that kvtrace calibrate wrote, in place of --gpu. --model then names another model than the measured one.")
+DOMAINS = click.option("--domains", metavar="VIEW", help="Isolation domains of the trace, such as tenants, adapters or salts: split keeps their blocks apart, merge shares equal blocks, shared:N shares the first N tokens of prompts.  [default: split]")
 EXTRAPOLATE = click.option("--extrapolate", is_flag=True, help="With --costs: allow runs with larger steps, batches or contexts than were measured, with a warning.")
 FIRST_ID = click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 KV_BYTES = click.option("--kv-bytes-per-token", type=click.IntRange(1), metavar="N", help="Bytes of KV cache per token, in place of --model-config.")
@@ -69,6 +70,18 @@ def figure_writer(png: str | None, svg: str | None, quiet: bool = False) -> Call
             print_lines([*notes, *(("wrote", name) for name in names)])
 
     return write
+
+
+def viewed(trace: Any, domains: str | None) -> tuple[Any, dict[str, Any], list[str]]:
+    """A trace in a view of its domains, the JSON keys that state the view, and a note; both are empty without domains."""
+    from ..trace.domains import SPLIT, count_domains, in_domains
+
+    view, count = in_domains(trace, domains), count_domains(trace)
+    if not count:
+        return view, {}, []
+    how = {"merge": "shared", "split": "kept apart"}.get(domains or SPLIT, "kept apart after the shared tokens")
+    note = f"blocks of {count:,} domain{'' if count == 1 else 's'} are {how} (--domains {domains or SPLIT})."
+    return view, {"domains": {"domains": count, "view": domains or SPLIT}}, [note]
 
 
 def with_options(*options: Decorator) -> Decorator:

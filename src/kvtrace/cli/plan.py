@@ -18,8 +18,9 @@ from .options import (
     json_option,
     require_one,
     roofline_of,
+    viewed,
 )
-from .output import console, print_json, print_tables
+from .output import console, print_json, print_notes, print_tables
 
 
 @click.command("plan", cls=Command, groups={"--tiers": "Instances and time", "--write-through": "Instances and time", "--router": "Instances and time"}, examples=(
@@ -84,7 +85,7 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
     shares = {"read": 1} | plan_shares(len(target.routers), tiers=bool(target.tiers))
     with Work(console(), "plan", shares, quiet) as work:
         work.step("read")
-        loaded = reading.read(trace, block_size=block_size)
+        loaded, _, notes = viewed(reading.read(trace, block_size=block_size), None)
         work.requests = len(loaded)
         result = plan(loaded, roofline, target, on_part=work.step, costs=costs, extrapolate=extrapolate)
     if as_json:
@@ -93,4 +94,5 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
         click.echo(planning.as_csv(result), nl=False)
     else:
         print_tables(planning.tables(result))
+        print_notes(notes)
     write_figure(result)

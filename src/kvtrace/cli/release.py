@@ -26,7 +26,7 @@ from .release_options import chosen_profile, release_options
 @click.option("--memory", metavar="SIZE", help="Memory limit for a data set, such as 2GB; FILE must be a data set, too.")
 @click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-def release_command(trace, output, to, block_size, sample_sessions, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
+def release_command(trace, output, to, block_size, sample_sessions, keep_domains, users, isolate_tenants, seed, against, workers, memory, first_id, quiet, **options):
     """Coarsen a trace for publication, audit it, and write it.
 
     A data card and a sidecar are written beside FILE. The cost of each step in hits is printed, but never
@@ -41,7 +41,7 @@ def release_command(trace, output, to, block_size, sample_sessions, users, isola
 
     profile = chosen_profile(options)
     writing.check_output(output, to)
-    common = {"users": users, "share": sample_sessions, "isolate": isolate_tenants, "seed": seed}
+    common = {"users": users, "share": sample_sessions, "isolate": isolate_tenants, "seed": seed, "keep_domains": keep_domains}
     write_options = {"format": to, "first_id": first_id, "against": against}
     with only_writer(output, (sidecar_path(output), writing.card_path(output))):
         if datasets.is_dataset(trace):
@@ -57,7 +57,7 @@ def release_command(trace, output, to, block_size, sample_sessions, users, isola
             print_line(screen, line)
 
 
-def _release_dataset(trace, output, profile, block_size, workers, memory, quiet, write_options, *, users, share, isolate, seed):
+def _release_dataset(trace, output, profile, block_size, workers, memory, quiet, write_options, *, users, share, isolate, seed, keep_domains):
     """Release a data set in tasks; returns the account, the figures, the block size and the written files."""
     import os
 
@@ -79,7 +79,7 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
     require_memory(running(runner.workers, blocks), max_bytes, quiet)
     user_numbers = None if users is None else numbered(users, len(dataset))
     work, rng = temporary_name(os.path.realpath(output)), np.random.default_rng(seed)
-    options = {"users": user_numbers, "session_share": share, "isolate": isolate, "rng": rng, "task_blocks": blocks, "memory": max_bytes}
+    options = {"users": user_numbers, "session_share": share, "isolate": isolate, "rng": rng, "keep_domains": keep_domains, "task_blocks": blocks, "memory": max_bytes}
     with Work(console(), "release", RELEASE_DATASET, quiet) as bar:
         bar.requests = len(dataset)
         with release_dataset(dataset, profile, runner=runner, work=work, on_step=bar.step, **options) as released:
@@ -88,7 +88,7 @@ def _release_dataset(trace, output, profile, block_size, workers, memory, quiet,
             return released.account, released.figures, released.block_size, written
 
 
-def _release_file(trace, output, profile, block_size, quiet, write_options, *, users, share, isolate, seed):
+def _release_file(trace, output, profile, block_size, quiet, write_options, *, users, share, isolate, seed, keep_domains):
     """Release a trace file in memory; returns the account, the figures, the block size and the written files."""
     import numpy as np
 
@@ -103,7 +103,7 @@ def _release_file(trace, output, profile, block_size, quiet, write_options, *, u
         work.requests = len(whole)
         work.step("coarsen")
         rng = np.random.default_rng(seed)
-        options = {"users": user_numbers, "session_share": share, "isolate": isolate, "rng": rng}
+        options = {"users": user_numbers, "session_share": share, "isolate": isolate, "rng": rng, "keep_domains": keep_domains}
         released = release_in_pieces(whole, profile, **options)
         del whole  # the largest array of all
         work.step("write")

@@ -58,6 +58,7 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
     from ..serving.models.kv_bytes import chosen
     from ..serving.planning.planning import PlanTarget, plan
     from ..serving.simulation import BatchLimits
+    from ..trace.domains import in_domains
 
     interactive.script()  # fails early if plotly is not installed
     html_page.check_output(output)
@@ -67,7 +68,7 @@ def report_command(trace, other, output, png, title, policies, capacity, model_c
     with Work(console(), "report", COMPARED if other else REPORT, quiet, files=len(paths)) as work, own_policies():
         work.step("read")
         traces = [reading.read(path, block_size=block_size) for path in paths]
-        traces = [loaded.chained() if chain else loaded for loaded in traces]
+        traces = [in_domains(loaded.chained() if chain else loaded) for loaded in traces]
         work.requests = sum(map(len, traces))
         chosen_capacity = _capacity_of(capacity, traces[0], kv_bytes)
         if roofline:

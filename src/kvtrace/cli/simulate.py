@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import zip_longest
 
 import click
 
@@ -14,6 +15,7 @@ from .large import load
 from .options import (
     COSTS,
     CSV,
+    DOMAINS,
     EXTRAPOLATE,
     FIGURE,
     STREAMED,
@@ -25,7 +27,7 @@ from .options import (
     require_one,
     roofline_of,
 )
-from .output import console, print_json, print_lines, print_tables
+from .output import console, print_json, print_lines, print_notes, print_tables
 from .own_policies import own_policies
 
 
@@ -66,6 +68,7 @@ def _policies():
 @click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="In time: largest number of tokens in a step of an instance.  [default: 8192; with --costs as measured]")
 @click.option("--max-requests", type=click.IntRange(1), metavar="N", help="In time: largest number of requests that an instance serves at once.  [default: 1024 for vllm, 2048 for sglang, else 256; with --costs as measured]")
 @click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="In time, with --engine vllm, sglang or dynamo: options of its scheduler, with the engine's own names. Example: watermark=0.01,async_scheduling=off.")
+@DOMAINS
 @WARM_UP
 @click.option("--over-time", metavar="WINDOW", help="Also print the counts of each time window. Example: 10m.")
 @click.option("--per-request", metavar="FILE", help="Also write the hit blocks of each request as CSV; - writes it to stdout in place of the tables.")
@@ -76,7 +79,7 @@ def _policies():
 @FIGURE
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time.  [default: one for each core]")
 @STREAMED
-def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, **options):
+def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, domains, **options):
     """Simulate prefix caches: engines, policies, capacities.
 
     Every engine runs with every policy at every capacity. With --gpu the requests are served in time. --engine dynamo
@@ -89,6 +92,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     from ..report import simulation as simulation_report
     from ..report.progress import RequestProgress
     from ..serving.models.kv_bytes import chosen
+    from ..trace.domains import in_domains
 
     require_one(as_json, as_csv)
     if per_request == "-" and (as_json or as_csv):
@@ -107,18 +111,20 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
         raise click.UsageError("--seed needs --router dynamo.")
     need = partial(_memory_need, per_request=per_request, over_time=over_time, **options)
     loaded = load(trace, memory, quiet, need, block_size=block_size, chain=chain, ids=True)
-    units = {"block_size": loaded.block_size, "working_set": loaded.working_set, "kv_bytes_per_token": kv_bytes}
+    viewed = in_domains(loaded, domains)
+    units = {"block_size": loaded.block_size, "working_set": viewed.working_set, "kv_bytes_per_token": kv_bytes}
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, own_policies():
             done = _simulate_all(
-                loaded, units, bar, costs=costs, warm_up=leading_rows(warm_up, loaded.timestamp),
+                loaded, units, bar, domains=domains, costs=costs, warm_up=leading_rows(warm_up, loaded.timestamp),
                 step_tokens=step_tokens, max_requests=max_requests, scheduler_options=scheduler_options, **options,
             )  # fmt: skip
         beyond = extrapolations(costs, done.runs, allowed=extrapolate)
         if stream:
             simulation_report.write_per_request(done.runs, stream)
-    values = simulation_report.to_dict(loaded, [
-        simulation_report.result(one, done.optimum_of(one), kv_bytes_per_token=kv_bytes, window_ms=window_ms) for one in done.runs
+    values = simulation_report.to_dict(viewed, [
+        simulation_report.result(one, done.optimum_of(one), kv_bytes_per_token=kv_bytes, window_ms=window_ms, isolation=isolation)
+        for one, isolation in zip_longest(done.runs, done.isolation)
     ])  # fmt: skip
     if as_json:
         print_json(values)
@@ -126,6 +132,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
         click.echo(simulation_report.as_csv(values["results"]), nl=False)
     elif per_request != "-":  # stdout has the CSV
         print_tables(simulation_report.tables(values, verbose=verbose))
+        print_notes(simulation_report.isolation_notes(values))
     if not quiet:
         print_lines(("warning", one) for one in dict.fromkeys([*map(simulation_report.warning, done.runs), *beyond]) if one)
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])

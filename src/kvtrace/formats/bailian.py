@@ -1,7 +1,8 @@
 """Qwen-Bailian's JSON Lines: Mooncake's keys, times in seconds, and `chat_id`, `parent_chat_id`, `type`, `turn`.
 
 https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon. A chat_id names a request; parent_chat_id names the
-previous request of the conversation, -1 for the first. A session is the root of a chain of parents.
+previous request of the conversation, -1 for the first. A session is the root of a chain of parents. kvtrace also reads
+and writes `output_hash_ids` and `domain`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from ..trace.columns import Columns
 from ..trace.turns import previous_turn
 from .jsonl_read import OnError, Rows
 from .jsonl_write import Field, lists, require_writable, scalars, seconds, whole, write_rows
+from .mooncake import domains_of
 from .read_result import ReadResult
+from .scalars import labels
 
 KEYS: tuple[str, ...] = ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length", "type", "turn",
-        "hash_ids", "output_hash_ids")  # fmt: skip
+        "hash_ids", "output_hash_ids", "domain")  # fmt: skip
 MARKS = ("chat_id", "parent_chat_id")  # keys that identify the format; always read
 
 
@@ -25,8 +28,9 @@ def result_of(rows: Rows, path: str, on_error: OnError | None = None) -> ReadRes
     """JSON rows as Qwen-Bailian's columns: times in ms, parents as rows, sessions as roots."""
     columns = Columns(
         milliseconds(rows.timestamp), rows.input_length, rows.output_length, rows.hash_ids, rows.offsets,
-        extra={name: values for name, values in rows.others.items() if name not in MARKS},
+        extra={name: values for name, values in rows.others.items() if name not in (*MARKS, "domain")},
         output_ids=rows.output_ids, output_offsets=rows.output_offsets,
+        domain=labels(rows.others["domain"]) if "domain" in rows.others else None,
     )  # fmt: skip
     result = ReadResult(columns, path, "bailian", lines=rows.lines, nested=rows.nested)
     chat, parent_chat = (_numbers(rows.others.get(name), name, result, on_error) for name in MARKS)
@@ -38,7 +42,8 @@ def result_of(rows: Rows, path: str, on_error: OnError | None = None) -> ReadRes
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
     """Write all keys of the format: the row is the request's name; missing `type` and `turn` get defaults."""
     require_writable(columns, first_id)
-    write_rows(stream, columns, fields_of(columns), first_id=first_id, extra=extra_of(columns) if extra else None)
+    more = extra_of(columns) if extra else domains_of(columns)
+    write_rows(stream, columns, fields_of(columns), first_id=first_id, extra=more)
 
 
 def fields_of(columns: Columns) -> dict[str, Field]:
@@ -60,8 +65,8 @@ def fields_of(columns: Columns) -> dict[str, Field]:
 
 
 def extra_of(columns: Columns) -> dict[str, Any]:
-    """The extra columns that the format does not have."""
-    return {name: values for name, values in columns.extra.items() if name not in KEYS}
+    """The extra columns that the format does not have, and the domains."""
+    return {name: values for name, values in columns.extra.items() if name not in KEYS} | domains_of(columns)
 
 
 def milliseconds(timestamp_s: np.ndarray) -> np.ndarray:

@@ -86,7 +86,7 @@ class LazyTrace(Trace):
         self.timestamp = np.empty(rows)
         self.input_length, self.output_length = (np.empty(rows, dtype=np.int64) for _ in range(2))
         self.offsets = np.zeros(rows + 1, dtype=np.int64)
-        self.session = self.parent = self.output_offsets = None
+        self.session = self.parent = self.domain = self.output_offsets = None
         if ids:
             self.hash_ids = np.empty(self.dataset.blocks, dtype=np.int32)
 
@@ -95,7 +95,7 @@ class LazyTrace(Trace):
         rows, ends = slice(row, row + len(columns)), slice(row + 1, row + len(columns) + 1)
         for name in ("timestamp", "input_length", "output_length"):
             getattr(self, name)[rows] = getattr(columns, name)
-        for name in ("session", "parent"):
+        for name in ("session", "parent", "domain"):
             if (values := getattr(columns, name)) is not None:
                 if getattr(self, name) is None:
                     setattr(self, name, np.full(len(self), -1, dtype=np.int64))
@@ -114,6 +114,8 @@ class LazyTrace(Trace):
         require_rows(self, self.block_size, self.tail, hints={})
         if self.session is not None:
             self.session = by_first_appearance(self.session)
+        if self.domain is not None:
+            self.domain = by_first_appearance(self.domain)
 
 
 class _Walk:

@@ -118,7 +118,7 @@ def _columns(dataset, extra: tuple[str, ...] | None = None) -> int:
     Sessions and parents need eight numbers each.
     """
     names = dataset.names()
-    linked = 64 * sum(name in names for name in ("session", "parent"))
+    linked = 64 * sum(name in names for name in ("session", "parent", "domain"))
     extra_columns = [name for name in names if name.startswith("extra.") and (extra is None or name[6:] in extra)]
     return 40 + linked + (8 if dataset.output_blocks else 0) + 120 * len(extra_columns)
 

@@ -1,7 +1,7 @@
 """Mooncake's JSON Lines: `timestamp` in ms, `input_length`, `output_length`, `hash_ids`.
 
 The format of the FAST'25 paper's traces, https://github.com/kvcache-ai/Mooncake. kvtrace also reads and writes
-`output_hash_ids`, `session_id` and `turn`, and, on request, other extra columns.
+`output_hash_ids`, `session_id`, `domain` and `turn`, and, on request, other extra columns.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .jsonl_read import Rows
 from .jsonl_write import Field, lists, milliseconds, require_writable, whole, write_rows
 from .read_result import ReadResult
 
-KEPT = ("session_id",)  # always read
+KEPT = ("session_id", "domain")  # always read
 FIRST = ("type", "turn")  # extra columns of all formats: in this order, whichever a file shows first
 
 
@@ -23,15 +23,17 @@ def result_of(rows: Rows, path: str, on_error=None) -> ReadResult:
     """JSON rows as Mooncake's columns."""
     others = dict(rows.others)
     session = scalars.labels(others.pop("session_id")) if "session_id" in others else None
+    domain = scalars.labels(others.pop("domain")) if "domain" in others else None
     columns = Columns(
         rows.timestamp, rows.input_length, rows.output_length, rows.hash_ids, rows.offsets,
         session=session, extra=others, output_ids=rows.output_ids, output_offsets=rows.output_offsets,
+        domain=domain,
     )  # fmt: skip
     return ReadResult(columns, path, "mooncake", lines=rows.lines, nested=rows.nested)
 
 
 def write(stream, columns: Columns, *, first_id: int = 0, extra: bool = False, description=None) -> None:
-    """Write the four keys, output blocks, turns and sessions if there are any, and with `extra` the extra columns."""
+    """Write the four keys; outputs, turns, sessions and domains if there are any; with `extra` the extra columns."""
     require_writable(columns, first_id)
     more = extra_of(columns) if extra else links_of(columns)
     write_rows(stream, columns, fields_of(columns), first_id=first_id, extra=more)
@@ -51,20 +53,26 @@ def fields_of(columns: Columns) -> dict[str, Field]:
 
 
 def extra_of(columns: Columns) -> dict[str, Any]:
-    """The extra columns, those of Qwen-Bailian's format first, and the sessions, in order."""
+    """The extra columns, those of Qwen-Bailian's format first, the sessions and the domains, in order."""
     more = {name: columns.extra[name] for name in (*FIRST, *columns.extra) if name in columns.extra}
-    if columns.session is not None and "session_id" in more:
-        raise UsageError("the extra column 'session_id' conflicts with the trace's sessions. Rename it.")
-    return more | _sessions(columns)
+    for name, taken in (("session_id", columns.session), ("domain", columns.domain)):
+        if taken is not None and name in more:
+            raise UsageError(
+                f"the extra column {name!r} conflicts with the trace's {name.partition('_')[0]}s. Rename it."
+            )
+    return more | _sessions(columns) | domains_of(columns)
 
 
 def links_of(columns: Columns) -> dict[str, Any]:
-    """The columns that make conversations of requests, in the order of `extra_of`: turns and sessions."""
+    """The columns that link requests, in the order of `extra_of`: turns, sessions and domains."""
     turns = {"turn": columns.extra["turn"]} if "turn" in columns.extra else {}
-    return turns | _sessions(columns)
+    return turns | _sessions(columns) | domains_of(columns)
 
 
 def _sessions(columns: Columns) -> dict[str, Any]:
-    if columns.session is None:
-        return {}
-    return {"session_id": scalars.without(columns.session, -1) if (columns.session < 0).any() else columns.session}
+    return {} if columns.session is None else {"session_id": scalars.numbered(columns.session)}
+
+
+def domains_of(columns: Columns) -> dict[str, Any]:
+    """The domains by their key; requests of none have no value, and nothing without the column."""
+    return {} if columns.domain is None else {"domain": scalars.numbered(columns.domain)}

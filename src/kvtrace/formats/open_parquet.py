@@ -46,7 +46,7 @@ class OpenColumns(OpenTrace):
             start += len(columns)
             whole.add(replace_columns(columns, hash_ids=np.empty(0, np.int64), output_ids=no_outputs, extra=extra))
         columns = whole.columns()
-        links = {name: value for name in ("session", "parent") if (value := getattr(columns, name)) is not None}
+        links = {name: getattr(columns, name) for name in parquet.LINKS if getattr(columns, name) is not None}
         self.fields = {name: getattr(columns, name) for name in KNOWN} | columns.extra | links
         self.result = ReadResult(columns, self.name, "parquet")
         _add_other_content(self, self.sources())

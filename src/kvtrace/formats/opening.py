@@ -14,6 +14,8 @@ from . import memory_needs, reading
 from .dataset import Dataset
 from .lazy import LazyTrace
 
+DOMAINS = "the column domain"  # its views need all ids at once
+
 
 def open_trace(
     path: str | Path,
@@ -41,7 +43,8 @@ def open_trace(
         on_need: Receives that memory before the first row is read.
 
     Returns:
-        A Trace, or a `LazyTrace` that `analyze`, `hit_curve` and simulations read piece by piece.
+        A Trace, or a `LazyTrace` that `analyze`, `hit_curve` and simulations read piece by piece. A data set with
+        isolation domains is read whole.
 
     Raises:
         UsageError: The data set may need more memory, `memory` is given for another file, or the block size is not
@@ -60,6 +63,7 @@ def open_trace(
     dataset = dataset_at(path, block_size=block_size, memory=memory)
     whole = "--chain" if chain else whole
     if dataset is not None:
+        whole = whole or (DOMAINS if "domain" in dataset.names() else None)
         bound = memory_needs.whole(dataset, whole) if whole else need(dataset) if need else None
         if bound is not None:
             require_memory(bound, memory, on_need)

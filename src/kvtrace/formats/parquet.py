@@ -30,7 +30,8 @@ REFERENCES = 1 << 22  # approximate block references in a row group
 MANY_VALUES = 1 << 27  # a gigabyte of ids
 MAX_EXPANSION = 2000  # bytes in memory per byte of the file; conversations expand about 30 times
 NEEDED = ("timestamp", "input_length", "output_length", "hash_ids")
-OTHERS = ("session", "parent", "output_hash_ids", "extra")
+LINKS = ("session", "parent", "domain")
+OTHERS = (*LINKS, "output_hash_ids", "extra")
 
 
 def read(stream, path: str | Path, *, extra: str = "keep") -> ReadResult:
@@ -183,7 +184,7 @@ class RowGroups:
         pa, columns = self._pa, self._columns
         arrays = {name: pa.array(getattr(columns, name)[rows]) for name in NEEDED[:-1]}
         arrays["hash_ids"] = _list_array(pa, ids.hash_ids, ids.offsets)
-        for name in ("session", "parent"):
+        for name in LINKS:
             if (values := getattr(columns, name)) is not None:
                 arrays[name] = pa.array(values[rows])
         if columns.output_ids is not None:
@@ -254,11 +255,11 @@ def _columns(table, name, extra) -> Columns:
     hash_ids, offsets = _lists(table, "hash_ids", name)
     has_outputs = "output_hash_ids" in table.column_names
     output_ids, output_offsets = _lists(table, "output_hash_ids", name) if has_outputs else (None, None)
-    links = {key: _numbers(table, key, name) for key in ("session", "parent") if key in table.column_names}
+    links = {key: _numbers(table, key, name) for key in LINKS if key in table.column_names}
     more = _extra(table, name) if "extra" in table.column_names and extra == "keep" else {}
     return Columns(
         timestamp, numbers["input_length"], numbers["output_length"], hash_ids, offsets,
-        session=links.get("session"), parent=links.get("parent"), extra=more,
+        session=links.get("session"), parent=links.get("parent"), domain=links.get("domain"), extra=more,
         output_ids=output_ids, output_offsets=output_offsets,
     )  # fmt: skip
 

@@ -75,6 +75,15 @@ def without(values: np.ndarray, missing: int) -> np.ndarray:
     return column
 
 
+def numbered(values: np.ndarray) -> np.ndarray:
+    """Numbers as a file has them: None in place of -1.
+
+    >>> numbered(np.array([3, -1])), numbered(np.array([3, 1]))
+    (array([3, None], dtype=object), array([3, 1]))
+    """
+    return without(values, -1) if (values < 0).any() else values
+
+
 def _objects(values: list[Any]) -> np.ndarray:
     objects = np.empty(len(values), dtype=object)
     objects[:] = values

@@ -161,7 +161,7 @@ def settings_of(encoder: Encoder) -> dict[str, Any]:
     """
     recipe = encoder.recipe
     settings = {field.name: getattr(part, field.name) for part in (recipe.reader, recipe) for field in fields(part)}
-    for name in ("reader", "key", "stop_at_error", "name_detected", "unit_detected", "about_ns"):
+    for name in ("reader", "key", "stop_at_error", "name_detected", "unit_detected", "about_ns", "maps_domain"):
         del settings[name]
     settings["tokenizer"] = encoder.tokenizer and encoder.tokenizer.sha256
     settings["chat_template"] = encoder.template and encoder.template.sha256

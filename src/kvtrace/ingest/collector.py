@@ -34,7 +34,7 @@ class Collector:
         self.block_size, self.tail, self.outputs = recipe.block_size, recipe.tail, recipe.outputs
         self._arrival_model = arrival_model
         self._index, self._sessions = DigestIndex(), DigestIndex()
-        self._accounts, self._users = DigestIndex(), DigestIndex()
+        self._accounts, self._users, self._domains = DigestIndex(), DigestIndex(), DigestIndex()
         self._numbers = bytearray()  # of the blocks of all rows, in the order of the log, int32
         self._columns: dict[str, list[np.ndarray]] = {}  # name -> one array a batch
         self._types: list[str | None] = []
@@ -44,7 +44,7 @@ class Collector:
         self.add_rows(
             time=batch.time_ns, input_length=batch.input_length, output_length=batch.output_length,
             blocks=batch.prompts + batch.outputs, prompts=batch.prompts, digests=batch.all_digests(),
-            session=batch.session, account=batch.account, user=batch.user, types=batch.type,
+            session=batch.session, account=batch.account, user=batch.user, domain=batch.domain, types=batch.type,
         )  # fmt: skip
 
     def add_rows(
@@ -54,16 +54,18 @@ class Collector:
         session: np.ndarray | None,
         account: np.ndarray | None,
         user: np.ndarray | None,
+        domain: np.ndarray | None,
         types: list[str | None],
         **columns: np.ndarray,
     ) -> None:
-        """Add rows: the digests of their blocks, sessions, accounts and users, their types, and plain columns.
+        """Add rows: the digests of their blocks, sessions, accounts, users and domains, their types, and plain columns.
 
         The plain columns are time, input_length, output_length, blocks (of prompt and output) and prompts (blocks).
         """
         self._numbers += self._index.add(digests).data
         count = len(types)
-        keys = {"session": (self._sessions, session), "account": (self._accounts, account), "user": (self._users, user)}
+        keys = {"session": (self._sessions, session), "account": (self._accounts, account), "user": (self._users, user),
+                "domain": (self._domains, domain)}  # fmt: skip
         self._append(**{name: numbers_of_digests(*key, count) for name, key in keys.items()}, **columns)
         self._types.extend(types)
 
@@ -85,6 +87,7 @@ class Collector:
         )  # fmt: skip
         if self._sessions.distinct:
             _link_sessions(rows, column["session"], by_time, order)
+        rows.domain = numbered_domains(column["domain"][order])
         users = self._users_of(column["account"][order], column["user"][order])
         blocks = self._blocks(offsets_of(column["blocks"]), column["prompts"] if self.outputs else None)
         if not (order[1:] > order[:-1]).all():
@@ -106,6 +109,15 @@ class Collector:
         if all(kind is None for kind in self._types):
             return {}
         return {"type": np.array([kind or "text" for kind in self._types], dtype=object)[order]}
+
+
+def numbered_domains(domain: np.ndarray) -> np.ndarray | None:
+    """The domains of rows in their final order, by first appearance; None if all rows have the same, or none.
+
+    >>> numbered_domains(np.array([5, -1, 3])), numbered_domains(np.array([5, 5]))
+    (array([ 0, -1,  1]), None)
+    """
+    return None if (domain == domain[:1]).all() else by_first_appearance(domain)
 
 
 def numbers_of_digests(index: DigestIndex, digests, rows) -> np.ndarray:

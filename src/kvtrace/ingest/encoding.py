@@ -16,7 +16,7 @@ import numpy as np
 
 from .._base.errors import EmptyPrompt, LeftOut, RowError
 from .._base.offsets import joined, offsets_of
-from .hashing import BlockHasher, context
+from .hashing import NO_CONTEXT, BlockHasher, context
 from .keys import Key
 from .logs.record import Record
 
@@ -36,6 +36,8 @@ class Recipe:
     outputs: bool  # also hash the blocks of outputs
     stop_at_error: bool
     isolate_tenants: bool = False  # tenants share no blocks, as in engines that salt their caches
+    keep_domains: bool = False  # ids are equal where text is, and a column says who shares no blocks in the engine
+    maps_domain: bool = False  # --map domain=PATH: the domain is this field alone
     by_tenant: bool = False  # k-sharing counts the tenants of --tenant-field, and no other accounts
 
 
@@ -55,6 +57,7 @@ class Batch:
     session: np.ndarray | None = None  # request -> digest of its session key, zeros = none
     account: np.ndarray | None = None  # request -> digest of its tenant, account or API key, zeros = none
     user: np.ndarray | None = None  # request -> digest of its user, within the account if it has one, zeros = none
+    domain: np.ndarray | None = None  # request -> digest of its isolation domain, zeros = none
     type: list[str | None] = field(default_factory=list)
     logged_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # -1 = unknown
     cut: int = 0  # requests that are incomplete in the log, taken with --allow-truncated
@@ -127,8 +130,8 @@ class Encoder:
             "template": self.template and self.template.sha256,
         }
         self._context_of = lru_cache(maxsize=4096)(
-            lambda model, adapter, tenant, *media: context(
-                **self._root, model=model, adapter=adapter, tenant=tenant, media=list(media)
+            lambda model, adapter, tenant, domain, *media: context(
+                **self._root, model=model, adapter=adapter, tenant=tenant, domain=domain, media=list(media)
             )
         )
 
@@ -261,6 +264,9 @@ class Encoder:
             batch.account = self.hasher.users(accounts)
         if any(user is not None for user in users):
             batch.user = self.hasher.users(users)
+        domains = [self._domain(r) for r in requests] if self.recipe.keep_domains else []
+        if any(domain is not None for domain in domains):
+            batch.domain = self.hasher.domains(domains)
 
     def _hash(self, requests, prompts, outputs, batch: Batch):
         roots = self.hasher.roots([self._context(r) for r in requests])
@@ -300,10 +306,26 @@ class Encoder:
             return f"{self._account(record)}\0account\0{record.account}"
         return None if record.user is None else f"{self._account(record) or ''}\0user\0{record.user}"
 
+    def _domain(self, record: Record) -> str | None:
+        """The isolation domain: the mapped field, else tenant, adapter, salts and model; None if the log has none."""
+        if self.recipe.maps_domain:
+            return record.domain
+        salts = list(map(_sha256, record.salts))
+        known = context(tenant=record.tenant, adapter=record.adapter, model=record.model, salts=salts)
+        return None if known == NO_CONTEXT else known
+
     def _context(self, record: Record) -> str:
+        """What the blocks depend on beside their text. With a column of domains, it says what else keeps them apart."""
         tenant = record.tenant if self.recipe.isolate_tenants else None
-        media = (hashlib.sha256(part).hexdigest() for part in record.media)
-        return self._context_of(record.model, record.adapter, tenant, *media)
+        if self.recipe.keep_domains and not self.recipe.maps_domain:
+            return self._context_of(None, None, tenant, None, *map(_sha256, record.media))
+        domain = None if self.recipe.keep_domains else record.domain
+        media = map(_sha256, record.media + record.salts)
+        return self._context_of(record.model, record.adapter, tenant, domain, *media)
+
+
+def _sha256(part: bytes) -> str:
+    return hashlib.sha256(part).hexdigest()
 
 
 NO_TEMPLATE = "Try --chat-template FILE, or log the templated text."

@@ -14,7 +14,7 @@ from .._base.offsets import offsets_of
 from .._native.ids import DigestIndex
 from ..privacy.numbering.run import Runner
 from ..privacy.numbering.store import Store
-from ..privacy.numbering.task_plan import ENCODED, digests_of_rows, sample_times
+from ..privacy.numbering.task_plan import DOMAINS, ENCODED, digests_of_rows, firsts_of, sample_times
 from .collector import Collector, numbers_of_digests
 from .encoding import Batch, Encoder, Recipe
 from .keys import Key, load_key
@@ -56,6 +56,7 @@ class EncodedPartition:
     has_sessions: bool
     has_accounts: bool
     has_users: bool
+    has_domains: bool
     has_types: bool
     bytes: int  # written
 
@@ -88,7 +89,7 @@ class PartitionEncoder:
         digests = np.concatenate([np.empty((0, 2), np.uint64), *(batch.all_digests() for batch in batches)])
         offsets = offsets_of(prompts if outputs is None else prompts + outputs)
         types = [kind for batch in batches for kind in batch.type]
-        links = {name: _key_digests(batches, name) for name in ("session", "account", "user")}
+        links = {name: _key_digests(batches, name) for name in ("session", "account", "user", "domain")}
         code_of_type: dict[str | None, int] = {}
         codes = np.array([code_of_type.setdefault(kind, len(code_of_type)) for kind in types], dtype=np.int32)
         arrays = {"time" if name == "time_ns" else name: values for name, values in numbers.items()} | {"type": codes}
@@ -98,7 +99,8 @@ class PartitionEncoder:
         return EncodedPartition(
             summaries, **_write_rows(self.store, name, list(code_of_type), arrays, offsets, digests, self.by_time),
             has_sessions=links["session"] is not None, has_accounts=links["account"] is not None,
-            has_users=links["user"] is not None, has_types=any(kind is not None for kind in types),
+            has_users=links["user"] is not None, has_domains=links["domain"] is not None,
+            has_types=any(kind is not None for kind in types),
         )  # fmt: skip
 
 
@@ -219,17 +221,38 @@ def collect(store: Store, folder: str, partitions: int, collector: Collector) ->
     for number in range(partitions):
         with store.open(f"{folder}/{number}") as stored:
             types, rows = stored.about["types"], {name: stored[name] for name in stored}
-        session, account, user = (rows.pop(name, None) for name in ("session", "account", "user"))
+        links: dict[str, Any] = {name: rows.pop(name, None) for name in ("session", "account", "user", "domain")}
         kinds, blocks = [types[code] for code in rows.pop("type").tolist()], np.diff(rows.pop("offsets"))
         rows = {"blocks": blocks, "prompts": blocks} | rows
-        collector.add_rows(types=kinds, session=session, account=account, user=user, **rows)
+        collector.add_rows(types=kinds, **links, **rows)
+
+
+def number_domains(encoded: list[EncodedPartition], store: Store, folder: str) -> bool:
+    """Number the domains of all rows by first appearance in time, and write DOMAINS: their digests in this order.
+
+    False if all rows have the same domain, or none. 24 bytes a request are in memory.
+    """
+    if not any(partition.has_domains for partition in encoded):
+        return False
+    index, times, domains = DigestIndex(), [], []
+    for number in range(len(encoded)):
+        with store.open(f"{folder}/{number}") as rows:
+            times.append(rows["time"])
+            domains.append(rows["domain"] if "domain" in rows else np.zeros((len(times[-1]), 2), np.uint64))
+    digests = np.concatenate(domains)[np.argsort(np.concatenate(times), kind="stable")]
+    numbers = numbers_of_digests(index, digests, len(digests))
+    if (numbers == numbers[0]).all():
+        return False
+    known = numbers >= 0
+    store.write(DOMAINS, {}, digest=digests[known][firsts_of(numbers[known])])
+    return True
 
 
 def _without_digests(batch: Batch) -> Batch:
     """The batch with its counts and lengths only."""
     return replace(
         batch, digests=np.empty((0, 2), np.uint64), offsets=np.zeros(1, np.int64), session=None, account=None,
-        user=None, type=[], output_digests=None, output_offsets=None,
+        user=None, domain=None, type=[], output_digests=None, output_offsets=None,
     )  # fmt: skip
 
 
@@ -238,7 +261,7 @@ def _concatenated(arrays) -> np.ndarray:
 
 
 def _key_digests(batches, name) -> np.ndarray | None:
-    """Row -> digest of its session, account or user, zeros = none; None if no row has one."""
+    """Row -> digest of its session, account, user or domain, zeros = none; None if no row has one."""
     columns = [getattr(batch, name) for batch in batches]
     if all(values is None or not values.any() for values in columns):
         return None

@@ -19,6 +19,7 @@ from .keys import Key
 
 Ragged = tuple[np.ndarray, np.ndarray]  # rows end to end; their offsets
 NO_DIGEST = np.zeros(2, dtype=np.uint64)
+NO_CONTEXT = "{}"  # the context without parts
 
 
 class BlockHasher:
@@ -37,10 +38,11 @@ class BlockHasher:
         self._digest_tails = tail == "kept"  # a unique tail needs no digest: it gets a new id
         self._block_key = key.subkey("blocks")
         root_key, session_key, user_key = key.subkey("roots"), key.subkey("sessions"), key.subkey("users")
-        self._engine_key = key.subkey("engine hashes")
+        self._engine_key, domain_key = key.subkey("engine hashes"), key.subkey("domains")
         self._root = lru_cache(maxsize=4096)(lambda context: _digest(root_key, context))
         self._session = lru_cache(maxsize=4096)(lambda session: _digest(session_key, session))
         self._user = lru_cache(maxsize=4096)(lambda user: _digest(user_key, user))
+        self._domain = lru_cache(maxsize=4096)(lambda domain: _digest(domain_key, domain))
 
     def roots(self, contexts: list[str]) -> np.ndarray:
         """Request -> root of its chain, from its context string (see `context`)."""
@@ -84,6 +86,10 @@ class BlockHasher:
     def users(self, keys: list[str | None]) -> np.ndarray:
         """Request -> keyed digest of its user or tenant key; two zeros = no user."""
         return _digests(self._user, keys)
+
+    def domains(self, keys: list[str | None]) -> np.ndarray:
+        """Request -> keyed digest of its isolation domain; two zeros = none."""
+        return _digests(self._domain, keys)
 
 
 def context(**parts) -> str:

@@ -87,6 +87,7 @@ def anonymize(
     sample_sessions: float = 1.0,
     tenant_field: str | None = None,
     isolate_tenants: bool = False,
+    keep_domains: bool | None = None,
     arrivals: str | None = None,
     key: Key | None = None,
     workers: int | None = None,
@@ -119,6 +120,8 @@ def anonymize(
         sample_sessions: Share of the sessions to release, each whole: above 0, at most 1.
         tenant_field: JSON path of the tenant; k then counts tenants.
         isolate_tenants: Tenants share no blocks, as in engines with a separate cache for each tenant.
+        keep_domains: Write the isolation domain of each request (tenant, adapter, salt, model) as a number; ids are
+            then equal in all domains. The default is the profile's: "exact" keeps them, others do not.
         arrivals: Arrival model for a log without times, as in "rate=2/s,think=30s,seed=1".
         key: Key of the hash (see `load_key`). The default is random and never stored.
         workers: Processes; the default is one a core.
@@ -146,8 +149,8 @@ def anonymize(
         generation_prompt=generation_prompt, block_size=block_size, outputs=outputs, profile=profile, k=k,
         k_counts=k_counts, tail=tail, time_step_ms=time_step_ms, round_input=round_input, round_output=round_output,
         drop_sessions=drop_sessions, sample_sessions=sample_sessions, tenant_field=tenant_field,
-        isolate_tenants=isolate_tenants, arrivals=arrivals, key=key, workers=workers, max_errors=max_errors,
-        on_reject=on_reject, on_progress=on_progress,
+        isolate_tenants=isolate_tenants, keep_domains=keep_domains, arrivals=arrivals, key=key, workers=workers,
+        max_errors=max_errors, on_reject=on_reject, on_progress=on_progress,
     ).trace()  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from .encoding_tasks import (
     PartitionEncoder,
     RemoteEncoder,
     collect,
+    number_domains,
     partitions_of,
     with_arrivals,
 )
@@ -136,7 +137,7 @@ def anonymize_dataset(
         spilled = sum(partition.bytes for partition in encoded)
         if in_stages and job.arrival_model is not None:
             encoded, folder = with_arrivals(encoded, job.arrival_model, store, runner)
-        plan = _plan(job, store, folder, encoded, partitions, task_blocks)
+        plan = _plan(job, store, folder, encoded, partitions, task_blocks, in_stages)
         if in_stages and plan.counts != "inferred":
             made = _in_stages(job, plan, runner, counts)
         else:
@@ -215,7 +216,13 @@ def _encoded(
 
 
 def _plan(
-    job: Job, store: Store, folder: str, encoded: list[EncodedPartition], partitions: int | None, task_blocks: int
+    job: Job,
+    store: Store,
+    folder: str,
+    encoded: list[EncodedPartition],
+    partitions: int | None,
+    task_blocks: int,
+    in_stages: bool,
 ) -> Plan:
     """The plan of the later stages, from the sizes and times of the encoded partitions."""
     blocks = sum(int(partition.blocks.sum()) for partition in encoded)
@@ -232,4 +239,5 @@ def _plan(
         first_time=min(partition.first_time for partition in encoded if partition.first_time is not None),
         has_sessions=sessions, has_types=any(partition.has_types for partition in encoded),
         has_outputs=job.recipe.outputs,
+        carried=("domain",) if in_stages and number_domains(encoded, store, folder) else (),
     )  # fmt: skip

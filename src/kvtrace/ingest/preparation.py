@@ -70,6 +70,7 @@ class LogOptions(TypedDict, total=False):
     drop_sessions: bool | None
     tenant_field: str | None
     isolate_tenants: bool
+    keep_domains: bool | None
     arrivals: str | None
     key: Key | None
 
@@ -97,6 +98,7 @@ def prepare(
     drop_sessions: bool | None = None,
     tenant_field: str | None = None,
     isolate_tenants: bool = False,
+    keep_domains: bool | None = None,
     arrivals: str | None = None,
     key: Key | None = None,
     keep_order: bool = False,
@@ -137,6 +139,7 @@ def prepare(
         use_template=use_template, generation_prompt=generation_prompt, key=key or Key.random(),
         block_size=_block_size(block_size, reader, outputs), tail="dropped" if chosen.tail == "dropped" else "kept",
         outputs=outputs, stop_at_error=stop_at_error, isolate_tenants=isolate_tenants,
+        keep_domains=profiles.keeps_domains(chosen, keep_domains), maps_domain="domain" in (field_map or {}),
         by_tenant=tenant_field is not None and not isolate_tenants,
     )  # fmt: skip
     encoder = Encoder(recipe)

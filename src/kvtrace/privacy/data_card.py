@@ -56,7 +56,7 @@ def card(audit: Audit, trace: Trace | Mapping[str, Any] | None = None, meta: Map
     sections = [
         ("", _opening(figures)),
         ("Licence and citation", _to_fill_in()),
-        ("Fields", _fields(meta)),
+        ("Fields", _fields(meta, _has_domains(audit))),
         ("How it was made", _making(figures, meta)),
         (f"Release profile: {audit.profile.name}", _profile(audit, meta)),
         ("Figures", _figures_table(figures)),
@@ -130,15 +130,18 @@ def _to_fill_in():
     return f"{LICENCE}\n* Cite as: TODO\n* Contact: TODO (a public page rather than a person's address)"
 
 
-def _fields(meta):
-    name = meta.get("format") or "mooncake"
+DOMAIN = ("number", "isolation domain: tenant, adapter, salt and model; equal ids are equal text in any domain")
+
+
+def _fields(meta, has_domains):
+    name, fields = meta.get("format") or "mooncake", FIELDS | ({"domain": DOMAIN} if has_domains else {})
     lines = [
         f"One row for each request, in order of arrival ({_code(name)} format).",
         "",
         "| field | unit | meaning |",
         "|---|---|---|",
     ]
-    return "\n".join([*lines, *(f"| `{field}` | {unit} | {meaning} |" for field, (unit, meaning) in FIELDS.items())])
+    return "\n".join([*lines, *(f"| `{field}` | {unit} | {meaning} |" for field, (unit, meaning) in fields.items())])
 
 
 def _making(figures, meta):
@@ -184,7 +187,19 @@ def _protection(audit, counted):
         lines = ["Protected:", "", *(f"* {one}" for one in _protected(audit.profile, counted)), ""]
     else:
         lines = ["Nothing is protected: the audit failed, or the trace declares no profile that coarsens it.", ""]
-    return "\n".join([*lines, "Not protected:", "", *(f"* {one}" for one in unprotected(audit.profile, counted))])
+    return "\n".join(
+        [
+            *lines,
+            "Not protected:",
+            "",
+            *(f"* {one}" for one in unprotected(audit.profile, counted, domains=_has_domains(audit))),
+        ]
+    )
+
+
+def _has_domains(audit) -> bool:
+    """Whether the audited rows name their isolation domain."""
+    return any("domains" in finding.figure for finding in audit.findings)
 
 
 def _protected(profile, counted):

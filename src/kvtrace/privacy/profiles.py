@@ -106,6 +106,24 @@ def profile(
     return chosen
 
 
+def keeps_domains(profile: Profile, asked: bool | None) -> bool:
+    """Whether a release has the column of isolation domains: if it is asked for, else if the profile coarsens nothing.
+
+    A domain number links all requests of a tenant, an adapter or a salt, which no other column does.
+
+    Raises:
+        UsageError: It is asked for, but the profile drops all links between requests.
+
+    >>> keeps_domains(PROFILES["exact"], None), keeps_domains(PROFILES["standard"], None)
+    (True, False)
+    """
+    if asked and profile.drop_sessions:
+        raise UsageError(
+            f"--keep-domains links requests, but {profile.name} drops all links (drop_sessions). Leave it out."
+        )
+    return not (profile.coarsens or profile.drop_sessions) if asked is None else asked
+
+
 def declared(meta: dict[str, Any]) -> Profile | None:
     """The profile that a sidecar declares; None if it declares none, or an invalid one.
 

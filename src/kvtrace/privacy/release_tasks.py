@@ -49,6 +49,7 @@ def release_dataset(
     session_share: float = 1.0,
     isolate: bool = False,
     rng: np.random.Generator | None = None,
+    keep_domains: bool | None = None,
     memory: int | None = None,
     on_step: Callable[[str], None] | None = None,
 ) -> Iterator[Numbered]:
@@ -61,13 +62,13 @@ def release_dataset(
         work: A folder or URL for the files that tasks hand on; it is removed when the block ends.
         partitions: Tasks of each stage; the default follows from `task_blocks`.
         task_blocks: Block references that a task holds.
-        users, session_share, isolate, rng: As in `release`.
+        users, session_share, isolate, rng, keep_domains: As in `release`.
         memory: Limit in bytes for a release that needs all blocks in one process; see below.
         on_step: Receives the name of each step before it: "encode", then those of the stages.
 
-    One process needs all blocks to chain ids, to isolate users, to infer conversations, and to release blocks of
-    outputs, columns that are not kvtrace's own (profile "exact"), or a sample without tails. It then holds the data
-    set as `release` does.
+    One process needs all blocks to chain ids, to isolate users, to split or keep domains, to infer conversations, and
+    to release blocks of outputs, columns that are not kvtrace's own (profile "exact"), or a sample without tails. It
+    then holds the data set as `release` does.
 
     Yields:
         The released rows in pieces, their figures, and the values of the sidecar.
@@ -90,7 +91,8 @@ def release_dataset(
     rows = _sample(whole, users, session_share, rng)
     if isolate or _needs_all_blocks(dataset, whole, profile, tail, users, rows, session_share):
         in_one_process(len(dataset), dataset.blocks).require(memory)
-        yield _in_memory(dataset, profile, users=users, session_share=session_share, isolate=isolate, rng=unused)
+        options = {"users": users, "session_share": session_share, "isolate": isolate, "rng": unused}
+        yield _in_memory(dataset, profile, **options, keep_domains=keep_domains)
         return
     drops = tail == "dropped" != dataset.tail
     first = ReleaseStep.TAILS_DROPPED if drops else ReleaseStep.ORIGINAL if rows is None else ReleaseStep.SAMPLED
@@ -136,6 +138,7 @@ def _needs_all_blocks(
     counts = split_by(profile, _kind_of(users, rows), _any_known(whole.session, rows))
     return (
         not whole.is_chained
+        or whole.domain is not None
         or bool(dataset.output_blocks)
         or counts == "inferred"
         or (rows is None) != (session_share == 1)

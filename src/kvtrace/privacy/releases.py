@@ -11,6 +11,7 @@ import numpy as np
 from .._base.errors import UsageError
 from .._base.results import PlottedResult, drawing
 from ..trace.columns import Columns
+from ..trace.domains import in_domains
 from ..trace.meta import merge, without_stale
 from ..trace.trace import Trace
 from .account import Account
@@ -18,7 +19,7 @@ from .allowed_fields import MAX_TURN
 from .contributors import Contributors, Users, contributors
 from .k_sharing import share_by_k
 from .numbering.run import Numbered
-from .profiles import LARGEST, Profile
+from .profiles import LARGEST, Profile, keeps_domains
 from .release_steps import TAIL_STEPS, ReleaseStep
 from .released_trace import ReleasedTrace
 from .steps import coarsened
@@ -56,6 +57,7 @@ def release(
     session_share: float = 1.0,
     isolate: bool = False,
     rng: np.random.Generator | None = None,
+    keep_domains: bool | None = None,
 ) -> Released:
     """Coarsen a trace by a release profile.
 
@@ -66,6 +68,8 @@ def release(
         session_share: Share of the sessions (or users, or inferred conversations) to release: above 0, at most 1.
         isolate: Users share no block; needs `users`.
         rng: Randomness of the draw; the default is fresh.
+        keep_domains: Keep the column of isolation domains. Without it, the blocks of domains get ids of their own. The
+            default is the profile's: "exact" keeps it, others do not.
 
     Returns:
         The released trace, its steps, and the hits after each.
@@ -79,7 +83,8 @@ def release(
     >>> done.trace.hash_ids, [step.step.value for step in done.steps]
     (array([0, 1, 0, 2, 0, 3]), ['original', 'tails_unique', 'k_sharing'])
     """
-    draft, done = _released(trace, profile, users=users, session_share=session_share, isolate=isolate, rng=rng)
+    draft, done = _released(trace, profile, users=users, session_share=session_share, isolate=isolate, rng=rng,
+                            keep_domains=keep_domains)  # fmt: skip
     settings: dict[str, Any] = {"block_size": draft.block_size, "tail": draft.tail, "meta": draft.meta}
     released = ReleasedTrace.from_columns(draft.columns(), **settings)
     released.account = done
@@ -101,8 +106,12 @@ def release_in_pieces(trace: Trace, profile: Profile, **options: Any) -> Numbere
     return Numbered(figures=figures, account=done, columns=draft.pieces, contributors=lambda: counted, **settings)
 
 
-def _released(trace: Trace, profile: Profile, **options: Any) -> tuple[TraceDraft, Account]:
+def _released(
+    trace: Trace, profile: Profile, *, keep_domains: bool | None = None, **options: Any
+) -> tuple[TraceDraft, Account]:
     """The released draft of a trace, with the values of its sidecar, and its account; the options are `release`'s."""
+    if not keeps_domains(profile, keep_domains):
+        trace = in_domains(trace if trace.domain is None else trace.chained())
     done, draft = Account(profile), TraceDraft.of(trace)
     base = trace.chained() if profile.coarsens else trace
     if base is not trace:

@@ -53,9 +53,9 @@ def step_times(columns: Columns, step_ms: int) -> Columns:
 
 
 def drop_sessions(columns: Columns) -> Columns:
-    """The columns without sessions, parents and turns; only shared blocks still link the requests of a conversation."""
+    """The columns without sessions, parents, turns and domains; only shared blocks still link requests."""
     extra = {name: values for name, values in columns.extra.items() if name != "turn"}
-    return replace_columns(columns, session=None, parent=None, extra=extra)
+    return replace_columns(columns, session=None, parent=None, domain=None, extra=extra)
 
 
 def keep_allowed(columns: Columns) -> tuple[Columns, list[str]]:

@@ -51,10 +51,11 @@ class TraceDraft:
         return len(self.rows)
 
     def select(self, rows: np.ndarray) -> None:
-        """Keep some rows, in order: sessions are renumbered, times start at 0, missing parents are -1."""
+        """Keep some rows, in order: sessions and domains are renumbered, times start at 0, missing parents are -1."""
         self.rows, self.blocks = self.rows.take(rows), self.blocks.take(rows)
         self.rows.timestamp = self.rows.timestamp - self.rows.timestamp[0]
         self.rows.session = None if self.rows.session is None else by_first_appearance(self.rows.session)
+        self.rows.domain = None if self.rows.domain is None else by_first_appearance(self.rows.domain)
 
     def set_tail(self, tail: str) -> bool:
         """Make tail blocks unique, or leave them out; False if the trace reveals no more already."""

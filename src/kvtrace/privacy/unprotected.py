@@ -33,8 +33,10 @@ def protects_senders(profile: Profile, counted: str | None) -> bool:
     return profile.k > 1 and counted in STRONG
 
 
-def unprotected(profile: Profile, counted: str | None = None) -> list[str]:
-    """The facts that others can still learn under this profile; `counted` is the kind of contributors that k counted.
+def unprotected(profile: Profile, counted: str | None = None, *, domains: bool = False) -> list[str]:
+    """The facts that others can still learn under this profile.
+
+    `counted` is the kind of contributors that k counted; `domains` says whether rows name their isolation domain.
 
     >>> from .profiles import PROFILES
     >>> unprotected(PROFILES["strict"])[3]
@@ -56,6 +58,11 @@ def unprotected(profile: Profile, counted: str | None = None) -> list[str]:
         listed.append("which requests are turns of one conversation, if sessions are written")
     else:
         listed.append("conversations, as far as shared blocks reveal them")
+    if domains:
+        listed.append(
+            "which requests are of one tenant, adapter, salt or model, and so the volume, times and lengths of each; "
+            "k does not hide a tenant"
+        )
     if profile.k > 1 and counted == "accounts":
         listed.append("which requests of one account share a prefix, if the log does not name its users")
     return [

@@ -21,7 +21,7 @@ from .._base.units import short
 from ..analysis.comparison import Comparison, compare_prepared
 from ..formats.writing import require_place
 from ..serving.planning.plan_result import Plan
-from ..trace.columns import require_trace
+from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from . import interactive, paper, planning
 from .plots import PLOTS, comparison, planned
@@ -132,8 +132,7 @@ def _page(
     capacity=None, on_step=None,
 ):  # fmt: skip
     """The page and its plots."""
-    require_trace(trace, other)
-    traces = [trace] if other is None else [trace, other]
+    traces = [in_domains(one) for one in ([trace] if other is None else [trace, other])]
     studies = [
         Study(one, printable(name), kv_bytes_per_token, policies=policies, capacity=capacity)
         for one, name in zip(traces, names, strict=False)

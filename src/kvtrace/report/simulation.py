@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from .._base.csv_text import cell, csv_text
 from .._base.tables import Column, TextTable
 from ..cache.engines import DEFAULTS
+from ..cache.isolation import Isolation, sentence
 from ..cache.many_settings import gap_to
 from ..cache.simulation import ROOTS_FIRST, SCHEMA, Simulation, evicts_roots_first
 from ..serving.instances import FleetSimulation
@@ -28,6 +29,8 @@ MEANINGS = {  # heading -> its meaning, printed below the table
     "TTFT p50": "time to first token, the median over the requests",
     "TPOT p50": "time per output token, the median over the requests",
 }
+VIEWS = {"merge": "domains are merged", "split": "domains are kept apart"}
+OTHER_VIEW = "domains are kept apart after the shared tokens"
 CellOf = Callable[[dict[str, Any]], str]  # the cell of a column, in the row of a result
 ColumnOf = tuple[Column, CellOf]
 
@@ -46,8 +49,9 @@ def result(
     *,
     kv_bytes_per_token: int | None = None,
     window_ms: float | None = None,
+    isolation: Isolation | None = None,
 ) -> dict[str, Any]:
-    """The counts and rates of a simulation, and the gap to the offline optimum if it is known."""
+    """The counts and rates of a simulation; the gap to the offline optimum and the cost of isolation, if known."""
     values: dict[str, Any] = {**simulation.to_dict()}
     if kv_bytes_per_token is not None:
         values["capacity_bytes"] = values["capacity_tokens"] * kv_bytes_per_token
@@ -55,7 +59,21 @@ def result(
         values |= gap_to(optimum.hits.to_dict(), values)
     if window_ms is not None:
         values["over_time"] = simulation.over_time(window_ms)
+    if isolation is not None:
+        values["isolation"] = isolation.to_dict()
     return values
+
+
+def isolation_notes(values: dict[str, Any]) -> list[str]:
+    """What isolation costs at the largest capacity of the first setting; nothing for a trace without domains."""
+    first = values["results"][0]
+    if "isolation" not in first:
+        return []
+    same = [row for row in values["results"] if all(row[name] == first[name] for name in COMMON)]
+    row = max(same, key=lambda row: row["capacity"])
+    view = row["isolation"]["view"]
+    where = f"{row['engine']}, {row['policy']}, {row['capacity']:,} blocks: " if len(values["results"]) > 1 else ""
+    return [f"{VIEWS.get(view, OTHER_VIEW)} (--domains {view}); {where}{sentence(row['isolation'])}."]
 
 
 def warning(simulation: Simulation) -> str | None:

@@ -18,7 +18,7 @@ from .._base.errors import UsageError
 from ..cache.demand import BlockDemand, block_demand
 from ..cache.schedules import parse_schedule
 from ..cache.simulation import Setting, Simulation, SimulationDict, advance_all, build
-from ..trace.columns import require_trace
+from ..trace.domains import in_domains
 from ..trace.hits import count_hits
 from ..trace.trace import Trace
 from .routers import check_router
@@ -156,7 +156,7 @@ def simulate_instances(
     """
     from .core.fleet import Fleet
 
-    require_trace(trace)
+    trace = in_domains(trace)
     check_router(router, in_time=False)
     if instances < 1:
         raise UsageError("--instances must be at least 1.")

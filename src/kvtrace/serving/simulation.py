@@ -16,7 +16,7 @@ from .._base.errors import UsageError
 from ..cache.demand import BlockDemand, block_demand
 from ..cache.simulation import Setting, advance_all
 from ..cache.tiered import TierDict
-from ..trace.columns import require_trace
+from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from .instances import FleetDict, FleetSimulation, make_router
 from .routers import check_router
@@ -243,7 +243,7 @@ def simulate_serving(
     from .core.requests import Requests
     from .core.serving import Serving
 
-    require_trace(trace)
+    trace = in_domains(trace)
     check_router(router)
     if scheduler is not None and limits is not None:
         raise UsageError("Give limits or a scheduler, which has its own limits, not both.")

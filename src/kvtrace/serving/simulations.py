@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Unpack
 
@@ -13,11 +13,13 @@ from .._base.results import PlottedResult, columns_of
 from ..analysis.capacities import log_spaced
 from ..cache.demand import block_demand
 from ..cache.engines import non_default
+from ..cache.isolation import Isolation
 from ..cache.many_settings import gap_to, optimum_of, settings_of, simulate_settings
 from ..cache.schedules import parse_schedule
 from ..cache.simulation import EngineOptions, Setting, Simulation
 from ..cache.tiered import simulate_tiers
 from ..trace.columns import require_trace
+from ..trace.domains import MERGE, SPLIT, count_domains, in_domains
 from ..trace.trace import Trace
 from .instances import OVERLAP, simulate_instances
 from .schedulers.base import Scheduler, Tier
@@ -32,6 +34,7 @@ class Simulations(PlottedResult):
 
     runs: list[Simulation]
     optima: list[Simulation]
+    isolation: list[Isolation] = field(default_factory=list)  # of each run, if the trace has domains
 
     _shown = (
         "engine", "policy", "router", "capacity", "hit_blocks", "block_hit_rate", "token_hit_rate", "gap_to_belady",
@@ -77,6 +80,7 @@ def simulate_all(
     workers: int | None = None,
     on_start: Callable[[int], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
+    domains: str | None = None,
     **engine_options: Unpack[EngineOptions],
 ) -> Simulations:
     """Simulate every engine with every policy at every capacity, behind every router.
@@ -101,6 +105,8 @@ def simulate_all(
         workers: Simulations at a time; the default is one per core.
         on_start: Receives the number of requests that all simulations together will serve.
         on_progress: Receives the number of requests served since its last call, from any thread.
+        domains: For a trace with isolation domains: the view that is simulated, as in `in_domains`. All settings then
+            also run with domains merged and split, and `isolation` has the difference.
 
     Returns:
         The simulations; tiers, instances and cost give `TieredSimulation`, `FleetSimulation` and `ServingRun`.
@@ -113,7 +119,10 @@ def simulate_all(
     >>> [(run.setting.policy, run.setting.capacity, run.hits.hit_blocks) for run in done.runs]
     [('lru', 2, 1), ('lru', 3, 2), ('mru', 2, 0), ('mru', 3, 2)]
     """
+    options = {name: value for name, value in locals().items() if name not in ("trace", "domains", "engine_options")}
     require_trace(trace)
+    if trace.domain is not None or domains is not None:
+        return _in_each_view(trace, domains or SPLIT, **options, **engine_options)
     given = {"capacities": capacities, "policies": policies, "engines": engines, "routers": routers}
     require_lists(**{name: value for name, value in given.items() if value is not None})
     if (routers and not instances) or (tiers and (instances or cost)) or (lower and not cost):
@@ -144,9 +153,33 @@ def simulate_all(
     return _after(warm_up, [done[one] for one in settings], [done[one] for one in bounds])
 
 
+def _in_each_view(trace: Trace, view: str, *, on_start, on_progress, **options) -> Simulations:
+    """The simulations of one view of the domains, and the hits of each run with domains merged and split."""
+    viewed, views = in_domains(trace, view), dict.fromkeys((MERGE, SPLIT, view))
+    if options["capacities"] is None and not options["tiers"]:
+        options["capacities"] = _default_capacities(viewed, options["mode"])  # the same in each view
+
+    def start(requests: int) -> None:
+        on_start(len(views) * requests)
+
+    options |= {"on_start": start if on_start else None, "on_progress": on_progress}
+    done = simulate_all(viewed, **options)
+    runs = {view: done.runs}
+    for other in views:
+        if other != view:
+            without = options | {"on_start": None, "gap": False}
+            runs[other] = simulate_all(in_domains(trace, other), **without).runs
+    isolation = [
+        Isolation(count_domains(trace), view, {name: runs[name][number].hits for name in views})
+        for number in range(len(done.runs))
+    ]
+    return replace(done, isolation=isolation)
+
+
 def _after(warm_up: int, runs: Sequence[Simulation], optima: Sequence[Simulation]) -> Simulations:
     """The simulations, whose counts leave out the first requests."""
-    return Simulations(*([replace(one, warm_up=warm_up) for one in group] for group in (runs, optima)))
+    runs, optima = ([replace(one, warm_up=warm_up) for one in group] for group in (runs, optima))
+    return Simulations(runs, optima)
 
 
 def _on_instances(

@@ -10,7 +10,7 @@ from .._base.errors import InputError
 from .._base.offsets import offsets_of
 from .._base.step_work import report_work
 from .._native import attach
-from ..trace.columns import require_trace
+from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from ..trace.turns import previous_turn
 from .arrivals import Pace, stratified_sample
@@ -36,8 +36,7 @@ def fit(trace: Trace) -> Model:
     >>> model.bins["hits"].low[model.records["hits"]].tolist()
     [0, 2, 3]
     """
-    require_trace(trace)
-    trace.require_chained()
+    trace = in_domains(trace).require_chained()
     if not trace.input_length.any():
         raise InputError("the trace has no prompts, so there is nothing to fit.")
     length = np.maximum(trace.input_length, 1)  # every path has at least one block

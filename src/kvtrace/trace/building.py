@@ -33,7 +33,8 @@ def concat(traces: Iterable[Trace], *, shared: bool = False, overlay: bool = Fal
 
     Args:
         traces: Traces of one block size and one kind of tail.
-        shared: Equal ids mean equal blocks; else the ids of each trace are its own. Sessions always are.
+        shared: Equal ids mean equal blocks, and equal domains the same domain; else the ids and domains of each trace
+            are its own. Sessions always are.
         overlay: All traces begin together; else each begins after the last request of the one before it.
         gap_ms: Time between the last request of a trace and the first of the next one.
 
@@ -52,7 +53,7 @@ def concat(traces: Iterable[Trace], *, shared: bool = False, overlay: bool = Fal
         kinds = sorted({f"{trace.block_size} ({trace.tail} tails)" for trace in traces})
         raise UsageError(f"traces with different block sizes or tails cannot be concatenated: {', '.join(kinds)}.")
     builder = TraceBuilder()
-    start, first_id, first_session, first_row = 0.0, 0, 0, 0
+    start, first_id, first_session, first_domain, first_row = 0.0, 0, 0, 0, 0
     for trace in traces:
         part = replace_columns(trace)
         part.timestamp = part.timestamp + start
@@ -60,10 +61,12 @@ def concat(traces: Iterable[Trace], *, shared: bool = False, overlay: bool = Fal
         part.output_ids = None if part.output_ids is None else part.output_ids + first_id
         part.session = None if part.session is None else np.where(part.session < 0, -1, part.session + first_session)
         part.parent = None if part.parent is None else np.where(part.parent < 0, -1, part.parent + first_row)
+        part.domain = None if part.domain is None else np.where(part.domain < 0, -1, part.domain + first_domain)
         builder.add(part)
         start = start if overlay or not len(trace) else float(part.timestamp[-1]) + gap_ms
         first_id += 0 if shared else trace.distinct
         first_session += 0 if trace.session is None or not len(trace) else int(trace.session.max()) + 1
+        first_domain += 0 if shared or trace.domain is None else int(trace.domain.max(initial=-1)) + 1
         first_row += len(trace)
     return builder.finish(block_size=traces[0].block_size, tail=traces[0].tail)
 
@@ -98,7 +101,7 @@ class TraceBuilder:
             for name in ("timestamp", "input_length", "output_length", "hash_ids")
         }
         joined["offsets"] = _join_offsets([chunk.offsets for chunk in chunks])
-        for name in ("session", "parent"):
+        for name in ("session", "parent", "domain"):
             joined[name] = _join_optional(chunks, name)
         if any(chunk.output_ids is not None for chunk in chunks):
             joined["output_ids"] = np.concatenate([c.output_ids for c in chunks if c.output_ids is not None])

@@ -38,6 +38,7 @@ class Columns:
     extra: dict[str, np.ndarray] = field(default_factory=dict)  # carried, not interpreted
     output_ids: np.ndarray | None = None  # the output's blocks, continuing the prompt's chain
     output_offsets: np.ndarray | None = None
+    domain: np.ndarray | None = None  # request -> isolation domain (tenant, adapter, salt, model), -1 = none
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Columns:
         extra: Mapping[str, ArrayLike] | None = None,
         output_ids: ArrayLike | None = None,
         output_offsets: ArrayLike | None = None,
+        domain: ArrayLike | None = None,
     ) -> None:
         self.timestamp = _column(timestamp, np.float64)
         self.input_length, self.output_length = _column(input_length, np.int64), _column(output_length, np.int64)
@@ -58,6 +60,7 @@ class Columns:
         self.session, self.parent = _optional(session), _optional(parent)
         self.extra = {name: _column(values, None) for name, values in (extra or {}).items()}
         self.output_ids, self.output_offsets = _optional(output_ids), _optional(output_offsets)
+        self.domain = _optional(domain)
 
     def __len__(self) -> int:
         return len(self.timestamp)
@@ -86,6 +89,7 @@ class Columns:
             parent=None if self.parent is None else _moved_parents(self.parent, rows),
             extra={name: values[rows] for name, values in self.extra.items()},
             output_ids=output_ids, output_offsets=output_offsets,
+            domain=None if self.domain is None else self.domain[rows],
         )  # fmt: skip
 
 
@@ -117,6 +121,7 @@ def rows_of(columns: Columns, start: int, stop: int) -> Columns:
         parent=None if columns.parent is None else columns.parent[rows],
         extra={name: values[rows] for name, values in columns.extra.items()},
         output_ids=output_ids, output_offsets=output_offsets,
+        domain=None if columns.domain is None else columns.domain[rows],
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def arrow(columns: Columns) -> Any:
     arrays["hash_ids"] = _lists(pa, columns.hash_ids, columns.offsets)
     if columns.output_ids is not None:
         arrays["output_hash_ids"] = _lists(pa, columns.output_ids, columns.output_offsets)
-    for name in ("session", "parent"):
+    for name in ("session", "parent", "domain"):
         if getattr(columns, name) is not None:
             arrays[name] = pa.array(getattr(columns, name))
     for name, values in columns.extra.items():

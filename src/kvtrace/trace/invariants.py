@@ -69,7 +69,7 @@ def rows_that_break(columns: Columns, block_size: int, tail: str) -> dict[str, n
 def require_rows(columns: Columns, block_size: int, tail: str, hints: Mapping[str, str] = HINTS) -> None:
     """InputError that names the first broken rule, its first row, and a hint."""
     rows = len(columns)
-    named = {name: getattr(columns, name) for name in ("input_length", "output_length", "session", "parent")}
+    named = {name: getattr(columns, name) for name in ("input_length", "output_length", "session", "parent", "domain")}
     for name, values in (named | {f"extra column {name!r}": values for name, values in columns.extra.items()}).items():
         if values is not None and values.shape != (rows,):
             raise InputError(f"{name} has {values.size:,} values, but there are {rows:,} requests.")

@@ -42,7 +42,7 @@ class Fixes(Result):
 
 
 def normalise(columns: Columns) -> tuple[Columns, Fixes]:
-    """The columns with rows sorted by time (stable), times from 0, ids and sessions by first appearance."""
+    """The columns with rows sorted by time (stable), times from 0; ids, sessions and domains by first appearance."""
     fixes, columns = Fixes(), replace_columns(columns)
     require_offsets("offsets", columns.offsets, len(columns), len(columns.hash_ids))
     if not (columns.timestamp[1:] >= columns.timestamp[:-1]).all():
@@ -58,17 +58,19 @@ def normalise(columns: Columns) -> tuple[Columns, Fixes]:
         columns.parent = np.where(dangling, -1, columns.parent)
     if columns.session is not None:
         columns.session = by_first_appearance(columns.session)
+    if columns.domain is not None:
+        columns.domain = by_first_appearance(columns.domain)
     fixes.renumbered = renumber(columns)
     return columns, fixes
 
 
-def by_first_appearance(session: np.ndarray) -> np.ndarray:
-    """Sessions renumbered 0, 1, 2, ... by first appearance; -1 stays."""
+def by_first_appearance(numbers: np.ndarray) -> np.ndarray:
+    """Sessions or domains renumbered 0, 1, 2, ... by first appearance; -1 stays."""
     from .._native import ids
 
-    inside = session >= 0
-    numbered = np.full(len(session), -1, dtype=np.int64)
-    numbered[inside] = ids.renumber(session[inside])[0]
+    inside = numbers >= 0
+    numbered = np.full(len(numbers), -1, dtype=np.int64)
+    numbered[inside] = ids.renumber(numbers[inside])[0]
     return numbered
 
 

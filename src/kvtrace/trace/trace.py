@@ -40,7 +40,7 @@ class Trace(Columns, PlottedResult):
     def __init__(
         self, *columns: Any, block_size: int, tail: str = "kept", meta: Mapping[str, Any] | None = None, **named: Any
     ) -> None:
-        """Verify columns, which are given as to `Columns`: from `timestamp` to `output_offsets`.
+        """Verify columns, which are given as to `Columns`: from `timestamp` to `domain`.
 
         Args:
             columns, named: The arguments of `Columns`.
@@ -154,7 +154,7 @@ class Trace(Columns, PlottedResult):
         return self.select(rows)
 
     def select(self, rows: Iterable[int] | np.ndarray) -> Trace:
-        """The given rows in time order: ids and sessions renumbered, times from 0, missing parents -1."""
+        """The given rows in time order: ids, sessions and domains renumbered, times from 0, missing parents -1."""
         rows = np.asarray(rows)
         if rows.size == 0:
             rows = rows.astype(np.int64)
@@ -169,6 +169,7 @@ class Trace(Columns, PlottedResult):
         part = self.take(rows)
         part.timestamp = part.timestamp - part.timestamp[0] if len(part) else part.timestamp
         part.session = None if part.session is None else by_first_appearance(part.session)
+        part.domain = None if part.domain is None else by_first_appearance(part.domain)
         renumber(part)
         return Trace(**fields_of(part), block_size=self.block_size, tail=self.tail, meta=self.meta)
 
@@ -271,7 +272,7 @@ class Trace(Columns, PlottedResult):
 
 
 _ARRAYS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets", "session", "parent",
-           "output_ids", "output_offsets")  # fmt: skip
+           "output_ids", "output_offsets", "domain")  # fmt: skip
 
 
 def first_seen(trace: Trace) -> np.ndarray:

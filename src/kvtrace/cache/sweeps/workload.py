@@ -18,6 +18,7 @@ from ...formats.reading import read
 from ...formats.sidecar import sidecar_path
 from ...synthesis.model import Model
 from ...synthesis.sampling import sample
+from ...trace.domains import in_domains
 from ...trace.folding import fold
 from ...trace.trace import Trace
 
@@ -62,7 +63,7 @@ def source_trace(source: Source) -> Trace:
         model = Model.load(source.path)
         return sample(model, source.requests or model.rows, seed=source.seed)
     trace = _read(source)
-    return trace.chained() if source.chain else trace.require_chained()
+    return in_domains(trace.chained() if source.chain else trace.require_chained())
 
 
 def _read(source) -> Trace:

@@ -21,6 +21,7 @@ from ...trace.trace import Trace
 from .. import writing
 from ..sidecar import describe, dump, sidecar_path
 from . import aiperf, azure, burstgpt, dynamo, guidellm, libcachesim, llmd, lmcache, sglang, vidur, vllm
+from .losses import Losses
 
 TARGETS: dict[str, ModuleType] = {
     "aiperf": aiperf,
@@ -54,14 +55,17 @@ def write(
     `-` is stdout. A file that can be read back as a trace also gets a sidecar.
     """
     target = check_output(path, to)
-    adapted, losses = target.adapt(trace)
+    split = Losses()
+    adapted, losses = target.adapt(split.split_domains(trace))
     beside = [sidecar_path(path)] if target.SIDECAR and is_regular(path) else []
     with write_together(path, beside) as (rows, *sidecars):
         target.write(rows, adapted, first_id=first_id, name=str(path))
         for sidecar in sidecars:
             sidecar.write(dump(_description(adapted, to, first_id, meta)))
     return Written(
-        [writing.name_of_output(path), *beside], losses, target.usage(adapted, "FILE" if is_std(path) else path)
+        [writing.name_of_output(path), *beside],
+        split.sentences + losses,
+        target.usage(adapted, "FILE" if is_std(path) else path),
     )
 
 

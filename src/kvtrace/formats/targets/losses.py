@@ -8,6 +8,7 @@ import numpy as np
 
 from ..._base.errors import InputError
 from ...trace.columns import Columns
+from ...trace.domains import count_domains, in_domains
 from ...trace.trace import Trace
 
 
@@ -66,6 +67,13 @@ class Losses:
             self.add(len(np.unique(inside)), "session was left out: rows are independent.",
                      "sessions were left out: rows are independent.")  # fmt: skip
         columns.session = columns.parent = None
+
+    def split_domains(self, trace: Trace) -> Trace:
+        """The trace with the blocks of its domains kept apart, because the client knows no domains."""
+        count = 0 if trace.domain is None else count_domains(trace)
+        self.add(count, "domain was left out: its blocks keep ids of their own.",
+                 "domains were left out: blocks of different domains have different ids.")  # fmt: skip
+        return in_domains(trace)
 
     def drop_extra(self, columns: Columns) -> None:
         """Remove the extra columns."""

@@ -30,6 +30,8 @@ TENANT = (
     "team_id",
 )  # fmt: skip
 ID = ("id", "request_id", "custom_id")
+ADAPTER = ("adapter", "lora_name", "lora_path")
+SALTS = ("cache_salt", "extra_key")  # of vLLM and SGLang: requests with different values share no blocks
 
 TEXT_PARTS = frozenset(("text", "input_text", "output_text", "refusal", "thinking", "reasoning"))
 MEDIA_PARTS = {
@@ -81,7 +83,10 @@ def described(places: Places, time: Any = None) -> Record:
         tenant=plain_key(places[0][1], *TENANT),
         type=_type(*find(row, "type")),
         model=key_of(*find(places, "model")),
-        adapter=key_of(*find(places, "adapter")),
+        adapter=key_of(*find(places, "adapter"))
+        or next(filter(None, (plain_key(one, *ADAPTER) for _, one in places)), None),
+        salts=[salt for prefix, place in places for salt in salts_of(place, prefix)],
+        domain=key_of(*find(row, "domain")) if row[0][1].get("domain") is not None else None,
         prompt_tokens=count(*find(row, "prompt_tokens")),
         id=key_of(*find(places, *ID)),
     )
@@ -111,6 +116,15 @@ def put_media(record: Record, kind: str | None, item: Any, path: str) -> None:
         _note_if_cut(record, item, path)
     record.media.append(json_bytes(item, path))
     record.type = record.type or kind
+
+
+def salts_of(place: dict[str, Any], prefix: str = "") -> list[bytes]:
+    """The identities of the salts of a request; RowError.
+
+    >>> salts_of({"cache_salt": "a"})
+    [b'{"cache_salt":"a"}']
+    """
+    return [json_bytes({name: place[name]}, prefix + name) for name in SALTS if place.get(name) is not None]
 
 
 def put_prompt(record: Record, value: Any, path: str) -> None:

@@ -29,6 +29,8 @@ class Record:
     type: str | None = None  # request type: text, image, file, search, ...
     model: str | None = None  # part of the chain's root: caches of two models share nothing
     adapter: str | None = None
+    salts: list[bytes] = field(default_factory=list)  # cache_salt, extra_key: other salts, other blocks; secret
+    domain: str | None = None  # isolation domain that --map names; secret likewise
     media: list[bytes] = field(default_factory=list)  # identity of each image, audio or file part
     prompt_tokens: int | None = None  # the log's own count, to check tokenizer and template
     id: str | None = None  # the request's id; secret like the session

@@ -20,8 +20,15 @@ CONVERSATION = False  # the prompts of a batch are independent
 LEVEL_HINT = "Log with --log-requests-level 3."
 CUT = "..."  # level 2 puts it in place of the middle of a list
 MEDIA = {"image_data": "image", "video_data": "video", "audio_data": "audio"}
-KEYS = ("extra_key", "cache_salt")  # requests with different values share no blocks
-BATCHED = ("text", "input_ids", "rid", "lora_path", "session_params", *MEDIA, *KEYS)  # a batch has lists of these
+BATCHED = (
+    "text",
+    "input_ids",
+    "rid",
+    "lora_path",
+    "session_params",
+    *MEDIA,
+    *fields.SALTS,
+)  # a batch has lists of these
 
 
 def read_all(row: dict[str, Any]) -> list[Record]:
@@ -126,9 +133,7 @@ def _put_media(record, request):
         items = request.get(name)
         for i, item in enumerate(items if type(items) is list else [] if items is None else [items]):
             fields.put_media(record, kind, item, f"obj.{name}[{i}]")
-    for name in KEYS:
-        if request.get(name) is not None:
-            fields.put_media(record, None, {name: request[name]}, f"obj.{name}")
+    record.salts += fields.salts_of(request, "obj.")
 
 
 def _put_prompt(record, row, request, nth):

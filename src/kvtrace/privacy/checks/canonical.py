@@ -16,15 +16,23 @@ OTHER_VERSION = "Audit it with that version of pyarrow, or write it again with `
 def check(evidence: Evidence) -> Finding:
     """Write the rows that were read again, and compare the bytes; look at the numbers of sessions, too."""
     found = differences(evidence.source, evidence.kept_ids())
-    session = evidence.columns.session if evidence.read_result.format == "parquet" else None
-    renamed = session is not None and not np.array_equal(by_first_appearance(session), session)
+    is_parquet = evidence.read_result.format == "parquet"  # other readers number these columns themselves
+    renamed, renamed_domains = (
+        is_parquet and values is not None and not np.array_equal(by_first_appearance(values), values)
+        for values in (evidence.columns.session, evidence.columns.domain)
+    )
     figure = {"differs": [one.value for one in found], "sessions_in_order": not renamed}
+    if evidence.columns.domain is not None:
+        figure["domains_in_order"] = not renamed_domains
     if found:
         sentence = (
             f"the file differs from the one that kvtrace writes for these requests ({_listed(found)}), so text can "
             "be hidden in it."
         )
         return failed(figure, sentence, OTHER_VERSION if found == [Difference.LIBRARY] else REMEDY)
+    if renamed_domains:
+        sentence = "domains do not count from 0 in the order of their first requests: their numbers can hide text."
+        return failed(figure, sentence, REMEDY)
     if renamed:
         sentence = "sessions do not count from 0 in the order of their first requests: their numbers can hide text."
         return failed(figure, sentence, REMEDY)

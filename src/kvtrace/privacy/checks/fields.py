@@ -15,11 +15,11 @@ from .marks import IDENTIFIER, is_epoch, kinds, shown
 
 NEEDED = ("timestamp", "input_length", "output_length", "hash_ids", "output_hash_ids")
 ALLOWED = {  # format -> its fields; all others are unknown, for any values
-    "mooncake": (*NEEDED, *EXTRA, "session_id"),
-    "bailian": (*NEEDED, *EXTRA, "chat_id", "parent_chat_id"),
-    "parquet": (*NEEDED, *EXTRA, "session", "parent"),
+    "mooncake": (*NEEDED, *EXTRA, "session_id", "domain"),
+    "bailian": (*NEEDED, *EXTRA, "chat_id", "parent_chat_id", "domain"),
+    "parquet": (*NEEDED, *EXTRA, "session", "parent", "domain"),
 }
-NUMBERED = ("session_id", "session", "chat_id", "parent_chat_id", "parent", "turn")  # fields of whole numbers
+NUMBERED = ("session_id", "session", "chat_id", "parent_chat_id", "parent", "turn", "domain")  # fields of whole numbers
 LENGTHS = ("input_length", "output_length")
 MAX_LENGTH = 100_000_000  # a larger number could be an identifier
 MAX_MS = 10 * 366 * 86_400_000  # ten years

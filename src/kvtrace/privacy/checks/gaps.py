@@ -5,12 +5,14 @@ from __future__ import annotations
 from .evidence import Evidence
 from .finding import Finding, failed, passed, warned
 
+NAMES = ("session_id", "chat_id", "session", "domain")  # fields of numbers that count from 0
+
 
 def check(evidence: Evidence) -> Finding:
     """Count the unused numbers among block ids, sessions and request names."""
     numbers = evidence.numbers
     unused = numbers.largest - numbers.smallest + 1 - numbers.distinct if numbers.distinct else 0
-    names = {name: gap for name in ("session_id", "chat_id", "session") if (gap := _unused(evidence.fields.get(name)))}
+    names = {name: gap for name in NAMES if (gap := _unused(evidence.fields.get(name)))}
     figure = {"unused_ids": unused, "unused_names": names}
     if unused:
         return failed(

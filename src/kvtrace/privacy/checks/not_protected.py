@@ -14,7 +14,8 @@ def check(evidence: Evidence) -> Finding:
     Warn if the trace declares no profile, or is exact.
     """
     own, size = evidence.declared, evidence.block_size
-    listed = unprotected(evidence.profile, None if own is None else counted_kind_of(evidence.release))
+    counted = None if own is None else counted_kind_of(evidence.release)
+    listed = unprotected(evidence.profile, counted, domains=evidence.columns.domain is not None)
     weaker = [] if own is None else weaker_settings(own, block_size=size)
     figure = {"not_protected": listed, "weaker_settings": weaker}
     sentence = f"others can still learn: {'; '.join(listed)}."

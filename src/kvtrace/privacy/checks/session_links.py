@@ -27,11 +27,27 @@ def check(evidence: Evidence) -> Finding:
             "another session, or two requests have the same name.",
             "Renumber requests and parents, and remove links to requests that are not in the trace.",
         )
+    domains = _domains(evidence)
+    if domains is not None:
+        figure["domains"] = domains
+    if evidence.profile.drop_sessions and domains is not None:
+        return failed(
+            figure,
+            f"the requests name their isolation domains ({domains:,}), but {evidence.profile.name} drops all links.",
+            "Release it with `kvtrace release`, without --keep-domains.",
+        )
     if evidence.profile.drop_sessions and linked:
         return failed(
             figure,
             f"{linked:,} requests have a session or a turn, but {evidence.profile.name} drops all links.",
             "Release it with `kvtrace release --drop-sessions`.",
+        )
+    if domains is not None:
+        return warned(
+            figure,
+            f"the requests name their isolation domains ({domains:,}): each number links all requests of a tenant, an "
+            "adapter or a salt, and shows its volume, its times and its lengths.",
+            "Release it without --keep-domains, or accept the risk.",
         )
     if hidden:
         return warned(
@@ -74,6 +90,12 @@ def _linked(evidence) -> int:
     if (turn := evidence.fields.get("turn")) is not None:
         linked |= _is_other(turn, 1)
     return int(linked.sum())
+
+
+def _domains(evidence) -> int | None:
+    """The number of isolation domains that rows name; None if none does."""
+    domain = evidence.columns.domain
+    return None if domain is None else len(np.unique(domain[domain >= 0]))
 
 
 def _is_other(values: np.ndarray, usual: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from .gathering import entries_of
 from .task_plan import Plan
 
 COLUMNS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets")
-OPTIONAL = ("session", "parent", "output_ids", "output_offsets")
+OPTIONAL = ("session", "parent", "output_ids", "output_offsets", "domain")
 
 
 def finish(plan: Plan, number: int) -> dict[str, Any]:
@@ -51,6 +51,7 @@ def finish(plan: Plan, number: int) -> dict[str, Any]:
     if links:
         _link(columns, plan, number, links["session"], sessions)
     columns.session, columns.parent = (carried.get(name, getattr(columns, name)) for name in ("session", "parent"))
+    columns.domain = carried.get("domain")
     if "turn" in carried:
         columns.extra["turn"] = carried["turn"]
     columns, _ = coarsened(columns, plan.profile, plan.block_size, plan.tail)

@@ -14,7 +14,7 @@ from ..._base.offsets import offsets_of
 from ..._native import ids as numbering
 from ..row_blocks import RowBlocks
 from .store import StoredArrays
-from .task_plan import ALONE, MANY, UNKNOWN, Plan, digests_of_rows, firsts_of, shard_of
+from .task_plan import ALONE, DOMAINS, MANY, UNKNOWN, Plan, digests_of_rows, firsts_of, shard_of
 
 ROWS = ("time", "input_length", "output_length")
 KEYS = ("session", "account", "user")  # columns of digests, zeros = unknown
@@ -93,7 +93,9 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
             if plan.has_outputs:
                 rows["prompts"] = encoded["prompts", start:stop]
             for name in plan.carried:
-                rows[f"carried {name}"] = encoded[f"carried {name}", start:stop]
+                rows[f"carried {name}"] = (
+                    _domains(plan, encoded, start, stop) if name == "domain" else encoded[f"carried {name}", start:stop]
+                )
             for name in KEYS:
                 none = np.zeros((stop - start, 2), dtype=np.uint64)
                 rows[name] = encoded[name, start:stop] if name in encoded else none
@@ -110,6 +112,18 @@ def _rows(plan: Plan, number: int) -> tuple[dict[str, np.ndarray], list[str | No
         digests, _ = digests_of_rows(digests, offsets_of(blocks), order)
         whole = {name: values[order] for name, values in whole.items()}
     return whole, list(types), digests
+
+
+def _domains(plan: Plan, encoded: StoredArrays, start: int, stop: int) -> np.ndarray:
+    """The domains of some rows, numbered as DOMAINS lists them; -1 = none."""
+    numbers = np.full(stop - start, -1, dtype=np.int64)
+    if "domain" in encoded:
+        digests, index = encoded["domain", start:stop], numbering.DigestIndex()
+        with plan.store.open(DOMAINS) as known:
+            index.add(known["digest"])
+        has_one = digests.any(axis=1)
+        numbers[has_one] = index.add(digests[has_one])
+    return numbers
 
 
 def _no_rows(plan):

@@ -17,6 +17,7 @@ from .store import Store
 
 BLOCKS = 1 << 20  # approximate block references in memory for one task
 ENCODED = "encoded"  # folder of the rows of each part
+DOMAINS = "domains"  # file of the digests of all isolation domains, by first appearance in time
 SAMPLES = 256  # rows of a part whose times `sample_times` returns
 ALONE = 2**64 - 1  # marks a member that is a single request
 UNKNOWN = np.array([1, 2**64 - 3], dtype=np.uint64)  # in place of a contributor: all requests without a known one
@@ -40,7 +41,7 @@ class Plan:
     has_types: bool = False
     rows: str = ENCODED  # folder of the rows of each part
     has_outputs: bool = False  # rows have blocks of outputs after those of prompts
-    carried: Sequence[str] = ()  # those of session, parent, turn that the rows already have
+    carried: Sequence[str] = ()  # those of session, parent, turn that the rows already have, and domain
     rows_before: Sequence[int] = ()  # range -> requests in earlier ranges
     blocks_before: Sequence[int] = ()  # range -> new blocks in earlier ranges
     sessions_before: Sequence[int] = ()  # range -> new sessions in earlier ranges

@@ -20,7 +20,7 @@ from ...analysis.exact_curve import SHARES, HitCurve
 from ...cache.demand import check_mode
 from ...cache.simulation import simulate
 from ...cache.tiered import simulate_tiers
-from ...trace.columns import require_trace
+from ...trace.domains import in_domains
 from ...trace.hits import count_hits, unlimited_hits
 from ...trace.trace import Trace
 from ..calibration.calibrated import CalibratedRoofline
@@ -112,7 +112,7 @@ def plan(
     >>> result.instances.best.instances, result.memory.unlimited_block_hit_rate
     (1, 0.5)
     """
-    require_trace(trace)
+    trace = in_domains(trace)
     target, report = target or PlanTarget(), on_part or (lambda part: None)
     check_mode(target.mode)
     _require_fit(trace, roofline, target)
