@@ -17,11 +17,23 @@ THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:,\d{3})+(?![\d.])")
 
 
 def parse_capacities(
-    text: str, *, block_size: int, working_set: int, kv_bytes_per_token: int | None = None
+    text: str,
+    *,
+    block_size: float,
+    working_set: int,
+    kv_bytes_per_token: int | None = None,
+    block_bytes: int | None = None,
 ) -> list[int]:
     """Parse a comma-separated list of capacities into blocks.
 
     Commas separate capacities, but `1,000` is one: no number begins with a zero.
+
+    Args:
+        text: The capacities.
+        block_size: Tokens of a block.
+        working_set: Blocks of the working set.
+        kv_bytes_per_token: Bytes of a token's KV.
+        block_bytes: Bytes of a block, where they are not those of its tokens.
 
     Raises:
         UsageError: One of them is not a capacity.
@@ -35,7 +47,13 @@ def parse_capacities(
     """
     parts = filter(str.strip, THOUSANDS.sub(_without_commas, text).split(","))
     return [
-        parse_capacity(part, block_size=block_size, working_set=working_set, kv_bytes_per_token=kv_bytes_per_token)
+        parse_capacity(
+            part,
+            block_size=block_size,
+            working_set=working_set,
+            kv_bytes_per_token=kv_bytes_per_token,
+            block_bytes=block_bytes,
+        )
         for part in parts
     ] or _raise_not_a_capacity(text)
 
@@ -63,8 +81,15 @@ def hint_on_commas(text: str, longest: int) -> str | None:
     return f"Commas separate capacities; for one of {text.strip()} blocks, write {text.strip().replace(',', '')}."
 
 
-def parse_capacity(text: str, *, block_size: int, working_set: int, kv_bytes_per_token: int | None = None) -> int:
-    """Parse one capacity into blocks; it may have separators of thousands.
+def parse_capacity(
+    text: str,
+    *,
+    block_size: float,
+    working_set: int,
+    kv_bytes_per_token: int | None = None,
+    block_bytes: int | None = None,
+) -> int:
+    """Parse one capacity into blocks, as `parse_capacities` does; it may have separators of thousands.
 
     >>> parse_capacity("20,208", block_size=64, working_set=300)
     20208
@@ -77,9 +102,9 @@ def parse_capacity(text: str, *, block_size: int, working_set: int, kv_bytes_per
     if unit == "%":
         blocks = round(amount / 100 * working_set)
     elif unit in BYTES:
-        if kv_bytes_per_token is None:
+        if kv_bytes_per_token is None and block_bytes is None:
             raise UsageError(f"capacity {text} is in bytes. Add --model-config or --kv-bytes-per-token.")
-        blocks = int(amount * BYTES[unit] // (kv_bytes_per_token * block_size))
+        blocks = int(amount * BYTES[unit] // (block_bytes or (kv_bytes_per_token or 0) * block_size))
     elif unit.removesuffix("token").strip() in COUNTS and unit.endswith("token"):
         blocks = int(amount * COUNTS[unit.removesuffix("token")] // block_size)
     elif unit.removesuffix("block") in COUNTS:
@@ -90,7 +115,7 @@ def parse_capacity(text: str, *, block_size: int, working_set: int, kv_bytes_per
         return _raise_not_a_capacity(text)
     if not 1 <= blocks <= MAX_BLOCKS:
         bound = "less than one block" if blocks < 1 else f"more than {MAX_BLOCKS:,} blocks"
-        raise UsageError(f"capacity {text} is {bound} of {block_size:,} tokens.")
+        raise UsageError(f"capacity {text} is {bound} of {block_size:,g} tokens.")
     return blocks
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd, lcm
+from typing import TypedDict
 
 from .._base.errors import UsageError
 
@@ -58,6 +59,23 @@ class CacheGroup:
             raise UsageError(f"a cache group of kind {self.kind} has a size that is not valid: {self}.")
 
 
+class GroupDict(TypedDict):
+    """A group of `CacheLayout.to_dict`."""
+
+    kind: str
+    layers: int
+    block_size: int
+    window: int
+
+
+class LayoutDict(TypedDict):
+    """The result of `CacheLayout.to_dict`."""
+
+    groups: list[GroupDict]
+    block_bytes: int
+    retention_interval: int | None
+
+
 @dataclass(frozen=True)
 class CacheLayout:
     """The cache groups of a model in an engine, and which checkpoints of windows and states it retains."""
@@ -84,6 +102,30 @@ class CacheLayout:
     def is_full(self) -> bool:
         """Whether the layout is that of full attention: one group whose blocks all stay until a request ends."""
         return len(self.groups) == 1 and self.groups[0].kind == "full"
+
+    @property
+    def tokens_per_block(self) -> float:
+        """Tokens that a block of the capacity holds in all layers.
+
+        With one pool, each group needs blocks of its own; with two (`second_ratio`), the capacity counts the first.
+
+        >>> CacheLayout((CacheGroup("full", 18, 16), CacheGroup("window", 18, 16, 128))).tokens_per_block
+        8.0
+        """
+        if self.second_ratio:
+            return float(self.groups[0].block_size)
+        return 1 / sum(1 / group.block_size for group in self.groups)
+
+    def to_dict(self) -> LayoutDict:
+        """The keys that docs/cache/hybrid.md lists."""
+        return {
+            "groups": [
+                {"kind": group.kind, "layers": group.layers, "block_size": group.block_size, "window": group.window}
+                for group in self.groups
+            ],
+            "block_bytes": self.block_bytes,
+            "retention_interval": self.retention_interval,
+        }
 
     @property
     def scheduler_block_size(self) -> int:

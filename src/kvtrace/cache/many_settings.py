@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 from .._base.workers import stoppable_threads
 from ..trace.trace import Trace
 from .demand import block_demand
+from .layout import CacheLayout
 from .policies import name_of
 from .simulation import Setting, Simulation, run, runs_by_runs
 
@@ -53,23 +53,37 @@ def simulate_settings(
 
 
 def settings_of(
-    capacities: Iterable[int], policies: Iterable[str | type], engine_names: Iterable[str] = ("reference",), **common
+    capacities: Iterable[int] | Mapping[str, Iterable[int]],
+    policies: Iterable[str | type],
+    engine_names: Iterable[str] = ("reference",),
+    layouts: Mapping[str, CacheLayout] | None = None,
+    **common,
 ) -> list[Setting]:
     """Every engine with every policy at every capacity. An upper bound has no engine: it comes once per capacity.
+
+    Args:
+        capacities: Blocks; a mapping has those of each engine.
+        policies: Names, or classes of the user's.
+        engine_names: Engines.
+        layouts: Engine -> the cache groups that it makes of the model, if it has some.
+        common: Other fields of each Setting.
 
     >>> [(setting.policy, setting.capacity) for setting in settings_of([1, 2], ["lru", "belady"])]
     [('lru', 1), ('lru', 2), ('belady', 1), ('belady', 2)]
     """
-    made = [
-        Setting(capacity, name_of(policy), engine, **common)
-        for engine, policy, capacity in product(engine_names, policies, capacities)
-    ]
-    return list(dict.fromkeys(replace(one, engine="reference") if one.bound else one for one in made))
+    made = []
+    for engine in engine_names:
+        own = capacities[engine] if isinstance(capacities, Mapping) else capacities
+        layout = (layouts or {}).get(engine)
+        made += [
+            Setting(blocks, name_of(policy), engine, **common, layout=layout) for policy in policies for blocks in own
+        ]
+    return list(dict.fromkeys(replace(one, engine="reference", layout=None) if one.bound else one for one in made))
 
 
 def optimum_of(setting: Setting) -> Setting:
     """The setting of the offline optimum that bounds another setting."""
-    return replace(setting, policy="belady", engine="reference")
+    return replace(setting, policy="belady", engine="reference", layout=None)
 
 
 def gap_to(optimum: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, NotRequired, TypedDict, Unpack, cast
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ..trace.hits import Hits, HitsDict, count_hits
 from ..trace.trace import Trace
 from . import engines
 from .demand import BlockDemand, block_demand
-from .layout import CacheLayout
+from .layout import CacheLayout, LayoutDict
 from .policies import POLICIES, Row, name_of
 from .schedules import SERIAL, Schedule, parse_schedule
 
@@ -56,6 +56,10 @@ class Setting:
     def row(self) -> Row | None:
         """The row of its policy in POLICIES; None for a class of the user's."""
         return POLICIES.get(self.policy.partition(":")[0])
+
+    def capacity_tokens(self, block_size: int) -> int:
+        """Tokens that the capacity holds in all layers, with the trace's block size."""
+        return int(self.capacity * (self.layout.tokens_per_block if self.layout else block_size))
 
     @property
     def in_python(self) -> bool:
@@ -111,6 +115,7 @@ class EngineOptions(TypedDict, total=False):
 class SimulationDict(HitsDict, EngineOptions):
     """The result of `Simulation.to_dict`; docs/cache/simulate.md explains the keys."""
 
+    layout: NotRequired[LayoutDict]
     engine: str
     policy: str
     mode: str
@@ -180,13 +185,16 @@ class Simulation(PlottedResult):
     def to_dict(self) -> SimulationDict:
         """Keys as docs/cache/simulate.md lists them."""
         setting = self.setting
-        return {
+        values: SimulationDict = {
             "engine": setting.engine, "policy": setting.policy, "mode": setting.mode,
             "schedule": str(setting.schedule), "capacity": setting.capacity,
-            "capacity_tokens": setting.capacity * self.trace.block_size,
+            "capacity_tokens": setting.capacity_tokens(self.trace.block_size),
             **self._engine_options(), **self.hits.to_dict(),
             "evictions": self.evictions, "early_frees": self.early_frees, "warm_up_requests": self.warm_up,
         }  # fmt: skip
+        if setting.layout is not None:
+            values["layout"] = setting.layout.to_dict()
+        return values
 
     def _engine_options(self) -> EngineOptions:
         """The options of the engine and their values."""

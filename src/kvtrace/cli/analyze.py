@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import click
 
+from . import completion
 from .help import Command
 from .large import load
-from .options import DOMAINS, FIGURE, STREAMED, figure_writer, json_option, viewed
+from .options import DOMAINS, FIGURE, STREAMED, RowsOption, figure_writer, json_option, viewed
 from .output import console, print_json, print_notes, print_tables
 
 
 @click.command("analyze", cls=Command, groups={"--fold": "Output"}, examples=(
     "kvtrace analyze trace.jsonl",
     "kvtrace analyze trace.jsonl --quantiles 90%,99% --fold 1,2,4",
+    "kvtrace analyze trace.jsonl --model gpt-oss-20b --engine vllm",
     "kvtrace analyze trace.jsonl --basic --json",
 ))
 @click.argument("trace", metavar="TRACE")
@@ -22,9 +24,11 @@ from .output import console, print_json, print_notes, print_tables
 @click.option("--quantiles", metavar="Q,...", help="Extra quantiles of each distribution. Example: 0.9,0.99.")
 @click.option("--fold", "factors", metavar="N,...", help="Also print hit rates at block sizes N times as large. Example: 1,2,4.")
 @click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="TIME", help="Decode time per output token, such as 30 (ms) or 30ms; sets the mean concurrency that is printed.")
+@click.option("--engine", metavar="E", cls=RowsOption, rows=completion.grouped_engines, help="With --model: what the cache of an engine makes of the possible hits with this model's windows and states: {rows}.")
+@click.option("--capacity", metavar="C", help="With --engine: capacity of its cache, such as 20000 or 40GiB.  [default: memory for all blocks]")
 @DOMAINS
 @STREAMED
-def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_token, domains, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
+def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_token, engine, capacity, domains, model_config, kv_bytes_per_token, block_size, chain, memory, quiet):
     """Print statistics: lengths, hit rates, reuse, arrivals.
 
     The hit rates are those of a cache that never evicts. TRACE - is stdin.
@@ -38,9 +42,11 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
     from ..serving.models.kv_bytes import chosen
 
     write_figure = figure_writer(png, svg, quiet)
+    if (engine and not model_config) or (capacity and not engine):
+        raise click.UsageError("--engine needs --model, and --capacity needs --engine.")
     extra_quantiles, fold_factors = parse_quantiles(quantiles), parse_factors(factors)
     kv_bytes = chosen(model_config, kv_bytes_per_token)
-    whole = "--fold" if factors else "--png" if png else "--svg" if svg else None
+    whole = "--engine" if engine else "--fold" if factors else "--png" if png else "--svg" if svg else None
     with Work(console(), "analyze", ANALYZE, quiet) as work:
         work.step("read")
         loaded = load(
@@ -55,9 +61,23 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
         else:
             statistics = analyze(loaded, quantiles=extra_quantiles, ms_per_token=ms_per_token, kv_bytes_per_token=kv_bytes)
         sizes = by_block_size(loaded, fold_factors)
+        reached = _reached(loaded, model_config, engine, capacity, kv_bytes) if engine else None
     if as_json:
-        print_json(statistics.to_dict() | view | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
+        reachable = {"reachable_hits": reached.to_dict()} if reached else {}
+        print_json(statistics.to_dict() | view | reachable | ({"by_block_size": [size.to_dict() for size in sizes]} if sizes else {}))
     else:
         print_tables([*statistics.tables(), *([block_size_table(sizes)] if sizes else [])])
-        print_notes(notes)
+        print_notes([*notes, *([str(reached)] if reached else [])])
     write_figure(loaded, kv_bytes_per_token=kv_bytes)
+
+
+def _reached(trace, model_config, engine, capacity, kv_bytes):
+    """What the cache of an engine makes of the possible hits."""
+    from ..analysis.capacities import parse_capacity
+    from ..serving.models.reachable_hits import reachable_hits
+    from .options import engine_units, layouts_of
+
+    layout = layouts_of(model_config, [engine], trace.block_size).get(engine)
+    units = {"block_size": trace.block_size, "working_set": trace.working_set, "kv_bytes_per_token": kv_bytes}
+    blocks = parse_capacity(capacity, **engine_units(layout, trace.block_size, units)) if capacity else None
+    return reachable_hits(trace, model_config, engine, capacity=blocks)

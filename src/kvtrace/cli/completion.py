@@ -57,6 +57,13 @@ def engines() -> list[str]:
     return list(ENGINES)
 
 
+def grouped_engines() -> list[str]:
+    """Engines whose caches of windows and states are modelled."""
+    from ..cache.engines import ENGINES
+
+    return [name for name, row in ENGINES.items() if row.layouts]
+
+
 def engine_values(option: str) -> Callable[[], list[str]]:
     """The values of an option that an engine declares."""
 

@@ -26,7 +26,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Selection": "--holdout --start --stop --limit --sample --sample-sessions --seed --seeds",
     "Changes": "--fold --speedup-ratio",
     "Cache": "--policy --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through",
-    "Engine options": "--capacity-counts --pool --free-order --tree --watermark",
+    "Engine options": "--capacity-counts --pool --free-order --tree --watermark --engine-block-size --retention",
     "Instances and time": "--instances --router --gpu --gpus --costs --extrapolate --step-tokens --max-requests --scheduler",
     "Target": "--ttft --quantile",
     "Prices": "--input-price --output-price",

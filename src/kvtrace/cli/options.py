@@ -31,6 +31,8 @@ PNG = click.option("--png", metavar="FILE", help="Also draw the result into this
 SVG = click.option("--svg", metavar="FILE", help="Also draw the result into this SVG file.")
 CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV with a header.")
 COSTS = click.option("--costs", "costs_file", metavar="FILE", help="Costs that kvtrace calibrate wrote, in place of --gpu. --model then names another model than the measured one.")
+ENGINE_BLOCK_SIZE = click.option("--engine-block-size", type=click.IntRange(1), metavar="N", help="With --model that has windows or states: tokens per block of the engine, a multiple of the trace's.  [default: the trace's, or more if the engine needs more]")
+RETENTION = click.option("--retention", metavar="N", help="With --model that has windows or states: tokens between the checkpoints of them that are retained; 0 is only at the ends of prompts and of shared prefixes, dense is all. (vllm)  [default: 0]")
 DOMAINS = click.option("--domains", metavar="VIEW", help="Isolation domains of the trace, such as tenants, adapters or salts: split keeps their blocks apart, merge shares equal blocks, shared:N shares the first N tokens of prompts.  [default: split]")
 EXTRAPOLATE = click.option("--extrapolate", is_flag=True, help="With --costs: allow runs with larger steps, batches or contexts than were measured, with a warning.")
 FIRST_ID = click.option("--first-id", default=0, metavar="N", type=click.IntRange(0), help="First block id in the output.")
@@ -97,6 +99,29 @@ def with_options(*options: Decorator) -> Decorator:
 
 FIGURE = with_options(PNG, SVG)
 STREAMED = with_options(MODEL_CONFIG, KV_BYTES, BLOCK_SIZE, CHAIN, MEMORY, QUIET)  # of analyze, curve and simulate
+
+
+def layouts_of(model_config: Any, engines: Any, trace_block_size: int, engine_block_size: int | None = None, retention: str | None = None, step_tokens: int | None = None, gpu: str | None = None) -> dict[str, Any]:
+    """Engine -> its cache groups, by a command's options; UsageError if these need a model that has none."""
+    from .._base.errors import UsageError
+    from .._base.units import count
+    from ..serving.models.engine_layout import layouts_for
+
+    interval = None if retention == "dense" else count(retention) if retention else 0
+    made = layouts_for(model_config, engines, trace_block_size, block_size=engine_block_size, retention_interval=interval, step_tokens=step_tokens or 8192, gpu=gpu)
+    if (engine_block_size or retention) and not made:
+        raise UsageError("--engine-block-size and --retention need --model with windows or states, and --engine vllm or sglang.")
+    return made
+
+
+def engine_units(layout: Any, block_size: int, units: dict[str, Any]) -> dict[str, Any]:
+    """The units of capacities for an engine: with cache groups, a block of its pool holds fewer tokens of all layers."""
+    from math import ceil
+
+    if layout is None:
+        return units
+    working_set = ceil(units["working_set"] * block_size / layout.tokens_per_block)
+    return units | {"block_size": layout.tokens_per_block, "working_set": working_set, "block_bytes": layout.block_bytes}
 
 
 def require_one(as_json: bool, as_csv: bool) -> None:

@@ -16,14 +16,18 @@ from .options import (
     COSTS,
     CSV,
     DOMAINS,
+    ENGINE_BLOCK_SIZE,
     EXTRAPOLATE,
     FIGURE,
+    RETENTION,
     STREAMED,
     WARM_UP,
     RowsOption,
+    engine_units,
     extrapolations,
     figure_writer,
     json_option,
+    layouts_of,
     require_one,
     roofline_of,
 )
@@ -56,6 +60,8 @@ def _policies():
 @click.option("--free-order", default="prepend", metavar="HOW", help="Position of freed unhashed blocks in the free queue: prepend, or append as before May 2026. (vllm)")
 @click.option("--tree", default="unified", metavar="WHICH", help="Tree of the cache: unified, or radix as in earlier versions. (sglang)")
 @click.option("--watermark", default="off", metavar="HOW", help="on: evict a fifth of the blocks at 80 % use. (lmcache)")
+@ENGINE_BLOCK_SIZE
+@RETENTION
 @click.option("--tiers", metavar="NAME=C,...", help="Tiers of blocks, fastest first, in place of --capacity. Example: hbm=5000,dram=50000; with --gpu hbm=5000,dram=50000@25GB, with bytes per second.")
 @click.option("--inclusive", is_flag=True, help="A tier also holds the blocks of the tiers above it.  [default: exclusive]")
 @click.option("--instances", type=click.IntRange(1), metavar="N", help="Number of instances behind a router, each with its own cache.")
@@ -79,7 +85,7 @@ def _policies():
 @FIGURE
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of simulations at a time.  [default: one for each core]")
 @STREAMED
-def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, domains, **options):
+def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, model_config, kv_bytes_per_token, block_size, chain, over_time, warm_up, memory, quiet, gpu_name, gpus, costs_file, extrapolate, step_tokens, max_requests, scheduler_options, domains, engine_block_size, retention, **options):
     """Simulate prefix caches: engines, policies, capacities.
 
     Every engine runs with every policy at every capacity. With --gpu the requests are served in time. --engine dynamo
@@ -91,6 +97,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     from .._base.units import milliseconds
     from ..report import simulation as simulation_report
     from ..report.progress import RequestProgress
+    from ..serving.models.engine_layout import counted_as_full, has_groups
     from ..serving.models.kv_bytes import chosen
     from ..trace.domains import in_domains
 
@@ -105,13 +112,16 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     engines = names(options["engine_names"])
     options["roofline"], costs = roofline_of(model_config, gpu_name, costs_file, gpus, engines)
     options["cost"] = cost = _step_cost(options["roofline"], engines)
-    if not cost and (step_tokens or max_requests or scheduler_options):
+    grouped = [] if timed and "vllm" not in engines else ["vllm"] if timed else engines  # whose cache groups are modelled
+    chunked = model_config and not timed and has_groups(model_config)
+    if not cost and ((step_tokens and not chunked) or max_requests or scheduler_options):
         raise click.UsageError("--step-tokens, --max-requests and --scheduler need --gpu, --costs or --engine dynamo.")
     if options["router_seed"] is not None and "dynamo" not in names(options["routers"] or "round-robin"):
         raise click.UsageError("--seed needs --router dynamo.")
     need = partial(_memory_need, per_request=per_request, over_time=over_time, **options)
     loaded = load(trace, memory, quiet, need, block_size=block_size, chain=chain, ids=True)
     viewed = in_domains(loaded, domains)
+    options["layouts"] = layouts_of(model_config, grouped, loaded.block_size, engine_block_size, retention, step_tokens, gpu_name)
     units = {"block_size": loaded.block_size, "working_set": viewed.working_set, "kv_bytes_per_token": kv_bytes}
     with write_atomically(per_request) if per_request else nullcontext() as stream:
         with RequestProgress(console(), quiet) as bar, own_policies():
@@ -133,6 +143,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     elif per_request != "-":  # stdout has the CSV
         print_tables(simulation_report.tables(values, verbose=verbose))
         print_notes(simulation_report.isolation_notes(values))
+        print_notes(filter(None, [counted_as_full(model_config, [one for one in engines if one not in options["layouts"]])]))
     if not quiet:
         print_lines(("warning", one) for one in dict.fromkeys([*map(simulation_report.warning, done.runs), *beyond]) if one)
         print_lines([("wrote", per_request)] if per_request not in (None, "-") else [])
@@ -169,14 +180,19 @@ def _simulate_all(trace, units, bar, *, policies, capacity, engine_names, tiers,
     if roofline and tiers:
         first, options["lower"] = parse_timed_tiers(tiers, parse, trace.block_size * roofline.model.kv_bytes_per_token)
         tiers, capacity = None, str(first)
-    if roofline and capacity == "auto":
-        limits = [scheduler.limits for scheduler in options["schedulers"].values()]
-        holds = partial(costs.capacity_tokens, roofline) if costs else lambda one: roofline.capacity_tokens(one.step_tokens, one.requests)
-        capacity = str(max(min(map(holds, limits)) // trace.block_size, 1))
+    sizes = {engine: engine_units(options["layouts"].get(engine), trace.block_size, units) for engine in names(engine_names)}
     with _hint_on_commas(trace, capacity):
+        capacities = None
+        if roofline and capacity == "auto":
+            limits = [scheduler.limits for scheduler in options["schedulers"].values()]
+            holds = partial(costs.capacity_tokens, roofline) if costs else lambda one: roofline.capacity_tokens(one.step_tokens, one.requests)
+            room = min(map(holds, limits)) * roofline.model.kv_bytes_per_token  # bytes
+            capacities = {engine: [max(room // own.get("block_bytes", trace.block_size * roofline.model.kv_bytes_per_token), 1)] for engine, own in sizes.items()}
+        elif capacity != "auto" and not tiers:
+            capacities = {engine: dict.fromkeys(parse_capacities(capacity, **own)) for engine, own in sizes.items()}
         return simulate_all(
             trace,
-            None if capacity == "auto" or tiers else parse_capacities(capacity, **units),
+            capacities,
             names(policies),
             engines=names(engine_names),
             tiers=parse_tiers(tiers, parse) if tiers else None,

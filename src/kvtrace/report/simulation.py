@@ -54,7 +54,9 @@ def result(
     """The counts and rates of a simulation; the gap to the offline optimum and the cost of isolation, if known."""
     values: dict[str, Any] = {**simulation.to_dict()}
     if kv_bytes_per_token is not None:
-        values["capacity_bytes"] = values["capacity_tokens"] * kv_bytes_per_token
+        layout = simulation.setting.layout
+        per_block = layout.block_bytes if layout else simulation.trace.block_size * kv_bytes_per_token
+        values["capacity_bytes"] = simulation.setting.capacity * per_block
     if optimum is not None:
         values |= gap_to(optimum.hits.to_dict(), values)
     if window_ms is not None:

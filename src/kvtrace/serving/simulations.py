@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import ceil
 from typing import Any, Unpack
 
 from .._base.errors import UsageError
@@ -14,6 +15,7 @@ from ..analysis.capacities import log_spaced
 from ..cache.demand import block_demand
 from ..cache.engines import non_default
 from ..cache.isolation import Isolation
+from ..cache.layout import CacheLayout
 from ..cache.many_settings import gap_to, optimum_of, settings_of, simulate_settings
 from ..cache.schedules import parse_schedule
 from ..cache.simulation import EngineOptions, Setting, Simulation
@@ -51,6 +53,8 @@ class Simulations(PlottedResult):
 
     def optimum_of(self, run: Simulation) -> Simulation | None:
         """The offline optimum at the capacity of a run; None if it was not simulated."""
+        if run.setting.layout is not None:
+            return None
         return next((one for one in self.optima if one.setting.capacity == run.setting.capacity), None)
 
     def _gap_of(self, run: Simulation) -> dict[str, Any]:
@@ -61,10 +65,11 @@ class Simulations(PlottedResult):
 
 def simulate_all(
     trace: Trace,
-    capacities: Iterable[int] | None = None,
+    capacities: Iterable[int] | Mapping[str, Iterable[int]] | None = None,
     policies: Iterable[str | type] = ("lru",),
     *,
     engines: Iterable[str] = ("reference",),
+    layouts: Mapping[str, CacheLayout] | None = None,
     mode: str = "block",
     schedule: str | None = None,
     tiers: Mapping[str, int] | None = None,
@@ -87,9 +92,11 @@ def simulate_all(
 
     Args:
         trace: The trace.
-        capacities: Blocks that a cache holds; the default is ten sizes, from the longest request to the working set.
+        capacities: Blocks that a cache holds, or engine -> blocks; the default is ten sizes, from the longest request
+            to the working set.
         policies: Eviction policies of docs/cache/policies.md, or classes of your own.
         engines: Engines of docs/cache/simulate.md.
+        layouts: Engine -> the cache groups that it makes of a hybrid model, as `layouts_for` has them.
         mode, engine_options: As in `simulate`.
         schedule: As in `simulate`, and as in `simulate_instances` with instances and without a cost.
         tiers: Name -> capacity in blocks, the first tier first, in place of capacities.
@@ -128,14 +135,22 @@ def simulate_all(
     if (routers and not instances) or (tiers and (instances or cost)) or (lower and not cost):
         raise UsageError("--router needs --instances. With --instances, --tiers needs --gpu or --engine dynamo.")
     schedule = schedule or (OVERLAP if instances and cost is None else "serial")
-    common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options)}
+    common: dict[str, Any] = {
+        "mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options),
+        "layouts": layouts,
+    }  # fmt: skip
+    if layouts and (tiers or lower):
+        raise UsageError("--tiers does not support cache groups of windows and states. Use --engine reference.")
     if tiers:
         settings = settings_of([1], policies, engines, **common)
         _expect(on_start, trace, len(settings) * (len(tiers) if inclusive else 1))
         how: dict[str, Any] = {"exclusive": not inclusive, "on_progress": on_progress}
         in_tiers = [simulate_tiers(trace, dict(tiers), one.policy, setting=one, **how) for one in settings]
         return _after(warm_up, in_tiers, [])
-    capacities = _default_capacities(trace, mode) if capacities is None else dict.fromkeys(capacities)
+    if capacities is None:
+        capacities = _default_capacities(trace, mode, engines, layouts)
+    elif not isinstance(capacities, Mapping):
+        capacities = dict.fromkeys(capacities)
     settings = settings_of(capacities, policies, engines, **common)
     if instances or cost:
         routed = list(product(routers or ["round-robin"], settings))
@@ -146,7 +161,8 @@ def simulate_all(
             for router, one in routed
         ]
         return _after(warm_up, runs, [])
-    bounds = list(dict.fromkeys(map(optimum_of, settings))) if gap else []
+    # the optimum is that of full attention, whose blocks hold all layers
+    bounds = list(dict.fromkeys(optimum_of(one) for one in settings if one.layout is None)) if gap else []
     every = list(dict.fromkeys(settings + bounds))
     _expect(on_start, trace, len(every))
     done = dict(zip(every, simulate_settings(trace, every, threads=workers, on_progress=on_progress), strict=True))
@@ -157,7 +173,8 @@ def _in_each_view(trace: Trace, view: str, *, on_start, on_progress, **options) 
     """The simulations of one view of the domains, and the hits of each run with domains merged and split."""
     viewed, views = in_domains(trace, view), dict.fromkeys((MERGE, SPLIT, view))
     if options["capacities"] is None and not options["tiers"]:
-        options["capacities"] = _default_capacities(viewed, options["mode"])  # the same in each view
+        sizes = viewed, options["mode"], options["engines"], options["layouts"]
+        options["capacities"] = _default_capacities(*sizes)  # the same in each view
 
     def start(requests: int) -> None:
         on_start(len(views) * requests)
@@ -200,7 +217,13 @@ def _expect(on_start: Callable[[int], None] | None, trace: Trace, runs: int) -> 
         on_start(len(trace) * runs)
 
 
-def _default_capacities(trace: Trace, mode: str) -> list[int]:
-    """Capacities from the longest request to the working set."""
+def _default_capacities(
+    trace: Trace, mode: str, engines: Iterable[str], layouts: Mapping[str, CacheLayout] | None
+) -> list[int] | dict[str, list[int]]:
+    """Capacities from the longest request to the working set; if layouts have smaller blocks, those of each engine."""
     longest = int(block_demand(trace, mode).max_blocks.max(initial=1))
-    return log_spaced(longest, max(trace.working_set, longest), POINTS)
+    whole = log_spaced(longest, max(trace.working_set, longest), POINTS)
+    if not layouts:
+        return whole
+    shares = {name: trace.block_size / layouts[name].tokens_per_block if name in layouts else 1.0 for name in engines}
+    return {name: [ceil(blocks * share) for blocks in whole] for name, share in shares.items()}

@@ -75,12 +75,16 @@ def sglang_layout(
         groups.append(
             CacheGroup(name, count, max(mamba_chunk_size, block_size) if name == "state" else block_size, window)
         )
+    share = 0.0  # bytes of the second pool for each block of the first
     if ("state", 0) in others:
         state_bytes = sum(kind.layers * kind.state_bytes for kind in layers)
         if not state_bytes:
             raise UsageError("the layers with states must have state_bytes.")
         ratio = mamba_full_memory_ratio * block_bytes / state_bytes
-    return CacheLayout(tuple(groups), block_bytes, second_ratio=ratio, step_tokens=chunked_prefill_size)
+        share = mamba_full_memory_ratio * block_bytes
+    elif others:
+        share = ratio * block_size * sum(kind.bytes_per_token for kind in layers if kind not in full)
+    return CacheLayout(tuple(groups), round(block_bytes + share), second_ratio=ratio, step_tokens=chunked_prefill_size)
 
 
 def hybrid_tree(demand: BlockDemand, context: Context, policy: str, priority, layout: CacheLayout) -> HybridRadix:

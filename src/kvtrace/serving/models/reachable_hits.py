@@ -1,0 +1,186 @@
+"""What a model's cache makes of a trace's possible hits, and which block size or retention interval would do better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+
+from ..._base.errors import UsageError
+from ..._base.results import Result, columns_of
+from ...cache.layout import CacheLayout, LayoutDict
+from ...cache.simulation import simulate
+from ...trace.columns import require_trace
+from ...trace.trace import Trace
+from .engine_layout import cache_layout, layouts_for
+
+NAMES = {"vllm": "vLLM", "sglang": "SGLang"}
+STEPS = (2, 8, 32)  # retention intervals that are tried, in blocks
+GAIN = 0.005  # of the prompt tokens: what another setting must gain to be named
+
+
+class OtherLayoutDict(TypedDict):
+    """The hits of another setting of the engine."""
+
+    setting: str
+    block_size: int
+    retention_interval: int | None
+    hit_tokens: int
+
+
+class ReachableHitsDict(TypedDict):
+    """The result of `ReachableHits.to_dict`."""
+
+    engine: str
+    capacity: int | None
+    prompt_tokens: int
+    possible_hit_tokens: int
+    hit_tokens: int
+    prompts_below_a_block: int
+    layout: LayoutDict | None
+    others: list[OtherLayoutDict]
+
+
+@dataclass(frozen=True)
+class OtherLayout:
+    """The hits of another setting of the engine."""
+
+    setting: str  # the option that chooses it
+    layout: CacheLayout
+    hit_tokens: int
+
+
+@dataclass(frozen=True, repr=False)
+class ReachableHits(Result):
+    """Hit tokens of a trace in an engine's cache of a model, beside those that full attention could have."""
+
+    engine: str
+    capacity: int | None  # blocks; None = nothing is evicted
+    prompt_tokens: int
+    possible_hit_tokens: int  # of full attention, with nothing evicted
+    hit_tokens: int
+    prompts_below_a_block: int  # requests whose prompt is not longer than a block, so that it cannot hit itself
+    layout: CacheLayout | None  # None = full attention
+    others: tuple[OtherLayout, ...]
+
+    def _headline(self) -> str:
+        return f"{self.engine}, hit_tokens={self.hit_tokens:,}, possible_hit_tokens={self.possible_hit_tokens:,}"
+
+    def _columns(self) -> Mapping[str, Any]:
+        own = {"setting": "present", "hit_tokens": self.hit_tokens}
+        return columns_of([own, *({"setting": one.setting, "hit_tokens": one.hit_tokens} for one in self.others)])
+
+    def to_dict(self) -> ReachableHitsDict:
+        """Keys as docs/cache/hybrid.md lists them."""
+        return {
+            "engine": self.engine, "capacity": self.capacity, "prompt_tokens": self.prompt_tokens,
+            "possible_hit_tokens": self.possible_hit_tokens, "hit_tokens": self.hit_tokens,
+            "prompts_below_a_block": self.prompts_below_a_block,
+            "layout": None if self.layout is None else self.layout.to_dict(),
+            "others": [
+                {
+                    "setting": one.setting, "block_size": one.layout.scheduler_block_size,
+                    "retention_interval": one.layout.retention_interval, "hit_tokens": one.hit_tokens,
+                }
+                for one in self.others
+            ],
+        }  # fmt: skip
+
+    @property
+    def better(self) -> OtherLayout | None:
+        """The setting with the most hits, if it gains at least half a point of the prompt tokens."""
+        best = max(self.others, key=lambda one: one.hit_tokens, default=None)
+        gains = best is not None and best.hit_tokens - self.hit_tokens >= GAIN * self.prompt_tokens
+        return best if gains and best.hit_tokens > self.hit_tokens else None
+
+    def __str__(self) -> str:
+        """One sentence on the hits, and one on a better setting or on what no setting changes."""
+        whole = max(self.prompt_tokens, 1)
+        where = "With memory for all blocks" if self.capacity is None else f"At {self.capacity:,} blocks"
+        size = f" (blocks of {self.layout.scheduler_block_size:,} tokens)" if self.layout else ""
+        made = (
+            f"{where}, {NAMES[self.engine]}'s cache of this model{size} hits {100 * self.hit_tokens / whole:.1f} % of the "
+            f"prompt tokens; {100 * self.possible_hit_tokens / whole:.1f} % are possible."
+        )
+        if self.layout is None:
+            return f"{made} All of its layers keep all tokens."
+        if better := self.better:
+            return f"{made} {better.setting} would hit {100 * better.hit_tokens / whole:.1f} %."
+        if self.prompts_below_a_block and self.hit_tokens == 0 < self.possible_hit_tokens:
+            return (
+                f"{made} {self.prompts_below_a_block:,} prompts are not longer than one block: no setting helps them."
+            )
+        return f"{made} No other block size or retention interval that was tried hits more."
+
+
+def reachable_hits(
+    trace: Trace, model: Mapping[str, Any] | str | Path, engine: str = "vllm", *, capacity: int | None = None
+) -> ReachableHits:
+    """The hits that an engine's cache of a model has on a trace, of those that are possible, and better settings.
+
+    Args:
+        trace: The trace. Its blocks should be short: a partial last block hides where a prompt ends.
+        model: A name that `kvtrace models` lists, the path of a config.json, or its fields.
+        engine: "vllm" or "sglang".
+        capacity: Blocks of the engine's pool; None evicts nothing, so that more checkpoints always hit more.
+
+    Raises:
+        UsageError: The engine has no cache groups here, or the capacity does not hold a request.
+        InputError: The config is not valid.
+
+    >>> from kvtrace.trace.building import toy
+    >>> trace = toy("0 1 2 3", "0 1 4 5", "0 1 6 7", block_size=512)
+    >>> found = reachable_hits(trace, "gpt-oss-20b")
+    >>> found.hit_tokens, found.possible_hit_tokens, found.better.setting
+    (1024, 2048, '--retention dense')
+    """
+    require_trace(trace)
+    layout = layouts_for(model, [engine], trace.block_size).get(engine)
+    if layout is None:
+        cache_layout(model, engine)  # refuses an engine without cache groups
+
+    def hits(layout: CacheLayout | None, capacity: int | None) -> int:
+        blocks = capacity or _all_blocks(trace, layout)
+        return simulate(trace, blocks, engine=engine, mode="token", layout=layout).hits.hit_tokens
+
+    tokens = trace.input_length
+    return ReachableHits(
+        engine, capacity, int(tokens.sum()), hits(None, None), hits(layout, capacity),
+        0 if layout is None else int(np.count_nonzero(tokens <= layout.scheduler_block_size)), layout,
+        tuple(
+            OtherLayout(setting, other, hits(other, _as_much(capacity, layout, other)))
+            for setting, other in _others(trace, model, engine, layout)
+        ) if layout else (),
+    )  # fmt: skip
+
+
+def _all_blocks(trace: Trace, layout: CacheLayout | None) -> int:
+    """More blocks than a trace can ever take."""
+    each = trace.block_size if layout is None else layout.tokens_per_block
+    return int(trace.prompt_blocks.sum() * trace.block_size / each) + len(trace) + 1 << 2
+
+
+def _as_much(capacity: int | None, layout: CacheLayout, other: CacheLayout) -> int | None:
+    """The blocks of another layout in the same memory."""
+    return capacity and max(1, capacity * layout.block_bytes // other.block_bytes)
+
+
+def _others(
+    trace: Trace, model: Mapping[str, Any] | str | Path, engine: str, layout: CacheLayout
+) -> Iterator[tuple[str, CacheLayout]]:
+    """Other retention intervals and block sizes of an engine, with the options that choose them."""
+    size, longest = layout.scheduler_block_size, int(trace.input_length.max(initial=0))
+    if engine == "vllm" and any(group.kind in ("window", "state") for group in layout.groups):
+        for interval in (None, *(size * step for step in STEPS if size * step <= longest)):
+            named = "dense" if interval is None else interval
+            yield f"--retention {named}", replace(layout, retention_interval=interval)
+    for factor in (2, 4):
+        try:
+            other = cache_layout(model, engine, block_size=trace.block_size * factor)
+        except UsageError:  # the engine refuses it
+            continue
+        if other is not None and other.scheduler_block_size != size:
+            yield f"--engine-block-size {trace.block_size * factor}", other
