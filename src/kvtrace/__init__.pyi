@@ -23,6 +23,9 @@ from .analysis.summary import Basics as Basics
 from .analysis.summary import Summary as Summary
 from .analysis.summary import analyze as analyze
 from .analysis.summary import basics as basics
+from .cache.layout import CacheGroup as CacheGroup
+from .cache.layout import CacheLayout as CacheLayout
+from .cache.layout import LayerKind as LayerKind
 from .cache.live.prefix_cache import OutOfBlocks as OutOfBlocks
 from .cache.live.prefix_cache import PrefixCache as PrefixCache
 from .cache.live.sequence import Sequence as Sequence
@@ -83,10 +86,13 @@ from .serving.hardware.roofline import Roofline as Roofline
 from .serving.hardware.roofline import roofline_of as roofline_of
 from .serving.instances import FleetSimulation as FleetSimulation
 from .serving.instances import simulate_instances as simulate_instances
+from .serving.models.engine_layout import cache_layout as cache_layout
 from .serving.models.layers import cache_bytes as cache_bytes
 from .serving.models.layers import layer_kinds as layer_kinds
 from .serving.models.listing import ModelList as ModelList
 from .serving.models.listing import list_models as list_models
+from .serving.models.possible_hits import ReachableHits as ReachableHits
+from .serving.models.possible_hits import reachable_hits as reachable_hits
 from .serving.models.shape import ModelShape as ModelShape
 from .serving.models.shape import model_shape as model_shape
 from .serving.planning.plan_result import Plan as Plan

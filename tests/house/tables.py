@@ -221,7 +221,8 @@ TABLES = [
     ),
     Table(
         "engine", "src/kvtrace/cache/engines/__init__.py:ENGINES", "src/kvtrace/cache/engines", engines,
-        ("docs/cache/simulate.md",), others=frozenset({"vllm_layout"}), twin=engine_twin, vector=engine_vector,
+        ("docs/cache/simulate.md",), others=frozenset({"vllm_layout", "sglang_hybrid"}), twin=engine_twin,
+        vector=engine_vector,
     ),
     Table(
         "log reader", "src/kvtrace/ingest/logs/__init__.py:READERS", "src/kvtrace/ingest/logs", readers,

@@ -8,6 +8,7 @@ from kvtrace.analysis.arrivals import Arrivals
 from kvtrace.analysis.distribution import Distribution
 from kvtrace.analysis.popularity import DepthBand, Popularity
 from kvtrace.cache.isolation import DomainsDict
+from kvtrace.serving.models.possible_hits import ReachableHitsDict
 from kvtrace.trace.hits import HitsDict
 
 
@@ -64,6 +65,7 @@ class BasicsFile(TypedDict):
 class AnalyzeFile(BasicsFile, total=False):
     """What `kvtrace analyze --json` prints; `--basic` leaves out these keys but `domains`, which some traces have."""
 
+    reachable_hits: ReachableHitsDict
     popularity: Popularity
     sharing_by_depth: list[DepthBand]
     reuse_time_ms: Distribution

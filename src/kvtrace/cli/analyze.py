@@ -74,7 +74,7 @@ def analyze_command(trace, basic, as_json, png, svg, quantiles, factors, ms_per_
 def _reached(trace, model_config, engine, capacity, kv_bytes):
     """What the cache of an engine makes of the possible hits."""
     from ..analysis.capacities import parse_capacity
-    from ..serving.models.reachable_hits import reachable_hits
+    from ..serving.models.possible_hits import reachable_hits
     from .options import engine_units, layouts_of
 
     layout = layouts_of(model_config, [engine], trace.block_size).get(engine)

@@ -92,9 +92,9 @@ class ReachableHits(Result):
     @property
     def better(self) -> OtherLayout | None:
         """The setting with the most hits, if it gains at least half a point of the prompt tokens."""
+        least = self.hit_tokens + max(GAIN * self.prompt_tokens, 1)
         best = max(self.others, key=lambda one: one.hit_tokens, default=None)
-        gains = best is not None and best.hit_tokens - self.hit_tokens >= GAIN * self.prompt_tokens
-        return best if gains and best.hit_tokens > self.hit_tokens else None
+        return best if best is not None and best.hit_tokens >= least else None
 
     def __str__(self) -> str:
         """One sentence on the hits, and one on a better setting or on what no setting changes."""
@@ -102,8 +102,8 @@ class ReachableHits(Result):
         where = "With memory for all blocks" if self.capacity is None else f"At {self.capacity:,} blocks"
         size = f" (blocks of {self.layout.scheduler_block_size:,} tokens)" if self.layout else ""
         made = (
-            f"{where}, {NAMES[self.engine]}'s cache of this model{size} hits {100 * self.hit_tokens / whole:.1f} % of the "
-            f"prompt tokens; {100 * self.possible_hit_tokens / whole:.1f} % are possible."
+            f"{where}, {NAMES[self.engine]}'s cache of this model{size} hits {100 * self.hit_tokens / whole:.1f} % of "
+            f"the prompt tokens; {100 * self.possible_hit_tokens / whole:.1f} % are possible."
         )
         if self.layout is None:
             return f"{made} All of its layers keep all tokens."
