@@ -39,15 +39,23 @@ cdef class GroupedCache(Engine):
     cdef long long[::1] scale  # the trace's blocks in a block
     cdef long long[::1] window
     cdef long long[::1] need  # blocks before a checkpoint that a later request needs
+    cdef int[::1] place_in_form  # group -> its number in its form
     # live requests: a slot each; a value for each slot and form
     cdef int[::1] slot  # row -> its slot, NO_SLOT = none
     cdef int[::1] length  # places of the tables
     cdef int[::1] retired  # leading places that are no longer kept
-    cdef int[::1] listed  # leading places that were considered for the cache
+    cdef int[::1] seen  # leading places that were considered for the cache
     cdef int[::1] last_state  # the place of the state before the present one; NO_BLOCK = none
     cdef int[::1] has_grown  # whether a state block was taken
-    cdef long long[::1] begin  # slot and group -> where the table begins in `held`
-    cdef int[::1] held  # place -> cached block, BLANK or NO_BLOCK
+    # a table has entries: places whose block is cached, and of states also blank ones. `held` has the places of the
+    # entries, then the block of each group there: a cached block, BLANK or NO_BLOCK
+    cdef long long[::1] begin  # where the table begins in `held`
+    cdef int[::1] stride  # entries for which it has room
+    cdef int[::1] first  # the first entry that is still kept
+    cdef int[::1] last  # the end of the entries
+    cdef int[::1] held
+    cdef int[::1] stop  # of a form while blocks are freed: the places that are not kept any more
+    cdef long long[::1] part  # slot -> its part of `held`
     cdef int[::1] room  # slot -> the places of its tables, as a power of two
     cdef int[::1] vacant  # power of two -> a slot of that room that no request has, NO_SLOT = none
     cdef int[::1] next_vacant  # slot -> the next one of the same room
@@ -72,8 +80,14 @@ cdef class GroupedCache(Engine):
     cdef int _extend(self, Py_ssize_t row, long long start, long long end) noexcept nogil
     cdef int _publish(self, Py_ssize_t row, long long tokens) except -1 nogil
     cdef int _list(self, Py_ssize_t row, int form, long long begin, long long stop) except -1 nogil
-    cdef int _fill(self, Py_ssize_t slot, int form, long long begin, long long stop, int value) noexcept nogil
-    cdef int _free(self, Py_ssize_t slot, int group, long long begin, long long stop) noexcept nogil
+    cdef int _members(self, int form) noexcept nogil
+    cdef bint _is_past(self, Py_ssize_t at, int form, long long tokens) noexcept nogil
+    cdef int _append(self, Py_ssize_t at, long long place) noexcept nogil
+    cdef int _entry(self, Py_ssize_t at, long long place) noexcept nogil
+    cdef bint _has_block(self, Py_ssize_t at, long long place) noexcept nogil
+    cdef long long _blank(self, Py_ssize_t at, long long places) noexcept nogil
+    cdef long long _unpin(self, Py_ssize_t at, int member, long long begin, long long stop) noexcept nogil
+    cdef long long _unpin_place(self, Py_ssize_t at, int member, long long place) noexcept nogil
     cdef long long _next_event(self, long long done) noexcept nogil
     cdef int _open(self, Py_ssize_t row) except -1 nogil
     cdef int _new_slot(self, int power) except -1

@@ -45,8 +45,9 @@ class GroupedCache(Engine):
         self.slot = np.full(rows, NO_SLOT, dtype=np.int32)
         self.vacant, self.slots = np.full(64, NO_SLOT, dtype=np.int32), 0
         self.room, self.next_vacant = np.empty((2, 0), dtype=np.int32)
-        self.length, self.retired, self.listed, self.last_state, self.has_grown = np.empty((5, 0), dtype=np.int32)
-        self.begin = np.empty(0, dtype=np.int64)
+        self.length, self.retired, self.seen, self.last_state, self.has_grown = np.empty((5, 0), dtype=np.int32)
+        self.first, self.last, self.stride = np.empty((3, 0), dtype=np.int32)
+        self.begin, self.part = np.empty((2, 0), dtype=np.int64)
         self.held, self.top = np.empty(1 << 12, dtype=np.int32), 0
 
     def _form(self):
@@ -56,11 +57,14 @@ class GroupedCache(Engine):
             members.setdefault((group.kind, group.block_size, group.window), []).append(number)
         forms = sorted(members, key=lambda form: form[0] != "full")
         self.forms = len(forms)
+        self.stop = np.zeros(len(forms), dtype=np.int32)
         self.form_begin = np.cumsum([0, *(len(members[form]) for form in forms)]).astype(np.int32)
         self.member = np.array([number for form in forms for number in members[form]], dtype=np.int32)
         self.form_of = np.empty(self.groups, dtype=np.int32)
+        self.place_in_form = np.empty(self.groups, dtype=np.int32)
         for number, form in enumerate(forms):
             np.asarray(self.form_of)[members[form]] = number
+            np.asarray(self.place_in_form)[members[form]] = range(len(members[form]))
         self.kind = np.array([KINDS[kind] for kind, _, _ in forms], dtype=np.int32)
         self.size = np.array([size for _, size, _ in forms], dtype=np.int64)
         self.scale = np.asarray(self.size) // self.base
@@ -101,14 +105,21 @@ class GroupedCache(Engine):
         return 0
 
     def finish(self, row):
+        f: cython.int
         g: cython.int
         at: cython.Py_ssize_t
+        blank: cython.longlong = 0
         slot: cython.Py_ssize_t = self.slot[row]
         if slot == NO_SLOT:  # an empty prompt
             return 0
         for g in range(self.groups):
             at = slot * self.forms + self.form_of[g]
-            self._free(slot, g, self.retired[at], self.length[at])
+            blank += self._unpin(at, self.place_in_form[g], self.first[at], self.last[at])
+        for f in range(self.forms):
+            at = slot * self.forms + f
+            if self.kind[f] != STATE:
+                blank += self._blank(at, self.length[at] - self.retired[at]) * self._members(f)
+        self.pool.put_back(blank)
         self.evictions = self.pool.evictions
         self.next_vacant[slot] = self.vacant[self.room[slot]]
         self.vacant[self.room[slot]] = cython.cast(cython.int, slot)
@@ -267,24 +278,37 @@ class GroupedCache(Engine):
         f: cython.int
         g: cython.int
         at: cython.Py_ssize_t
-        last: cython.longlong
+        blank: cython.longlong = 0
         slot: cython.Py_ssize_t = self.slot[row]
         if slot == NO_SLOT:
             return 0
-        for g in range(self.groups):
+        for f in range(self.forms):
+            if self.kind[f] != FULL:
+                at = slot * self.forms + f
+                self.stop[f] = cython.cast(
+                    cython.int, max(min(self.skipped(f, tokens), self.length[at]), self.retired[at])
+                )
+        for g in range(self.groups):  # the order in which the blocks become free
             f = self.form_of[g]
-            if self.kind[f] == FULL:
-                continue
-            at = slot * self.forms + f
-            last = min(self.skipped(f, tokens), self.length[at])
-            self._free(slot, g, self.retired[at], last)
-            if self.kind[f] == STATE and 0 <= self.last_state[at] < (tokens + self.size[f] - 1) // self.size[f] - 1:
-                self._free(slot, g, self.last_state[at], self.last_state[at] + 1)
-        for f in range(self.forms):  # after all of its groups
-            at = slot * self.forms + f
-            last = min(self.skipped(f, tokens), self.length[at])
-            self.retired[at] = cython.cast(cython.int, max(last, self.retired[at]))
-        return 0
+            if self.kind[f] != FULL:
+                at = slot * self.forms + f
+                blank += self._unpin(at, self.place_in_form[g], self.first[at], self._entry(at, self.stop[f]))
+                if self.kind[f] == STATE and self.last_state[at] >= self.stop[f] and self._is_past(at, f, tokens):
+                    blank += self._unpin_place(at, self.place_in_form[g], self.last_state[at])
+        for f in range(self.forms):
+            if self.kind[f] != FULL:
+                at = slot * self.forms + f
+                if self.kind[f] != STATE:
+                    blank += (self.stop[f] - self.retired[at] - (self._entry(at, self.stop[f]) - self.first[at])) * (
+                        self._members(f)
+                    )
+                self.first[at] = self._entry(at, self.stop[f])
+                self.retired[at] = self.stop[f]
+        return self.pool.put_back(blank)
+
+    def _is_past(self, at, form, tokens):
+        """Whether the state before the present one is not needed any more."""
+        return self.last_state[at] < (tokens + self.size[form] - 1) // self.size[form] - 1
 
     def missing(self, row, hit, start, end):
         """Blocks to take for the chunk [start, end), besides the hits."""
@@ -316,65 +340,63 @@ class GroupedCache(Engine):
     def _checkpoint_place(self, row, form, start, end):
         """The place where a state is saved within a chunk, or NO_BLOCK."""
         place: cython.longlong = (end + self.size[form] - 1) // self.size[form] - 2
-        slot: cython.Py_ssize_t = self.slot[row]
-        table: cython.longlong
+        at: cython.Py_ssize_t = self.slot[row] * self.forms + form
         if (self.retention == 0 and end < self.tokens[row]) or place < 0 or not self.can_save(start, end):
             return NO_BLOCK
-        if slot == NO_SLOT or place >= self.length[slot * self.forms + form]:
+        if self.slot[row] == NO_SLOT or place >= self.length[at] or not self._has_block(at, place):
             return place
-        table = self.begin[slot * self.groups + self.member[self.form_begin[form]]]
-        return place if self.held[table + place] == NO_BLOCK else NO_BLOCK
+        return NO_BLOCK
 
     def _start_with(self, row, hit):
         """Pin the blocks of a hit that the request still needs."""
         f: cython.int
         i: cython.int
         at: cython.Py_ssize_t
-        table: cython.longlong
         place: cython.longlong
         block: cython.int
-        first: cython.longlong
-        slot: cython.Py_ssize_t = self.slot[row]
+        kept: cython.longlong
         for f in range(self.forms):
-            at = slot * self.forms + f
-            first = self.skipped(f, hit)
-            self.retired[at] = cython.cast(cython.int, first)
-            self.length[at] = self.listed[at] = cython.cast(cython.int, hit // self.size[f])
-            self.last_state[at] = NO_BLOCK
-            self.has_grown[at] = False
-            self._fill(slot, f, 0, first, NO_BLOCK)
-            for i in range(self.form_begin[f], self.form_begin[f + 1]):
-                table = self.begin[slot * self.groups + self.member[i]]
-                for place in range(first, self.length[at]):
-                    block = self.copy_at(row, self.member[i], f, place)
+            at = self.slot[row] * self.forms + f
+            kept = self.skipped(f, hit)
+            self.retired[at] = cython.cast(cython.int, kept)
+            self.length[at] = self.seen[at] = cython.cast(cython.int, hit // self.size[f])
+            self.last_state[at], self.has_grown[at] = NO_BLOCK, False
+            self.first[at] = self.last[at] = 0
+            for place in range(kept, self.length[at]):
+                self._append(at, place)
+                for i in range(self._members(f)):
+                    block = self.copy_at(row, self.member[self.form_begin[f] + i], f, place)
                     self.pool.pin(block)
-                    self.held[table + place] = block
+                    self.held[self.begin[at] + (i + 1) * self.stride[at] + self.last[at] - 1] = block
         return 0
 
     def _extend(self, row, start, end):
         """Add the blocks of the chunk [start, end), which were taken, to the tables."""
         f: cython.int
+        i: cython.int
         at: cython.Py_ssize_t
         places: cython.longlong
         place: cython.longlong
+        checkpoint: cython.longlong
         blank: cython.longlong  # the first place that gets a block
-        slot: cython.Py_ssize_t = self.slot[row]
         for f in range(self.forms):
-            at = slot * self.forms + f
+            at = self.slot[row] * self.forms + f
             places = (end + self.size[f] - 1) // self.size[f]
-            blank = self.length[at]
             if self.kind[f] == STATE:
-                place = self._checkpoint_place(row, f, start, end)
-                if places <= blank and place < 0:
+                blank = self.length[at]
+                checkpoint = self._checkpoint_place(row, f, start, end)
+                if places <= blank and checkpoint < 0:
                     self.has_grown[at] = True
                     continue
                 if self.has_grown[at] or blank:
                     self.last_state[at] = cython.cast(cython.int, blank - 1)
-                blank = max(blank, places - 1 - (place >= 0))
-                self._fill(slot, f, self.length[at], blank, NO_BLOCK)
+                blank = max(blank, places - 1 - (checkpoint >= 0))
                 self.has_grown[at] = True
-            self._fill(slot, f, blank, places, BLANK)
-            self.length[at] = cython.cast(cython.int, max(places, blank))
+                for place in range(blank, places):
+                    self._append(at, place)
+                    for i in range(self._members(f)):
+                        self.held[self.begin[at] + (i + 1) * self.stride[at] + self.last[at] - 1] = BLANK
+            self.length[at] = cython.cast(cython.int, max(places, self.length[at]))
         return 0
 
     def _publish(self, row, tokens):
@@ -383,74 +405,125 @@ class GroupedCache(Engine):
         at: cython.Py_ssize_t
         begin: cython.longlong
         stop: cython.longlong
-        end: cython.longlong
-        place: cython.longlong
         segment: cython.longlong
+        place: cython.longlong
+        at_end: cython.longlong
+        at_junction: cython.longlong
         if self.groups > 1:
             tokens = tokens // self.align * self.align
         tokens = min(tokens, (self.full[row] + self.grown[row]) * self.base)
         for f in range(self.forms):
             at = self.slot[row] * self.forms + f
-            begin, stop = self.listed[at], tokens // self.size[f]
+            begin, stop = self.seen[at], tokens // self.size[f]
             if begin >= stop:
                 continue
-            self.listed[at] = cython.cast(cython.int, stop)
+            self.seen[at] = cython.cast(cython.int, stop)
             segment = (self.align if self.retention < 0 else self.retention) // self.size[f]
             if self.kind[f] == FULL or self.kind[f] == CHUNK or (self.retention and self.need[f] >= segment):
                 self._list(row, f, begin, stop)
                 continue
-            if self.retention:
-                for place in range(begin, stop):
-                    if place % segment >= segment - self.need[f]:
-                        self._list(row, f, place, place + 1)
+            at_end = at_junction = -1  # the places after the blocks that a checkpoint needs
             if self.retention >= 0:
-                end = (self.tokens[row] - 1) // self.align * self.align // self.size[f]
-                self._list(row, f, max(begin, end - self.need[f]), min(stop, end))
-                if self.junction[row]:
-                    end = self.junction[row] // self.size[f]
-                    self._list(row, f, max(begin, end - self.need[f]), min(stop, end))
+                at_end = (self.tokens[row] - 1) // self.align * self.align // self.size[f]
+                at_junction = self.junction[row] // self.size[f]
+            if self.retention == 0:
+                self._list(row, f, max(begin, at_junction - self.need[f]), min(stop, at_junction))
+                self._list(row, f, max(begin, at_end - self.need[f], at_junction), min(stop, at_end))
+                continue
+            for place in range(begin, stop):
+                if (
+                    place % segment >= segment - self.need[f]
+                    or at_end - self.need[f] <= place < at_end
+                    or at_junction - self.need[f] <= place < at_junction
+                ):
+                    self._list(row, f, place, place + 1)
         return 0
 
     def _list(self, row, form, begin, stop):
         """Give the blocks of some places their keys, so that lookups find them."""
         i: cython.int
+        g: cython.int
+        at: cython.Py_ssize_t = self.slot[row] * self.forms + form
         place: cython.longlong
-        table: cython.longlong
         block: cython.longlong
-        for place in range(begin, stop):
+        entry: cython.longlong
+        for place in range(max(begin, self.retired[at]), stop):
             block = self.block_at(row, (place + 1) * self.scale[form] - 1)
-            for i in range(self.form_begin[form], self.form_begin[form + 1]):
-                table = self.begin[self.slot[row] * self.groups + self.member[i]]
-                if self.held[table + place] == BLANK:
-                    self.held[table + place] = self.pool.register(
-                        cython.cast(cython.int, self.member[i] * self.keys + block)
-                    )
+            if self.kind[form] == STATE:
+                entry = self._entry(at, place)
+                if entry == self.last[at] or self.held[self.begin[at] + entry] != place:
+                    continue
+                if self.held[self.begin[at] + self.stride[at] + entry] != BLANK:
+                    continue
+            else:
+                self._append(at, place)
+                entry = self.last[at] - 1
+            for i in range(self._members(form)):
+                g = self.member[self.form_begin[form] + i]
+                self.held[self.begin[at] + (i + 1) * self.stride[at] + entry] = self.pool.register(
+                    cython.cast(cython.int, g * self.keys + block)
+                )
         return 0
 
-    def _fill(self, slot, form, begin, stop, value):
-        """Set some places of the tables of a form."""
-        i: cython.int
-        place: cython.longlong
-        table: cython.longlong
-        for i in range(self.form_begin[form], self.form_begin[form + 1]):
-            table = self.begin[slot * self.groups + self.member[i]]
-            for place in range(table + begin, table + stop):
-                self.held[place] = value
+    # ---- tables: the places of a form that have an entry, in order, and the block of each group there
+
+    def _members(self, form):
+        """The groups of a form."""
+        return self.form_begin[form + 1] - self.form_begin[form]
+
+    def _append(self, at, place):
+        """Add an entry for a place after all others."""
+        self.held[self.begin[at] + self.last[at]] = cython.cast(cython.int, place)
+        self.last[at] += 1
         return 0
 
-    def _free(self, slot, group, begin, stop):
-        """Free the blocks of some places of a table, the last one first."""
-        place: cython.longlong
+    def _entry(self, at, place):
+        """The first entry of a place that is not before `place`."""
+        low: cython.int = self.first[at]
+        high: cython.int = self.last[at]
+        middle: cython.int
+        while low < high:
+            middle = (low + high) // 2
+            if self.held[self.begin[at] + middle] < place:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _has_block(self, at, place):
+        """Whether a place has a block, blank or cached."""
+        entry: cython.int = self._entry(at, place)
+        if entry == self.last[at] or self.held[self.begin[at] + entry] != place:
+            return False
+        return self.held[self.begin[at] + self.stride[at] + entry] != NO_BLOCK
+
+    def _blank(self, at, places):
+        """Blocks without an entry, of so many places of attention."""
+        return places - (self.last[at] - self.first[at])
+
+    def _unpin(self, at, member, begin, stop):
+        """Unpin the cached blocks of some entries, the last one first; returns the number of blank ones."""
+        entry: cython.longlong
         block: cython.int
         blank: cython.longlong = 0
-        table: cython.longlong = self.begin[slot * self.groups + group]
-        for place in range(table + stop - 1, table + begin - 1, -1):
-            block = self.held[place]
+        blocks: cython.longlong = self.begin[at] + (member + 1) * self.stride[at]
+        for entry in range(stop - 1, begin - 1, -1):
+            block = self.held[blocks + entry]
             if block >= 0:
                 self.pool.unpin(block)
-            blank += block == BLANK
-            self.held[place] = NO_BLOCK
-        return self.pool.put_back(blank)
+            else:
+                blank += block == BLANK
+        return blank
+
+    def _unpin_place(self, at, member, place):
+        """Free the block of a place, if it has one; returns 1 if it was blank."""
+        entry: cython.int = self._entry(at, place)
+        blank: cython.longlong
+        if entry == self.last[at] or self.held[self.begin[at] + entry] != place:
+            return 0
+        blank = self._unpin(at, member, entry, entry + 1)
+        self.held[self.begin[at] + (member + 1) * self.stride[at] + entry] = NO_BLOCK
+        return blank
 
     def _next_event(self, done):
         """The number of tokens after `done` at which the next token takes, frees or lists a block."""
@@ -476,14 +549,13 @@ class GroupedCache(Engine):
     def _open(self, row):
         """Give a request a slot, and its tables a part of `held`."""
         f: cython.int
-        g: cython.int
         power: cython.int = 0
         slot: cython.int
         part: cython.longlong
         total: cython.longlong = self.tokens[row] + self.more[row]
         places: cython.longlong = 0
         for f in range(self.forms):
-            places += (total // self.size[f] + 1) * (self.form_begin[f + 1] - self.form_begin[f])
+            places += (total // self.size[f] + 1) * (self._members(f) + 1)
         while (cython.cast(cython.longlong, 1) << power) < places:
             power += 1
         slot = self.vacant[power]
@@ -492,10 +564,11 @@ class GroupedCache(Engine):
                 slot = self._new_slot(power)
         self.vacant[power] = self.next_vacant[slot]
         self.slot[row] = slot
-        part = self.begin[slot * self.groups]
-        for g in range(self.groups):
-            self.begin[slot * self.groups + g] = part
-            part += total // self.size[self.form_of[g]] + 1
+        part = self.part[slot]
+        for f in range(self.forms):
+            self.begin[slot * self.forms + f] = part
+            self.stride[slot * self.forms + f] = cython.cast(cython.int, total // self.size[f] + 1)
+            part += (total // self.size[f] + 1) * (self._members(f) + 1)
         return 0
 
     def _new_slot(self, power):
@@ -507,13 +580,17 @@ class GroupedCache(Engine):
             self.room, self.next_vacant = np.resize(self.room, slots), np.resize(self.next_vacant, slots)
             self.length = np.resize(self.length, slots * self.forms)
             self.retired = np.resize(self.retired, slots * self.forms)
-            self.listed = np.resize(self.listed, slots * self.forms)
+            self.seen = np.resize(self.seen, slots * self.forms)
+            self.first = np.resize(self.first, slots * self.forms)
+            self.last = np.resize(self.last, slots * self.forms)
+            self.stride = np.resize(self.stride, slots * self.forms)
+            self.part = np.resize(self.part, slots)
             self.last_state = np.resize(self.last_state, slots * self.forms)
             self.has_grown = np.resize(self.has_grown, slots * self.forms)
-            self.begin = np.resize(self.begin, slots * self.groups)
+            self.begin = np.resize(self.begin, slots * self.forms)
         self.slots += 1
         self.room[slot], self.next_vacant[slot] = power, NO_SLOT
-        self.begin[slot * self.groups] = self.top
+        self.part[slot] = self.top
         self.top += cython.cast(cython.longlong, 1) << power
         if self.top > self.held.shape[0]:
             self.held = np.resize(self.held, 2 * self.top)
