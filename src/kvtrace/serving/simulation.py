@@ -254,7 +254,7 @@ def simulate_serving(
     setting = scheduler.setting_of(setting)
     demand = demand or block_demand(trace, *setting.demand_options)
     tokens, output = scheduler.lengths(trace)
-    requests = Requests(trace.timestamp / 1000, tokens, output, scheduler.needs(demand), _priorities(trace))
+    requests = Requests(trace.timestamp / 1000, tokens, output, scheduler.needs(demand, setting), _priorities(trace))
     engines = [scheduler.engine(setting, demand, tiers) for _ in range(instances)]
     terms = cost.terms(setting.capacity * trace.block_size)
     built = [scheduler.instance(engine, requests, terms, prefetch=prefetch) for engine in engines]

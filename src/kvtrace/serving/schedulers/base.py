@@ -67,7 +67,7 @@ class Scheduler(ABC):
         """The tokens of each prompt and of each output."""
         return trace.input_length, trace.output_length
 
-    def needs(self, demand: BlockDemand) -> np.ndarray:
+    def needs(self, demand: BlockDemand, setting: Setting) -> np.ndarray:
         """The smallest capacity in blocks at which each request is served; with less it is rejected."""
         return demand.max_blocks
 
