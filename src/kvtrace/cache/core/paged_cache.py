@@ -119,6 +119,9 @@ class PagedCache(StepCache):
         self.count[row] = self.published[row] = hits
         return 0
 
+    def fits(self, row, start, end):
+        return self.blocks_of(end) - self.count[row] <= self.queue.free
+
     def extend(self, row, start, end):
         blocks: cython.longlong = self.blocks_of(end)
         while self.count[row] < blocks:

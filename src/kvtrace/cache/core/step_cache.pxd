@@ -21,6 +21,7 @@ cdef class StepCache(Engine):
     cdef int open(self, Py_ssize_t row, long long hit) except -1
     cdef int slide(self, Py_ssize_t row, long long tokens) except -1 nogil
     cdef long long missing(self, Py_ssize_t row, long long start, long long end) noexcept nogil
+    cdef bint fits(self, Py_ssize_t row, long long start, long long end) noexcept nogil
     cdef int extend(self, Py_ssize_t row, long long start, long long end) except -1 nogil
     cdef int publish(self, Py_ssize_t row, long long tokens) except -1 nogil
     cdef int release(self, Py_ssize_t row) except -1

@@ -44,6 +44,10 @@ class StepCache:
         """The blocks that a request must still take for a chunk."""
         return 0
 
+    def fits(self, row, start, end):
+        """Whether there are as many blocks as a chunk needs."""
+        return self.missing(row, start, end) <= self.free()
+
     def extend(self, row, start, end):
         """Take the blocks of a chunk. The caller has checked that there are enough."""
         return 0

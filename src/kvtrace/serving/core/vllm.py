@@ -39,7 +39,7 @@ class VllmInstance(VllmScheduler):
         decodes: cython.longlong = self.count - self.draining
         if self.step_timer is not None:  # which gets each step
             return True
-        if self.cache.slides and self.limits.asynchronous and not self.flying:
+        if self.slides and self.limits.asynchronous and not self.flying:
             return True
         if self.prefilling or decodes == 0 or decodes > self.limits.step_tokens:
             return True
@@ -85,7 +85,7 @@ class VllmInstance(VllmScheduler):
                         requests.sampled[row] if self.steps == self.decoding_since + 1 else self.steps - 2
                     )
                     requests.sampled[row] = self.steps - 1
-                    if self.cache.slides:
+                    if self.slides:
                         self.last_step[row], self.last_chunk[row] = self.steps - 1, 1
         return 0
 
@@ -146,20 +146,20 @@ class VllmInstance(VllmScheduler):
             done = requests.done[row] + self.steps
             needs += self.cache.missing(row, done, done + 1)
             row = requests.following[row]
-        if needs > self.cache.free() or (self.cache.slides and self._may_admit()):
+        if needs > self.cache.free() or (self.slides and self._may_admit()):
             self._stop_decoding()
             return self._plan()
         self.cache.begin_step()
         self._log_decoding(1)
         seconds: cython.double = self._seconds(1)
         self.context += self.batch
-        if self.cache.slides:
+        if self.slides:
             self._slide(place)
         row, self.due[place] = self.due[place], NOBODY
         while row != NOBODY:
             following = requests.following[row]
             done = requests.done[row] + self.steps
-            if not self.cache.slides:
+            if not self.slides:
                 self.cache.extend(row, done, done + 1)
             if done == requests.tokens[row] + requests.output[row] - 2:
                 requests.done[row], requests.goal[row] = done + 1, done + 2

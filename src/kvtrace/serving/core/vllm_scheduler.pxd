@@ -15,6 +15,7 @@ cdef struct VllmLimits:
 
 cdef class VllmScheduler(Instance):
     cdef StepCache cache
+    cdef bint slides, splits  # of the cache
     cdef long long block_size  # of the trace
     cdef VllmLimits limits
     cdef bint logs

@@ -31,7 +31,7 @@ class VllmScheduler(Instance):
 
     def __init__(self, engine: StepCache, requests: Requests, cost, limits, log=False):
         Instance.__init__(self, engine, requests, cost)
-        self.cache, self.limits = engine, limits
+        self.cache, self.slides, self.splits, self.limits = engine, engine.slides, engine.splits, limits
         self.block_size = engine.demand.trace.block_size
         self.log, self.logs = [], log
         never_taken: cython.longlong = engine.context.capacity - engine.size  # free for ever
@@ -113,7 +113,7 @@ class VllmScheduler(Instance):
                 self.cursor += 1
                 continue
             chunk = self._chunk(row, requests.done[row], long_prefill, budget[0])
-            if self.cache.splits:
+            if self.splits:
                 chunk = self.cache.chunk_end(row, requests.done[row], requests.done[row] + chunk) - requests.done[row]
                 if chunk == 0:
                     self.cursor += 1
@@ -131,9 +131,9 @@ class VllmScheduler(Instance):
         """Preempt requests until a chunk of a request fits; False if it cannot, or is preempted itself."""
         victim: cython.Py_ssize_t
         done: cython.longlong = self.requests.done[row]
-        if self.cache.slides:
+        if self.slides:
             self.cache.slide(row, done - self._in_flight(row))
-        while self.cache.missing(row, done, done + chunk) > self.cache.free():
+        while not self.cache.fits(row, done, done + chunk):
             victim = self._victim()
             if not self._may_preempt(victim):
                 return False
@@ -162,7 +162,7 @@ class VllmScheduler(Instance):
             goal = requests.goal[row]
             done = cache.find(row, goal)
             chunk = self._chunk(row, done, long_prefill, budget[0])
-            if cache.splits:
+            if self.splits:
                 chunk = cache.chunk_end(row, done, done + chunk) - done
                 if chunk == 0:
                     break
@@ -208,7 +208,7 @@ class VllmScheduler(Instance):
         requests: Requests = self.requests
         done: cython.longlong = requests.done[row]
         self.cache.extend(row, done, done + chunk)
-        if self.cache.slides:
+        if self.slides:
             self.cache.publish(row, self._published(row, chunk))
         elif done < requests.tokens[row]:  # else at its end: nobody else has these blocks
             self.cache.publish(row, min(done + chunk, requests.tokens[row]))
@@ -319,17 +319,17 @@ class VllmScheduler(Instance):
                 if self._drains(row):
                     last.append(row)
                     self.draining += 1
-            if self.cache.slides:
+            if self.slides:
                 self.last_step[row], self.last_chunk[row] = self.steps, self.part_chunk[i]
         self.prefilling = 0
         for i in range(self.count):
             row = self.running[i]
-            self.prefilling += not (self._drains(row) or (self._decodes(row) and self._is_steady(row)))
+            self.prefilling += not (self._decodes(row) or self._drains(row)) or (self.slides and not self._is_steady(row))
         return 0
 
     def _is_steady(self, row):
-        """Whether a step of one token is like the next one for a cache whose blocks slide: so was the last one."""
-        if not self.cache.slides or not self.limits.asynchronous:
+        """Whether the next step frees the blocks behind one more token: so it is after a step with one token."""
+        if not self.limits.asynchronous or self._drains(row):
             return True
         return self.last_step[row] == self.steps and self.last_chunk[row] == 1
 
