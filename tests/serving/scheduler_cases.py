@@ -80,9 +80,10 @@ def hybrid_case(rng):
     case = vllm_case(rng) | {"block_size": base, "requests": requests_of(rng, base)}
     if rng.random() < 0.3:
         case["settings"]["max_num_batched_tokens"] = max(case["settings"]["max_num_seqs"], align + rng.randrange(9))
+    interval = rng.choice([0, 0, None, align * rng.randrange(1, 6)])
     case |= {
         "groups": [asdict(group) for group in groups], "internal_checkpoint": "state" in kinds and rng.random() < 0.5,
-        "retention_interval": rng.choice([0, 0, None, align * rng.randrange(1, 6)]) if kinds & {"window", "state"} else 0,
+        "retention_interval": interval if kinds & {"window", "state"} else 0,
     }  # fmt: skip
     need = int(needs_of(case).max())
     return case | {"capacity": need + rng.choice([0, 0, 1, 3, 10, 30, 100])}

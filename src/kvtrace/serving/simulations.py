@@ -13,6 +13,7 @@ from .._base.results import PlottedResult, columns_of
 from ..analysis.capacities import log_spaced
 from ..cache.demand import block_demand
 from ..cache.engines import non_default
+from ..cache.layout import CacheLayout
 from ..cache.many_settings import gap_to, optimum_of, settings_of, simulate_settings
 from ..cache.schedules import parse_schedule
 from ..cache.simulation import EngineOptions, Setting, Simulation
@@ -72,6 +73,7 @@ def simulate_all(
     router_seed: int = 0,
     cost: StepCost | DynamoCost | None = None,
     schedulers: Mapping[str, Scheduler] | None = None,
+    layout: CacheLayout | None = None,
     gap: bool = True,
     warm_up: int = 0,
     workers: int | None = None,
@@ -96,6 +98,7 @@ def simulate_all(
         router_seed: Of the router dynamo, which draws among instances of equal cost.
         cost: The time of a step: the requests are served in simulated time, by one instance or more.
         schedulers: With a cost: engine -> its scheduler; the default is `scheduler_of(engine)`.
+        layout: The cache groups of a hybrid model, which engine vllm serves; None is full attention.
         gap: Also simulate the offline optimum at each capacity, for caches of one tier on one instance.
         warm_up: The first requests, which `hits` leaves out.
         workers: Simulations at a time; the default is one per core.
@@ -119,7 +122,12 @@ def simulate_all(
     if (routers and not instances) or (tiers and (instances or cost)) or (lower and not cost):
         raise UsageError("--router needs --instances. With --instances, --tiers needs --gpu or --engine dynamo.")
     schedule = schedule or (OVERLAP if instances and cost is None else "serial")
-    common = {"mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options)}
+    common = {
+        "mode": mode, "schedule": parse_schedule(schedule), "engine_options": non_default(engine_options),
+        "layout": None if layout is None or layout.is_full else layout,
+    }  # fmt: skip
+    if tiers and common["layout"]:
+        raise UsageError("Tiers do not support cache groups. Leave out --tiers, or the cache groups.")
     if tiers:
         settings = settings_of([1], policies, engines, **common)
         _expect(on_start, trace, len(settings) * (len(tiers) if inclusive else 1))
@@ -137,7 +145,7 @@ def simulate_all(
             for router, one in routed
         ]
         return _after(warm_up, runs, [])
-    bounds = list(dict.fromkeys(map(optimum_of, settings))) if gap else []
+    bounds = list(dict.fromkeys(map(optimum_of, settings))) if gap and common["layout"] is None else []
     every = list(dict.fromkeys(settings + bounds))
     _expect(on_start, trace, len(every))
     done = dict(zip(every, simulate_settings(trace, every, threads=workers, on_progress=on_progress), strict=True))

@@ -7,7 +7,7 @@ that have ended, before the blocks of the next chunk are counted. Twin: tests/re
 
 import cython
 import numpy as np
-from cython.cimports.kvtrace.cache.core.grouped_cache import CHUNK, FULL, NO_BLOCK, NO_SLOT, STATE, WINDOW, GroupedCache
+from cython.cimports.kvtrace.cache.core.grouped_cache import CHUNK, NO_BLOCK, STATE, WINDOW, GroupedCache
 from cython.cimports.kvtrace.cache.core.step_cache import FITS, NO_BLOCKS, NOT_NOW, StepCache
 from cython.cimports.kvtrace.cache.policies.base import Context
 
@@ -135,7 +135,6 @@ class GroupedSteps(StepCache):
             elif groups.kind[f] == STATE:
                 steps = min(steps, to_multiple(seen - 1, size) if seen > 0 else 0)
         return steps
-
 
     def _is_behind(self, row, tokens):
         """Whether blocks are still to be freed after so many tokens: the last steps had more than one."""

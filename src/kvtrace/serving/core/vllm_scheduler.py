@@ -324,7 +324,9 @@ class VllmScheduler(Instance):
         self.prefilling = 0
         for i in range(self.count):
             row = self.running[i]
-            self.prefilling += not (self._decodes(row) or self._drains(row)) or (self.slides and not self._is_steady(row))
+            self.prefilling += not (self._decodes(row) or self._drains(row)) or (
+                self.slides and not self._is_steady(row)
+            )
         return 0
 
     def _is_steady(self, row):

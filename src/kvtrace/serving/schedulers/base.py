@@ -49,6 +49,7 @@ class Scheduler(ABC):
     version: ClassVar[str]  # of the engine whose steps it takes; empty if it is nobody's
     most_lower_tiers: ClassVar[int | None] = 0  # that its instances can have; None: any number
     copies_to_tiers: ClassVar[bool] = False  # a lower tier also holds the blocks above it
+    layouts: ClassVar[bool] = False  # its caches can hold a CacheLayout of several groups
 
     @property
     @abstractmethod

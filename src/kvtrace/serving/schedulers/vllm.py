@@ -38,6 +38,7 @@ class VllmScheduler(Scheduler):
     version: ClassVar[str] = "0.33.0"
     most_lower_tiers: ClassVar[int | None] = 1
     copies_to_tiers: ClassVar[bool] = True
+    layouts: ClassVar[bool] = True
     max_num_batched_tokens: int = 8192  # tokens in a step
     max_num_seqs: int = 1024  # requests that run at once
     async_scheduling: bool = True  # plan a step while the one before runs, as vLLM does by default
@@ -85,7 +86,7 @@ class VllmScheduler(Scheduler):
         return self.max_num_batched_tokens * (2 if self.async_scheduling else 1)
 
     def needs(self, demand: BlockDemand, setting: Setting) -> np.ndarray:
-        """The blocks that a request alone can come to hold: vLLM refuses to start if it can hold more than there are."""
+        """The most blocks that a request can hold; vLLM does not start with fewer for its longest one."""
         if setting.layout is None:
             return demand.max_blocks
         tokens, output = self.lengths(demand.trace)
@@ -122,7 +123,7 @@ class VllmScheduler(Scheduler):
         from ...cache.core.grouped_steps import GroupedSteps
 
         if tiers:
-            raise UsageError("Lower tiers are not modelled with cache groups yet. Leave the tiers out.")
+            raise UsageError("Lower tiers do not support cache groups. Leave out the tiers, or the cache groups.")
         chunk = min(limit for limit in (self.max_num_batched_tokens, self.long_prefill_token_threshold) if limit)
         layout = replace(layout, step_tokens=chunk)
         return GroupedSteps(context, demand, layout, self.lengths(demand.trace), self.in_flight)
