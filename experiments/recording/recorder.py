@@ -101,7 +101,7 @@ def served_by(scheduler: VllmScheduler, trace: Trace, blocks: int) -> tuple[Any,
 
     setting = scheduler.setting_of(Setting(blocks, engine="vllm"))
     demand = block_demand(trace, *setting.demand_options)
-    requests = Requests(trace.timestamp / 1000, *scheduler.lengths(trace), scheduler.needs(demand))
+    requests = Requests(trace.timestamp / 1000, *scheduler.lengths(trace), scheduler.needs(demand, setting))
     cache = scheduler.engine(setting, demand, ())
     instance = scheduler.instance(cache, requests, NO_COST, prefetch=False)
     router = Router([cache], "round-robin", np.zeros(len(trace), np.int64), trace.input_length, trace.block_size)

@@ -2,7 +2,8 @@
 
 A case has block_size, capacity (usable blocks), settings (fields of vLLM's SchedulerConfig; "async" chooses
 AsyncScheduler), cost (the five terms of a step's time) and requests: arrival (seconds), ids (of the prompt's blocks),
-tokens, output and, for the policy "priority", priority. It prints, a case a line, vLLM's version, the steps
+tokens, output and, for the policy "priority", priority. For a hybrid model it has groups, retention_interval and
+internal_checkpoint, as vllm_hybrid.py reads them. It prints, a case a line, vLLM's version, the steps
 (`[begin, [[row, computed tokens, scheduled tokens], ...], [preempted rows]]`) and for each request
 `[cached tokens, begin of its first step, first token, end, preemptions]`.
 
@@ -11,11 +12,12 @@ Scheduler, requests, hashes, blocks and queues are vLLM's, unmodified. Ours are 
 """
 
 import json
+import math
 import sys
 import types
 
-import torch
 import vllm_absent  # noqa: F401 - before vllm
+import vllm_hybrid
 from vllm import __version__
 from vllm.config import SchedulerConfig
 from vllm.sampling_params import SamplingParams
@@ -23,7 +25,7 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
@@ -37,8 +39,15 @@ class Nothing:
         return None
 
 
+def groups_of(case):
+    """The cache groups of a case; full attention is one group."""
+    return case.get("groups") or [{"kind": "full", "block_size": case["block_size"]}]
+
+
 def settings_of(case):
     """VllmConfig's parts that the scheduler reads, with vLLM's defaults."""
+    has_state = any(group["kind"] == "state" for group in groups_of(case))
+    size = math.lcm(*(group["block_size"] for group in groups_of(case)))
     scheduler = SchedulerConfig(
         max_model_len=LONGEST, is_encoder_decoder=False, **{k: v for k, v in case["settings"].items() if k != "async"}
     )
@@ -47,8 +56,8 @@ def settings_of(case):
         supports_multimodal_inputs=False, return_sampling_mask=False,
     )  # fmt: skip
     cache = types.SimpleNamespace(
-        num_gpu_blocks=case["capacity"] + 1, enable_prefix_caching=True, block_size=case["block_size"],
-        enable_mamba_shared_prefix_checkpoint=False, mamba_cache_mode="none",
+        num_gpu_blocks=case["capacity"] + 1, enable_prefix_caching=True, block_size=size,
+        enable_mamba_shared_prefix_checkpoint=False, mamba_cache_mode="align" if has_state else "none",
     )  # fmt: skip
     parallel = types.SimpleNamespace(
         data_parallel_index=0, decode_context_parallel_size=1, prefill_context_parallel_size=1,
@@ -91,17 +100,25 @@ class Server:
     """One Scheduler, and a clock that the cost of each step moves."""
 
     def __init__(self, case):
-        size = case["block_size"]
-        spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float16)
+        size, groups = case["block_size"], groups_of(case)
+        checkpoint = case.get("internal_checkpoint", False)
+        sizes = [group["block_size"] for group in groups]
         config = KVCacheConfig(
             num_blocks=case["capacity"] + 1,  # block 0 is the null block
             kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+            kv_cache_groups=[
+                KVCacheGroupSpec([f"layer{i}"], vllm_hybrid.spec_of(group, checkpoint))
+                for i, group in enumerate(groups)
+            ],
+            prefix_cache_retention_interval=case.get("retention_interval", 0),
         )
         structured = types.SimpleNamespace(accept_tokens=lambda *_: True, should_advance=lambda *_: False)
         kind = AsyncScheduler if case["settings"].get("async") else Scheduler
-        self.scheduler = kind(settings_of(case), config, structured, size, log_stats=False)
-        self.hasher = get_request_block_hasher(size, sha256)
+        unit = math.gcd(*sizes)
+        self.scheduler = kind(
+            settings_of(case), config, structured, math.lcm(*sizes), hash_block_size=unit, log_stats=False
+        )
+        self.hasher = get_request_block_hasher(unit, sha256)
         self.case, self.size, self.now, self.next = case, size, 0.0, 0
         self.rows = case["requests"]
         self.steps, self.cached = [], [-1] * len(self.rows)

@@ -39,6 +39,7 @@ class Groups:
         self.align = lcm(*(group.size for group in groups))
         self.checkpoint, self.junctions = checkpoint, junctions
         self.queue = list(range(capacity))
+        self.listed_states = set()  # keys of states, since a scheduler cleared them
         self.pins = [0] * capacity
         self.holds = {}  # physical block -> (group, id)
         self.copies = {}  # (group, id) -> physical blocks, in order of registration
@@ -125,9 +126,9 @@ class Groups:
             table.pop()
         return table, len(table) * group.size
 
-    def look_up(self, request):
+    def look_up(self, request, most=None):
         """(group -> blocks to start with, hit tokens); sets the junction."""
-        hit = most = request.prompt - 1
+        hit = most = request.prompt - 1 if most is None else most
         longest, tables = 0, {}
         full = {}
         while True:
@@ -224,24 +225,35 @@ class Groups:
         """Take the blocks of a chunk and publish what it fills; False, with nothing taken, if there is no room."""
         start = request.computed + hit
         self.retire(request, start)
+        if self.missing(request, blocks, start, end) > len(self.queue):
+            return False
+        if not request.tables:
+            self.start(request, blocks, hit)
+        self.extend(request, start, end)
+        request.computed = end
+        self.publish(request, end)
+        return True
+
+    def start(self, request, blocks, hit):
+        """Hold the blocks of a hit that are still needed."""
+        request.tables = [[] for _ in self.groups]
+        if hit:
+            for g, group in enumerate(self.groups):
+                skipped = self.skipped(group, hit)
+                kept = blocks[g][skipped:]
+                for physical in kept:
+                    if physical is not NULL:
+                        self.touch(physical)
+                request.tables[g] = [NULL] * skipped + kept
+                request.cached[g] = len(request.tables[g])
+
+    def extend(self, request, start, end):
+        """Take the blocks of the chunk [start, end)."""
         checkpoints = {
             g: self.checkpoint_place(request, group, start, end)
             for g, group in enumerate(self.groups)
             if group.kind == "state"
         }
-        if self.missing(request, blocks, start, end) > len(self.queue):
-            return False
-        if not request.tables:
-            request.tables = [[] for _ in self.groups]
-            if hit:
-                for g, group in enumerate(self.groups):
-                    skipped = self.skipped(group, hit)
-                    kept = blocks[g][skipped:]
-                    for physical in kept:
-                        if physical is not NULL:
-                            self.touch(physical)
-                    request.tables[g] = [NULL] * skipped + kept
-                    request.cached[g] = len(request.tables[g])
         for g, group in enumerate(self.groups):
             table, places = request.tables[g], -(-end // group.size)
             if group.kind != "state":
@@ -256,9 +268,6 @@ class Groups:
             table += [NULL] * (places - 1 - checkpoint - len(table))
             table += [self.take() for _ in range(places - len(table))]
             request.grows = True
-        request.computed = end
-        self.publish(request, end)
-        return True
 
     def publish(self, request, tokens):
         """Give blocks that `tokens` tokens fill their hashes, where a later request can resume."""
@@ -273,6 +282,8 @@ class Groups:
                     assert physical not in self.holds
                     self.holds[physical] = key
                     self.copies.setdefault(key, []).append(physical)
+                    if group.kind == "state":
+                        self.listed_states.add(key)
             request.cached[g] = max(full, request.cached.get(g, 0))
 
     def is_kept(self, request, group, place):
@@ -296,14 +307,16 @@ class Groups:
 
     def chunk_end(self, request, start):
         """Where the chunk of a prompt that begins at a token ends."""
-        end = min(request.prompt, start + self.step_tokens)
-        states = [group for group in self.groups if group.kind == "state"]
-        if not states:
+        return self.aligned_end(request, start, min(request.prompt, start + self.step_tokens), request.prompt)
+
+    def aligned_end(self, request, start, end, known):
+        """Where a chunk that may go on to `end` must end, with `known` tokens of prompt and output known."""
+        goal, size = max(request.prompt, known - 1), self.align
+        if start >= goal or all(group.kind != "state" for group in self.groups):
             return end
-        size, prompt = self.align, request.prompt
-        last = (prompt - 1) // size * size
-        internal = self.checkpoint and end >= prompt and self.valid(start, end, last, size)
-        if end < prompt:
+        last = (known - 1) // size * size
+        internal = self.checkpoint and end >= goal and self.valid(start, end, (goal - 1) // size * size, size)
+        if end < goal:
             aligned = end // size * size
             if aligned > start or size <= self.step_tokens:
                 end = aligned
@@ -312,7 +325,7 @@ class Groups:
             0 if internal else last,
             start + (request.junction - start) // size * size if start < request.junction < end else 0,
         ]
-        return min([stop for stop in stops if start < stop < end], default=end)
+        return max(start, min([stop for stop in stops if start < stop < end], default=end))
 
     def admit(self, request):
         """Hit tokens, or None if there is no room; then the chunks so far are kept."""

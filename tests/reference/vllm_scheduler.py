@@ -133,7 +133,7 @@ class Scheduler:
             ends = live.placeholders > 0 and live.computed + 2 - live.placeholders >= live.prompt + live.output
             chunk = live.tokens + live.placeholders - live.computed
             chunk = min(chunk, limit) if 0 < limit < chunk else chunk
-            chunk = min(chunk, budget)
+            chunk = self.shortened(live, live.computed, min(chunk, budget))
             if ends or chunk == 0:
                 place += 1
                 continue
@@ -174,22 +174,17 @@ class Scheduler:
             if live.stale:
                 skipped.append(self.waiting.popleft())
                 continue
-            hits = self.pool.hits(live.hashes[: (live.tokens - 1) // self.size])
-            computed = len(hits) * self.size
+            hits, computed = self.find(live)
             chunk = live.tokens - computed
             chunk = min(chunk, limit) if 0 < limit < chunk else chunk
             if not self.chunked and chunk > budget:
                 break
-            chunk = min(chunk, budget)
-            idle = sum(self.pool.pins[block] == 0 for block in hits)
-            spare = self.watermark if self.running else 0
-            need = self.blocks_of(live.tokens if self.whole else computed + chunk) - len(hits) + idle
-            if need + spare > len(self.pool.free):
+            chunk = self.shortened(live, computed, min(chunk, budget))
+            if chunk == 0 or not self.admits(live, hits, computed, chunk):
                 break
             self.waiting.popleft()
-            for block in hits:
-                self.pool.pin(block)
-            live.blocks, live.computed, live.published, live.running = list(hits), computed, len(hits), True
+            self.start(live, hits, computed)
+            live.computed, live.running = computed, True
             self.running.append(live)
             self.allocate(live, chunk)
             parts.append((live, computed, chunk))
@@ -222,15 +217,46 @@ class Scheduler:
                 if live.running:
                     self.publish(live, live.computed - live.flight)
             if live.got == live.output:
-                self.pool.release(live.blocks)
+                self.release(live)
                 if live in self.running:
                     self.running.remove(live)
                 else:
                     self.waiting.remove(live)
         return told
 
+    # ---- the cache
+
+    @property
+    def used(self):
+        """The blocks that requests hold."""
+        return len(self.pool.pins) - len(self.pool.free)
+
     def blocks_of(self, tokens):
         return -(-tokens // self.size)
+
+    def find(self, live):
+        """The blocks that hit, and their tokens."""
+        hits = self.pool.hits(live.hashes[: (live.tokens - 1) // self.size])
+        return hits, len(hits) * self.size
+
+    def shortened(self, live, start, chunk):
+        """The tokens of a chunk that may be computed in this step."""
+        return chunk
+
+    def admits(self, live, hits, computed, chunk):
+        """Whether the blocks of a request fit beside those of others."""
+        idle = sum(self.pool.pins[block] == 0 for block in hits)
+        spare = self.watermark if self.running else 0
+        need = self.blocks_of(live.tokens if self.whole else computed + chunk) - len(hits) + idle
+        return need + spare <= len(self.pool.free)
+
+    def start(self, live, hits, computed):
+        for block in hits:
+            self.pool.pin(block)
+        live.blocks, live.published = list(hits), len(hits)
+
+    def release(self, live):
+        self.pool.release(live.blocks)
 
     def room(self, live, chunk):
         return self.blocks_of(live.computed + chunk) - len(live.blocks) <= len(self.pool.free)
@@ -246,7 +272,7 @@ class Scheduler:
             live.published += 1
 
     def preempt(self, live):
-        self.pool.release(live.blocks)
+        self.release(live)
         live.blocks, live.computed, live.published, live.running = [], 0, 0, False
         live.stale, live.placeholders = live.flight, 0
         self.add(live, first=True)
@@ -288,13 +314,13 @@ def polynomial_seconds_of(cost, parts):
     return seconds
 
 
-def serve(case, states=None):
+def serve(case, states=None, kind=Scheduler):
     """The steps of a case, and for each request cached tokens, begin, first token, end and preemptions.
 
     A list `states` gets each step's begin, requests that run and wait, and blocks in use. A preempted request whose
     last token is on the way does not wait.
     """
-    scheduler, rows, size = Scheduler(case), case["requests"], case["block_size"]
+    scheduler, rows, size = kind(case), case["requests"], case["block_size"]
     requests = [[-1, None, None, None, 0] for _ in rows]
     steps, queue, now, free, arrived = [], [], 0.0, 0.0, 0
     depth = 2 if case["settings"].get("async") else 1
@@ -316,11 +342,10 @@ def serve(case, states=None):
             for row in preempted:
                 requests[row][4] += 1
             if parts and states is not None:
-                used = case["capacity"] - len(scheduler.pool.free)
                 flying = [part for parts, _ in queue for part in parts]
                 ending = [live for live, before, chunk in flying if before + chunk >= live.prompt + live.output - 1]
                 waiting = sum(live not in ending for live in scheduler.waiting)
-                states.append([begin, len(scheduler.running), waiting, used])
+                states.append([begin, len(scheduler.running), waiting, scheduler.used])
             if parts:
                 free = begin + seconds_of(case["cost"], parts)
                 queue.append((parts, free))

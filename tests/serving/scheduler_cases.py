@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict
+
 import numpy as np
 
+from kvtrace.cache.demand import block_demand
+from kvtrace.cache.layout import CacheGroup, CacheLayout
+from kvtrace.cache.simulation import Setting
 from kvtrace.serving.schedulers.vllm import VllmScheduler
 from kvtrace.serving.simulation import StepCost, Tier
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
+from tests.cache.hybrid_cases import random_groups
 from tests.reference.sglang_scheduler import CONSTANTS
 
 WORDS = 3
@@ -62,6 +69,40 @@ def vllm_case(rng):
         "block_size": block_size, "capacity": need + rng.choice([0, 0, 1, 3, 10, 100]), "settings": settings,
         "cost": cost, "requests": rows,
     }  # fmt: skip
+
+
+def hybrid_case(rng):
+    """A vllm_case of a model with cache groups, with little more blocks than the largest request holds."""
+    drawn = np.random.default_rng(rng.randrange(1 << 32))
+    groups = random_groups(drawn, base := rng.choice([1, 2, 4]))
+    align = math.lcm(*(group.block_size for group in groups))
+    kinds = {group.kind for group in groups}
+    case = vllm_case(rng) | {"block_size": base, "requests": requests_of(rng, base)}
+    if rng.random() < 0.3:
+        case["settings"]["max_num_batched_tokens"] = max(case["settings"]["max_num_seqs"], align + rng.randrange(9))
+    interval = rng.choice([0, 0, None, align * rng.randrange(1, 6)])
+    case |= {
+        "groups": [asdict(group) for group in groups], "internal_checkpoint": "state" in kinds and rng.random() < 0.5,
+        "retention_interval": interval if kinds & {"window", "state"} else 0,
+    }  # fmt: skip
+    need = int(needs_of(case).max())
+    return case | {"capacity": need + rng.choice([0, 0, 1, 3, 10, 30, 100])}
+
+
+def layout_of(case):
+    """The cache groups of a case; None is full attention."""
+    if "groups" not in case:
+        return None
+    groups = tuple(CacheGroup(**group) for group in case["groups"])
+    return CacheLayout(
+        groups, retention_interval=case["retention_interval"], internal_checkpoint=case["internal_checkpoint"]
+    )
+
+
+def needs_of(case):
+    """The blocks that each request of a case needs alone."""
+    setting = Setting(1, engine="vllm", mode="grow", layout=layout_of(case))
+    return options_of(case)[1].needs(block_demand(trace_of(case), *setting.demand_options), setting)
 
 
 def exchange_and_experts(rng):

@@ -18,7 +18,7 @@ from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.trace import Trace
 from tests.conftest import ROOT
 from tests.reference.vllm_scheduler import serve
-from tests.serving.scheduler_cases import exchange_and_experts, options_of, tiers_of, trace_of, vllm_case
+from tests.serving.scheduler_cases import exchange_and_experts, layout_of, options_of, tiers_of, trace_of, vllm_case
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", 400))
@@ -33,11 +33,11 @@ def served(case, timer=None):
     from kvtrace.serving.core.serving import Serving
 
     trace, (cost, scheduler) = trace_of(case), options_of(case)
-    setting = scheduler.setting_of(Setting(case["capacity"], engine="vllm"))
+    setting = scheduler.setting_of(Setting(case["capacity"], engine="vllm", layout=layout_of(case)))
     demand = block_demand(trace, *setting.demand_options)
     rows = case["requests"]
     requests = Requests(
-        [row["arrival"] for row in rows], trace.input_length, trace.output_length, demand.max_blocks,
+        [row["arrival"] for row in rows], *scheduler.lengths(trace), scheduler.needs(demand, setting),
         [row["priority"] for row in rows],
     )  # fmt: skip
     cache = scheduler.engine(setting, demand, tiers_of(case))

@@ -14,6 +14,7 @@ ROUTERS = {
     "lmetric": "the lowest product of tokens to compute and (active requests + 1): LMetric (arXiv 2603.15202)",
 }
 TIMED = ("dynamo",)  # routers that need a simulation in time
+FULL_ATTENTION = ("kv-aware", "dynamo")  # routers that count the blocks of one group of full attention
 UNPLANNED = ("overlap", *TIMED)  # overlap sends all requests to one instance; dynamo is one product's kv-aware
 PLANNED = tuple(name for name in ROUTERS if name not in UNPLANNED)
 

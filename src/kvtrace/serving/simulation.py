@@ -7,7 +7,7 @@ that loop step by step; the hit curve of one pass is a quick estimate. docs/serv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -19,7 +19,7 @@ from ..cache.tiered import TierDict
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from .instances import FleetDict, FleetSimulation, make_router
-from .routers import check_router
+from .routers import FULL_ATTENTION, check_router
 from .schedulers import scheduler_of
 from .schedulers.base import BatchLimits as BatchLimits
 from .schedulers.base import Scheduler
@@ -216,7 +216,8 @@ def simulate_serving(
     Args:
         trace: The trace, with its arrivals.
         cost: The time that a step of an instance takes.
-        setting: The cache of each instance; its schedule is not used. vllm, sglang and dynamo imply mode grow.
+        setting: The cache of each instance; its schedule is not used. vllm, sglang and dynamo imply mode grow. With a
+            `layout`, vllm serves a hybrid model: its capacity is in blocks of the pool that the cache groups share.
         instances: The number of instances.
         router: A router of docs/serving/instances.md.
         router_seed: Of the router dynamo, which draws among instances of equal cost.
@@ -257,10 +258,10 @@ def simulate_serving(
         raise UsageError(
             f"A simulation in time does not support the upper bound {setting.policy}. Try another --policy."
         )
-    setting = scheduler.setting_of(setting)
+    setting = _with_groups(scheduler.setting_of(setting), scheduler, router, trace.block_size)
     demand = demand or block_demand(trace, *setting.demand_options)
     tokens, output = scheduler.lengths(trace)
-    requests = Requests(trace.timestamp / 1000, tokens, output, scheduler.needs(demand), _priorities(trace))
+    requests = Requests(trace.timestamp / 1000, tokens, output, scheduler.needs(demand, setting), _priorities(trace))
     engines = [scheduler.engine(setting, demand, tiers) for _ in range(instances)]
     terms = cost.terms(setting.capacity * trace.block_size)
     built = [scheduler.instance(engine, requests, terms, prefetch=prefetch) for engine in engines]
@@ -283,6 +284,18 @@ def simulate_serving(
         scheduler, tuple(one.steps for one in built), outcomes["preempted"], outcomes["recomputed"],
         tuple(Timeline.of(one.timeline) for one in built) if timelines else (), tuple(tiers),
     )  # fmt: skip
+
+
+def _with_groups(setting: Setting, scheduler: Scheduler, router: str, block_size: int) -> Setting:
+    """The setting; its layout is None for full attention. UsageError if something cannot hold its cache groups."""
+    layout = setting.layout
+    if layout is None or (layout.is_full and layout.groups[0].block_size == block_size):
+        return replace(setting, layout=None)
+    if not scheduler.layouts:
+        raise UsageError(f"Engine {setting.engine} does not support cache groups in time. Use --engine vllm.")
+    if router in FULL_ATTENTION:
+        raise UsageError(f"--router {router} counts blocks of full attention, not of cache groups. Try round-robin.")
+    return setting
 
 
 def _priorities(trace: Trace) -> np.ndarray | None:

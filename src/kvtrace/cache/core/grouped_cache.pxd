@@ -18,6 +18,8 @@ cdef class GroupedCache(Engine):
     cdef readonly object layout
     cdef const long long[::1] tokens  # row -> tokens of the prompt
     cdef const long long[::1] more  # row -> tokens that are computed after the prompt
+    cdef long long[::1] known  # row -> tokens of prompt and output that were known when it was admitted
+    cdef long long[::1] prefill_end  # row -> tokens before its next output token, less the last one of an output
     cdef long long[::1] done  # row -> tokens computed
     cdef long long[::1] junction  # row -> end of a prefix that others share but no checkpoint has; 0 = none
     cdef long long base  # tokens of the trace's blocks
@@ -61,6 +63,9 @@ cdef class GroupedCache(Engine):
     cdef int[::1] next_vacant  # slot -> the next one of the same room
     cdef int slots
     cdef long long top
+    # for a scheduler: states that were listed in a step cannot hit in it; empty if nobody asks
+    cdef int step
+    cdef int[::1] state_listed  # key -> the step
 
     cdef int block_at(self, Py_ssize_t row, long long place) noexcept nogil
     cdef int copy_at(self, Py_ssize_t row, int group, int form, long long place) noexcept nogil
@@ -69,7 +74,8 @@ cdef class GroupedCache(Engine):
     cdef long long _prefix(self, Py_ssize_t row, int form, long long most) noexcept nogil
     cdef long long _window_prefix(self, Py_ssize_t row, int form, long long most) noexcept nogil
     cdef long long chunk_end(self, Py_ssize_t row, long long start) noexcept nogil
-    cdef bint can_save(self, long long start, long long end) noexcept nogil
+    cdef long long aligned_end(self, Py_ssize_t row, long long start, long long end) noexcept nogil
+    cdef bint can_save(self, long long start, long long end, long long position) noexcept nogil
     cdef long long skipped(self, int form, long long tokens) noexcept nogil
     cdef int allocate(self, Py_ssize_t row, long long hit, long long end) except -1 nogil
     cdef int retire(self, Py_ssize_t row, long long tokens) noexcept nogil

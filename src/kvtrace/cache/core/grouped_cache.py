@@ -20,10 +20,11 @@ class GroupedCache(Engine):
     """A cache of `context.capacity` blocks for the groups of a CacheLayout.
 
     Prompts are computed in chunks of at most `layout.step_tokens`, as vLLM's scheduler computes them, and outputs one
-    token at a time. `demand` is the BlockDemand; the block size of each group is a multiple of the trace's.
+    token at a time. `demand` is the BlockDemand; the block size of each group is a multiple of the trace's. `lengths`
+    are the tokens of prompts and outputs, if they are not the trace's.
     """
 
-    def __init__(self, context: Context, demand, layout):
+    def __init__(self, context: Context, demand, layout, lengths=None):
         Engine.__init__(self, context, demand)
         groups, trace = layout.groups, demand.trace
         rows, self.base = len(demand.full), trace.block_size
@@ -34,9 +35,12 @@ class GroupedCache(Engine):
         self.groups = len(groups)
         self._form()
         by_block = demand.mode == "block"
-        prompt = np.asarray(demand.full, dtype=np.int64) * self.base if by_block else trace.input_length
+        prompt, output = lengths or (trace.input_length, trace.output_length)
+        if by_block:
+            prompt = np.asarray(demand.full, dtype=np.int64) * self.base
         self.tokens = np.ascontiguousarray(prompt, dtype=np.int64)
-        self.more = np.maximum(trace.output_length - 1, 0).astype(np.int64) if self.grows else np.zeros(rows, np.int64)
+        self.known, self.prefill_end = self.tokens.copy(), self.tokens.copy()
+        self.more = np.maximum(output - 1, 0).astype(np.int64) if self.grows else np.zeros(rows, np.int64)
         self.done, self.junction = np.zeros((2, rows), dtype=np.int64)
         self.keys = context.blocks
         total = np.asarray(self.tokens) + np.asarray(self.more)
@@ -49,6 +53,7 @@ class GroupedCache(Engine):
         self.first, self.last, self.stride = np.empty((3, 0), dtype=np.int32)
         self.begin, self.part = np.empty((2, 0), dtype=np.int64)
         self.held, self.top = np.empty(1 << 12, dtype=np.int32), 0
+        self.step, self.state_listed = 0, np.zeros(0, dtype=np.int32)
 
     def _form(self):
         """Gather groups of the same form; full attention is looked up first."""
@@ -212,41 +217,45 @@ class GroupedCache(Engine):
     # ---- a chunk of a request
 
     def chunk_end(self, row, start):
-        """Where the chunk of a prompt that begins at `start` ends: states are saved at the ends of chunks."""
-        prompt: cython.longlong = self.tokens[row]
-        end: cython.longlong = min(prompt, start + self.step_tokens)
+        """Where the chunk of a prompt that begins at `start` ends."""
+        return self.aligned_end(row, start, min(self.tokens[row], start + self.step_tokens))
+
+    def aligned_end(self, row, start, end):
+        """Where a chunk that may go on to `end` must end: states are saved at the ends of chunks."""
+        goal: cython.longlong = self.prefill_end[row]
         last: cython.longlong
         aligned: cython.longlong
         stop: cython.longlong
+        most: cython.longlong
         internal: cython.bint
-        if not self.has_state:
+        if not self.has_state or start >= goal:
             return end
-        last = (prompt - 1) // self.align * self.align
-        internal = end >= prompt and self.can_save(start, end)
-        if end < prompt:
+        last = (self.known[row] - 1) // self.align * self.align
+        internal = end >= goal and self.can_save(start, end, (goal - 1) // self.align * self.align)
+        if end < goal:
             aligned = end // self.align * self.align
             if aligned > start or self.align <= self.step_tokens:
                 end = aligned
+        most = end
         if not internal:
             stop = (start // self.align + 1) * self.align
             if start % self.align and stop < end:
                 end = stop
             if start < last < end:
                 end = last
-        if start < self.junction[row] < end:
+        if start < self.junction[row] < most:
             stop = start + (self.junction[row] - start) // self.align * self.align
-            if start < stop:
+            if start < stop < end:
                 end = stop
-        return end
+        return max(start, end)
 
-    def can_save(self, start, end):
-        """Whether the last checkpoint within a chunk can be saved without ending the chunk there."""
-        position: cython.longlong = (end - 1) // self.align * self.align
+    def can_save(self, start, end, position):
+        """Whether the checkpoint at a position within a chunk can be saved without ending the chunk there."""
         return (
             self.checkpoint
             and start % self.align == 0
             and (end + self.align - 1) // self.align - 2 > (start + self.align - 1) // self.align - 1
-            and start + self.align <= position
+            and start + self.align <= position < end
         )
 
     def skipped(self, form, tokens):
@@ -341,7 +350,9 @@ class GroupedCache(Engine):
         """The place where a state is saved within a chunk, or NO_BLOCK."""
         place: cython.longlong = (end + self.size[form] - 1) // self.size[form] - 2
         at: cython.Py_ssize_t = self.slot[row] * self.forms + form
-        if (self.retention == 0 and end < self.tokens[row]) or place < 0 or not self.can_save(start, end):
+        if (self.retention == 0 and end < self.prefill_end[row]) or place < 0:
+            return NO_BLOCK
+        if not self.can_save(start, end, (end - 1) // self.align * self.align):
             return NO_BLOCK
         if self.slot[row] == NO_SLOT or place >= self.length[at] or not self._has_block(at, place):
             return place
@@ -447,6 +458,7 @@ class GroupedCache(Engine):
         place: cython.longlong
         block: cython.longlong
         entry: cython.longlong
+        noted: cython.bint = self.kind[form] == STATE and self.state_listed.shape[0] > 0
         for place in range(max(begin, self.retired[at]), stop):
             block = self.block_at(row, (place + 1) * self.scale[form] - 1)
             if self.kind[form] == STATE:
@@ -463,6 +475,8 @@ class GroupedCache(Engine):
                 self.held[self.begin[at] + (i + 1) * self.stride[at] + entry] = self.pool.register(
                     cython.cast(cython.int, g * self.keys + block)
                 )
+                if noted:
+                    self.state_listed[g * self.keys + block] = self.step
         return 0
 
     # ---- tables: the places of a form that have an entry, in order, and the block of each group there

@@ -1,10 +1,10 @@
 cimport cython
 from kvtrace.cache.core.block_queue cimport BlockQueue
-from kvtrace.cache.core.engine cimport Engine
+from kvtrace.cache.core.step_cache cimport StepCache
 
 
 @cython.final
-cdef class PagedCache(Engine):
+cdef class PagedCache(StepCache):
     cdef readonly BlockQueue queue
     cdef public object lower  # the LowerTier below, or None
     cdef readonly long long block_size
@@ -16,16 +16,10 @@ cdef class PagedCache(Engine):
     cdef int[::1] room  # row -> size of its part, as a power of two
     cdef list vacant  # size as a power of two -> parts of this size that no request has
     cdef long long top
-    cdef double step_ends  # when the present step ends, in seconds
     cdef int idle_hits  # of the last lookup: hit blocks that no request holds
 
-    cdef int begin_step(self) noexcept
     cdef long long blocks_of(self, long long tokens) noexcept nogil
     cdef int block_at(self, Py_ssize_t row, int place) noexcept nogil
     cdef int look_up(self, Py_ssize_t row, long long tokens) except -1 nogil
-    cdef long long missing(self, Py_ssize_t row, long long tokens) noexcept nogil
     cdef int start_with(self, Py_ssize_t row, int hits) except -1
-    cdef int extend(self, Py_ssize_t row, long long tokens) except -1 nogil
-    cdef int publish(self, Py_ssize_t row, long long tokens) except -1 nogil
-    cdef int release(self, Py_ssize_t row) except -1
     cdef Py_ssize_t _part(self, Py_ssize_t row) except -1

@@ -1,30 +1,29 @@
 """vLLM's prefix cache for a scheduler: a request gets blocks when its tokens need them, and publishes full ones.
 
-A scheduler decides who gets tokens and calls five verbs: `look_up`, `start_with` (the hits), `extend` (to a number of
-tokens), `publish` (full blocks, so that lookups find them) and `release`. Blocks, hashes and the order of eviction
-are those of block_queue.py. Twin: Blocks in tests/reference/vllm_scheduler.py.
+The verbs are those of step_cache.py. Blocks, hashes and the order of eviction are those of block_queue.py. Twin: Blocks
+in tests/reference/vllm_scheduler.py.
 """
 
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.block_queue import NOTHING, BlockQueue
-from cython.cimports.kvtrace.cache.core.engine import Engine
+from cython.cimports.kvtrace.cache.core.step_cache import FITS, NO_BLOCKS, StepCache
 from cython.cimports.kvtrace.cache.policies.base import Context
 
 
-class PagedCache(Engine):
+class PagedCache(StepCache):
     """A cache of `context.capacity` physical blocks, which requests take as their tokens are computed.
 
     `demand` is the BlockDemand in mode grow. `seats` is the largest number of requests that hold blocks at once.
     """
 
     def __init__(self, context: Context, demand, unhashed_first=True):
-        Engine.__init__(self, context, demand)
+        StepCache.__init__(self, context, demand)
         rows = len(demand.full)
         most = np.maximum(demand.max_blocks, 1)  # an empty prompt counts as one token
         blocks: cython.int = min(context.capacity, int(most.sum()))  # more are never taken
         self.queue = BlockQueue(blocks, context.blocks, unhashed_first)
-        self.lower = None
+        self.lower, self.size = None, blocks
         self.block_size = demand.trace.block_size
         self.tokens = np.ascontiguousarray(demand.trace.input_length, dtype=np.int64)
         self.held = np.empty(1 << 12, dtype=np.int32)
@@ -64,8 +63,10 @@ class PagedCache(Engine):
         """Keep what `peek_ended` needs."""
         self.queue.watch()
 
+    def free(self):
+        return self.queue.free
+
     def begin_step(self):
-        """A step begins; the one before it has ended."""
         self.queue.step += 1
         return 0
 
@@ -93,9 +94,18 @@ class PagedCache(Engine):
             hit += 1
         return hit
 
-    def missing(self, row, tokens):
-        """Blocks that a request must still take for `tokens` tokens."""
-        return self.blocks_of(tokens) - self.count[row]
+    def find(self, row, known):
+        return self.look_up(row, known) * self.block_size
+
+    def admission(self, row, hit, end, whole, spare):
+        need: cython.longlong = self.blocks_of(whole if whole else end) - hit // self.block_size + self.idle_hits
+        return NO_BLOCKS if need + spare > self.queue.free else FITS
+
+    def open(self, row, hit):
+        return self.start_with(row, cython.cast(cython.int, hit // self.block_size))
+
+    def missing(self, row, start, end):
+        return self.blocks_of(end) - self.count[row]
 
     def start_with(self, row, hits):
         """Pin the hits of a request that holds nothing."""
@@ -109,16 +119,17 @@ class PagedCache(Engine):
         self.count[row] = self.published[row] = hits
         return 0
 
-    def extend(self, row, tokens):
-        """Take the blocks that `tokens` tokens need. The caller has checked that there are enough."""
-        blocks: cython.longlong = self.blocks_of(tokens)
+    def fits(self, row, start, end):
+        return self.blocks_of(end) - self.count[row] <= self.queue.free
+
+    def extend(self, row, start, end):
+        blocks: cython.longlong = self.blocks_of(end)
         while self.count[row] < blocks:
             self.held[self.begin[row] + self.count[row]] = self.queue.take()
             self.count[row] += 1
         return 0
 
     def publish(self, row, tokens):
-        """Give the full blocks of the first `tokens` tokens their hashes."""
         full: cython.longlong = min(tokens // self.block_size, self.full[row] + self.grown[row])
         while self.published[row] < full:
             self.queue.register(
@@ -128,7 +139,6 @@ class PagedCache(Engine):
         return 0
 
     def release(self, row):
-        """Unpin all blocks of a request, tail first."""
         k: cython.longlong
         part: cython.longlong = self.begin[row]
         for k in range(part + self.count[row] - 1, part - 1, -1):
@@ -136,6 +146,9 @@ class PagedCache(Engine):
         self.count[row] = self.published[row] = 0
         self.vacant[self.room[row]].append(part)
         return 0
+
+    def quiet(self, row, done, lag):
+        return (self.block_size - done % self.block_size) % self.block_size
 
     def _part(self, row):
         """A part of `held` with room for all blocks that a request can come to hold."""

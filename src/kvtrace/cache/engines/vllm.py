@@ -43,16 +43,16 @@ def build(
     """
     if layout is None:
         return FreeQueue(context, demand, unhashed_first=free_order == "prepend")
+    verify(layout, demand.trace.block_size, free_order)
+    return GroupedCache(context, demand, layout)
+
+
+def verify(layout: CacheLayout, block_size: int, free_order: str = "prepend") -> None:
+    """Raise UsageError for a layout that vLLM refuses, or whose blocks the trace's ids do not resolve."""
     if free_order != "prepend":
         raise UsageError(
             "--free-order append is an older vLLM's, which is not modelled with cache groups. Leave it out."
         )
-    verify(layout, demand.trace.block_size)
-    return GroupedCache(context, demand, layout)
-
-
-def verify(layout: CacheLayout, block_size: int) -> None:
-    """Raise UsageError for a layout that vLLM refuses, or whose blocks the trace's ids do not resolve."""
     sizes = [group.block_size for group in layout.groups]
     align = layout.scheduler_block_size
     if any(size % block_size for size in sizes):

@@ -6,7 +6,7 @@ vllm_scheduler.py has the rules, and takes each step separately.
 
 import cython
 import numpy as np
-from cython.cimports.kvtrace.cache.core.paged_cache import PagedCache
+from cython.cimports.kvtrace.cache.core.step_cache import StepCache
 from cython.cimports.kvtrace.serving.core.requests import Requests
 from cython.cimports.kvtrace.serving.core.step_time import decode_seconds
 from cython.cimports.kvtrace.serving.core.vllm_scheduler import VllmScheduler
@@ -18,9 +18,9 @@ CALENDAR = 1024  # steps; a request without an event for longer is looked at in 
 class VllmInstance(VllmScheduler):
     """One instance of vLLM. While `decoding`, the computed tokens of a running row are `done` + `steps`."""
 
-    def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
+    def __init__(self, engine: StepCache, requests: Requests, cost, limits, log=False):
         VllmScheduler.__init__(self, engine, requests, cost, limits, log)
-        self.due = np.full(min(engine.block_size, CALENDAR), NOBODY, dtype=np.int32)
+        self.due = np.full(CALENDAR if engine.slides else min(self.block_size, CALENDAR), NOBODY, dtype=np.int32)
         self.decoding = False
         self.context = self.batch = self.decoding_since = 0
 
@@ -39,11 +39,16 @@ class VllmInstance(VllmScheduler):
         decodes: cython.longlong = self.count - self.draining
         if self.step_timer is not None:  # which gets each step
             return True
+        if self.slides and self.limits.asynchronous and not self.flying:
+            return True
         if self.prefilling or decodes == 0 or decodes > self.limits.step_tokens:
             return True
-        if not self.waiting or self.blocked:
-            return False
-        return self.count < self.limits.requests and decodes < self.limits.step_tokens
+        return not self.blocked and self._may_admit()
+
+    def _may_admit(self):
+        """Whether a request waits, and there is a seat and a token for it in the next step."""
+        decodes: cython.longlong = self.count - self.draining
+        return self.waiting and self.count < self.limits.requests and decodes < self.limits.step_tokens
 
     def _start_decoding(self):
         """Find the next step of each request in which it needs a block or ends."""
@@ -80,14 +85,15 @@ class VllmInstance(VllmScheduler):
                         requests.sampled[row] if self.steps == self.decoding_since + 1 else self.steps - 2
                     )
                     requests.sampled[row] = self.steps - 1
+                    if self.slides:
+                        self.last_step[row], self.last_chunk[row] = self.steps - 1, 1
         return 0
 
     def _await(self, row, step):
         """File a request under the first step from `step` on in which it needs a block or gives its last token."""
         requests: Requests = self.requests
-        size: cython.longlong = self.cache.block_size
         done: cython.longlong = requests.done[row] + step
-        block: cython.longlong = (size - done % size) % size
+        block: cython.longlong = self.cache.quiet(row, done, self.limits.asynchronous)
         last: cython.longlong = requests.tokens[row] + requests.output[row] - 2 - done
         steps: cython.longlong = self.due.shape[0]
         place: cython.longlong = (step + min(min(block, last), steps - 1)) % steps
@@ -132,25 +138,29 @@ class VllmInstance(VllmScheduler):
         requests: Requests = self.requests
         place: cython.longlong = self.steps % self.due.shape[0]
         row: cython.int = self.due[place]
-        needs: cython.int = 0
+        needs: cython.longlong = 0
         following: cython.int
         done: cython.longlong
         last: list = []
         while row != NOBODY:
-            needs += (requests.done[row] + self.steps) % self.cache.block_size == 0
+            done = requests.done[row] + self.steps
+            needs += self.cache.missing(row, done, done + 1)
             row = requests.following[row]
-        if needs > self.cache.queue.free:
+        if needs > self.cache.free() or (self.slides and self._may_admit()):
             self._stop_decoding()
             return self._plan()
         self.cache.begin_step()
         self._log_decoding(1)
         seconds: cython.double = self._seconds(1)
         self.context += self.batch
+        if self.slides:
+            self._slide(place)
         row, self.due[place] = self.due[place], NOBODY
         while row != NOBODY:
             following = requests.following[row]
             done = requests.done[row] + self.steps
-            self.cache.extend(row, done + 1)
+            if not self.slides:
+                self.cache.extend(row, done, done + 1)
             if done == requests.tokens[row] + requests.output[row] - 2:
                 requests.done[row], requests.goal[row] = done + 1, done + 2
                 requests.sampled_before[row] = (
@@ -165,6 +175,26 @@ class VllmInstance(VllmScheduler):
                 self._await(row, self.steps + 1)
             row = following
         return self._execute(seconds, [], last if len(last) < 2 else self._in_order(last))
+
+    def _slide(self, place):
+        """Take, free and publish the blocks of the requests that are due, in order of admission as vLLM does."""
+        done: cython.longlong
+        free: cython.longlong
+        lag: cython.longlong = self.limits.asynchronous
+        row: cython.int = self.due[place]
+        rows: list = []
+        while row != NOBODY:
+            rows.append(row)
+            row = self.requests.following[row]
+        for item in rows if len(rows) < 2 else self._in_order(rows):
+            row = item
+            done = self.requests.done[row] + self.steps
+            free = self.cache.free()
+            self.cache.slide(row, done - lag)
+            if self.cache.free() > free or self.cache.missing(row, done, done + 1):
+                self.blocked = False
+            self.cache.extend(row, done, done + 1)
+            self.cache.publish(row, done + 1 - lag)
 
     def _in_order(self, rows):
         """Rows in order of admission: requests that end together free their blocks in this order."""

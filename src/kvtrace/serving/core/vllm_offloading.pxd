@@ -1,5 +1,6 @@
 cimport cython
 from kvtrace.cache.core.lower_tier cimport LowerTier
+from kvtrace.cache.core.paged_cache cimport PagedCache
 from kvtrace.serving.core.vllm cimport VllmInstance
 
 
@@ -23,6 +24,7 @@ cdef class Link:
 
 
 cdef class OffloadingInstance(VllmInstance):
+    cdef PagedCache paged  # the cache, as its class
     cdef LowerTier tier
     cdef Link loads, stores
     cdef list holding, over

@@ -69,7 +69,7 @@ class OffloadingInstance(VllmInstance):
     def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
         VllmInstance.__init__(self, engine, requests, cost, limits, log)
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
-        self.tier = engine.lower
+        self.paged, self.tier = engine, engine.lower
         self.loads, self.stores = Link(self.tier.fetch_seconds), Link(self.tier.store_seconds)
         self.holding, self.over, self.unsubmitted, self.started_loads, self.admitted = [], [], [], [], []
         self.flushed = []
@@ -114,7 +114,7 @@ class OffloadingInstance(VllmInstance):
         seconds: cython.double
         self.quiet, self.parts = True, 0
         if self._has_requests():
-            self.cache.begin_step()
+            self.paged.begin_step()
             self.plans += 1
             self.preempted, self.started_loads, self.admitted = [], [], []
             self._schedule_running(cython.address(budget))
@@ -167,7 +167,7 @@ class OffloadingInstance(VllmInstance):
         self.steps += 1
         self.busy += seconds
         self._note_state(begin)
-        self.cache.step_ends = self.free_at = begin + seconds
+        self.paged.step_ends = self.free_at = begin + seconds
         self._begin_loads()
         self._take_ended(ended)
         if not self.limits.asynchronous:
@@ -213,7 +213,7 @@ class OffloadingInstance(VllmInstance):
     # ---- who gets tokens
 
     def _schedule(self, row, chunk):
-        self.new_from[row] = self.cache.count[row]
+        self.new_from[row] = self.paged.count[row]
         return VllmInstance._schedule(self, row, chunk)
 
     def _may_preempt(self, row):
@@ -223,7 +223,7 @@ class OffloadingInstance(VllmInstance):
     def _schedule_waiting(self, budget):
         """Admit requests that hold blocks, then others, while tokens are left and their blocks fit."""
         requests: Requests = self.requests
-        cache: PagedCache = self.cache
+        cache: PagedCache = self.paged
         row: cython.Py_ssize_t
         hits: cython.int
         goal: cython.longlong
@@ -295,7 +295,7 @@ class OffloadingInstance(VllmInstance):
         else:
             self.admitted.append(row)
             requests.cached[row] = done
-            self.cache.hit[row] = self.cache.count[row]
+            self.paged.hit[row] = self.paged.count[row]
         self.prefill -= min(done, requests.tokens[row])
         self.running[self.count] = cython.cast(cython.int, row)
         self.count += 1
@@ -318,7 +318,7 @@ class OffloadingInstance(VllmInstance):
         place: cython.int = hits
         state: cython.int
         waits: cython.bint = False
-        end: cython.longlong = min(goal // self.cache.block_size, self.cache.full[row])
+        end: cython.longlong = min(goal // self.paged.block_size, self.paged.full[row])
         self.offered[row] = 0
         if row in self.transfers:
             return LATER
@@ -335,14 +335,14 @@ class OffloadingInstance(VllmInstance):
     def _load(self, row, hits, done):
         """Give a request blocks for what it loads, and order the load."""
         place: cython.int
-        end: cython.int = cython.cast(cython.int, done // self.cache.block_size)
+        end: cython.int = cython.cast(cython.int, done // self.paged.block_size)
         transfer: Transfer = Transfer(row, True)
         self.quiet = False
-        self.cache.extend(row, done)
+        self.paged.extend(row, 0, done)
         self.tier.prepare_load(row, hits, end)
         for place in range(hits, end):
             transfer.names.append(self.tier.block_at(row, place))
-            transfer.blocks.append(self.cache.held[self.cache.begin[row] + place])
+            transfer.blocks.append(self.paged.held[self.paged.begin[row] + place])
         self._enter(transfer)
         self.started_loads.append(transfer)
         self.offered[row], self.stage[row] = end, LOADING
@@ -354,7 +354,7 @@ class OffloadingInstance(VllmInstance):
         """A load is noticed: its blocks can be found, and its request can run."""
         requests: Requests = self.requests
         self.quiet, self.stage[row] = False, 0
-        self.cache.publish(row, requests.done[row])
+        self.paged.publish(row, requests.done[row])
         requests.done[row] = min(requests.done[row], requests.goal[row] - 1)
         return 0
 
@@ -372,7 +372,7 @@ class OffloadingInstance(VllmInstance):
         return blocks
 
     def _remaining(self, row):
-        return max(0, self.cache.blocks_of(self.requests.goal[row]) - self.cache.count[row])
+        return max(0, self.paged.blocks_of(self.requests.goal[row]) - self.paged.count[row])
 
     # ---- the connector: stores
 
@@ -437,10 +437,10 @@ class OffloadingInstance(VllmInstance):
 
     def _touch(self, row, first):
         k: cython.longlong
-        begin: cython.longlong = self.cache.begin[row]
-        for k in range(begin + first, begin + self.cache.count[row]):
-            self.touched[self.cache.held[k]] = self.plans
-            self.touches_fence |= self.fences[self.cache.held[k]] > 0
+        begin: cython.longlong = self.paged.begin[row]
+        for k in range(begin + first, begin + self.paged.count[row]):
+            self.touched[self.paged.held[k]] = self.plans
+            self.touches_fence |= self.fences[self.paged.held[k]] > 0
 
     def _touches(self, transfer: Transfer):
         """Whether the planned step touches a block of a transfer."""
@@ -455,7 +455,7 @@ class OffloadingInstance(VllmInstance):
         """Order a store of full blocks of a prompt's first `tokens` tokens that were not offered before, or None."""
         place: cython.int
         first: cython.int = self.offered[row]
-        end: cython.int = cython.cast(cython.int, min(tokens // self.cache.block_size, self.cache.full[row]))
+        end: cython.int = cython.cast(cython.int, min(tokens // self.paged.block_size, self.paged.full[row]))
         absent: list = []
         if first >= end:
             return None
@@ -468,11 +468,11 @@ class OffloadingInstance(VllmInstance):
             return None
         transfer: Transfer = Transfer(row, False)
         blocks: list = self.last_blocks.get(row)
-        begin: cython.longlong = self.cache.begin[row]
+        begin: cython.longlong = self.paged.begin[row]
         for item in absent:
             place = item
             transfer.names.append(self.tier.block_at(row, place))
-            transfer.blocks.append(self.cache.held[begin + place] if blocks is None else blocks[place])
+            transfer.blocks.append(self.paged.held[begin + place] if blocks is None else blocks[place])
         self._enter(transfer)
         ordered.append(transfer)
         return transfer
@@ -493,13 +493,13 @@ class OffloadingInstance(VllmInstance):
 
     def _end(self, row, at):
         k: cython.longlong
-        begin: cython.longlong = self.cache.begin[row]
+        begin: cython.longlong = self.paged.begin[row]
         blocks: list = []
         for transfer in self.transfers.get(row, ()):
             self._fence(transfer)
-        if self.offered[row] < self.cache.full[row]:
-            for k in range(begin, begin + self.cache.count[row]):
-                blocks.append(self.cache.held[k])
+        if self.offered[row] < self.paged.full[row]:
+            for k in range(begin, begin + self.paged.count[row]):
+                blocks.append(self.paged.held[k])
             self.last_blocks[row] = blocks
         self.over.append(row)
         return VllmInstance._end(self, row, at)
@@ -559,5 +559,5 @@ class OffloadingInstance(VllmInstance):
             self.transfers[transfer.row].remove(transfer)
             if not self.transfers[transfer.row]:
                 del self.transfers[transfer.row]
-        self.blocks = self.cache.queue.capacity - self.cache.queue.free
+        self.blocks = self.paged.queue.capacity - self.paged.queue.free
         return 0

@@ -1,4 +1,4 @@
-from kvtrace.cache.core.paged_cache cimport PagedCache
+from kvtrace.cache.core.step_cache cimport StepCache
 from kvtrace.serving.core.instance cimport Instance
 
 
@@ -14,7 +14,9 @@ cdef struct VllmLimits:
 
 
 cdef class VllmScheduler(Instance):
-    cdef PagedCache cache
+    cdef StepCache cache
+    cdef bint slides, splits  # of the cache
+    cdef long long block_size  # of the trace
     cdef VllmLimits limits
     cdef bint logs
     cdef readonly list log
@@ -34,6 +36,8 @@ cdef class VllmScheduler(Instance):
     cdef bint flying
     cdef double free_at  # when it ends
     cdef list first_tokens, last_tokens  # rows
+    # if blocks slide: row -> the last step that had tokens of it, and how many
+    cdef long long[::1] last_step, last_chunk
 
     cdef bint _is_busy(self) except -1
     cdef int _plan(self) except -1
@@ -58,5 +62,7 @@ cdef class VllmScheduler(Instance):
     cdef bint _runs(self, Py_ssize_t row) noexcept
     cdef bint _drains(self, Py_ssize_t row) noexcept
     cdef bint _decodes(self, Py_ssize_t row) noexcept
+    cdef bint _is_steady(self, Py_ssize_t row) noexcept
+    cdef long long _in_flight(self, Py_ssize_t row) noexcept
     cdef long long _published(self, Py_ssize_t row, long long chunk) noexcept
     cdef _log_planned(self)

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 
 import cython
 import numpy as np
-from cython.cimports.kvtrace.cache.core.paged_cache import PagedCache
+from cython.cimports.kvtrace.cache.core.step_cache import FITS, NO_BLOCKS, StepCache
 from cython.cimports.kvtrace.serving.core.instance import Instance
 from cython.cimports.kvtrace.serving.core.requests import Requests
 from cython.cimports.kvtrace.serving.core.step_time import StepWork, add_part, begin_work, step_seconds
@@ -29,11 +29,12 @@ class VllmScheduler(Instance):
     goal), and returns its seconds. So a program can execute the steps, and time passes as it measures.
     """
 
-    def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
+    def __init__(self, engine: StepCache, requests: Requests, cost, limits, log=False):
         Instance.__init__(self, engine, requests, cost)
-        self.cache, self.limits = engine, limits
+        self.cache, self.slides, self.splits, self.limits = engine, engine.slides, engine.splits, limits
+        self.block_size = engine.demand.trace.block_size
         self.log, self.logs = [], log
-        never_taken: cython.longlong = engine.context.capacity - engine.queue.capacity  # free for ever
+        never_taken: cython.longlong = engine.context.capacity - engine.size  # free for ever
         self.limits.watermark = max(0, self.limits.watermark - never_taken)
         seats: cython.Py_ssize_t = min(self.limits.requests, requests.tokens.shape[0])
         self.waiting, self.appended, self.prepended = [], 0, 0
@@ -43,6 +44,8 @@ class VllmScheduler(Instance):
         self.blocked = self.flying = False
         self.free_at = 0
         self.first_tokens, self.last_tokens, self.preempted = [], [], []
+        rows: cython.Py_ssize_t = requests.tokens.shape[0] if engine.slides else 0
+        self.last_step, self.last_chunk = np.full((2, rows), -1, dtype=np.int64)
 
     def active(self):
         return len(self.waiting) + self.count
@@ -110,6 +113,11 @@ class VllmScheduler(Instance):
                 self.cursor += 1
                 continue
             chunk = self._chunk(row, requests.done[row], long_prefill, budget[0])
+            if self.splits:
+                chunk = self.cache.chunk_end(row, requests.done[row], requests.done[row] + chunk) - requests.done[row]
+                if chunk == 0:
+                    self.cursor += 1
+                    continue
             if self._make_room(row, chunk, budget):
                 self._schedule(row, chunk)
                 budget[0] -= chunk
@@ -122,7 +130,10 @@ class VllmScheduler(Instance):
     def _make_room(self, row, chunk, budget):
         """Preempt requests until a chunk of a request fits; False if it cannot, or is preempted itself."""
         victim: cython.Py_ssize_t
-        while self.cache.missing(row, self.requests.done[row] + chunk) > self.cache.queue.free:
+        done: cython.longlong = self.requests.done[row]
+        if self.slides:
+            self.cache.slide(row, done - self._in_flight(row))
+        while not self.cache.fits(row, done, done + chunk):
             victim = self._victim()
             if not self._may_preempt(victim):
                 return False
@@ -138,33 +149,39 @@ class VllmScheduler(Instance):
     def _schedule_waiting(self, budget):
         """Admit waiting requests in order, while tokens are left and their blocks fit."""
         requests: Requests = self.requests
-        cache: PagedCache = self.cache
+        cache: StepCache = self.cache
         row: cython.Py_ssize_t
-        hits: cython.int
+        room: cython.int
         goal: cython.longlong
         done: cython.longlong
         chunk: cython.longlong
-        need: cython.longlong
         long_prefill: cython.longlong = self._long_prefill()
         self.blocked = False
         while self.waiting and budget[0] > 0 and self.count < self.limits.requests:
             row = self.waiting[0][2]
             goal = requests.goal[row]
-            hits = cache.look_up(row, goal)
-            done = hits * cache.block_size
+            done = cache.find(row, goal)
             chunk = self._chunk(row, done, long_prefill, budget[0])
-            need = cache.blocks_of(goal if self.limits.whole_prompt else done + chunk) - hits + cache.idle_hits
-            if need + (self.limits.watermark if self.count else 0) > cache.queue.free:
-                self.blocked = True
+            if self.splits:
+                chunk = cache.chunk_end(row, done, done + chunk) - done
+                if chunk == 0:
+                    break
+            room = cache.admission(
+                row, done, done + chunk, goal if self.limits.whole_prompt else 0,
+                self.limits.watermark if self.count else 0,
+            )  # fmt: skip
+            if room != FITS:
+                self.blocked = room == NO_BLOCKS
                 break
             heappop(self.waiting)
-            cache.start_with(row, hits)
+            cache.open(row, done)
             requests.done[row] = done
             if requests.preempted[row]:
                 requests.recomputed[row] += goal - done
             else:
                 requests.started[row] = max(self.now, self.free_at)
-                requests.cached[row], cache.hit[row] = done, hits
+                requests.cached[row] = done
+                cache.hit[row] = cython.cast(cython.int, done // self.block_size)
             self.prefill -= min(done, requests.tokens[row])
             self.running[self.count] = cython.cast(cython.int, row)
             self.count += 1
@@ -190,8 +207,10 @@ class VllmScheduler(Instance):
         """Add a chunk of a request to the step. The full blocks of its prompt can be found from now on."""
         requests: Requests = self.requests
         done: cython.longlong = requests.done[row]
-        self.cache.extend(row, done + chunk)
-        if done < requests.tokens[row]:
+        self.cache.extend(row, done, done + chunk)
+        if self.slides:
+            self.cache.publish(row, self._published(row, chunk))
+        elif done < requests.tokens[row]:  # else at its end: nobody else has these blocks
             self.cache.publish(row, min(done + chunk, requests.tokens[row]))
         self.part_row[self.parts] = cython.cast(cython.int, row)
         self.part_chunk[self.parts] = chunk
@@ -300,11 +319,21 @@ class VllmScheduler(Instance):
                 if self._drains(row):
                     last.append(row)
                     self.draining += 1
+            if self.slides:
+                self.last_step[row], self.last_chunk[row] = self.steps, self.part_chunk[i]
         self.prefilling = 0
         for i in range(self.count):
             row = self.running[i]
-            self.prefilling += not (self._decodes(row) or self._drains(row))
+            self.prefilling += not (self._decodes(row) or self._drains(row)) or (
+                self.slides and not self._is_steady(row)
+            )
         return 0
+
+    def _is_steady(self, row):
+        """Whether the next step frees the blocks behind one more token: so it is after a step with one token."""
+        if not self.limits.asynchronous or self._drains(row):
+            return True
+        return self.last_step[row] == self.steps and self.last_chunk[row] == 1
 
     def _execute(self, seconds, first, last):
         """Run a step, which gives some requests their first and last tokens; learn its output, or that of the last."""
@@ -336,12 +365,12 @@ class VllmScheduler(Instance):
             self._end(row, at)
         if last and self.active() == 0:
             self._note_state(at)
-        self.blocks = self.cache.queue.capacity - self.cache.queue.free
+        self.blocks = self.cache.size - self.cache.free()
         return 0
 
     def _note_state(self, at):
         """Add the present state to the time line."""
-        return self._note(at, self.count, self.active() - self.count, self.cache.queue.capacity - self.cache.queue.free)
+        return self._note(at, self.count, self.active() - self.count, self.cache.size - self.cache.free())
 
     def _end(self, row, at):
         """A request has its last token."""
@@ -386,6 +415,10 @@ class VllmScheduler(Instance):
         """Whether the next token of a request is all that it needs for an output token."""
         done: cython.longlong = self.requests.done[row]
         return done >= self.requests.tokens[row] and done == self.requests.goal[row] - 1
+
+    def _in_flight(self, row):
+        """The tokens of a request in the step before, if that has not ended."""
+        return self.last_chunk[row] if self.flying and self.last_step[row] == self.steps - 1 else 0
 
     def _published(self, row, chunk):
         """The tokens of a request, with a chunk in the planned step, whose full blocks have their hashes by now.

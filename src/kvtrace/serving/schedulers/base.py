@@ -49,6 +49,7 @@ class Scheduler(ABC):
     version: ClassVar[str]  # of the engine whose steps it takes; empty if it is nobody's
     most_lower_tiers: ClassVar[int | None] = 0  # that its instances can have; None: any number
     copies_to_tiers: ClassVar[bool] = False  # a lower tier also holds the blocks above it
+    layouts: ClassVar[bool] = False  # its caches can hold a CacheLayout of several groups
 
     @property
     @abstractmethod
@@ -67,7 +68,7 @@ class Scheduler(ABC):
         """The tokens of each prompt and of each output."""
         return trace.input_length, trace.output_length
 
-    def needs(self, demand: BlockDemand) -> np.ndarray:
+    def needs(self, demand: BlockDemand, setting: Setting) -> np.ndarray:
         """The smallest capacity in blocks at which each request is served; with less it is rejected."""
         return demand.max_blocks
 

@@ -116,7 +116,7 @@ class SglangScheduler(Scheduler):
         """The tokens of each prompt and output; an empty prompt or output is one token."""
         return np.maximum(trace.input_length, 1), np.maximum(trace.output_length, 1)
 
-    def needs(self, demand: BlockDemand) -> np.ndarray:
+    def needs(self, demand: BlockDemand, setting: Setting) -> np.ndarray:
         """The smallest capacity in blocks at which each request is served: SGLang cuts an output to what fits."""
         trace = demand.trace
         page = self._page_size(trace.block_size)

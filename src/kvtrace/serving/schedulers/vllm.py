@@ -1,4 +1,4 @@
-"""vLLM's scheduler, step by step: version 0.33.0 (vllm/v1/core/sched/scheduler.py), for one group of full attention.
+"""vLLM's scheduler, step by step: version 0.33.0 (vllm/v1/core/sched/scheduler.py), for any layout of cache groups.
 
 Checked against vLLM's own Scheduler and KVCacheManager, unmodified, under the same costs: each step's requests, tokens
 and preemptions, and each request's hits and times (tests/clients/test_vllm_scheduler.py, tests/vectors).
@@ -14,6 +14,7 @@ import numpy as np
 
 from ..._base.errors import UsageError
 from ...cache.demand import BlockDemand
+from ...cache.layout import CacheLayout
 from ...cache.simulation import Setting
 from ...trace.trace import Trace
 from .base import BatchLimits, Scheduler, Tier
@@ -37,6 +38,7 @@ class VllmScheduler(Scheduler):
     version: ClassVar[str] = "0.33.0"
     most_lower_tiers: ClassVar[int | None] = 1
     copies_to_tiers: ClassVar[bool] = True
+    layouts: ClassVar[bool] = True
     max_num_batched_tokens: int = 8192  # tokens in a step
     max_num_seqs: int = 1024  # requests that run at once
     async_scheduling: bool = True  # plan a step while the one before runs, as vLLM does by default
@@ -78,17 +80,53 @@ class VllmScheduler(Scheduler):
         tokens = np.maximum(trace.input_length, 1)
         return tokens, np.maximum(trace.output_length - (tokens - trace.input_length), 1)
 
+    @property
+    def in_flight(self) -> int:
+        """The most tokens of steps that have not ended."""
+        return self.max_num_batched_tokens * (2 if self.async_scheduling else 1)
+
+    def needs(self, demand: BlockDemand, setting: Setting) -> np.ndarray:
+        """The most blocks that a request can hold; vLLM does not start with fewer for its longest one."""
+        if setting.layout is None:
+            return demand.max_blocks
+        tokens, output = self.lengths(demand.trace)
+        total = np.zeros(len(tokens), dtype=np.int64)
+        for group in setting.layout.groups:
+            places = -(-(tokens + output - 1) // group.block_size)
+            if group.kind == "window":
+                most = -(-(group.window - 1 + self.in_flight) // group.block_size) + 1
+            elif group.kind == "chunk":
+                most = -(-(group.window + self.in_flight) // group.block_size)
+            else:  # a state, those before it that a step in flight still reads, and one saved within a chunk
+                most = 2 + self.async_scheduling + setting.layout.internal_checkpoint
+            total += places if group.kind == "full" else np.minimum(places, most)
+        return total
+
     def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
         """vLLM's cache, which gives out blocks one by one."""
         from ...cache.core.paged_cache import PagedCache
+        from ...cache.engines.vllm import verify
         from ...cache.policies.base import Context
 
         context = Context(demand.blocks, setting.capacity, demand.trace, demand)
-        prepend = dict(setting.engine_options).get("free_order", "prepend") == "prepend"
-        cache = PagedCache(context, demand, prepend)
+        free_order = dict(setting.engine_options).get("free_order", "prepend")
+        if setting.layout is not None:
+            verify(setting.layout, demand.trace.block_size, free_order)
+            return self._grouped(context, demand, setting.layout, tiers)
+        cache = PagedCache(context, demand, free_order == "prepend")
         if tiers:
             cache.lower = self._lower_tier(cache, tiers)
         return cache
+
+    def _grouped(self, context: Any, demand: BlockDemand, layout: CacheLayout, tiers: Sequence[Tier]) -> Any:
+        """vLLM's cache for groups of layers. UsageError for what it does not support."""
+        from ...cache.core.grouped_steps import GroupedSteps
+
+        if tiers:
+            raise UsageError("Lower tiers do not support cache groups. Leave out the tiers, or the cache groups.")
+        chunk = min(limit for limit in (self.max_num_batched_tokens, self.long_prefill_token_threshold) if limit)
+        layout = replace(layout, step_tokens=chunk)
+        return GroupedSteps(context, demand, layout, self.lengths(demand.trace), self.in_flight)
 
     def _lower_tier(self, cache: Any, tiers: Sequence[Tier]) -> Any:
         """The tier of vLLM's OffloadingConnector. UsageError for several, or for a tier that is not valid."""
