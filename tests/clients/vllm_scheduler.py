@@ -101,7 +101,7 @@ class Server:
 
     def __init__(self, case):
         size, groups = case["block_size"], groups_of(case)
-        checkpoint = case.get("internal_checkpoint", False)
+        checkpoint = int(case.get("internal_checkpoint", 0))
         sizes = [group["block_size"] for group in groups]
         config = KVCacheConfig(
             num_blocks=case["capacity"] + 1,  # block 0 is the null block

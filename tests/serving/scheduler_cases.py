@@ -95,7 +95,9 @@ def layout_of(case):
         return None
     groups = tuple(CacheGroup(**group) for group in case["groups"])
     return CacheLayout(
-        groups, retention_interval=case["retention_interval"], internal_checkpoint=case["internal_checkpoint"]
+        groups,
+        retention_interval=case["retention_interval"],
+        internal_checkpoint_alignment=int(case["internal_checkpoint"]),
     )
 
 

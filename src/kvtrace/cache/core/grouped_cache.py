@@ -438,8 +438,10 @@ class GroupedCache(Engine):
                 at_end = (self.tokens[row] - 1) // self.align * self.align // self.size[f]
                 at_junction = self.junction[row] // self.size[f]
             if self.retention == 0:
-                self._list(row, f, max(begin, at_junction - self.need[f]), min(stop, at_junction))
-                self._list(row, f, max(begin, at_end - self.need[f], at_junction), min(stop, at_end))
+                place = min(at_end, at_junction)  # in order, and none twice
+                self._list(row, f, max(begin, place - self.need[f]), min(stop, place))
+                at_end = max(at_end, at_junction)
+                self._list(row, f, max(begin, at_end - self.need[f], place), min(stop, at_end))
                 continue
             for place in range(begin, stop):
                 if (

@@ -146,9 +146,12 @@ class GroupedSteps(StepCache):
             at = slot * groups.forms + f
             if groups.retired[at] < min(groups.skipped(f, tokens), groups.length[at]):
                 return True
-            if groups.kind[f] == STATE and 0 <= groups.last_state[at] < (tokens - 1) // groups.size[f]:
-                if groups._has_block(at, groups.last_state[at]):
-                    return True
+            if (
+                groups.kind[f] == STATE
+                and 0 <= groups.last_state[at] < (tokens - 1) // groups.size[f]
+                and groups._has_block(at, groups.last_state[at])
+            ):
+                return True
         return False
 
 

@@ -98,7 +98,7 @@ class VllmScheduler(Scheduler):
             elif group.kind == "chunk":
                 most = -(-(group.window + self.in_flight) // group.block_size)
             else:  # a state, those before it that a step in flight still reads, and one saved within a chunk
-                most = 2 + self.async_scheduling + setting.layout.internal_checkpoint
+                most = 2 + self.async_scheduling + (setting.layout.internal_checkpoint_alignment > 0)
             total += places if group.kind == "full" else np.minimum(places, most)
         return total
 
