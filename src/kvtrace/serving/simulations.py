@@ -150,7 +150,7 @@ def simulate_all(
     if capacities is None:
         capacities = _default_capacities(trace, mode, engines, layouts)
     elif not isinstance(capacities, Mapping):
-        capacities = dict.fromkeys(capacities)
+        capacities = list(dict.fromkeys(capacities))
     settings = settings_of(capacities, policies, engines, **common)
     if instances or cost:
         routed = list(product(routers or ["round-robin"], settings))
