@@ -143,6 +143,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     elif per_request != "-":  # stdout has the CSV
         print_tables(simulation_report.tables(values, verbose=verbose))
         print_notes(simulation_report.isolation_notes(values))
+        print_notes(simulation_report.layout_notes(values))
         print_notes(filter(None, [counted_as_full(model_config, [one for one in engines if one not in options["layouts"]])]))
     if not quiet:
         print_lines(("warning", one) for one in dict.fromkeys([*map(simulation_report.warning, done.runs), *beyond]) if one)
