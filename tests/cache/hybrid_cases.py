@@ -15,7 +15,7 @@ from kvtrace.cache.layout import CacheGroup, CacheLayout
 from kvtrace.cache.policies.base import Context
 from kvtrace.trace.columns import Columns
 from kvtrace.trace.trace import Trace
-from tests.reference import vllm_groups
+from tests.reference import grouped_cache
 
 
 def conversations(rng, rows, base):
@@ -116,14 +116,14 @@ def twin_run(case):
         tokens = (*prompt, *(("output", row, place) for place in range(more)))
         ends = range(base, len(tokens) + 1, base)
         path = [number.setdefault(tokens[:end], len(number)) for end in ends]
-        requests.append(vllm_groups.Request(path, len(prompt), more))
-    groups = [vllm_groups.Group(group.kind, group.block_size, group.window) for group in layout.groups]
+        requests.append(grouped_cache.Request(path, len(prompt), more))
+    groups = [grouped_cache.Group(group.kind, group.block_size, group.window) for group in layout.groups]
     options = {
         "groups": groups, "base": base, "retention": layout.retention_interval, "step_tokens": layout.step_tokens,
         "checkpoint": layout.internal_checkpoint_alignment > 0, "junctions": layout.junctions,
     }  # fmt: skip
     schedule = case["schedule"]
-    return vllm_groups.serve(
+    return grouped_cache.serve(
         requests, options, case["capacity"], schedule["kind"], schedule["arrival"], schedule.get("concurrency", 1),
         schedule.get("end"), case["grow"],
     )  # fmt: skip

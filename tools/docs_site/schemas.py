@@ -136,7 +136,7 @@ def schema_of(kind: Any) -> Schema:
         return {"type": "object", "additionalProperties": schema_of(arguments[1]) if arguments else True}
     if typing.is_typeddict(kind):
         hints = get_type_hints(kind, include_extras=True)
-        return _object(hints, [name for name in hints if name in kind.__required_keys__])
+        return _object(hints, [name for name in hints if name in _required(kind)])
     if kind is Distribution:
         return _distribution()
     if dataclasses.is_dataclass(kind):
@@ -144,6 +144,12 @@ def schema_of(kind: Any) -> Schema:
         names = [field.name for field in dataclasses.fields(kind)]
         return _object({name: hints[name] for name in names}, names)
     raise TypeError(f"{kind} has no schema here: add a case.")
+
+
+def _required(kind: Any) -> set[str]:
+    """The keys that a TypedDict always has; its own __required_keys__ miss NotRequired where annotations are text."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name for name in kind.__required_keys__ if get_origin(hints[name]) is not typing.NotRequired}
 
 
 def _object(hints, required) -> Schema:
@@ -195,7 +201,10 @@ def _with_version(schema: Schema, version: int, page: str) -> Schema:
 
 def analysis() -> Schema:
     """The statistics of a trace."""
-    return _with_version(schema_of(AnalyzeFile), summary.SCHEMA, "analysis/analyze.md")
+    schema = schema_of(AnalyzeFile)
+    reachable = schema["properties"]["reachable_hits"]
+    schema["properties"]["reachable_hits"] = _described(reachable, descriptions("cache/hybrid.md"))
+    return _with_version(schema, summary.SCHEMA, "analysis/analyze.md")
 
 
 def curve() -> Schema:
@@ -245,10 +254,11 @@ def audit() -> Schema:
 
 def simulations() -> Schema:
     """The results of `kvtrace simulate`."""
-    meanings = descriptions("serving/serving.md", "serving/instances.md", "cache/domains.md", "cache/simulate.md")
+    pages = ("cache/hybrid.md", "serving/serving.md", "serving/instances.md", "cache/domains.md", "cache/simulate.md")
+    meanings = descriptions(*pages)
     schema = _described(schema_of(SimulationFile), meanings)
     result = schema["properties"]["results"]["items"]
-    own = simulation.SimulationDict.__required_keys__ - simulation.EngineOptions.__optional_keys__
+    own = _required(simulation.SimulationDict) - simulation.EngineOptions.__optional_keys__
     result["required"] = [name for name in result["required"] if name in own]
     schema["properties"]["schema"] = {"const": simulation.SCHEMA}
     return schema

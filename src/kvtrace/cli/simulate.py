@@ -71,7 +71,7 @@ def _policies():
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --gpu or --costs: GPUs per instance.  [default: 1; with --costs as many as were measured]")
 @COSTS
 @EXTRAPOLATE
-@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="In time: largest number of tokens in a step of an instance.  [default: 8192; with --costs as measured]")
+@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="Largest number of tokens in a step: of an instance in time, or of a prompt with --model that has windows or states.  [default: 8192; with --costs as measured]")
 @click.option("--max-requests", type=click.IntRange(1), metavar="N", help="In time: largest number of requests that an instance serves at once.  [default: 1024 for vllm, 2048 for sglang, else 256; with --costs as measured]")
 @click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="In time, with --engine vllm, sglang or dynamo: options of its scheduler, with the engine's own names. Example: watermark=0.01,async_scheduling=off.")
 @DOMAINS
@@ -143,6 +143,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     elif per_request != "-":  # stdout has the CSV
         print_tables(simulation_report.tables(values, verbose=verbose))
         print_notes(simulation_report.isolation_notes(values))
+        print_notes(simulation_report.layout_notes(values))
         print_notes(filter(None, [counted_as_full(model_config, [one for one in engines if one not in options["layouts"]])]))
     if not quiet:
         print_lines(("warning", one) for one in dict.fromkeys([*map(simulation_report.warning, done.runs), *beyond]) if one)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from math import lcm
 from typing import Any, BinaryIO
 
 from .._base.csv_text import cell, csv_text
@@ -76,6 +78,29 @@ def isolation_notes(values: dict[str, Any]) -> list[str]:
     view = row["isolation"]["view"]
     where = f"{row['engine']}, {row['policy']}, {row['capacity']:,} blocks: " if len(values["results"]) > 1 else ""
     return [f"{VIEWS.get(view, OTHER_VIEW)} (--domains {view}); {where}{sentence(row['isolation'])}."]
+
+
+def layout_notes(values: dict[str, Any]) -> list[str]:
+    """The cache groups of each engine that has some.
+
+    >>> group = {"layers": 12, "block_size": 512, "window": 0}
+    >>> groups = [group | {"kind": "window", "window": 128}, group | {"kind": "full"}]
+    >>> layout_notes({"results": [{"engine": "vllm", "layout": {"groups": groups}}]})
+    ['vllm has 2 cache groups: 12 window 128 + 12 full. Hits are multiples of 512 tokens.']
+    """
+    layouts = {row["engine"]: row["layout"]["groups"] for row in values["results"] if "layout" in row}
+    notes = []
+    for engine, groups in layouts.items():
+        number = "1 cache group" if len(groups) == 1 else f"{len(groups)} cache groups"
+        alike = Counter(map(_group_in_words, groups))
+        words = " + ".join(f"{count} x ({group})" if count > 1 else group for group, count in alike.items())
+        step = lcm(*(group["block_size"] for group in groups))
+        notes.append(f"{engine} has {number}: {words}. Hits are multiples of {step:,} tokens.")
+    return notes
+
+
+def _group_in_words(group: dict[str, Any]) -> str:
+    return f"{group['layers']} {group['kind']}" + (f" {group['window']:,}" if group["window"] else "")
 
 
 def warning(simulation: Simulation) -> str | None:

@@ -4,7 +4,7 @@ Semantics: vLLM 0.33.0 (vllm/v1/core/kv_cache_coordinator.py, single_type_kv_cac
 the longest prefix at which every group can: full attention needs all of its blocks, a sliding window those of the last
 window, a chunked group those of the present chunk, a state the checkpoint at the boundary. Windows and states are kept
 only where a later request can resume: at the end of the prompt, where a shared prefix was seen to end, and at
-intervals. Twin: tests/reference/vllm_groups.py.
+intervals. Twin: tests/reference/grouped_cache.py.
 """
 
 import cython

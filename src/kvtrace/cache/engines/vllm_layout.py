@@ -227,4 +227,4 @@ def _check(layout: CacheLayout) -> None:
     if interval and not sparse:
         raise UsageError("vLLM refuses a retention interval for a model that has no windows or states.")
     if interval and (interval < 0 or interval % step):
-        raise UsageError(f"--retention-interval must be a multiple of {step:,} tokens in this layout, or 0.")
+        raise UsageError(f"the retention interval must be 0 or a multiple of {step:,} tokens, not {interval:,}.")

@@ -108,12 +108,14 @@ class ReachableHits(Result):
         if self.layout is None:
             return f"{made} All of its layers keep all tokens."
         if better := self.better:
-            return f"{made} {better.setting} would hit {100 * better.hit_tokens / whole:.1f} %."
+            memory = "" if self.capacity else " Add --capacity to see this in the memory of your GPU."
+            return f"{made} {better.setting} would hit {100 * better.hit_tokens / whole:.1f} %.{memory}"
         if self.prompts_below_a_block and self.hit_tokens == 0 < self.possible_hit_tokens:
             return (
                 f"{made} {self.prompts_below_a_block:,} prompts are not longer than one block: no setting helps them."
             )
-        return f"{made} No other block size or retention interval that was tried hits more."
+        tried = f" None of {len(self.others)} other settings that were tried would hit clearly more."
+        return made + (tried if self.others else "")
 
 
 def reachable_hits(
@@ -144,6 +146,8 @@ def reachable_hits(
 
     def hits(layout: CacheLayout | None, capacity: int | None) -> int:
         blocks = capacity or _all_blocks(trace, layout)
+        if capacity is None and layout and layout.second_ratio:
+            layout = replace(layout, second_ratio=max(layout.second_ratio, 1.0))  # states for all blocks, too
         return simulate(trace, blocks, engine=engine, mode="token", layout=layout).hits.hit_tokens
 
     tokens = trace.input_length
@@ -177,7 +181,7 @@ def _others(
         for interval in (None, *(size * step for step in STEPS if size * step <= longest)):
             named = "dense" if interval is None else interval
             yield f"--retention {named}", replace(layout, retention_interval=interval)
-    for factor in (2, 4):
+    for factor in (2, 4) if engine == "vllm" else ():  # SGLang's blocks are the trace's
         try:
             other = cache_layout(model, engine, block_size=trace.block_size * factor)
         except UsageError:  # the engine refuses it
