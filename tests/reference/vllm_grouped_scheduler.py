@@ -1,15 +1,15 @@
-"""vLLM's scheduler with cache groups, step by step, in plain Python: vllm_scheduler.py over vllm_groups.py.
+"""vLLM's scheduler with cache groups, step by step, in plain Python: vllm_scheduler.py over grouped_cache.py.
 
 `serve(case)` takes the cases of tests/clients/vllm_scheduler.py that have groups.
 """
 
 from __future__ import annotations
 
-from tests.reference import vllm_groups, vllm_scheduler
-from tests.reference.vllm_groups import NULL
+from tests.reference import grouped_cache, vllm_scheduler
+from tests.reference.grouped_cache import NULL
 
 
-class Groups(vllm_groups.Groups):
+class Groups(grouped_cache.Groups):
     """The cache of a scheduler, which knows how many tokens of a request are known."""
 
     def known(self, request):
@@ -19,7 +19,7 @@ class Groups(vllm_groups.Groups):
 class Scheduler(vllm_scheduler.Scheduler):
     def __init__(self, case):
         super().__init__(case)
-        groups = [vllm_groups.Group(group["kind"], group["block_size"], group["window"]) for group in case["groups"]]
+        groups = [grouped_cache.Group(group["kind"], group["block_size"], group["window"]) for group in case["groups"]]
         chunk = min(self.budget, self.threshold) if self.threshold else self.budget
         self.cache = Groups(
             case["capacity"], groups, case["block_size"], case["retention_interval"], chunk, case["internal_checkpoint"]
@@ -33,7 +33,7 @@ class Scheduler(vllm_scheduler.Scheduler):
     def request_of(self, live):
         """The request in the cache. It forgets all but the junction when it gives up its blocks."""
         if not hasattr(live, "request"):
-            live.request = vllm_groups.Request(live.hashes, live.prompt)
+            live.request = grouped_cache.Request(live.hashes, live.prompt)
             live.request.live = live
         return live.request
 
