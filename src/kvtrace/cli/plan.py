@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from ..serving.routers import PLANNED, ROUTERS, check_router
@@ -16,6 +18,7 @@ from .options import (
     RowsOption,
     figure_writer,
     json_option,
+    layouts_of,
     require_one,
     roofline_of,
     viewed,
@@ -87,6 +90,8 @@ def plan_command(trace, model_config, gpu_name, gpus, costs_file, extrapolate, t
         work.step("read")
         loaded, _, notes = viewed(reading.read(trace, block_size=block_size), None)
         work.requests = len(loaded)
+        if model_config and engine == "vllm":
+            target = replace(target, layout=layouts_of(model_config, [engine], loaded.block_size, gpu=gpu_name).get(engine))
         result = plan(loaded, roofline, target, on_part=work.step, costs=costs, extrapolate=extrapolate)
     if as_json:
         print_json(result.to_dict())

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ..._base.errors import UsageError
 from ..._base.step_work import report_work
 from ..._base.units import size_bytes
+from ...cache.layout import CacheLayout
 from ...cache.simulation import Setting
 from ...trace.trace import Trace
 from ..calibration.calibrated import CalibratedRoofline
 from ..hardware import Prices, Roofline
 from ..roofline_cost import roofline_cost
-from ..routers import PLANNED
+from ..routers import FULL_ATTENTION, PLANNED
 from ..schedulers import scheduler_of
 from ..schedulers.base import BatchLimits, Scheduler, Tier
 from ..simulation import ServingRun, StepCost, simulate_serving
@@ -48,6 +49,7 @@ class PlanTarget:
     routers: Sequence[str] = PLANNED
     mode: str = "block"  # how closely lengths are modelled, as in `simulate`; vLLM's scheduler implies grow
     engine: str = "vllm"  # the scheduler and the cache of an instance; reference if it has fewer tiers
+    layout: CacheLayout | None = None  # the cache groups that vLLM makes of the model; with tiers, they are not used
 
     @property
     def instance_engine(self) -> str:
@@ -61,9 +63,29 @@ class PlanTarget:
         """The scheduler of an instance, with its defaults."""
         return scheduler_of(self.instance_engine)
 
-    def setting(self, blocks: int) -> Setting:
-        """The cache of an instance that holds `blocks` blocks."""
-        return self.scheduler.setting_of(Setting(blocks, mode=self.mode, engine=self.instance_engine))
+    @property
+    def groups(self) -> CacheLayout | None:
+        """The cache groups of an instance; None if all layers count as full attention."""
+        return self.layout if self.engine == "vllm" and not self.tiers else None
+
+    def with_routers(self) -> PlanTarget:
+        """The target; of the default routers, with cache groups, those that do not count blocks of full attention."""
+        if self.groups is None or tuple(self.routers) != PLANNED:
+            return self
+        return replace(self, routers=[name for name in PLANNED if name not in FULL_ATTENTION])
+
+    def setting(self, blocks: int, block_bytes: int = 0) -> Setting:
+        """The cache of an instance that holds `blocks` blocks, or cache groups in the memory of so many.
+
+        Args:
+            blocks: Blocks of all layers.
+            block_bytes: Bytes of one of them; needed with cache groups.
+        """
+        if self.groups is not None and block_bytes:
+            blocks = max(1, blocks * block_bytes // self.groups.block_bytes)
+        return self.scheduler.setting_of(
+            Setting(blocks, mode=self.mode, engine=self.instance_engine, layout=self.groups)
+        )
 
 
 def step_cost(roofline: Roofline) -> StepCost:
@@ -105,6 +127,11 @@ def lower_tiers(roofline: Roofline, target: PlanTarget, block_size: int, blocks:
     return lower
 
 
+def block_bytes_of(trace: Trace, roofline: Roofline) -> int:
+    """Bytes of one of the trace's blocks in all layers."""
+    return trace.block_size * roofline.model.kv_bytes_per_token
+
+
 def capacity_blocks(trace: Trace, roofline: Roofline, limits: BatchLimits) -> int:
     """The blocks of KV that the GPUs of one instance hold, beside the activations of its largest steps."""
     return roofline.capacity_tokens(limits.step_tokens, limits.requests) // trace.block_size
@@ -124,10 +151,10 @@ def fitting_gpus(trace: Trace, roofline: Roofline, limits: BatchLimits) -> int:
 
 def served(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, count: int, router: str) -> ServingRun:
     """Serve the trace on `count` instances whose GPUs hold `blocks` blocks each."""
+    setting = target.setting(blocks, block_bytes_of(trace, roofline))
     return simulate_serving(
-        trace, step_cost(roofline), setting=target.setting(blocks), instances=count, router=router,
-        limits=target.limits, tiers=lower_tiers(roofline, target, trace.block_size, blocks),
-        on_progress=report_simulated,
+        trace, step_cost(roofline), setting=setting, instances=count, router=router, limits=target.limits,
+        tiers=lower_tiers(roofline, target, trace.block_size, blocks), on_progress=report_simulated,
     )  # fmt: skip
 
 

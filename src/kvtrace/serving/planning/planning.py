@@ -46,7 +46,17 @@ from .plan_result import (
     TiersPlan,
     TimeTarget,
 )
-from .plan_runs import LowerTier, PlanTarget, capacity_blocks, fitting_gpus, lower_tiers, parse_tier, served, step_cost
+from .plan_runs import (
+    LowerTier,
+    PlanTarget,
+    block_bytes_of,
+    capacity_blocks,
+    fitting_gpus,
+    lower_tiers,
+    parse_tier,
+    served,
+    step_cost,
+)
 from .sensitivity import replace_times, sensitivity
 from .time_errors import UNFITTED, TimeErrors, held_out_errors
 
@@ -113,7 +123,7 @@ def plan(
     (1, 0.5)
     """
     trace = in_domains(trace)
-    target, report = target or PlanTarget(), on_part or (lambda part: None)
+    target, report = (target or PlanTarget()).with_routers(), on_part or (lambda part: None)
     check_mode(target.mode)
     _require_fit(trace, roofline, target)
     blocks = capacity_blocks(trace, roofline, target.limits)
@@ -126,7 +136,7 @@ def plan(
 
     result = Plan(
         setting=_setting(trace, roofline, blocks),
-        memory=part("memory", lambda: memory(trace, hit_curve(trace), roofline)),
+        memory=part("memory", lambda: memory(trace, hit_curve(trace), roofline, target.layout is not None)),
         tiers=part("tiers", lambda: tiers(trace, roofline, target, blocks)),
         instances=part("instances", lambda: instances(trace, roofline, target, errors)),
         block_sizes=part("block_sizes", lambda: block_sizes(trace)),
@@ -211,7 +221,7 @@ def _exchange(roofline: Roofline) -> list[str]:
 # -- hits against memory -----------------------------------------------------------------------------------------
 
 
-def memory(trace: Trace, curve: HitCurve, roofline: Roofline) -> MemoryPlan:
+def memory(trace: Trace, curve: HitCurve, roofline: Roofline, has_groups: bool = False) -> MemoryPlan:
     """Hit rate against GiB: the knee, the gaps to belady and unlimited, the least memory for a share of the hits."""
     block_bytes = trace.block_size * roofline.model.kv_bytes_per_token
     capacities = curve.capacities(POINTS)
@@ -230,7 +240,10 @@ def memory(trace: Trace, curve: HitCurve, roofline: Roofline) -> MemoryPlan:
     return MemoryPlan(
         unlimited_block_hit_rate=possible.block_hit_rate, points=points, knee=points[knee],
         least={share: LeastMemory(size, size * block_bytes / GIB) for share, size in least.items()},
-        assumes=["one cache, LRU, serial schedule: exact hits of one pass"],
+        assumes=[
+            "one cache, LRU, serial schedule: exact hits of one pass",
+            *(["all layers count as full attention"] if has_groups else []),
+        ],
     )  # fmt: skip
 
 
@@ -297,7 +310,8 @@ def _scheduling(target: PlanTarget) -> str:
     setting = target.setting(1)
     scheduler = scheduler_of(setting.engine)
     if scheduler.version:
-        return f"the scheduler and the cache of {scheduler.name} {scheduler.version}, with the true lengths of outputs"
+        lengths = "with the true lengths of outputs" + (", windows and states in groups" if setting.layout else "")
+        return f"the scheduler and the cache of {scheduler.name} {scheduler.version}, {lengths}"
     outputs = "outputs are cached too" if setting.mode == "grow" else "no blocks are reserved for outputs"
     return f"a request is admitted when all its blocks fit; mode {setting.mode}: {outputs}"
 
@@ -307,7 +321,7 @@ def loop(trace: Trace, roofline: Roofline, target: PlanTarget, blocks: int, best
     from ..instances import simulate_instances
 
     without_tiers = replace(target, tiers=())
-    setting = without_tiers.setting(blocks)
+    setting = without_tiers.setting(blocks, block_bytes_of(trace, roofline))
     serial = simulate_instances(trace, best.instances, best.router, setting=setting, schedule="serial")
     one_pass = serial.hits.block_hit_rate
     events = served(trace, roofline, without_tiers, blocks, best.instances, best.router).hits.block_hit_rate
