@@ -9,6 +9,8 @@ from .large import load
 from .options import CSV, DOMAINS, FIGURE, STREAMED, figure_writer, json_option, require_one, viewed
 from .output import console, print_json, print_notes, print_tables
 
+FULL_ATTENTION = "The curve counts all layers of this model as full attention; kvtrace simulate --engine vllm has its windows and states."
+
 
 @click.command("curve", cls=Command, groups={"--sample": "Cache", "--seed": "Cache"}, examples=(
     "kvtrace curve trace.jsonl",
@@ -36,6 +38,7 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
     from ..formats.memory_needs import curving, sampled
     from ..report import curve_tables
     from ..report.progress import CURVE, Work
+    from ..serving.models.engine_layout import has_groups
     from ..serving.models.kv_bytes import chosen
 
     require_one(as_json, as_csv)
@@ -59,5 +62,6 @@ def curve_command(trace, capacity, points, as_json, as_csv, png, svg, sample, se
         click.echo(curve_tables.as_csv(values), nl=False)
     else:
         print_tables([curve_tables.curve_table(values)])
-        print_notes([*curve_tables.notes(values), *view_notes, *filter(None, [hint_on_commas(capacity, values["longest"])])])
+        groups = [FULL_ATTENTION] if model_config and has_groups(model_config) else []
+        print_notes([*curve_tables.notes(values), *groups, *view_notes, *filter(None, [hint_on_commas(capacity, values["longest"])])])
     write_figure(curve, kv_bytes_per_token=kv_bytes)
