@@ -16,8 +16,8 @@ from tests.docs import ROOT
 PUBLIC = {name: value for name in kvtrace.__all__ if inspect.isclass(value := getattr(kvtrace, name))}
 NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
     "arguments": {
-        "BatchLimits", "Columns", "Context", "Costs", "DynamoCost", "DynamoScheduler", "Gpu", "Grid", "Key", "Knobs",
-        "LocalRunner", "LowerTier", "ModelShape", "PlanTarget", "Prices", "Profile", "Roofline", "Runner", "Schedule",
+        "BatchLimits", "CacheGroup", "CacheLayout", "Columns", "Context", "Costs", "DynamoCost", "DynamoScheduler", "Gpu",
+        "Grid", "Key", "Knobs", "LayerKind", "LocalRunner", "LowerTier", "ModelShape", "PlanTarget", "Prices", "Profile", "Roofline", "Runner", "Schedule",
         "Setting", "SglangScheduler", "StepCost", "Tier", "Tokenizer", "VllmScheduler",
     },
     "tools": {"OutOfBlocks", "PrefixCache", "Progress", "Sequence", "TraceBuilder"},
@@ -26,7 +26,7 @@ NOT_RESULTS = {  # arguments, tools, and what must not leave the memory
 NO_FIGURE = {  # results that are one row, or that a table shows best
     "AnonymizedDataset", "Arrivals", "Audit", "BlockSizeHits", "Calibration", "Converted", "Dataset", "Distribution",
     "Finding", "Fixes", "Forest", "Hits", "Model", "ModelList", "Numbered", "Popularity", "Published", "Recording",
-    "SessionLinks", "Tree", "Violation",
+    "ReachableHits", "SessionLinks", "Tree", "Violation",
 }  # fmt: skip
 RESULTS = sorted(
     name
@@ -49,7 +49,7 @@ def results(tmp_path_factory):
         kvtrace.hit_curve(trace), kvtrace.compare(trace, trace), kvtrace.by_block_size(trace, [2])[0],
         kvtrace.infer_sessions(trace), kvtrace.forest(trace), kvtrace.fit(trace),
         kvtrace.fit_tree(trace), kvtrace.count_hits(trace, kvtrace.unlimited_hits(trace)),
-        kvtrace.list_models("gpt-oss"), kvtrace.simulate(trace, 4),
+        kvtrace.list_models("gpt-oss"), kvtrace.simulate(trace, 4), kvtrace.reachable_hits(trace, "gpt-oss-20b"),
         kvtrace.simulate_all(trace, [4, 6], ["lru", "sieve"]),
         kvtrace.simulate_tiers(trace, {"hbm": 4, "dram": 4}), kvtrace.simulate_instances(trace, 2, setting=setting),
         kvtrace.simulate_serving(trace, cost, setting=setting), released, released.trace,
