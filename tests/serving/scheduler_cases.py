@@ -85,6 +85,8 @@ def hybrid_case(rng):
         "groups": [asdict(group) for group in groups], "internal_checkpoint": "state" in kinds and rng.random() < 0.5,
         "retention_interval": interval if kinds & {"window", "state"} else 0,
     }  # fmt: skip
+    for number, row in enumerate(case["requests"]):  # requests of one priority and time can preempt each other for ever
+        row["arrival"] += 1e-6 * number
     need = int(needs_of(case).max())
     return case | {"capacity": need + rng.choice([0, 0, 1, 3, 10, 30, 100])}
 

@@ -11,6 +11,8 @@ from cython.cimports.kvtrace.cache.core.grouped_cache import CHUNK, NO_BLOCK, ST
 from cython.cimports.kvtrace.cache.core.step_cache import FITS, NO_BLOCKS, NOT_NOW, StepCache
 from cython.cimports.kvtrace.cache.policies.base import Context
 
+NEVER = cython.declare(cython.longlong, 1 << 62)
+
 
 class GroupedSteps(StepCache):
     """The cache of `context.capacity` blocks for the groups of a layout; `lengths` are tokens of prompts and outputs.
@@ -24,6 +26,7 @@ class GroupedSteps(StepCache):
         self.groups, self.in_flight, self.lower = groups, in_flight, None
         self.size, self.slides, self.splits = groups.pool.capacity, True, groups.has_state
         self.step_ends = 0
+        self.room, self.next_freed, self.next_listed = np.zeros((3, len(demand)), dtype=np.int64)
         if groups.has_state:
             groups.state_listed = np.zeros(groups.keys * groups.groups, dtype=np.int32)
 
@@ -95,66 +98,65 @@ class GroupedSteps(StepCache):
         return total
 
     def open(self, row, hit):
+        self.room[row] = self.next_freed[row] = self.next_listed[row] = 0
         self.groups._open(row)
         return self.groups._start_with(row, hit)
 
     def slide(self, row, tokens):
-        self.groups._publish(row, tokens)
-        return self.groups.retire(row, tokens)
+        self.publish(row, tokens)
+        if tokens >= self.next_freed[row]:
+            self.groups.retire(row, tokens)
+            self.next_freed[row] = self._next_freed(tokens)
+        return 0
+
+    def _next_freed(self, tokens):
+        """The tokens after which the next blocks can be freed."""
+        f: cython.int
+        groups: GroupedCache = self.groups
+        size: cython.longlong
+        soonest: cython.longlong = NEVER
+        for f in range(groups.forms):
+            size = groups.size[f]
+            if groups.kind[f] == WINDOW:
+                soonest = min(soonest, (groups.skipped(f, tokens) + 1) * size + groups.window[f] - 1)
+            elif groups.kind[f] == CHUNK:
+                soonest = min(soonest, (tokens // groups.window[f] + 1) * groups.window[f])
+            elif groups.kind[f] == STATE:
+                soonest = min(soonest, (groups.skipped(f, tokens) + 1) * size + 1)
+        return soonest
+
+    def fits(self, row, start, end):
+        return self.has_room(row, start, end) or self.groups.missing(row, 0, start, end) <= self.groups.pool.free
+
+    def has_room(self, row, start, end):
+        """Whether the next token of a request needs no block."""
+        return end <= self.room[row] and end - start == 1
 
     def missing(self, row, start, end):
-        return self.groups.missing(row, 0, start, end)
+        return 0 if self.has_room(row, start, end) else self.groups.missing(row, 0, start, end)
 
     def extend(self, row, start, end):
-        self.groups.pool.take(self.groups.missing(row, 0, start, end))
-        return self.groups._extend(row, start, end)
+        f: cython.int
+        groups: GroupedCache = self.groups
+        room: cython.longlong = NEVER
+        if self.has_room(row, start, end):
+            return 0
+        groups.pool.take(groups.missing(row, 0, start, end))
+        groups._extend(row, start, end)
+        for f in range(groups.forms):
+            room = min(room, groups.length[groups.slot[row] * groups.forms + f] * groups.size[f])
+        self.room[row], self.next_freed[row] = room, 0  # what is no longer needed may be more than was held before
+        return 0
 
     def publish(self, row, tokens):
-        return self.groups._publish(row, tokens)
+        if tokens >= self.next_listed[row]:
+            self.groups._publish(row, tokens)
+            self.next_listed[row] = (tokens // self.groups.align + 1) * self.groups.align
+        return 0
 
     def release(self, row):
         return self.groups.finish(row)
 
     def quiet(self, row, done, lag):
-        f: cython.int
-        groups: GroupedCache = self.groups
-        size: cython.longlong
-        outside: cython.longlong
-        steps: cython.longlong = to_multiple(done + 1 - lag, groups.align)  # publishes
-        seen: cython.longlong = done - lag
-        if self._is_behind(row, seen):
-            return 0
-        for f in range(groups.forms):
-            size = groups.size[f]
-            steps = min(steps, to_multiple(done, size))  # takes a block
-            if groups.kind[f] == WINDOW:
-                outside = seen - groups.window[f] + 1
-                steps = min(steps, to_multiple(outside, size) if outside > 0 else size - outside)
-            elif groups.kind[f] == CHUNK:
-                steps = min(steps, to_multiple(seen, groups.window[f]))
-            elif groups.kind[f] == STATE:
-                steps = min(steps, to_multiple(seen - 1, size) if seen > 0 else 0)
-        return steps
-
-    def _is_behind(self, row, tokens):
-        """Whether blocks are still to be freed after so many tokens: the last steps had more than one."""
-        f: cython.int
-        groups: GroupedCache = self.groups
-        at: cython.Py_ssize_t
-        slot: cython.Py_ssize_t = groups.slot[row]
-        for f in range(groups.forms):
-            at = slot * groups.forms + f
-            if groups.retired[at] < min(groups.skipped(f, tokens), groups.length[at]):
-                return True
-            if (
-                groups.kind[f] == STATE
-                and 0 <= groups.last_state[at] < (tokens - 1) // groups.size[f]
-                and groups._has_block(at, groups.last_state[at])
-            ):
-                return True
-        return False
-
-
-def to_multiple(value, of):
-    """How far it is from a number to the next multiple of another one, 0 at one."""
-    return (of - value % of) % of
+        steps: cython.longlong = min(self.next_freed[row], self.next_listed[row] - 1) + lag
+        return max(0, min(steps, self.room[row]) - done)

@@ -19,10 +19,10 @@ cdef class StepCache(Engine):
     cdef long long chunk_end(self, Py_ssize_t row, long long start, long long end) noexcept nogil
     cdef int admission(self, Py_ssize_t row, long long hit, long long end, long long whole, long long spare) noexcept
     cdef int open(self, Py_ssize_t row, long long hit) except -1
-    cdef int slide(self, Py_ssize_t row, long long tokens) except -1 nogil
+    cdef int slide(self, Py_ssize_t row, long long tokens) except -1
     cdef long long missing(self, Py_ssize_t row, long long start, long long end) noexcept nogil
     cdef bint fits(self, Py_ssize_t row, long long start, long long end) noexcept nogil
-    cdef int extend(self, Py_ssize_t row, long long start, long long end) except -1 nogil
+    cdef int extend(self, Py_ssize_t row, long long start, long long end) except -1
     cdef int publish(self, Py_ssize_t row, long long tokens) except -1 nogil
     cdef int release(self, Py_ssize_t row) except -1
     cdef long long quiet(self, Py_ssize_t row, long long done, long long lag) noexcept
