@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from kvtrace.cache.core.engine import Engine
+from kvtrace.cache.core.step_cache import StepCache
 
-class PagedCache(Engine):
+class PagedCache(StepCache):
     tier_hits: Any
     queue: Any
     lower: Any
