@@ -232,9 +232,9 @@ def test_the_functions_refuse_as_the_commands_do(folder, how):
 # What the value of a text option is, by its metavar: a file, or something else.
 FILES = {"FILE", "DIR", "FOLDER", "TRACE", "TRACE2", "PREVIOUS", "LOG"}
 OTHERS = {
-    "A", "ADDRESS", "B,...", "C", "C,...", "E,...", "F", "FIELD=PATH", "FORM", "G", "HOW", "K=V,...", "KIND",
+    "A", "ADDRESS", "B,...", "C", "C,...", "E", "E,...", "F", "FIELD=PATH", "FORM", "G", "HOW", "K=V,...", "KIND",
     "LIST", "M", "M,...", "MODEL", "N", "N,...", "NAME", "NAME=C,...", "NAME=SIZE@RATE,...", "P,...", "PATH",
-    "Q,...", "R,...", "RATE@TIME,...", "RULE", "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS", "UNIT",
+    "Q,...", "R,...", "RATE@TIME,...", "RULE", "S", "S,...", "SIZE", "TEXT", "TIME", "TOKEN", "TOKENS", "UNIT", "VIEW",
     "WHAT", "WHICH", "WINDOW",
 }  # fmt: skip
 

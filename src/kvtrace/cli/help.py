@@ -25,7 +25,8 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Blocks": "--outputs",
     "Selection": "--holdout --start --stop --limit --sample --sample-sessions --seed --seeds",
     "Changes": "--fold --speedup-ratio",
-    "Cache": "--policy --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through",
+    "Cache": "--policy --capacity --points --engine --mode --schedule --warm-up --tiers --inclusive --write-through "
+    "--domains",
     "Engine options": "--capacity-counts --pool --free-order --tree --watermark --engine-block-size --retention",
     "Instances and time": "--instances --router --gpu --gpus --costs --extrapolate --step-tokens --max-requests --scheduler",
     "Target": "--ttft --quantile",
@@ -33,7 +34,7 @@ GROUPS = {  # group -> its options; a command shows them in this order
     "Size and load": "--requests --num-requests --method --scale --step-rates --max-rejections",
     "Shape": "--prefix-len-multiplier --prefix-root-multiplier --prompt-len-multiplier --osl-multiplier --min-isl "
     "--max-isl --min-osl --max-osl",
-    "Privacy": "--profile --k --k-counts --tail --time-step --round-input --round-output --drop-sessions "
+    "Privacy": "--profile --k --k-counts --tail --time-step --round-input --round-output --drop-sessions --keep-domains "
     "--tenant-field --isolate-tenants --against --key-file",
     "Output": "--output --output-file --format --to --first-id --extra --keep-order --json --csv --html --png --svg --title --card --basic "
     "--quantiles --ms-per-token --over-time --per-request --no-gap --save-model --max --verbose --quiet",
