@@ -23,6 +23,7 @@ from .table import Claim, show
 CAPACITY = 10_000  # blocks
 ORDERS = ["lru", "fifo", "mru", "lfu", "lfu-da", "slru", "sieve", "s3fifo", "arc", "pgdsf", "belady"]  # need no column
 IN_PYTHON = "benchmarks.simulate:Ordered"
+HYBRIDS = ("gpt-oss-120b", "gemma-3-27b", "qwen3-next-80b-a3b")  # two groups, seven and four
 PROMISED = {  # ns a block: 1 M, 10 M and 20 M blocks a second
     "LRU as a Python class": 1_000, "vLLM's cache": 100, "the curve of all capacities": 50,
 }  # fmt: skip
@@ -61,13 +62,27 @@ def claims(rounds: int) -> list[Claim]:
         "vLLM's cache": (simulation, {"engine": "vllm"}),
         "the curve of all capacities": (curve,),
     }
-    taken = medians(contenders, rounds)
-    return [Claim(f"{name} / promised", taken[name], PROMISED[name], "ns/block", 1) for name in contenders]
+    groups = {f"vLLM's cache groups of {model}": (hybrid, model) for model in HYBRIDS}
+    taken = medians(contenders | {"vLLM's cache, token": (hybrid, None)} | groups, rounds)
+    return [
+        *(Claim(f"{name} / promised", taken[name], PROMISED[name], "ns/block", 1) for name in contenders),
+        *(
+            Claim(f"{name} / full attention", taken[name], taken["vLLM's cache, token"], "ns/block", 3)
+            for name in groups
+        ),
+    ]
 
 
 def simulation(options: dict[str, str]) -> float:
     """ns a block of a simulation, from a trace in memory to its hits."""
     return _each_block(lambda trace: kvtrace.simulate(trace, CAPACITY, **options))
+
+
+def hybrid(model: str | None) -> float:
+    """ns a block of the trace in the cache groups of a model, with the memory of CAPACITY blocks of all its layers."""
+    layout = kvtrace.cache_layout(model, block_size=512) if model else None
+    blocks = CAPACITY if layout is None else int(CAPACITY * 512 / layout.tokens_per_block)
+    return _each_block(lambda trace: kvtrace.simulate(trace, blocks, engine="vllm", mode="token", layout=layout))
 
 
 def curve() -> float:
