@@ -109,7 +109,7 @@ def test_there_is_no_gap_to_belady_with_groups(path, capsys):
         ((*MODEL, "--engine", "vllm", "--retention", "500"), "must be 0 or a multiple of 512 tokens, not 500"),
         ((*MODEL, "--engine", "vllm", "--retention", "often"), "'often' is not a whole number"),
         ((*MODEL, "--engine", "sglang", "--retention", "dense"), "SGLang has no retention interval"),
-        ((*MODEL, "--engine", "sglang", "--engine-block-size", "1024"), "must have the 512 tokens of the trace's"),
+        ((*MODEL, "--engine", "sglang", "--engine-block-size", "1024"), "must be as long as the trace's (512 tokens)"),
         ((*MODEL, "--engine", "vllm", "--engine-block-size", "528"), "do not divide"),
         ((*MODEL, "--engine", "vllm", "--tiers", "hbm=50,dram=100"), "--tiers does not support cache groups"),
         (("--model", "deepseek-v4-pro", "--engine", "vllm"), "Use --engine reference"),
