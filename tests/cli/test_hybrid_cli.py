@@ -162,3 +162,10 @@ def test_analyze_has_the_keys_that_the_docs_list(path, capsys, basic):
 )
 def test_a_wrong_option_of_analyze_is_one_line(path, capsys, arguments, message):
     assert message in error(capsys, "analyze", path, *arguments)
+
+
+def test_the_memory_of_groups_is_not_promised(path, capsys):
+    assert run(["convert", path, "-o", "day.dataset", "--quiet"]) == 0
+    options = ("simulate", "day.dataset", *MODEL, "--capacity", "100", "--memory", "2GB")
+    assert "not supported with --model with windows or states" in error(capsys, *options, "--engine", "vllm")
+    assert run([*options, "--engine", "reference", "--quiet"]) == 0
