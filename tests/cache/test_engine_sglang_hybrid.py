@@ -211,7 +211,7 @@ def test_five_states_let_one_request_run():
     [
         (states(1, 1, 0.4), "SGLang needs 5 states to run a request; these are 4"),
         (windows(1, 3, 0.2), "A step of the longest request needs 3 blocks of windows; the second pool has 2"),
-        (windows(2, 3), "The layout's blocks must have 1 tokens"),
+        (windows(2, 3), "as long as the trace's .1 tokens"),
         (CacheLayout((CacheGroup("window", 1, 1, 3),)), "SGLang's tree has full attention and one other kind"),
         (
             CacheLayout((CacheGroup("full", 1, 1), CacheGroup("window", 1, 1, 3), CacheGroup("state", 1, 1))),

@@ -109,7 +109,7 @@ def test_there_is_no_gap_to_belady_with_groups(path, capsys):
         ((*MODEL, "--engine", "vllm", "--retention", "500"), "must be 0 or a multiple of 512 tokens, not 500"),
         ((*MODEL, "--engine", "vllm", "--retention", "often"), "'often' is not a whole number"),
         ((*MODEL, "--engine", "sglang", "--retention", "dense"), "SGLang has no retention interval"),
-        ((*MODEL, "--engine", "sglang", "--engine-block-size", "1024"), "must have the 512 tokens of the trace's"),
+        ((*MODEL, "--engine", "sglang", "--engine-block-size", "1024"), "must be as long as the trace's (512 tokens)"),
         ((*MODEL, "--engine", "vllm", "--engine-block-size", "528"), "do not divide"),
         ((*MODEL, "--engine", "vllm", "--tiers", "hbm=50,dram=100"), "--tiers does not support cache groups"),
         (("--model", "deepseek-v4-pro", "--engine", "vllm"), "Use --engine reference"),
@@ -162,3 +162,10 @@ def test_analyze_has_the_keys_that_the_docs_list(path, capsys, basic):
 )
 def test_a_wrong_option_of_analyze_is_one_line(path, capsys, arguments, message):
     assert message in error(capsys, "analyze", path, *arguments)
+
+
+def test_the_memory_of_groups_is_not_promised(path, capsys):
+    assert run(["convert", path, "-o", "day.dataset", "--quiet"]) == 0
+    options = ("simulate", "day.dataset", *MODEL, "--capacity", "100", "--memory", "2GB")
+    assert "not supported with --model with windows or states" in error(capsys, *options, "--engine", "vllm")
+    assert run([*options, "--engine", "reference", "--quiet"]) == 0

@@ -56,6 +56,7 @@ def test_every_schema_has_a_line_in_the_docs():
     [
         "simulate trace.jsonl --capacity 300,50% --policy lru,belady",
         "simulate trace.jsonl --capacity 300 --engine vllm,sglang,lmcache --mode token --schedule open-loop:30",
+        "simulate trace.jsonl --capacity 300 --engine vllm,sglang,lmcache --model gpt-oss-20b --mode token",
         "simulate trace.jsonl --tiers hbm=300,dram=600 --over-time 1m --warm-up 10%",
         "simulate trace.jsonl --capacity 200 --instances 2 --router lmetric --kv-bytes-per-token 2048",
         f"simulate trace.jsonl --capacity 300 --instances 2 --gpu h100 --model-config {MODEL}",
@@ -72,6 +73,8 @@ def test_simulations_fit_their_schema(folder, line):
         ("analysis", "analyze trace.jsonl"),
         ("analysis", "analyze trace.jsonl --basic --fold 1,2 --quantiles 0.9,99.9%"),
         ("analysis", "analyze outputs.jsonl --kv-bytes-per-token 2048"),
+        ("analysis", "analyze trace.jsonl --model gpt-oss-20b --engine vllm --basic"),
+        ("analysis", "analyze trace.jsonl --model llama-3.1-8b --engine vllm"),
         ("curve", "curve trace.jsonl --points 3"),
         ("curve", "curve trace.jsonl --capacity 50% --sample 0.5 --kv-bytes-per-token 2048"),
         ("models", "models"),

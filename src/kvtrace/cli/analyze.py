@@ -24,7 +24,7 @@ from .output import console, print_json, print_notes, print_tables
 @click.option("--quantiles", metavar="Q,...", help="Extra quantiles of each distribution. Example: 0.9,0.99.")
 @click.option("--fold", "factors", metavar="N,...", help="Also print hit rates at block sizes N times as large. Example: 1,2,4.")
 @click.option("--ms-per-token", default=30.0, type=click.FloatRange(0), metavar="TIME", help="Decode time per output token, such as 30 (ms) or 30ms; sets the mean concurrency that is printed.")
-@click.option("--engine", metavar="E", cls=RowsOption, rows=completion.grouped_engines, help="With --model: what the cache of an engine makes of the possible hits with this model's windows and states: {rows}.")
+@click.option("--engine", metavar="E", cls=RowsOption, rows=completion.grouped_engines, help="With --model: also print how many of the possible hits the model has in this engine, with its windows and states: {rows}.")
 @click.option("--capacity", metavar="C", help="With --engine: capacity of its cache, such as 20000 or 40GiB.  [default: memory for all blocks]")
 @DOMAINS
 @STREAMED

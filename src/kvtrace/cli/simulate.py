@@ -71,7 +71,7 @@ def _policies():
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="With --gpu or --costs: GPUs per instance.  [default: 1; with --costs as many as were measured]")
 @COSTS
 @EXTRAPOLATE
-@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="Largest number of tokens in a step: of an instance in time, or of a prompt with --model that has windows or states.  [default: 8192; with --costs as measured]")
+@click.option("--step-tokens", type=click.IntRange(1), metavar="N", help="Largest number of tokens in a step: of an instance in time, or of a prompt for a --model with windows or states.  [default: 8192; with --costs as measured]")
 @click.option("--max-requests", type=click.IntRange(1), metavar="N", help="In time: largest number of requests that an instance serves at once.  [default: 1024 for vllm, 2048 for sglang, else 256; with --costs as measured]")
 @click.option("--scheduler", "scheduler_options", metavar="K=V,...", help="In time, with --engine vllm, sglang or dynamo: options of its scheduler, with the engine's own names. Example: watermark=0.01,async_scheduling=off.")
 @DOMAINS
@@ -97,7 +97,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     from .._base.units import milliseconds
     from ..report import simulation as simulation_report
     from ..report.progress import RequestProgress
-    from ..serving.models.engine_layout import counted_as_full, has_groups
+    from ..serving.models.engine_layout import LAYOUTS, counted_as_full, has_groups
     from ..serving.models.kv_bytes import chosen
     from ..trace.domains import in_domains
 
@@ -118,7 +118,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
         raise click.UsageError("--step-tokens, --max-requests and --scheduler need --gpu, --costs or --engine dynamo.")
     if options["router_seed"] is not None and "dynamo" not in names(options["routers"] or "round-robin"):
         raise click.UsageError("--seed needs --router dynamo.")
-    need = partial(_memory_need, per_request=per_request, over_time=over_time, **options)
+    need = partial(_memory_need, per_request=per_request, over_time=over_time, hybrid=bool(chunked and LAYOUTS.keys() & engines), **options)
     loaded = load(trace, memory, quiet, need, block_size=block_size, chain=chain, ids=True)
     viewed = in_domains(loaded, domains)
     options["layouts"] = layouts_of(model_config, grouped, loaded.block_size, engine_block_size, retention, step_tokens, gpu_name)
@@ -151,7 +151,7 @@ def simulate_command(trace, as_json, as_csv, png, svg, verbose, per_request, mod
     write_figure(done)
 
 
-def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, cost, router_seed, **engine_options):
+def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, tiers, no_gap, workers, inclusive, per_request, over_time, instances, routers, roofline, cost, router_seed, hybrid, **engine_options):
     """The memory that the simulations need. It depends on the number of capacities, not on their values."""
     from .._base.lists import names
     from ..cache.engines import non_default
@@ -163,7 +163,7 @@ def _memory_need(dataset, *, policies, capacity, engine_names, mode, schedule, t
     common = {"mode": mode, "schedule": parse_schedule(schedule or "serial"), "engine_options": non_default(engine_options)}
     settings = settings_of(range(1, count + 1), names(policies), names(engine_names), **common)
     bounds = [] if no_gap or tiers else [optimum_of(one) for one in settings]
-    beyond = "--tiers" if tiers else "--instances" if instances else "--gpu" if roofline else "--engine dynamo" if cost else "--over-time" if over_time else None
+    beyond = "--tiers" if tiers else "--instances" if instances else "--gpu" if roofline else "--engine dynamo" if cost else "--over-time" if over_time else "--model with windows or states" if hybrid else None
     return simulating(dataset, dict.fromkeys(settings + bounds), workers, per_request=bool(per_request), beyond=beyond)
 
 

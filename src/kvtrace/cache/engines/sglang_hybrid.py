@@ -104,7 +104,7 @@ def hybrid_tree(demand: BlockDemand, context: Context, policy: str, priority, la
         raise UsageError("Engine sglang models the outputs of full attention only. Try --mode token.")
     if full.block_size != size or other.block_size % size:
         raise UsageError(
-            f"SGLang's blocks must have the {size} tokens of the trace's; those of states, a multiple of them."
+            f"SGLang's blocks must be as long as the trace's ({size} tokens), and those of states a multiple of them."
         )
     step = max(layout.step_tokens // size, 1) if layout.step_tokens else 0
     if other.kind == "state":
