@@ -43,7 +43,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
 )
-from vllm.v1.kv_sglang_layout import KVCacheLayout
+from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.request import Request
 
 KINDS = {
@@ -98,7 +98,7 @@ def server(case):
     cache = CacheConfig(
         enable_prefix_caching=True, **({"block_size": case["block_size"]} if case["block_size"] else {})
     )
-    cache.kv_sglang_layout = KVCacheLayout.LBNHC.name
+    cache.kv_cache_layout = KVCacheLayout.LBNHC.name
     if states:
         cache.mamba_cache_mode, cache.mamba_block_size = "align", cache.block_size
     heads = {"get_num_kv_heads": lambda parallel: 1, "get_head_size": lambda: width(first)} if first else {}

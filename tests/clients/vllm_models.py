@@ -21,9 +21,9 @@ import types
 os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
 
 import torch
-import vllm_scheduler
+import vllm_absent
 
-vllm_scheduler.ABSENT += ("compressed_tensors", "flashinfer")
+vllm_absent.ABSENT += ("compressed_tensors", "flashinfer")
 for _name in ("_C_stable_libtorch", "_C", "_moe_C", "vllm_flash_attn._vllm_fa2_C", "vllm_flash_attn._vllm_fa3_C"):
     sys.modules[f"vllm.{_name}"] = types.ModuleType(f"vllm.{_name}")
 
@@ -116,7 +116,7 @@ from vllm.distributed import destroy_model_parallel, init_distributed_environmen
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader.utils import get_model_cls, initialize_model
-from vllm.v1.attention.backends.utils import get_supported_kv_sglang_layouts, resolve_kv_sglang_layout
+from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
 from vllm.v1.core.kv_cache_planning import _pool_bytes_per_block, get_global_kv_cache_groups
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 from vllm.v1.kv_cache_interface import MambaSpec, iter_layer_specs
@@ -161,8 +161,8 @@ def lay_out(case):
     backends = {layer.get_attn_backend() for layer in layers.values()}
     with set_current_vllm_config(config):
         specs = {name: spec for name, layer in layers.items() if (spec := layer.get_kv_cache_spec(config)) is not None}
-        names = [layout.name for layout in get_supported_kv_sglang_layouts(backends)]
-        layout = resolve_kv_sglang_layout(config, [names], specs.values())
+        names = [layout.name for layout in get_supported_kv_cache_layouts(backends)]
+        layout = resolve_kv_cache_layout(config, [names], specs.values())
         groups = get_global_kv_cache_groups(config, [specs])
     scheduler, hashed = resolve_kv_cache_block_sizes(types.SimpleNamespace(kv_cache_groups=groups), config)
     states = [one for g in groups for one in iter_layer_specs(g.kv_cache_spec) if isinstance(one, MambaSpec)]

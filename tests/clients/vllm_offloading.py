@@ -89,7 +89,7 @@ def with_connector(config, case):
     }.items():  # fmt: skip
         setattr(config.parallel_config, name, value)
     config.cache_config.cache_dtype = "auto"
-    for name in ("kv_sglang_layout", "prefix_cache_retention_interval", "prefix_match_unit", "hash_block_size"):
+    for name in ("kv_cache_layout", "prefix_cache_retention_interval", "prefix_match_unit", "hash_block_size"):
         setattr(config.cache_config, name, None)
     config.model_config.use_mla = False
     config.model_config.dtype = "float16"
