@@ -10,13 +10,9 @@ import random
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from kvtrace.serving.models.config import Fields, read_config
 from kvtrace.serving.models.state_sizes import state_size
-
-PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "vllm/bin/python"
-needs_vllm = pytest.mark.skipif(not PYTHON.exists(), reason="no environment vllm in KVTRACE_CLIENTS")
+from tests.clients.in_vllm import PYTHON, needs_vllm
 
 
 def arguments(config):

@@ -6,22 +6,18 @@ KVTRACE_CLIENTS names a folder of environments (see test_load.py), `vllm` among 
 
 import itertools
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from kvtrace.cache.demand import block_demand
 from tests.cache.test_engine_vllm import VECTORS, plan, serve, vector_trace
+from tests.clients.in_vllm import answers, needs_vllm
 
-PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "vllm/bin/python"
 MODES, SCHEDULES = (
     ("block", "token", "grow"),
     ("serial", "concurrency:2", "concurrency:4", "open-loop:0.5", "open-loop:4"),
 )
-needs_vllm = pytest.mark.skipif(not PYTHON.exists(), reason="no environment vllm in KVTRACE_CLIENTS")
 
 DRAWN = {  # name -> ids, input lengths and output lengths, in blocks of two tokens
     "the deepest block goes first": (["0 1 2", "3 4", "0 1 5"], [6, 4, 6], [1, 1, 1]),
@@ -49,15 +45,9 @@ def wanted(trace, mode, schedule, capacity):
     }  # fmt: skip
 
 
-def served(cases, folder, driver="vllm_cache.py"):
+def served(cases, folder):
     """What vLLM's own cache says of each case."""
-    path = folder / "cases.jsonl"
-    path.write_text("".join(json.dumps(case) + "\n" for case in cases))
-    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONHASHSEED": "0"}
-    command = [PYTHON, Path(__file__).parent / driver, path]
-    done = subprocess.run(command, capture_output=True, text=True, env=plain)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return answers(cases, folder, "vllm_cache.py")
 
 
 def drawn(name):

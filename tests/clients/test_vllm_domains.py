@@ -12,7 +12,8 @@ import numpy as np
 
 from tests.cache.test_domains_vllm import VECTORS, domain_trace, numbers
 from tests.cache.test_engine_vllm import serve, vector_trace
-from tests.clients.test_vllm_cache import cases_of, made, needs_vllm, served, wanted
+from tests.clients.in_vllm import needs_vllm
+from tests.clients.test_vllm_cache import cases_of, made, served, wanted
 
 SALTS, ADAPTERS = (None, "tenant a", "tenant b"), (None, None, "poet", "lawyer")
 

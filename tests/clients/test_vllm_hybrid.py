@@ -16,7 +16,7 @@ from kvtrace import read, simulate
 from kvtrace.cache.layout import CacheGroup, CacheLayout
 from tests.cache.hybrid_cases import client_case, engine_run, random_case
 from tests.cache.test_engine_vllm_hybrid import VECTORS
-from tests.clients.test_vllm_cache import needs_vllm, served
+from tests.clients.in_vllm import answers, needs_vllm
 
 LAYOUTS = {  # model -> its groups with blocks of 512 tokens, and blocks of the pool in the memory of one of all layers
     "gpt-oss-120b": ((CacheGroup("full", 18, 512), CacheGroup("window", 18, 512, 128)), 2),
@@ -27,8 +27,7 @@ LAYOUTS = {  # model -> its groups with blocks of 512 tokens, and blocks of the 
 
 def client_served(cases, folder):
     """(hit tokens, early frees) of each case, as vLLM's own cache counts them."""
-    answers = served(cases, folder, "vllm_hybrid.py")
-    return [(answer["hits"], answer["early_frees"]) for answer in answers]
+    return [(one["hits"], one["early_frees"]) for one in answers(cases, folder, "vllm_hybrid.py")]
 
 
 @needs_vllm
@@ -77,12 +76,12 @@ def make_vectors(folder):
     """Random cases, with what vLLM says of each."""
     rng = np.random.default_rng(20)
     cases = [random_case(rng) for _ in range(60)]
-    answers = served([client_case(case) for case in cases], folder, "vllm_hybrid.py")
+    said = answers([client_case(case) for case in cases], folder, "vllm_hybrid.py")
     cases = [
         case | {"hits": answer["hits"], "early_frees": answer["early_frees"]}
-        for case, answer in zip(cases, answers, strict=True)
+        for case, answer in zip(cases, said, strict=True)
     ]
-    return {"engine": "vllm", "version": answers[0]["version"], "cache": "HybridKVCacheCoordinator", "cases": cases}
+    return {"engine": "vllm", "version": said[0]["version"], "cache": "HybridKVCacheCoordinator", "cases": cases}
 
 
 if __name__ == "__main__":

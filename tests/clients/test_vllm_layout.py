@@ -6,18 +6,15 @@ KVTRACE_CLIENTS names a folder of environments (see test_load.py), `vllm` among 
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from kvtrace.cache.engines.vllm_layout import STATE_KERNELS, vllm_layout
 from kvtrace.cache.layout import LayerKind
 from tests.cache.test_vllm_layout import VECTORS, layers_of, ours
+from tests.clients.in_vllm import answers, needs_vllm
 
-PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "vllm/bin/python"
-needs_vllm = pytest.mark.skipif(not PYTHON.exists(), reason="no environment vllm in KVTRACE_CLIENTS")
 BF16, MIXED = ["bfloat16", "bfloat16"], ["bfloat16", "float32"]  # of convolution and state
 
 
@@ -145,17 +142,9 @@ def model_case(name, **options):
 
 def laid_out(cases, folder):
     """What vLLM's own planner says of each case."""
-    path = folder / "cases.jsonl"
-    exports = {name: kernel.block_alignment for name, kernel in STATE_KERNELS.items()}
-    with path.open("w") as file:
-        for case in cases:  # only flashinfer's layers declare an alignment
-            alignment = exports[case["state_kernel"]]
-            file.write(json.dumps(case | {"alignment": alignment if alignment > 1 else None}) + "\n")
-    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONHASHSEED": "0"}
-    command = [PYTHON, Path(__file__).parent / "vllm_layout.py", path]
-    done = subprocess.run(command, capture_output=True, text=True, env=plain)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    alignments = {name: kernel.block_alignment for name, kernel in STATE_KERNELS.items()}
+    declared = {name: value if value > 1 else None for name, value in alignments.items()}  # only by flashinfer's layers
+    return answers([case | {"alignment": declared[case["state_kernel"]]} for case in cases], folder, "vllm_layout.py")
 
 
 def random_case(rng):

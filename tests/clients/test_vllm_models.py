@@ -3,19 +3,13 @@
 KVTRACE_CLIENTS names a folder of environments (see test_load.py), `vllm` among them.
 """
 
-import json
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
 
 from kvtrace.cache.engines.vllm_layout import vllm_layout
 from tests.cache.test_vllm_layout import layers_of, ours
+from tests.clients.in_vllm import answers, needs_vllm
 from tests.clients.test_vllm_layout import MODELS, model_case, wanted
 
-PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "vllm/bin/python"
-needs_vllm = pytest.mark.skipif(not PYTHON.exists(), reason="no environment vllm in KVTRACE_CLIENTS")
 H100, A100 = [9, 0], [8, 0]
 WINDOW, FULL = "sliding_attention", "full_attention"
 
@@ -144,16 +138,8 @@ CONFIGS = {  # name in MODELS -> config.json, the GPU, vLLM's options
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """What vLLM makes of each model."""
-    path = tmp_path_factory.mktemp("models") / "cases.jsonl"
-    with path.open("w") as file:
-        for fields, capability, options in CONFIGS.values():
-            file.write(json.dumps({"config": fields, "capability": capability, "options": options}) + "\n")
-    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [PYTHON, Path(__file__).parent / "vllm_models.py", path]
-    done = subprocess.run(command, capture_output=True, text=True, env=plain)
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return dict(zip(CONFIGS, lines, strict=True))
+    cases = [dict(zip(("config", "capability", "options"), how, strict=True)) for how in CONFIGS.values()]
+    return dict(zip(CONFIGS, answers(cases, tmp_path_factory.mktemp("models"), "vllm_models.py"), strict=True))
 
 
 @needs_vllm

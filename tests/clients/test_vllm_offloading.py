@@ -9,7 +9,8 @@ import random
 import pytest
 
 from kvtrace import read
-from tests.clients.test_vllm_scheduler import ROWS, needs_vllm, served, write_vectors
+from tests.clients.in_vllm import needs_vllm
+from tests.clients.test_vllm_scheduler import ROWS, require_what_vllm_says, served, write_vectors
 from tests.serving.scheduler_cases import rows_of, tier_case
 from tests.serving.test_vllm_offloading import VECTORS
 from tests.serving.test_vllm_scheduler import require_equal
@@ -31,10 +32,7 @@ def test_random_cases_take_the_steps_of_vllm_with_its_connector(tmp_path):
 
 @needs_vllm
 def test_the_vectors_are_what_vllm_says(tmp_path):
-    cases = [vector["case"] for vector in VECTORS["vectors"]]
-    for vector, real in zip(VECTORS["vectors"], served(cases, tmp_path, SCRIPT), strict=True):
-        assert vector["served"] == {name: real[name] for name in ("steps", "requests")}
-        assert real["version"] == VECTORS["version"]
+    require_what_vllm_says(VECTORS, tmp_path, SCRIPT)
 
 
 @needs_vllm

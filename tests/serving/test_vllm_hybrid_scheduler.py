@@ -17,7 +17,7 @@ from kvtrace.trace.building import toy
 from tests.conftest import ROOT
 from tests.reference.vllm_grouped_scheduler import serve
 from tests.serving.scheduler_cases import hybrid_case
-from tests.serving.test_vllm_scheduler import logged, require_equal
+from tests.serving.test_vllm_scheduler import logged, require_equal, require_steps_of_vllm, require_twin
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm_hybrid.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", 200))
@@ -25,14 +25,11 @@ CASES = int(os.environ.get("KVTRACE_EXAMPLES", 200))
 
 @pytest.mark.parametrize("number", range(len(VECTORS["vectors"])))
 def test_the_steps_are_those_of_vllm(number):
-    vector = VECTORS["vectors"][number]
-    assert VECTORS["version"] == VllmScheduler.version
-    require_equal(vector["case"], vector["served"], number)
+    require_steps_of_vllm(VECTORS, number)
 
 
 def test_the_twin_takes_the_steps_of_vllm_too():
-    for vector in VECTORS["vectors"]:
-        assert json.loads(json.dumps(serve(vector["case"]))) == vector["served"]
+    require_twin(VECTORS, serve)
 
 
 def test_the_vectors_have_each_kind_of_group_and_both_ways_to_schedule():

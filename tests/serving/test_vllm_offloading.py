@@ -17,7 +17,7 @@ from kvtrace.trace.trace import Trace
 from tests.conftest import ROOT
 from tests.reference.vllm_offloading import serve
 from tests.serving.scheduler_cases import tier_case
-from tests.serving.test_vllm_scheduler import require_equal
+from tests.serving.test_vllm_scheduler import require_equal, require_steps_of_vllm, require_twin
 
 VECTORS = json.loads((ROOT / "tests/vectors/scheduler_vllm_tiers.json").read_text())
 CASES = int(os.environ.get("KVTRACE_EXAMPLES", 300))
@@ -26,14 +26,11 @@ ALONE = VllmScheduler(async_scheduling=False)
 
 @pytest.mark.parametrize("number", range(len(VECTORS["vectors"])))
 def test_the_steps_are_those_of_vllm(number):
-    vector = VECTORS["vectors"][number]
-    assert VECTORS["version"] == VllmScheduler.version
-    require_equal(vector["case"], vector["served"], number)
+    require_steps_of_vllm(VECTORS, number)
 
 
 def test_the_twin_takes_the_steps_of_vllm_too():
-    for vector in VECTORS["vectors"]:
-        assert json.loads(json.dumps(serve(vector["case"]))) == vector["served"]
+    require_twin(VECTORS, serve)
 
 
 def test_the_steps_are_those_of_the_twin():

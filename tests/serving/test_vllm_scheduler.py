@@ -72,16 +72,26 @@ def require_equal(case, expected, name):
     assert requests == pytest.approx(np.array(expected["requests"], dtype=float), abs=1e-9), name
 
 
-@pytest.mark.parametrize("number", range(len(VECTORS["vectors"])))
-def test_the_steps_are_those_of_vllm(number):
-    vector = VECTORS["vectors"][number]
-    assert VECTORS["version"] == VllmScheduler.version
+def require_steps_of_vllm(vectors, number):
+    """Our kernel takes the steps of a vector."""
+    vector = vectors["vectors"][number]
+    assert vectors["version"] == VllmScheduler.version
     require_equal(vector["case"], vector["served"], number)
 
 
-def test_the_twin_takes_the_steps_of_vllm_too():
-    for vector in VECTORS["vectors"]:
+def require_twin(vectors, serve):
+    """A twin takes the steps of all vectors."""
+    for vector in vectors["vectors"]:
         assert json.loads(json.dumps(serve(vector["case"]))) == vector["served"]
+
+
+@pytest.mark.parametrize("number", range(len(VECTORS["vectors"])))
+def test_the_steps_are_those_of_vllm(number):
+    require_steps_of_vllm(VECTORS, number)
+
+
+def test_the_twin_takes_the_steps_of_vllm_too():
+    require_twin(VECTORS, serve)
 
 
 def test_the_steps_are_those_of_the_twin():

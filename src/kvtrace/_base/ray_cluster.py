@@ -100,9 +100,12 @@ def _in_task(function, item):
 
 
 def _ray() -> ModuleType:
-    """The module, with settings made before its import: no statistics, no worker output on our stdout."""
+    """The module, with settings made before its import: no statistics, no worker output on our stdout, no log lines
+    of its C++ core on our stderr.
+    """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # an existing cluster has its own setting
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")  # log_to_driver=False lets some through
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     try:
         import ray
     except ImportError:

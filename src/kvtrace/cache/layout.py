@@ -13,6 +13,7 @@ from typing import TypedDict
 
 from .._base.errors import UsageError
 
+STEP_TOKENS = 8192  # the largest chunk of a prompt: the engines' default on most GPUs
 KINDS = ("full", "latent", "window", "chunk", "state")  # latent attends to all tokens, as full does
 GROUP_KINDS = ("full", "window", "chunk", "state")
 
@@ -86,7 +87,7 @@ class CacheLayout:
     # prefix was seen, None = all
     retention_interval: int | None = 0
     junctions: bool = True  # make a checkpoint where a shared prefix was seen to end; vLLM before August 2026: False
-    step_tokens: int = 8192  # the largest chunk of a prompt; the engines' default on most GPUs, 0 = all of it
+    step_tokens: int = STEP_TOKENS  # 0 = all of a prompt at once
     # of an engine with a pool for each of two kinds (SGLang): blocks of windows, or states, for each block of full
     # attention; 0 = its default
     second_ratio: float = 0.0

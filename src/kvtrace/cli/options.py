@@ -105,10 +105,11 @@ def layouts_of(model_config: Any, engines: Any, trace_block_size: int, engine_bl
     """Engine -> its cache groups, by a command's options; UsageError if these need a model that has none."""
     from .._base.errors import UsageError
     from .._base.units import count
+    from ..cache.layout import STEP_TOKENS
     from ..serving.models.engine_layout import layouts_for
 
     interval = None if retention == "dense" else count(retention) if retention else 0
-    made = layouts_for(model_config, engines, trace_block_size, block_size=engine_block_size, retention_interval=interval, step_tokens=step_tokens or 8192, gpu=gpu)
+    made = layouts_for(model_config, engines, trace_block_size, block_size=engine_block_size, retention_interval=interval, step_tokens=step_tokens or STEP_TOKENS, gpu=gpu)
     if (engine_block_size or retention) and not made:
         raise UsageError("--engine-block-size and --retention need --model with windows or states, and --engine vllm or sglang.")
     return made

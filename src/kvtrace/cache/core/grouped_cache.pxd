@@ -56,7 +56,9 @@ cdef class GroupedCache(Engine):
     cdef int[::1] first  # the first entry that is still kept
     cdef int[::1] last  # the end of the entries
     cdef int[::1] held
-    cdef int[::1] stop  # of a form while blocks are freed: the places that are not kept any more
+    # form -> while blocks are freed: the end of the places, and of the entries, that are no longer kept
+    cdef int[::1] stop
+    cdef int[::1] cut
     cdef long long[::1] part  # slot -> its part of `held`
     cdef int[::1] room  # slot -> the places of its tables, as a power of two
     cdef int[::1] vacant  # power of two -> a slot of that room that no request has, NO_SLOT = none
@@ -91,9 +93,12 @@ cdef class GroupedCache(Engine):
     cdef int _append(self, Py_ssize_t at, long long place) noexcept nogil
     cdef int _entry(self, Py_ssize_t at, long long place) noexcept nogil
     cdef bint _has_block(self, Py_ssize_t at, long long place) noexcept nogil
-    cdef long long _blank(self, Py_ssize_t at, long long places) noexcept nogil
+    cdef int _entry_of(self, Py_ssize_t at, long long place) noexcept nogil
+    cdef long long _cell(self, Py_ssize_t at, int member, long long entry) noexcept nogil
+    cdef long long _without_entry(self, Py_ssize_t at, int form, int stop, int cut) noexcept nogil
     cdef long long _unpin(self, Py_ssize_t at, int member, long long begin, long long stop) noexcept nogil
     cdef long long _unpin_place(self, Py_ssize_t at, int member, long long place) noexcept nogil
     cdef long long _next_event(self, long long done) noexcept nogil
+    cdef long long next_freed(self, long long tokens) noexcept nogil
     cdef int _open(self, Py_ssize_t row) except -1 nogil
     cdef int _new_slot(self, int power) except -1

@@ -62,7 +62,7 @@ class GroupedCache(Engine):
             members.setdefault((group.kind, group.block_size, group.window), []).append(number)
         forms = sorted(members, key=lambda form: form[0] != "full")
         self.forms = len(forms)
-        self.stop = np.zeros(len(forms), dtype=np.int32)
+        self.stop, self.cut = np.zeros((2, len(forms)), dtype=np.int32)
         self.form_begin = np.cumsum([0, *(len(members[form]) for form in forms)]).astype(np.int32)
         self.member = np.array([number for form in forms for number in members[form]], dtype=np.int32)
         self.form_of = np.empty(self.groups, dtype=np.int32)
@@ -122,8 +122,7 @@ class GroupedCache(Engine):
             blank += self._unpin(at, self.place_in_form[g], self.first[at], self.last[at])
         for f in range(self.forms):
             at = slot * self.forms + f
-            if self.kind[f] != STATE:
-                blank += self._blank(at, self.length[at] - self.retired[at]) * self._members(f)
+            blank += self._without_entry(at, f, self.length[at], self.last[at])
         self.pool.put_back(blank)
         self.evictions = self.pool.evictions
         self.next_vacant[slot] = self.vacant[self.room[slot]]
@@ -259,7 +258,7 @@ class GroupedCache(Engine):
         )
 
     def skipped(self, form, tokens):
-        """The leading places that are not needed after so many tokens."""
+        """The number of leading places that a request with `tokens` computed tokens no longer needs."""
         if self.kind[form] == WINDOW:
             return max(0, tokens - self.window[form] + 1) // self.size[form]
         if self.kind[form] == CHUNK:
@@ -283,7 +282,7 @@ class GroupedCache(Engine):
         return self._publish(row, end)
 
     def retire(self, row, tokens):
-        """Free the blocks that are not needed after so many tokens."""
+        """Free the blocks that a request with `tokens` computed tokens no longer needs."""
         f: cython.int
         g: cython.int
         at: cython.Py_ssize_t
@@ -297,22 +296,19 @@ class GroupedCache(Engine):
                 self.stop[f] = cython.cast(
                     cython.int, max(min(self.skipped(f, tokens), self.length[at]), self.retired[at])
                 )
+                self.cut[f] = self._entry(at, self.stop[f])
         for g in range(self.groups):  # the order in which the blocks become free
             f = self.form_of[g]
             if self.kind[f] != FULL:
                 at = slot * self.forms + f
-                blank += self._unpin(at, self.place_in_form[g], self.first[at], self._entry(at, self.stop[f]))
+                blank += self._unpin(at, self.place_in_form[g], self.first[at], self.cut[f])
                 if self.kind[f] == STATE and self.last_state[at] >= self.stop[f] and self._is_past(at, f, tokens):
                     blank += self._unpin_place(at, self.place_in_form[g], self.last_state[at])
         for f in range(self.forms):
             if self.kind[f] != FULL:
                 at = slot * self.forms + f
-                if self.kind[f] != STATE:
-                    blank += (self.stop[f] - self.retired[at] - (self._entry(at, self.stop[f]) - self.first[at])) * (
-                        self._members(f)
-                    )
-                self.first[at] = self._entry(at, self.stop[f])
-                self.retired[at] = self.stop[f]
+                blank += self._without_entry(at, f, self.stop[f], self.cut[f])
+                self.first[at], self.retired[at] = self.cut[f], self.stop[f]
         return self.pool.put_back(blank)
 
     def _is_past(self, at, form, tokens):
@@ -330,7 +326,7 @@ class GroupedCache(Engine):
             new -= hit // self.size[f] if slot == NO_SLOT else self.length[slot * self.forms + f]
             if self.kind[f] == STATE and new > 0:
                 new = min(new, 1 + (self._checkpoint_place(row, f, start, end) >= 0))
-            total += max(new, 0) * (self.form_begin[f + 1] - self.form_begin[f])
+            total += max(new, 0) * self._members(f)
         return total
 
     def idle_hits(self, row, hit):
@@ -378,7 +374,7 @@ class GroupedCache(Engine):
                 for i in range(self._members(f)):
                     block = self.copy_at(row, self.member[self.form_begin[f] + i], f, place)
                     self.pool.pin(block)
-                    self.held[self.begin[at] + (i + 1) * self.stride[at] + self.last[at] - 1] = block
+                    self.held[self._cell(at, i, self.last[at] - 1)] = block
         return 0
 
     def _extend(self, row, start, end):
@@ -406,7 +402,7 @@ class GroupedCache(Engine):
                 for place in range(blank, places):
                     self._append(at, place)
                     for i in range(self._members(f)):
-                        self.held[self.begin[at] + (i + 1) * self.stride[at] + self.last[at] - 1] = BLANK
+                        self.held[self._cell(at, i, self.last[at] - 1)] = BLANK
             self.length[at] = cython.cast(cython.int, max(places, self.length[at]))
         return 0
 
@@ -464,19 +460,15 @@ class GroupedCache(Engine):
         for place in range(max(begin, self.retired[at]), stop):
             block = self.block_at(row, (place + 1) * self.scale[form] - 1)
             if self.kind[form] == STATE:
-                entry = self._entry(at, place)
-                if entry == self.last[at] or self.held[self.begin[at] + entry] != place:
-                    continue
-                if self.held[self.begin[at] + self.stride[at] + entry] != BLANK:
+                entry = self._entry_of(at, place)
+                if entry == NO_BLOCK or self.held[self._cell(at, 0, entry)] != BLANK:
                     continue
             else:
                 self._append(at, place)
                 entry = self.last[at] - 1
             for i in range(self._members(form)):
                 g = self.member[self.form_begin[form] + i]
-                self.held[self.begin[at] + (i + 1) * self.stride[at] + entry] = self.pool.register(
-                    cython.cast(cython.int, g * self.keys + block)
-                )
+                self.held[self._cell(at, i, entry)] = self.pool.register(cython.cast(cython.int, g * self.keys + block))
                 if noted:
                     self.state_listed[g * self.keys + block] = self.step
         return 0
@@ -506,23 +498,35 @@ class GroupedCache(Engine):
                 high = middle
         return low
 
-    def _has_block(self, at, place):
-        """Whether a place has a block, blank or cached."""
+    def _entry_of(self, at, place):
+        """The entry of a place, or NO_BLOCK."""
         entry: cython.int = self._entry(at, place)
-        if entry == self.last[at] or self.held[self.begin[at] + entry] != place:
-            return False
-        return self.held[self.begin[at] + self.stride[at] + entry] != NO_BLOCK
+        return entry if entry < self.last[at] and self.held[self.begin[at] + entry] == place else NO_BLOCK
 
-    def _blank(self, at, places):
-        """Blocks without an entry, of so many places of attention."""
-        return places - (self.last[at] - self.first[at])
+    def _cell(self, at, member, entry):
+        """Where `held` has the block of a group, by its number in its form, at an entry."""
+        return self.begin[at] + (member + 1) * self.stride[at] + entry
+
+    def _has_block(self, at, place):
+        """Whether a place of a state has a block, blank or cached."""
+        entry: cython.int = self._entry_of(at, place)
+        return entry != NO_BLOCK and self.held[self._cell(at, 0, entry)] != NO_BLOCK
+
+    def _without_entry(self, at, form, stop, cut):
+        """The blocks of a form without an entry, at kept places before `stop`, whose entries end at `cut`.
+
+        Attention has blank blocks there; states have an entry for each of their blocks.
+        """
+        if self.kind[form] == STATE:
+            return 0
+        return (stop - self.retired[at] - (cut - self.first[at])) * self._members(form)
 
     def _unpin(self, at, member, begin, stop):
         """Unpin the cached blocks of some entries, the last one first; returns the number of blank ones."""
         entry: cython.longlong
         block: cython.int
         blank: cython.longlong = 0
-        blocks: cython.longlong = self.begin[at] + (member + 1) * self.stride[at]
+        blocks: cython.longlong = self._cell(at, member, 0)
         for entry in range(stop - 1, begin - 1, -1):
             block = self.held[blocks + entry]
             if block >= 0:
@@ -533,32 +537,34 @@ class GroupedCache(Engine):
 
     def _unpin_place(self, at, member, place):
         """Free the block of a place, if it has one; returns 1 if it was blank."""
-        entry: cython.int = self._entry(at, place)
+        entry: cython.int = self._entry_of(at, place)
         blank: cython.longlong
-        if entry == self.last[at] or self.held[self.begin[at] + entry] != place:
+        if entry == NO_BLOCK:
             return 0
         blank = self._unpin(at, member, entry, entry + 1)
-        self.held[self.begin[at] + (member + 1) * self.stride[at] + entry] = NO_BLOCK
+        self.held[self._cell(at, member, entry)] = NO_BLOCK
         return blank
 
     def _next_event(self, done):
         """The number of tokens after `done` at which the next token takes, frees or lists a block."""
         f: cython.int
-        size: cython.longlong
         soonest: cython.longlong = (done + 1) // self.align * self.align + self.align - 1  # one more lists blocks
         for f in range(self.forms):
-            size = self.size[f]
-            soonest = min(soonest, (done // size + 1) * size)
+            soonest = min(soonest, (done // self.size[f] + 1) * self.size[f])
+        return max(done + 1, min(soonest, self.next_freed(done)))
+
+    def next_freed(self, tokens):
+        """The number of tokens after `tokens` at which the next blocks can be freed."""
+        f: cython.int
+        soonest: cython.longlong = 1 << 62  # full attention frees nothing
+        for f in range(self.forms):
             if self.kind[f] == WINDOW:
-                if done < self.window[f] - 1:
-                    soonest = min(soonest, self.window[f] - 1)
-                else:
-                    soonest = min(soonest, ((done - self.window[f] + 1) // size + 1) * size + self.window[f] - 1)
+                soonest = min(soonest, (self.skipped(f, tokens) + 1) * self.size[f] + self.window[f] - 1)
             elif self.kind[f] == CHUNK:
-                soonest = min(soonest, (done // self.window[f] + 1) * self.window[f])
+                soonest = min(soonest, (tokens // self.window[f] + 1) * self.window[f])
             elif self.kind[f] == STATE:
-                soonest = min(soonest, (done - 1 + size) // size * size + 1 if done else 1)
-        return max(soonest, done + 1)
+                soonest = min(soonest, (self.skipped(f, tokens) + 1) * self.size[f] + 1)
+        return soonest
 
     # ---- room for the tables
 

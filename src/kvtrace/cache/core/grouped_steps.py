@@ -23,7 +23,7 @@ class GroupedSteps(StepCache):
     def __init__(self, context: Context, demand, layout, lengths, in_flight):
         StepCache.__init__(self, context, demand)
         groups: GroupedCache = GroupedCache(context, demand, layout, lengths)
-        self.groups, self.in_flight, self.lower = groups, in_flight, None
+        self.groups, self.in_flight = groups, in_flight
         self.size, self.slides, self.splits = groups.pool.capacity, True, groups.has_state
         self.step_ends = 0
         self.room, self.next_freed, self.next_listed = np.zeros((3, len(demand)), dtype=np.int64)
@@ -78,7 +78,7 @@ class GroupedSteps(StepCache):
         return False
 
     def _reserved(self, row, hit, tokens):
-        """The blocks, besides the hits, that a request needs for so many tokens; windows and chunks slide."""
+        """The blocks to reserve for `tokens` tokens besides the hits: a window counts only what it can hold at once."""
         f: cython.int
         groups: GroupedCache = self.groups
         size: cython.longlong
@@ -94,7 +94,7 @@ class GroupedSteps(StepCache):
             places = max(0, places - hit // size)
             if groups.kind[f] == STATE:
                 places = min(places, 1 + (groups._checkpoint_place(row, f, hit, tokens) != NO_BLOCK))
-            total += places * (groups.form_begin[f + 1] - groups.form_begin[f])
+            total += places * groups._members(f)
         return total
 
     def open(self, row, hit):
@@ -106,24 +106,8 @@ class GroupedSteps(StepCache):
         self.publish(row, tokens)
         if tokens >= self.next_freed[row]:
             self.groups.retire(row, tokens)
-            self.next_freed[row] = self._next_freed(tokens)
+            self.next_freed[row] = self.groups.next_freed(tokens)
         return 0
-
-    def _next_freed(self, tokens):
-        """The tokens after which the next blocks can be freed."""
-        f: cython.int
-        groups: GroupedCache = self.groups
-        size: cython.longlong
-        soonest: cython.longlong = NEVER
-        for f in range(groups.forms):
-            size = groups.size[f]
-            if groups.kind[f] == WINDOW:
-                soonest = min(soonest, (groups.skipped(f, tokens) + 1) * size + groups.window[f] - 1)
-            elif groups.kind[f] == CHUNK:
-                soonest = min(soonest, (tokens // groups.window[f] + 1) * groups.window[f])
-            elif groups.kind[f] == STATE:
-                soonest = min(soonest, (groups.skipped(f, tokens) + 1) * size + 1)
-        return soonest
 
     def fits(self, row, start, end):
         return self.has_room(row, start, end) or self.groups.missing(row, 0, start, end) <= self.groups.pool.free
@@ -145,7 +129,7 @@ class GroupedSteps(StepCache):
         groups._extend(row, start, end)
         for f in range(groups.forms):
             room = min(room, groups.length[groups.slot[row] * groups.forms + f] * groups.size[f])
-        self.room[row], self.next_freed[row] = room, 0  # what is no longer needed may be more than was held before
+        self.room[row], self.next_freed[row] = room, 0  # some of the new blocks may already lie behind the window
         return 0
 
     def publish(self, row, tokens):

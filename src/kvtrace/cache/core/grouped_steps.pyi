@@ -6,6 +6,5 @@ from kvtrace.cache.core.step_cache import StepCache
 
 class GroupedSteps(StepCache):
     groups: Any
-    lower: Any
     def __init__(self, context: Any, demand: Any, layout: Any, lengths: Any, in_flight: Any) -> None: ...
     def self_check(self) -> Any: ...

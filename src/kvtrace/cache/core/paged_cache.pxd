@@ -6,7 +6,6 @@ from kvtrace.cache.core.step_cache cimport StepCache
 @cython.final
 cdef class PagedCache(StepCache):
     cdef readonly BlockQueue queue
-    cdef public object lower  # the LowerTier below, or None
     cdef readonly long long block_size
     cdef const long long[::1] tokens  # row -> tokens of the prompt
     cdef int[::1] held  # the physical blocks of live requests, each request in a part of its own

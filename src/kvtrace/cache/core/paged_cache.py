@@ -14,7 +14,7 @@ from cython.cimports.kvtrace.cache.policies.base import Context
 class PagedCache(StepCache):
     """A cache of `context.capacity` physical blocks, which requests take as their tokens are computed.
 
-    `demand` is the BlockDemand in mode grow. `seats` is the largest number of requests that hold blocks at once.
+    `demand` is the BlockDemand in mode grow.
     """
 
     def __init__(self, context: Context, demand, unhashed_first=True):
@@ -23,7 +23,7 @@ class PagedCache(StepCache):
         most = np.maximum(demand.max_blocks, 1)  # an empty prompt counts as one token
         blocks: cython.int = min(context.capacity, int(most.sum()))  # more are never taken
         self.queue = BlockQueue(blocks, context.blocks, unhashed_first)
-        self.lower, self.size = None, blocks
+        self.size = blocks
         self.block_size = demand.trace.block_size
         self.tokens = np.ascontiguousarray(demand.trace.input_length, dtype=np.int64)
         self.held = np.empty(1 << 12, dtype=np.int32)
@@ -120,7 +120,7 @@ class PagedCache(StepCache):
         return 0
 
     def fits(self, row, start, end):
-        return self.blocks_of(end) - self.count[row] <= self.queue.free
+        return self.missing(row, start, end) <= self.queue.free
 
     def extend(self, row, start, end):
         blocks: cython.longlong = self.blocks_of(end)

@@ -7,7 +7,6 @@ from kvtrace.cache.core.step_cache import StepCache
 class PagedCache(StepCache):
     tier_hits: Any
     queue: Any
-    lower: Any
     block_size: Any
     def __init__(self, context: Any, demand: Any, unhashed_first: Any = True) -> None: ...
     def self_check(self) -> Any: ...

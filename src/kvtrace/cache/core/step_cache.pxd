@@ -9,6 +9,7 @@ cdef enum:
 
 cdef class StepCache(Engine):
     cdef readonly long long size  # blocks
+    cdef public object lower  # the LowerTier below, or None
     cdef double step_ends  # when the present step ends, in seconds
     cdef bint slides  # blocks are freed while their request runs: each of its steps calls `slide` and `publish`
     cdef bint splits  # `chunk_end` can shorten a chunk

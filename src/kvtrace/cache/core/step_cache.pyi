@@ -6,3 +6,4 @@ from kvtrace.cache.core.engine import Engine
 
 class StepCache(Engine):
     size: Any
+    lower: Any

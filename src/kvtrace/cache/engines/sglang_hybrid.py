@@ -25,13 +25,12 @@ from ..core.hybrid_radix import HybridRadix
 from ..core.state_radix import StateRadix
 from ..core.window_radix import WindowRadix
 from ..demand import BlockDemand
-from ..layout import CacheGroup, CacheLayout, LayerKind
+from ..layout import STEP_TOKENS, CacheGroup, CacheLayout, LayerKind
 from ..policies.base import Context
 
 WINDOW_RATIO = 0.8  # --swa-full-tokens-ratio
 STATE_RATIO = 0.9  # --mamba-full-memory-ratio
 STATE_CHUNK = 64  # tokens between two states that a prefill can record; a larger block takes its place
-CHUNK = 8192  # --chunked-prefill-size, on most GPUs
 RESERVED = 5  # states for each request that runs
 
 
@@ -42,7 +41,7 @@ def sglang_layout(
     swa_full_tokens_ratio: float = WINDOW_RATIO,
     mamba_full_memory_ratio: float = STATE_RATIO,
     mamba_chunk_size: int = STATE_CHUNK,
-    chunked_prefill_size: int = CHUNK,
+    chunked_prefill_size: int = STEP_TOKENS,
 ) -> CacheLayout:
     """The two pools that SGLang makes of a model's layers; the arguments are named as SGLang's.
 

@@ -20,15 +20,8 @@ CONVERSATION = False  # the prompts of a batch are independent
 LEVEL_HINT = "Log with --log-requests-level 3."
 CUT = "..."  # level 2 puts it in place of the middle of a list
 MEDIA = {"image_data": "image", "video_data": "video", "audio_data": "audio"}
-BATCHED = (
-    "text",
-    "input_ids",
-    "rid",
-    "lora_path",
-    "session_params",
-    *MEDIA,
-    *fields.SALTS,
-)  # a batch has lists of these
+# a batch has lists of these
+BATCHED = ("text", "input_ids", "rid", "lora_path", "session_params", *MEDIA, *fields.SALTS)
 
 
 def read_all(row: dict[str, Any]) -> list[Record]:

@@ -15,7 +15,7 @@ from typing import Any
 from ..._base.errors import UsageError
 from ...cache.engines.sglang_hybrid import sglang_layout
 from ...cache.engines.vllm_layout import KERNEL_BLOCK, vllm_layout
-from ...cache.layout import CacheLayout, LayerKind
+from ...cache.layout import STEP_TOKENS, CacheLayout, LayerKind
 from .config import Fields, read_config
 from .layer_schedule import all_layers
 from .layers import layer_kinds
@@ -37,7 +37,7 @@ def cache_layout(
     block_size: int | None = None,
     kv_dtype: str | None = None,
     retention_interval: int | None = 0,
-    step_tokens: int = 8192,
+    step_tokens: int = STEP_TOKENS,
     gpu: str | None = None,
 ) -> CacheLayout | None:
     """The cache groups that an engine makes of a model; None if it keeps all tokens of all layers.

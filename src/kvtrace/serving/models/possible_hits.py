@@ -162,9 +162,9 @@ def reachable_hits(
 
 
 def _all_blocks(trace: Trace, layout: CacheLayout | None) -> int:
-    """More blocks than a trace can ever take."""
+    """More blocks than a trace can ever take, partial ones of each group too."""
     each = trace.block_size if layout is None else layout.tokens_per_block
-    return int(trace.prompt_blocks.sum() * trace.block_size / each) + len(trace) + 1 << 2
+    return 4 * (int(trace.prompt_blocks.sum() * trace.block_size / each) + len(trace) + 1)
 
 
 def _as_much(capacity: int | None, layout: CacheLayout, other: CacheLayout) -> int | None:

@@ -188,7 +188,7 @@ def _setting(trace: Trace, roofline: Roofline, blocks: int) -> PlanSetting:
     return PlanSetting(
         requests=len(trace), block_size=trace.block_size, model=model.name, gpu=gpu.name,
         gpus_per_instance=roofline.gpus, kv_bytes_per_token=model.kv_bytes_per_token, weight_bytes=model.weight_bytes,
-        capacity_blocks=blocks, capacity_gib=blocks * trace.block_size * model.kv_bytes_per_token / GIB,
+        capacity_blocks=blocks, capacity_gib=blocks * block_bytes_of(trace, roofline) / GIB,
         usd_per_instance_hour=roofline.gpus * gpu.price_per_hour,
         assumes=[
             *_calibrated(roofline),
@@ -223,7 +223,7 @@ def _exchange(roofline: Roofline) -> list[str]:
 
 def memory(trace: Trace, curve: HitCurve, roofline: Roofline, has_groups: bool = False) -> MemoryPlan:
     """Hit rate against GiB: the knee, the gaps to belady and unlimited, the least memory for a share of the hits."""
-    block_bytes = trace.block_size * roofline.model.kv_bytes_per_token
+    block_bytes = block_bytes_of(trace, roofline)
     capacities = curve.capacities(POINTS)
     possible = count_hits(trace, unlimited_hits(trace))
     rates = [hits.block_hit_rate for hits in curve.hits(capacities)]
