@@ -44,6 +44,14 @@ def test_the_steps_are_those_of_the_twin():
     assert loaded > CASES and preempted > CASES  # the cases are such that blocks are fetched, and run out
 
 
+@pytest.mark.parametrize("seed", [1001388, 1002162, 1003840])
+def test_a_waiting_request_can_fit_once_a_hit_of_it_is_evicted(seed):
+    #  without `scheduler_reserve_full_isl`: its first chunk needs more room than the load of the evicted block does
+    case = tier_case(random.Random(seed))
+    assert case["settings"]["scheduler_reserve_full_isl"] is False
+    require_equal(case, serve(case), f"seed {seed}")
+
+
 def served(trace, capacity, tier, scheduler=ALONE, **options):
     return simulate_serving(
         trace, StepCost(token_s=0.01), setting=Setting(capacity, engine="vllm"), tiers=[tier], scheduler=scheduler,

@@ -102,6 +102,8 @@ class OffloadingInstance(VllmInstance):
     def _must_plan(self):
         if self.pending or self.over or self.holding or self.refusals or self.is_idle:
             return True
+        if self.blocked and not self.limits.whole_prompt:  # a hit that was evicted can be loaded: that needs less room
+            self.blocked = False
         return VllmInstance._must_plan(self)
 
     # ---- planning a step: one turn of EngineCore's loop
