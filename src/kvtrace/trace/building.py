@@ -10,6 +10,7 @@ import numpy as np
 from .._base.errors import UsageError
 from .._base.offsets import offsets_of
 from .columns import Columns, replace_columns
+from .dependencies import join_dependencies
 from .trace import Trace
 
 
@@ -62,6 +63,7 @@ def concat(traces: Iterable[Trace], *, shared: bool = False, overlay: bool = Fal
         part.session = None if part.session is None else np.where(part.session < 0, -1, part.session + first_session)
         part.parent = None if part.parent is None else np.where(part.parent < 0, -1, part.parent + first_row)
         part.domain = None if part.domain is None else np.where(part.domain < 0, -1, part.domain + first_domain)
+        part.dependencies = None if part.dependencies is None else part.dependencies.shifted(first_row)
         builder.add(part)
         start = start if overlay or not len(trace) else float(part.timestamp[-1]) + gap_ms
         first_id += 0 if shared else trace.distinct
@@ -85,7 +87,7 @@ class TraceBuilder:
         self._chunks: list[Columns] = []
 
     def add(self, columns: Columns) -> None:
-        """Append rows; a `parent` has row numbers of the whole."""
+        """Append rows; a `parent` and the rows of dependencies are numbers of the whole."""
         self._chunks.append(columns)
 
     def columns(self) -> Columns:
@@ -108,6 +110,8 @@ class TraceBuilder:
             joined["output_offsets"] = _join_offsets(
                 [np.zeros(len(c) + 1, np.int64) if c.output_offsets is None else c.output_offsets for c in chunks]
             )
+        joined["dependencies"] = join_dependencies([(len(chunk), chunk.dependencies) for chunk in chunks])
+        joined["service_ms"] = _join_optional(chunks, "service_ms", np.nan)
         names = dict.fromkeys(name for chunk in chunks for name in chunk.extra)
         joined["extra"] = {name: _join_extra(chunks, name) for name in names}
         return Columns(**joined)
@@ -121,12 +125,10 @@ def _join_offsets(arrays):
     return offsets_of(np.concatenate([np.diff(offsets) for offsets in arrays]))
 
 
-def _join_optional(chunks, name):
+def _join_optional(chunks, name, missing=-1):
     if all(getattr(chunk, name) is None for chunk in chunks):
         return None
-    return np.concatenate(
-        [np.full(len(c), -1, np.int64) if getattr(c, name) is None else getattr(c, name) for c in chunks]
-    )
+    return np.concatenate([np.full(len(c), missing) if getattr(c, name) is None else getattr(c, name) for c in chunks])
 
 
 def _join_extra(chunks, name):

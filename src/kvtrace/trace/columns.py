@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._base.errors import InputError, UsageError
+from .dependencies import Dependencies
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -39,6 +40,8 @@ class Columns:
     output_ids: np.ndarray | None = None  # the output's blocks, continuing the prompt's chain
     output_offsets: np.ndarray | None = None
     domain: np.ndarray | None = None  # request -> isolation domain (tenant, adapter, salt, model), -1 = none
+    dependencies: Dependencies | None = None  # request -> what it waits for
+    service_ms: np.ndarray | None = None  # request -> measured time from its start to its end, NaN = unknown
 
     def __init__(
         self,
@@ -53,6 +56,8 @@ class Columns:
         output_ids: ArrayLike | None = None,
         output_offsets: ArrayLike | None = None,
         domain: ArrayLike | None = None,
+        dependencies: Dependencies | None = None,
+        service_ms: ArrayLike | None = None,
     ) -> None:
         self.timestamp = _column(timestamp, np.float64)
         self.input_length, self.output_length = _column(input_length, np.int64), _column(output_length, np.int64)
@@ -60,7 +65,8 @@ class Columns:
         self.session, self.parent = _optional(session), _optional(parent)
         self.extra = {name: _column(values, None) for name, values in (extra or {}).items()}
         self.output_ids, self.output_offsets = _optional(output_ids), _optional(output_offsets)
-        self.domain = _optional(domain)
+        self.domain, self.dependencies = _optional(domain), dependencies
+        self.service_ms = None if service_ms is None else _column(service_ms, np.float64)
 
     def __len__(self) -> int:
         return len(self.timestamp)
@@ -77,7 +83,10 @@ class Columns:
         yield slice(0, len(self)), self
 
     def take(self, rows: np.ndarray) -> Columns:
-        """The given rows, in the given order; parents are mapped to their new rows, -1 for missing ones."""
+        """The given rows, in the given order; parents are mapped to their new rows, -1 for missing ones.
+
+        Dependencies on missing rows are cut.
+        """
         rows = np.asarray(rows, dtype=np.int64)
         hash_ids, offsets = _take_ragged(self.hash_ids, self.offsets, rows)
         output_ids = output_offsets = None
@@ -90,6 +99,8 @@ class Columns:
             extra={name: values[rows] for name, values in self.extra.items()},
             output_ids=output_ids, output_offsets=output_offsets,
             domain=None if self.domain is None else self.domain[rows],
+            dependencies=None if self.dependencies is None else self.dependencies.take(rows),
+            service_ms=None if self.service_ms is None else self.service_ms[rows],
         )  # fmt: skip
 
 
@@ -104,7 +115,7 @@ def fields_of(columns: Columns) -> dict[str, Any]:
 
 
 def rows_of(columns: Columns, start: int, stop: int) -> Columns:
-    """Some consecutive rows; ids and parents stay unchanged.
+    """Some consecutive rows; ids, parents and the rows of dependencies stay unchanged.
 
     >>> from kvtrace.trace.building import toy
     >>> rows_of(toy("0 1", "0 2", "3"), 1, 3).hash_ids
@@ -122,6 +133,8 @@ def rows_of(columns: Columns, start: int, stop: int) -> Columns:
         extra={name: values[rows] for name, values in columns.extra.items()},
         output_ids=output_ids, output_offsets=output_offsets,
         domain=None if columns.domain is None else columns.domain[rows],
+        dependencies=None if columns.dependencies is None else columns.dependencies.rows_of(start, stop),
+        service_ms=None if columns.service_ms is None else columns.service_ms[rows],
     )  # fmt: skip
 
 

@@ -1,18 +1,20 @@
 """The invariants of a trace's rows: each broken rule is a finding. A Trace raises the first, `check` lists all.
 
-Block counts fit the lengths; times start at 0 and never decrease; parents come earlier. The rules for ids are in
-id_rules.py.
+Block counts fit the lengths; times start at 0 and never decrease; parents and dependencies come earlier. The rules for
+ids are in id_rules.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from .._base.errors import InputError
 from .columns import Columns
+from .dependencies import RELATIONS, TRIGGERS, Dependencies
 
 MAX_TIME = 2.0**53  # ms: a float64 holds each whole millisecond up to it, an int64 its microseconds
 HINTS = {"block counts": " Try another block size.", "times": " Use Trace.from_columns."}  # rule -> the Python remedy
@@ -58,6 +60,28 @@ def broken_parents(columns: Columns) -> Iterator[BrokenRule]:
         yield BrokenRule("parents", later, "the parent is not an earlier row.")
 
 
+def broken_dependencies(columns: Columns) -> Iterator[BrokenRule]:
+    """The rules for dependencies, if there are any: on earlier rows, so that no request waits for itself."""
+    if (waits := columns.dependencies) is not None:
+        require_dependencies(waits, len(columns))
+        request = waits.request
+        yield BrokenRule("dependencies", request[waits.row >= request], "it waits for a row that is not earlier.")
+        delay = waits.delay_ms
+        yield BrokenRule("dependencies", request[~((delay >= 0) & (delay <= MAX_TIME))], "a delay is not a duration.")
+        for name, values, known in (("trigger", waits.trigger, TRIGGERS), ("relation", waits.relation, RELATIONS)):
+            unknown = (values < 0) | (values >= len(known))
+            yield BrokenRule("dependencies", request[unknown], f"the {name} of a dependency is unknown.")
+    if (service := columns.service_ms) is not None:
+        wrong = np.flatnonzero(~(np.isnan(service) | ((service >= 0) & (service <= MAX_TIME))))
+        yield BrokenRule("service times", wrong, "the service time is not a duration.")
+
+
+def missing_dependencies(waits: Dependencies) -> BrokenRule:
+    """The rule that the rows of dependencies exist."""
+    missing = (waits.row < 0) | (waits.row >= len(waits))
+    return BrokenRule("dependencies", waits.request[missing], "it waits for a row that does not exist.")
+
+
 def rows_that_break(columns: Columns, block_size: int, tail: str) -> dict[str, np.ndarray]:
     """Rule -> whether each row breaks it."""
     broken: dict[str, np.ndarray] = {}
@@ -69,14 +93,34 @@ def rows_that_break(columns: Columns, block_size: int, tail: str) -> dict[str, n
 def require_rows(columns: Columns, block_size: int, tail: str, hints: Mapping[str, str] = HINTS) -> None:
     """InputError that names the first broken rule, its first row, and a hint."""
     rows = len(columns)
-    named = {name: getattr(columns, name) for name in ("input_length", "output_length", "session", "parent", "domain")}
+    names = ("input_length", "output_length", "session", "parent", "domain", "service_ms")
+    named = {name: getattr(columns, name) for name in names}
     for name, values in (named | {f"extra column {name!r}": values for name, values in columns.extra.items()}).items():
         if values is not None and values.shape != (rows,):
             raise InputError(f"{name} has {values.size:,} values, but there are {rows:,} requests.")
-    for rule in (*broken_rules(columns, block_size, tail), *broken_parents(columns)):
-        if len(rule.rows):
-            row = int(rule.rows[0])
-            raise InputError(f"row {row}: {rule.message_of(row)}{hints.get(rule.rule, '')}")
+    checks = (broken_rules(columns, block_size, tail), broken_parents(columns), broken_dependencies(columns))
+    for rule in chain.from_iterable(checks):
+        require_unbroken(rule, hints)
+
+
+def require_unbroken(rule: BrokenRule, hints: Mapping[str, str] = HINTS) -> None:
+    """InputError that names the first row that breaks a rule, if any does, and a hint."""
+    if len(rule.rows):
+        row = int(rule.rows[0])
+        raise InputError(f"row {row}: {rule.message_of(row)}{hints.get(rule.rule, '')}")
+
+
+def require_dependencies(waits: Dependencies, rows: int) -> None:
+    """InputError unless dependencies are lists for so many requests, on rows that exist."""
+    if waits.offsets.shape != (rows + 1,):
+        raise InputError(f"dependencies are for {len(waits):,} requests, but there are {rows:,}.")
+    if (
+        waits.offsets[0] != 0
+        or (np.diff(waits.offsets) < 0).any()
+        or any(len(values) != waits.offsets[-1] for values in waits.arrays()[1:])
+    ):
+        raise InputError("the offsets of dependencies do not ascend from 0 to their number.")
+    require_unbroken(missing_dependencies(waits))
 
 
 def require_offsets(name: str, offsets: np.ndarray | None, rows: int, references: int) -> None:

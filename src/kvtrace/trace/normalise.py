@@ -10,7 +10,7 @@ import numpy as np
 from .._base.offsets import in_first, joined
 from .._base.results import Result, columns_of
 from .columns import Columns, replace_columns
-from .invariants import require_offsets
+from .invariants import require_dependencies, require_offsets
 
 
 @dataclass(repr=False)
@@ -45,6 +45,8 @@ def normalise(columns: Columns) -> tuple[Columns, Fixes]:
     """The columns with rows sorted by time (stable), times from 0; ids, sessions and domains by first appearance."""
     fixes, columns = Fixes(), replace_columns(columns)
     require_offsets("offsets", columns.offsets, len(columns), len(columns.hash_ids))
+    if columns.dependencies is not None:
+        require_dependencies(columns.dependencies, len(columns))
     if not (columns.timestamp[1:] >= columns.timestamp[:-1]).all():
         reached = np.maximum.accumulate(columns.timestamp)
         fixes.rows_moved = int((columns.timestamp < reached).sum())

@@ -13,6 +13,7 @@ import numpy as np
 from .._base.errors import InputError, UsageError
 from .._base.results import PlottedResult, drawing
 from .columns import TAILS, Columns, fields_of, replace_columns
+from .dependencies import DTYPES
 from .invariants import require_offsets, require_rows
 from .normalise import Fixes, by_first_appearance, normalise, renumber
 
@@ -40,7 +41,7 @@ class Trace(Columns, PlottedResult):
     def __init__(
         self, *columns: Any, block_size: int, tail: str = "kept", meta: Mapping[str, Any] | None = None, **named: Any
     ) -> None:
-        """Verify columns, which are given as to `Columns`: from `timestamp` to `domain`.
+        """Verify columns, which are given as to `Columns`: from `timestamp` to `service_ms`.
 
         Args:
             columns, named: The arguments of `Columns`.
@@ -154,7 +155,10 @@ class Trace(Columns, PlottedResult):
         return self.select(rows)
 
     def select(self, rows: Iterable[int] | np.ndarray) -> Trace:
-        """The given rows in time order: ids, sessions and domains renumbered, times from 0, missing parents -1."""
+        """The given rows in time order: ids, sessions and domains renumbered, times from 0, missing parents -1.
+
+        Dependencies on requests that are not selected are cut: those requests start at their timestamps.
+        """
         rows = np.asarray(rows)
         if rows.size == 0:
             rows = rows.astype(np.int64)
@@ -240,6 +244,8 @@ class Trace(Columns, PlottedResult):
     def _arrays(self) -> dict[str, np.ndarray]:
         """All columns by name, including extra columns."""
         named = {name: getattr(self, name) for name in _ARRAYS} | {f"extra {k}": v for k, v in self.extra.items()}
+        if self.dependencies is not None:
+            named |= {f"dependencies.{name}": getattr(self.dependencies, name) for name in DTYPES}
         return {name: array for name, array in named.items() if array is not None}
 
     def _verify(self):
@@ -272,7 +278,7 @@ class Trace(Columns, PlottedResult):
 
 
 _ARRAYS = ("timestamp", "input_length", "output_length", "hash_ids", "offsets", "session", "parent",
-           "output_ids", "output_offsets", "domain")  # fmt: skip
+           "output_ids", "output_offsets", "domain", "service_ms")  # fmt: skip
 
 
 def first_seen(trace: Trace) -> np.ndarray:
