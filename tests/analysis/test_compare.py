@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 import kvtrace
 from kvtrace import InputError, fold, toy, write
 from kvtrace.analysis import comparison_tables
-from kvtrace.analysis.comparison import compare
+from kvtrace.analysis.comparison import SESSION_FIGURES, compare
 from kvtrace.analysis.distances import distance, spearman
 from kvtrace.analysis.sessions import infer_sessions, recorded_sessions
 from kvtrace.cli import run
 from kvtrace.report import comparison
 from kvtrace.report import html_page as page
-from kvtrace.trace.columns import Columns
+from kvtrace.trace.columns import Columns, replace_columns
 from kvtrace.trace.trace import Trace
+from tests.analysis.session_cases import two_sessions
 from tests.reference import sharing as slow
 from tests.strategies import traces
 
@@ -133,10 +134,33 @@ def test_recorded_conversations_by_hand():
     a = rows([0, 10, 40], [4, 8, 12], [1, 2, 3], session=[0, 0, 0])
     b = rows([0, 10, 40], [4, 8, 12], [1, 2, 3], session=[0, 0, 1])
     found = compare(a, b)
-    turns, think = found.distributions["turns"], found.distributions["think_ms"]
+    turns, think = found.distributions["turns"], found.distributions["turn_gap_ms"]
     assert (turns.a.mean, turns.b.mean, turns.distance) == (3.0, 1.5, 1.0)
     assert (think.a.mean, think.b.mean, think.distance) == (20.0, 10.0, 0.5)
     assert found.numbers["first_turns"].difference == pytest.approx(1 / 3)
+
+
+def test_the_sessions_of_agents_by_hand():
+    #  the second trace is one session of the first, so what the other session does is missing
+    whole = two_sessions()
+    one = whole[whole.session == 0]
+    found = compare(whole, one)
+    assert {*SESSION_FIGURES} < found.scores.keys()
+    means = {name: (pair.a.mean, pair.b.mean) for name, pair in found.distributions.items()}
+    assert means["think_ms"] == ((10 + 8 + 10 + 90) / 4, 28 / 3) and means["service_ms"] == (60 / 7, 55 / 6)
+    assert (means["compactions"], means["subagents"], means["spawn_width"]) == ((0.5, 1), (1, 2), (2, 2))
+    assert means["session_hit_tokens"] == (16 / 8, 13 / 6) and means["cross_session_hit_tokens"] == (3 / 8, 0)
+    rates = found.numbers["session_block_hit_rate"], found.numbers["cross_session_block_hit_rate"]
+    assert [(pair.a, pair.b) for pair in rates] == [(16 / 30, 13 / 23), (3 / 30, 0)]
+    assert found.scores["think_ms"] == 1 - 1 / 4 and found.scores["spawn_width"] == 1
+
+
+def test_figures_of_agents_that_one_trace_lacks_are_left_out():
+    whole = two_sessions()
+    plain = Trace.from_columns(replace_columns(whole, dependencies=None, service_ms=None, extra={}), block_size=1)
+    names = compare(whole, plain).scores.keys() & {*SESSION_FIGURES}
+    assert names == {name for name in SESSION_FIGURES if "hit" in name} | {"compactions"}
+    assert not compare(whole, toy("0", "0 1")).scores.keys() & {*SESSION_FIGURES}
 
 
 # -- laws ------------------------------------------------------------------------------------------------------------
@@ -166,9 +190,10 @@ def test_every_score_lies_between_0_and_1_and_the_overall_one_is_their_mean(a, b
 @given(traces(), traces())
 def test_all_figures_can_be_written_as_json_and_as_a_line_each(a, b):
     found = compare(a, b)
-    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["scores"].keys() == comparison_tables.NAMES.keys()
-    assert len(comparison.as_csv(found).splitlines()) == 2 + len(comparison_tables.NAMES)
-    assert [len(table.rows) for table in found.tables()] == [len(comparison_tables.NAMES), 9, 2]
+    names = json.loads(json.dumps(found.to_dict(), allow_nan=False))["scores"].keys()
+    assert {*names, *SESSION_FIGURES} == comparison_tables.NAMES.keys()
+    assert len(comparison.as_csv(found).splitlines()) == 2 + len(names)
+    assert [len(table.rows) for table in found.tables()] == [len(names), len(found.distributions), 2]
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------------
@@ -238,7 +263,7 @@ def test_one_row_each_is_compared():
 
 def test_what_one_trace_lacks_scores_0_and_is_named():
     found = compare(toy("0", "0"), toy("0", "1"))
-    assert (found.scores["reuse_time_ms"], found.scores["reuse_distance"], found.scores["think_ms"]) == (0, 0, 0)
+    assert (found.scores["reuse_time_ms"], found.scores["reuse_distance"], found.scores["turn_gap_ms"]) == (0, 0, 0)
     assert any("Only one of the traces" in note and "reuse_time_ms" in note for note in found.notes)
 
 
@@ -305,7 +330,7 @@ def test_the_command_prints_scores_and_notes(files, capsys):
 def test_the_command_writes_json_and_csv(files, capsys):
     assert run(["compare", *files, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["schema"], found["a"]["name"], found["b"]["requests"]) == (1, "a.jsonl", 3)
+    assert (found["schema"], found["a"]["name"], found["b"]["requests"]) == (2, "a.jsonl", 3)
     assert run(["compare", *files, "--csv"]) == 0
     assert capsys.readouterr().out.startswith("figure,score,distance,a,b,")
     assert run(["compare", *files, "--csv", "--json"]) == 2

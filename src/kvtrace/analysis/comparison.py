@@ -1,7 +1,8 @@
 """The fidelity of one trace to another: both values of each figure, and a score from 0 to 1 for each figure.
 
 A score is 1 - distance; docs/analysis/compare.md defines each distance. The overall score is the mean of the scores. A
-figure that only one trace has scores 0. A figure that neither trace has is left out.
+figure that only one trace has scores 0. A figure that neither trace has is left out. The figures of agents' sessions
+(SESSION_FIGURES) are left out unless both traces have them.
 """
 
 from __future__ import annotations
@@ -26,10 +27,16 @@ from .distribution import Distribution
 from .exact_curve import HitCurve
 from .figure_pairs import QUANTILES, CurvePair, DistributionPair, NumberPair
 from .reuse import reuse_distances, reuse_times
+from .session_hits import own_session_blocks
+from .session_values import SessionValues, session_values
 from .sessions import SessionLinks, infer_sessions, recorded_sessions
 
-SCHEMA = 1  # version of the keys of to_dict
+SCHEMA = 2  # version of the keys of to_dict
 POINTS = 400  # compared capacities of a hit curve
+SESSION_FIGURES = (  # which are left out unless both traces have them
+    "compactions", "think_ms", "service_ms", "subagents", "spawn_width", "session_hit_tokens",
+    "cross_session_hit_tokens", "session_block_hit_rate", "cross_session_block_hit_rate",
+)  # fmt: skip
 HIT_RATES = ("block_hit_rate", "token_hit_rate", "request_hit_rate")
 
 
@@ -126,6 +133,12 @@ class PreparedTrace:
         """The hit curve; None if the trace has no blocks."""
         return hit_curve(self.trace) if len(self.trace.hash_ids) else None
 
+    @cached_property
+    def own_blocks(self) -> np.ndarray:
+        """Hit blocks of each request that its recorded session used before."""
+        session = self.trace.session
+        return own_session_blocks(self.trace, np.full(len(self.trace), -1) if session is None else session)
+
     @property
     def inferred_sessions(self) -> SessionLinks:
         """The sessions, inferred from shared blocks."""
@@ -163,7 +176,7 @@ def compare_prepared(one: PreparedTrace, other: PreparedTrace, names: tuple[str,
         prepared.trace.require_chained()
     sessions = sessions_of_both(one, other)
     in_blocks = one.trace.block_size == other.trace.block_size
-    of_a, of_b = (samples(trace, links, in_blocks=in_blocks) for trace, links in zip(traces, sessions, strict=True))
+    of_a, of_b = samples_of_both(one, other, sessions, in_blocks=in_blocks)
     return Comparison(
         names=names,
         requests=(len(one.trace), len(other.trace)),
@@ -191,11 +204,44 @@ def sessions_of_both(one: PreparedTrace, other: PreparedTrace) -> tuple[SessionL
     return one.inferred_sessions, other.inferred_sessions
 
 
-def samples(prepared: PreparedTrace, sessions: SessionLinks, *, in_blocks: bool) -> dict[str, WeightedValues]:
-    """The values of each figure that is compared as a distribution; reuse distances in blocks or in tokens."""
+def samples_of_both(
+    one: PreparedTrace, other: PreparedTrace, sessions: tuple[SessionLinks, SessionLinks], *, in_blocks: bool
+) -> tuple[dict[str, WeightedValues], dict[str, WeightedValues]]:
+    """The values of each figure that is compared as a distribution, of both traces; the same names in one order."""
+    values = session_values(one.trace, sessions[0]), session_values(other.trace, sessions[1])
+    a, b = (
+        _samples(trace, links, known, in_blocks=in_blocks)
+        for trace, links, known in zip((one, other), sessions, values, strict=True)
+    )
+    more_a, more_b = (
+        session_samples(trace, links, known) for trace, links, known in zip((one, other), sessions, values, strict=True)
+    )
+    names = [name for name in more_a if name in more_b]
+    return a | {name: (more_a[name], None) for name in names}, b | {name: (more_b[name], None) for name in names}
+
+
+def session_samples(prepared: PreparedTrace, sessions: SessionLinks, values: SessionValues) -> dict[str, np.ndarray]:
+    """The values of agents' sessions that are known; none for inferred sessions."""
+    if not sessions.recorded:
+        return {}
+    trace, agents = prepared.trace, values.subagents
+    own = np.minimum(prepared.own_blocks * trace.block_size, trace.input_length)
+    every = np.minimum(prepared.hit_blocks * trace.block_size, trace.input_length)
+    known = {
+        "compactions": values.compactions,
+        "think_ms": values.think_ms, "service_ms": values.service_ms,
+        "subagents": None if agents is None else agents.subagents,
+        "spawn_width": None if agents is None else agents.width,
+        "session_hit_tokens": own, "cross_session_hit_tokens": every - own,
+    }  # fmt: skip
+    return {name: of_it for name, of_it in known.items() if of_it is not None and len(of_it)}
+
+
+def _samples(
+    prepared: PreparedTrace, sessions: SessionLinks, values: SessionValues, *, in_blocks: bool
+) -> dict[str, WeightedValues]:
+    """The values of a trace that every trace can have; reuse distances in blocks or in tokens."""
     trace, none = prepared.trace, np.zeros(0)
-    child = np.flatnonzero(sessions.parent >= 0)
-    previous = sessions.parent[child]
     segments = None if prepared.curve is None else prepared.curve.segments
     distances, counts = (none, none) if segments is None else reuse_distances(trace, segments)
     return {
@@ -203,9 +249,9 @@ def samples(prepared: PreparedTrace, sessions: SessionLinks, *, in_blocks: bool)
         "output_length": (trace.output_length, None),
         "hit_tokens": (np.minimum(prepared.hit_blocks * trace.block_size, trace.input_length), None),
         "gap_ms": (np.diff(trace.timestamp), None),
-        "turns": (np.unique(sessions.session[sessions.session >= 0], return_counts=True)[1], None),
-        "think_ms": (trace.timestamp[child] - trace.timestamp[previous], None),
-        "growth": (trace.input_length[child] - trace.input_length[previous], None),
+        "turns": (values.turns, None),
+        "turn_gap_ms": (values.turn_gap_ms, None),
+        "growth": (values.growth, None),
         "reuse_time_ms": (none, none) if segments is None else reuse_times(trace, segments),
         "reuse_distance": (distances * (1 if in_blocks else trace.block_size), counts),
     }
@@ -228,6 +274,13 @@ def _number_pairs(traces, sessions) -> dict[str, NumberPair]:
     hits = [count_hits(one.trace, one.hit_blocks) for one in traces]
     for name in HIT_RATES:
         numbers[name] = _number_pair([getattr(counts, name) if counts.blocks else None for counts in hits])
+    if all(links.recorded for links in sessions):
+        own = [count_hits(one.trace, one.own_blocks) for one in traces]
+        across = [every.hit_blocks - same.hit_blocks for every, same in zip(hits, own, strict=True)]
+        has_blocks = all(counts.blocks for counts in hits)
+        for name, blocks in (("session", [same.hit_blocks for same in own]), ("cross_session", across)):
+            shares = [part / counts.blocks for part, counts in zip(blocks, hits, strict=True)] if has_blocks else []
+            numbers |= {f"{name}_block_hit_rate": _number_pair([*shares])} if shares else {}
     numbers["first_turns"] = _number_pair([float((links.parent < 0).mean()) for links in sessions])
     for window in WINDOWS_S:
         a, b = (dispersion(one.trace.timestamp, window * 1000) for one in traces)

@@ -8,8 +8,9 @@ import numpy as np
 
 from .._base.results import Result
 from ..trace.columns import require_trace
+from ..trace.dependencies import SEQUENCE, SPAWN
 from ..trace.trace import Trace
-from ..trace.turns import previous_turn
+from ..trace.turns import previous_turn, turn_numbers
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,7 +32,7 @@ class SessionLinks(Result):
 def recorded_sessions(trace: Trace) -> SessionLinks | None:
     """The recorded sessions; None if the trace has no sessions.
 
-    If the trace has no parents, the previous turn is the request before it in the same session.
+    If the trace has no parents, the previous turn is the request before it of the same session and agent.
 
     >>> from kvtrace.trace.columns import Columns
     >>> trace = Trace([0, 1, 2], [1, 1, 1], [1, 1, 1], [0, 1, 0], [0, 1, 2, 3], session=[0, 1, 0], block_size=1)
@@ -40,8 +41,56 @@ def recorded_sessions(trace: Trace) -> SessionLinks | None:
     """
     if trace.session is None or not (trace.session >= 0).any():
         return None
-    parent = previous_turn(trace.session) if trace.parent is None else trace.parent
-    return SessionLinks(trace.session, parent, recorded=True)
+    if trace.parent is not None:
+        return SessionLinks(trace.session, trace.parent, recorded=True)
+    agent = agents(trace)
+    one_by_one = trace.session if agent is None else _pairs(trace.session, agent)
+    return SessionLinks(trace.session, previous_turn(one_by_one), recorded=True)
+
+
+def agents(trace: Trace) -> np.ndarray | None:
+    """The agent of each request within its session: 0 is the main agent, 1, 2, ... are subagents; None if unknown.
+
+    They are the column `agent`; without it they follow from the dependencies, where a request that is spawned begins an
+    agent and its sequence continues it. Requests without a session have agent 0.
+
+    >>> from kvtrace.trace.building import toy
+    >>> from kvtrace.trace.columns import replace_columns
+    >>> from kvtrace.trace.dependencies import Dependencies
+    >>> waits = Dependencies.of([[], [(0, "completion", "spawn", 0.0)], [(1, "completion", "sequence", 5.0)]])
+    >>> columns = replace_columns(toy("0", "1", "2"), session=np.zeros(3, dtype=np.int64), dependencies=waits)
+    >>> agents(Trace.from_columns(columns, block_size=1))
+    array([0, 1, 1])
+    """
+    if trace.session is None:
+        return None
+    recorded = trace.extra.get("agent")
+    if recorded is not None and recorded.dtype.kind in "iu":
+        return np.where(trace.session < 0, 0, np.maximum(recorded, 0)).astype(np.int64)
+    waits = trace.dependencies
+    if waits is None:
+        return None
+    rows = np.arange(len(trace))
+    first, is_spawned = rows.copy(), np.zeros(len(trace), dtype=bool)
+    follows = np.flatnonzero(waits.relation == SEQUENCE)[::-1]  # the first of several is written last
+    first[waits.request[follows]] = waits.row[follows]
+    is_spawned[waits.request[waits.relation == SPAWN]] = True
+    while (first[first] != first).any():  # each round doubles the steps towards the first request of the agent
+        first = first[first]
+    return np.where(is_spawned[first] & (trace.session >= 0), _numbered(trace.session, first, is_spawned), 0)
+
+
+def _numbered(session: np.ndarray, first: np.ndarray, is_spawned: np.ndarray) -> np.ndarray:
+    """The number of each request's agent among the spawned agents of its session, from 1, by first request."""
+    begins = np.flatnonzero(is_spawned & (first == np.arange(len(first))))
+    number = np.zeros(len(first), dtype=np.int64)
+    number[begins] = turn_numbers(session[begins])
+    return number[first]
+
+
+def _pairs(session: np.ndarray, agent: np.ndarray) -> np.ndarray:
+    """One number for each agent of each session; -1 without a session."""
+    return np.where(session < 0, -1, session * (agent.max(initial=0) + 1) + agent)
 
 
 def infer_sessions(trace: Trace) -> SessionLinks:

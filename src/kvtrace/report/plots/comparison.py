@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis.comparison import PreparedTrace, samples, sessions_of_both
+from ...analysis.comparison import PreparedTrace, samples_of_both, sessions_of_both
 from ...analysis.distances import WeightedValues, distance
 from .capacity import POINTS
 from .plot import Axis, Panel, Plot, Series, Study, cdf, highest, rate_axis
@@ -19,7 +19,7 @@ SHAPE = {  # figures of single requests
 BEHAVIOUR = {  # figures of request sequences
     "Reuse time": ("reuse_time_ms", "ms"),
     "Turns": ("turns", "requests of a session"),
-    "Time to the next turn": ("think_ms", "ms"),
+    "Time to the next turn": ("turn_gap_ms", "ms"),
 }
 
 
@@ -65,7 +65,7 @@ def _samples(*studies: Study) -> tuple[dict[str, WeightedValues], dict[str, Weig
     """The values of both traces. Reuse distances are in tokens, because the block sizes may differ."""
     one, other = (prepared(study) for study in studies)
     sessions = sessions_of_both(one, other)
-    return samples(one, sessions[0], in_blocks=False), samples(other, sessions[1], in_blocks=False)
+    return samples_of_both(one, other, sessions, in_blocks=False)
 
 
 def _panel(name, key, unit, one, other, a, b):

@@ -1,0 +1,159 @@
+"""The values behind the statistics of sessions: arrays over sessions, turns and requests. None is what is not known.
+
+docs/analysis/sessions.md defines each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..trace.dependencies import COMPLETION, SPAWN
+from ..trace.trace import Trace
+from ..trace.turns import previous_turn
+from .sessions import SessionLinks, agents
+from .subagents import Subagents, subagents
+
+SHRINKS = 0.5  # a context below this share of the one before it has dropped
+
+
+@dataclass(frozen=True, eq=False)
+class SessionValues:
+    """Values of the sessions of a trace."""
+
+    turns: np.ndarray  # session -> requests
+    duration_ms: np.ndarray  # session -> from its first arrival to its last end, or to its last arrival
+    compactions: np.ndarray  # session -> turns whose prompt is less than half of the previous turn's
+    context_drops: np.ndarray  # session -> requests whose prompt is less than half of the one before, of any agent
+    turn_gap_ms: np.ndarray  # turn with a previous one -> from that one's arrival to its own
+    growth: np.ndarray  # turn with a previous one -> tokens of its prompt less those of the previous turn's
+    think_ms: np.ndarray | None  # turn that waits for an end -> from that end to its arrival
+    service_ms: np.ndarray | None  # request with a known one -> from its start to its end
+    tool_share: np.ndarray | None  # session -> share of its duration in which no request is served
+    answers_tools: np.ndarray | None  # request in a session -> whether its last input is the result of a tool
+    subagents: Subagents | None
+
+
+def session_values(trace: Trace, links: SessionLinks) -> SessionValues:
+    """The values of recorded or inferred sessions; of inferred ones no times of service and no agents are known.
+
+    >>> from kvtrace.trace.building import toy
+    >>> from kvtrace.trace.columns import replace_columns
+    >>> columns = replace_columns(toy("0 1 2", "0 1 2 3 4 5", "0 6", gap_ms=9), session=np.zeros(3, dtype=np.int64))
+    >>> trace = Trace.from_columns(columns, block_size=1)
+    >>> values = session_values(trace, SessionLinks(trace.session, np.array([-1, 0, 1]), recorded=True))
+    >>> values.growth, values.compactions, values.turn_gap_ms
+    (array([ 3, -4]), array([1]), array([9., 9.]))
+    """
+    session = links.session
+    inside = np.flatnonzero(session >= 0)
+    which = np.unique(session[inside], return_inverse=True)[1]  # request in a session -> its session, from 0
+    sessions = int(which.max(initial=-1)) + 1
+    child = np.flatnonzero(links.parent >= 0)
+    parent = links.parent[child]
+    drops, everywhere = _drops(trace, links.parent), _drops(trace, previous_turn(session))
+    start, end = trace.timestamp[inside], _ends(trace)[inside]
+    return SessionValues(
+        turns=np.bincount(which, minlength=sessions),
+        duration_ms=_largest(which, end, sessions) + _largest(which, -start, sessions),
+        compactions=np.bincount(which, weights=drops[inside], minlength=sessions).astype(np.int64),
+        context_drops=np.bincount(which, weights=everywhere[inside], minlength=sessions).astype(np.int64),
+        turn_gap_ms=trace.timestamp[child] - trace.timestamp[parent],
+        growth=trace.input_length[child] - trace.input_length[parent],
+        think_ms=think_times(trace, links)[1] if links.recorded else None,
+        service_ms=_known_service(trace) if links.recorded else None,
+        tool_share=_tool_share(trace, inside, which, sessions) if links.recorded else None,
+        answers_tools=answers_tools(trace, links) if links.recorded else None,
+        subagents=subagents(trace, agents(trace), _ends(trace)) if links.recorded else None,
+    )
+
+
+def think_times(trace: Trace, links: SessionLinks) -> tuple[np.ndarray, np.ndarray | None]:
+    """The requests that wait for an end, and the time of each from that end to its arrival; None if not known.
+
+    With dependencies it is their delay (the longest of several) after completions, but for first requests of
+    subagents. Without them, and with service times, it is the time since the end of the previous turn; requests that
+    arrive before that end have none.
+    """
+    waits = trace.dependencies
+    if waits is not None:
+        thinks = np.flatnonzero((waits.trigger == COMPLETION) & (waits.relation != SPAWN))
+        longest = np.full(len(trace), -1.0)
+        np.maximum.at(longest, waits.request[thinks], waits.delay_ms[thinks])
+        rows = np.flatnonzero(longest >= 0)
+        return rows, longest[rows]
+    child = np.flatnonzero(links.parent >= 0)
+    if trace.service_ms is None or np.isnan(trace.service_ms).all():
+        return child[:0], None
+    waited = trace.timestamp[child] - (trace.timestamp + trace.service_ms)[links.parent[child]]
+    return child[waited >= 0], waited[waited >= 0]
+
+
+def answers_tools(trace: Trace, links: SessionLinks) -> np.ndarray | None:
+    """Whether each request answers a tool: `input_types` names a tool result, or its previous turn stopped for a tool.
+
+    None without these columns.
+    """
+    inside = links.session >= 0
+    if (types := trace.extra.get("input_types")) is not None:
+        return np.array(["tool_result" in (value or ()) for value in types[inside].tolist()], dtype=bool)
+    if (stop := trace.extra.get("stop")) is not None:
+        stopped = np.array([value in TOOL_STOPS for value in stop.tolist()], dtype=bool)
+        return ((links.parent >= 0) & stopped[links.parent])[inside]
+    return None
+
+
+TOOL_STOPS = ("tool_use", "tool_calls")  # Anthropic's and OpenAI's reasons of an answer that calls tools
+
+
+def _ends(trace: Trace) -> np.ndarray:
+    """The end of each request; its arrival if the service time is not known."""
+    return trace.timestamp if trace.service_ms is None else trace.timestamp + np.nan_to_num(trace.service_ms)
+
+
+def _known_service(trace: Trace) -> np.ndarray | None:
+    if trace.service_ms is None:
+        return None
+    known = trace.service_ms[~np.isnan(trace.service_ms)]
+    return known if len(known) else None
+
+
+def _drops(trace: Trace, parent: np.ndarray) -> np.ndarray:
+    """Whether the prompt of each request is less than half of its parent's."""
+    before = np.where(parent >= 0, trace.input_length[parent], 0)
+    return trace.input_length < SHRINKS * before
+
+
+def _largest(which: np.ndarray, values: np.ndarray, groups: int) -> np.ndarray:
+    largest = np.full(groups, -np.inf)
+    np.maximum.at(largest, which, values)
+    return largest
+
+
+def _tool_share(trace: Trace, inside: np.ndarray, which: np.ndarray, sessions: int) -> np.ndarray | None:
+    """The share of each session's duration in which none of its requests is served.
+
+    Only for sessions of some duration with service times of all requests; None if there is none.
+    """
+    if trace.service_ms is None:
+        return None
+    is_known = np.bincount(which, weights=np.isnan(trace.service_ms[inside]), minlength=sessions) == 0
+    order = np.lexsort((trace.timestamp[inside], which))
+    rows, which = inside[order], which[order]
+    start, end = trace.timestamp[rows], trace.timestamp[rows] + np.nan_to_num(trace.service_ms[rows])
+    reached = _running_largest(end, which)
+    idle = np.zeros(len(rows))
+    continues = which[1:] == which[:-1]
+    idle[1:][continues] = np.maximum(start[1:] - reached[:-1], 0)[continues]
+    duration = _largest(which, end, sessions) + _largest(which, -start, sessions)
+    kept = is_known & (duration > 0)
+    return np.bincount(which, weights=idle, minlength=sessions)[kept] / duration[kept] if kept.any() else None
+
+
+def _running_largest(values: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """The largest value so far in each group; the rows of a group are together, and groups rise."""
+    rank = np.empty(len(values), dtype=np.int64)
+    order = np.argsort(values, kind="stable")
+    rank[order] = np.arange(len(values))
+    return values[order[np.maximum.accumulate(rank + group * len(values)) - group * len(values)]]
