@@ -86,12 +86,10 @@ def read_columns(
     name = name_of(path)
     if names_dataset(path, format):
         return datasets.read(path, extra=extra)
-    if format == "weka" or (format is None and weka.names_sessions(path)):
-        return weka.read(path, extra=extra, on_error=on_error)
+    if format == "weka" or (format is None and weka.holds_sessions(path)):
+        return weka.read(path, extra=extra == "keep", on_error=on_error)
     require_trace(path)
     with open_read(path) as stream:
-        if format is None and weka.is_session(stream.peek(weka.HEAD)[: weka.HEAD]):
-            return weka.read(path, extra=extra, on_error=on_error)
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
             result = parquet.read(stream, path, extra=extra)
         else:
