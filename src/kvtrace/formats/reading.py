@@ -11,8 +11,9 @@ import numpy as np
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from .._base.input_files import open_read
-from ..trace.columns import Columns, replace_columns
+from ..trace.columns import STATED, Columns, replace_columns
 from ..trace.invariants import broken_rules
+from ..trace.stated import uneven_prompts
 from ..trace.trace import Trace
 from . import bailian, mooncake, parquet, weka
 from . import dataset as datasets
@@ -67,6 +68,9 @@ def read(
     with _file_name_in_errors(result):
         trace = Trace.from_columns(rows, block_size=block_size, tail=tail, meta=sidecar.meta)
     trace.fixes.dangling_parents += len(result.lost_parents)
+    trace.fixes.also(result.fixes)
+    if tail == STATED:
+        trace.fixes.more_blocks, trace.fixes.fewer_blocks = uneven_prompts(trace, block_size)
     return trace
 
 

@@ -22,12 +22,13 @@ from .._base.output_files import write_together
 from .._base.output_folder import OutputFolder
 from .._base.step_work import report_work
 from ..trace.columns import Columns
+from ..trace.normalise import Fixes
 from . import weka_columns
 from .jsonl_read import OnError
 from .read_result import ReadResult
 from .sidecar import Sidecar
 from .weka_objects import SessionObjects
-from .weka_session import Session, parse_session
+from .weka_session import Session, moved_rows, parse_session
 
 NAME = re.compile(r"[^.].*\.json(\.gz|\.zst)?\Z")
 SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")
@@ -93,7 +94,9 @@ def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = Non
     size = sessions[0].block_size if sessions else None
     tail = weka_columns.block_rule(columns, size) if size else None
     meta = {"weka": section} if extra else {}
-    return ReadResult(columns, name, "weka", sidecar=Sidecar(f"{name} (its sessions)", size, tail, meta=meta))
+    sidecar = Sidecar(f"{name} (its sessions)", size, tail, meta=meta)
+    fixes = Fixes(first_timestamp=section.get("start_ms", 0.0), rows_moved=sum(map(moved_rows, sessions)))
+    return ReadResult(columns, name, "weka", sidecar=sidecar, fixes=fixes)
 
 
 def write(
@@ -144,7 +147,9 @@ def _files(folder: str | Path) -> list[str]:
         raise unreadable(folder, error) from None
     sessions = [name for name in names if NAME.match(name) and os.path.isfile(os.path.join(folder, name))]
     if not sessions:
-        raise InputError(f"{folder}: the folder has no Weka sessions (.json, .json.gz or .json.zst) and is no data set.")
+        raise InputError(
+            f"{folder}: the folder has no Weka sessions (.json, .json.gz or .json.zst) and is no data set."
+        )
     if len(sessions) < len(names):
         others = len(names) - len(sessions)
         raise InputError(

@@ -39,7 +39,7 @@ class SessionObjects:
         self._start_ms = section.get("start_ms", 0.0)
         self.session = self._sessions()
         agent = columns.extra.get("agent")
-        self._agent = np.zeros(len(columns), np.int64) if agent is None else agent
+        self.agent = np.zeros(len(columns), np.int64) if agent is None else agent
         self._set_times()
         self._set_fields(section, extra)
         self._names = self._global_names()
@@ -199,7 +199,7 @@ class SessionObjects:
         of_agent: dict[int, list[int]] = {agent: [] for agent in range(1, 1 + len(recorded.get("agents", [])))}
         entries: list[tuple[int, list[int]]] = []
         for row in rows.tolist():
-            agent = int(self._agent[row])
+            agent = int(self.agent[row])
             if agent:
                 of_agent.setdefault(agent, []).append(row)
             else:

@@ -81,6 +81,16 @@ def parse_session(text: bytes) -> Session:
     return session
 
 
+def moved_rows(session: Session) -> int:
+    """The requests that start before a request that is listed before them, in the list of their agent."""
+    reached: dict[int, float] = {}
+    moved = 0
+    for row in session.rows:
+        moved += row.start_s < reached.get(row.agent, 0.0)
+        reached[row.agent] = max(row.start_s, reached.get(row.agent, 0.0))
+    return moved
+
+
 def _session(values: Any, lists: IdLists) -> Session:
     if not isinstance(values, dict):
         raise RowError("the file is not a JSON object. A Weka session is one object with a list of requests.")
