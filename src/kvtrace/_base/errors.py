@@ -61,13 +61,14 @@ class RowError(InputError):
         self.index: int | None = None  # which of several texts it is, where a batch of them failed
         super().__init__(reason)
 
-    def at(self, path: object, line: int, offset: int | None = None, length: int | None = None) -> Self:
-        """The same error, now knowing where it happened."""
+    def at(self, path: object, line: int | None, offset: int | None = None, length: int | None = None) -> Self:
+        """The same error, now knowing where it happened; a file of one JSON object has no lines that help."""
         self.path, self.line, self.offset, self.length = str(path), line, offset, length
         return self
 
     def __str__(self) -> str:
-        where = "" if self.path is None else f"{self.path}:{self.line}: "
+        line = "" if self.line is None else f"{self.line}:"
+        where = "" if self.path is None else f"{self.path}:{line} "
         field = "" if self.field is None else f"{self.field}: "
         stop = "" if self.hint is None or self.reason.endswith((".", "!", "?")) else "."
         hint = "" if self.hint is None else f"{stop} {self.hint}"

@@ -24,6 +24,7 @@ class Content(Enum):
     HTML = ("HTML", (".html", ".htm"))
     MARKDOWN = ("Markdown", (".md", ".markdown"))
     DATASET = ("a data set", (".dataset",))
+    SESSIONS = ("a folder of sessions", (".sessions",))
     ORACLE_GENERAL = ("oracleGeneral", (".oracleGeneral", ".oraclegeneral"))
 
     def __init__(self, words: str, suffixes: tuple[str, ...]) -> None:

@@ -43,7 +43,7 @@ class HitCurve(PlottedResult):
         shares = np.rint(self._unit / trace.prompt_blocks[segments.row]).astype(np.int64)
         weights = np.array([np.ones_like(shares), shares])
         self._full_blocks = PiecewiseLinear(segments.rank, segments.rank + segments.blocks, weights)
-        self._missing_tokens = StepFunction(*partial_block_hits(trace, segments, trace.prompt_blocks))
+        self._missing_tokens = StepFunction(*partial_block_hits(trace, segments))
 
     _shown = ("capacity", "share", *RATES)
 

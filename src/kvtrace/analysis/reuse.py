@@ -142,15 +142,43 @@ class ReuseAccumulator:
         return distribution_of_sorted(counted_values, quantiles)
 
 
-def partial_block_hits(trace: Trace, segments: Segments, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def partial_block_hits(
+    trace: Trace, segments: Segments, sampled: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """The rank of each partial block that is hit, and its missing tokens to a full block.
 
-    `blocks` is the number of blocks of each request, -1 if its last block is not looked up.
+    `sampled` are the places of the block references that `segments` are of; None = all.
     """
-    rest = trace.input_length % trace.block_size
-    last_of_row = np.ones(len(segments.row), dtype=bool)
-    last_of_row[:-1] = segments.row[1:] != segments.row[:-1]
-    hit_blocks = np.bincount(segments.row, weights=segments.blocks, minlength=len(trace))
-    whole = (hit_blocks == blocks) & (rest > 0) & (trace.tail != "dropped")
-    ends = last_of_row & whole[segments.row]
-    return (segments.rank + segments.blocks - 1)[ends], (trace.block_size - rest)[segments.row[ends]]
+    row, places, missing = partial_blocks(trace)
+    offsets = trace.offsets
+    if sampled is not None:
+        offsets = np.searchsorted(sampled, offsets)
+        at = np.searchsorted(sampled, places)
+        known = at < len(sampled)
+        known[known] = sampled[at[known]] == places[known]
+        row, places, missing = row[known], at[known], missing[known]
+    index = places - offsets[row]  # of the block in its prompt, or among the sampled blocks of it
+    hit_blocks = np.bincount(segments.row, weights=segments.blocks, minlength=len(trace)).astype(np.int64)
+    is_hit = index < hit_blocks[row]
+    ends = np.cumsum(segments.blocks)  # segments are in the order of rows, and within a row in that of its blocks
+    number = (np.cumsum(hit_blocks) - hit_blocks)[row[is_hit]] + index[is_hit]  # of the block among all that are hit
+    segment = np.searchsorted(ends, number, side="right")
+    return segments.rank[segment] + number - (ends - segments.blocks)[segment], missing[is_hit]
+
+
+def partial_blocks(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The block references that stand for fewer tokens than a block: rows, places in `hash_ids`, and missing tokens.
+
+    >>> from kvtrace.trace.columns import Columns
+    >>> [values.tolist() for values in partial_blocks(Trace([0.0], [6], [1], [0, 1], [0, 2], block_size=4))]
+    [[0], [1], [2]]
+    """
+    from .._native import ragged
+
+    blocks, size, tokens = trace.prompt_blocks, trace.block_size, trace.input_length
+    rows = np.flatnonzero(blocks * size > tokens)  # mostly prompts with a tail; stated blocks may be beyond the tokens
+    counts = blocks[rows] - tokens[rows] // size
+    row = np.repeat(rows, counts)
+    places = ragged.ranges(trace.offsets[rows] + tokens[rows] // size, counts)
+    covered = np.clip(tokens[row] - (places - trace.offsets[row]) * size, 0, size)
+    return row, places, size - covered

@@ -22,7 +22,7 @@ from ..trace.trace import Trace
 from .capacities import whole_blocks
 from .exact_curve import RATES, HitCurve
 from .piecewise_linear import PiecewiseLinear, StepFunction
-from .reuse import Segments, partial_block_hits
+from .reuse import Segments, partial_block_hits, partial_blocks
 
 SAMPLES = 8  # disjoint, of equal size; their mean is the estimate, their spread gives the error
 T_95 = 2.365  # Student's t, 7 degrees of freedom: standard errors of a 95 % confidence interval
@@ -98,12 +98,8 @@ class _SampleCurve:
             start, start + segments.blocks, np.array([np.full(len(start), trace.block_size), shares])
         )
         self._block_size = trace.block_size
-        row = np.searchsorted(trace.offsets, references, side="right") - 1
-        is_last = references == trace.offsets[row + 1] - 1
-        sampled = np.full(len(trace), -1)  # row -> its blocks in the sample, -1 if its last block is not sampled
-        sampled[row[is_last]] = np.diff(offsets)[row[is_last]]
-        self._missing_tokens = StepFunction(*partial_block_hits(trace, segments, sampled))
-        self._adjustments = np.array(_adjustments(trace, row, is_last, every)).reshape(-1, 1)
+        self._missing_tokens = StepFunction(*partial_block_hits(trace, segments, references))
+        self._adjustments = np.array(_adjustments(trace, references, every)).reshape(-1, 1)
 
     def at(self, capacity):
         sampled_capacity = capacity / self._every
@@ -112,15 +108,15 @@ class _SampleCurve:
         return np.array([hit_tokens / self._block_size, hit_tokens - missing, shares]) + self._adjustments
 
 
-def _adjustments(trace, row, is_last, every):
+def _adjustments(trace, sampled, every):
     """Totals of the trace less the scaled totals of the sample: blocks, tokens, and shares of requests."""
-    blocks, lacking = trace.prompt_blocks, trace.prompt_blocks * trace.block_size - trace.input_length
-    lacking = np.maximum(lacking, 0)  # missing tokens of the last block to a full block
-    sampled_tokens = len(row) * trace.block_size - lacking[row[is_last]].sum()
+    blocks, row = trace.prompt_blocks, np.searchsorted(trace.offsets, sampled, side="right") - 1
+    _, places, missing = partial_blocks(trace)
+    sampled_tokens = len(row) * trace.block_size - missing[np.isin(places, sampled)].sum()
     references = int(trace.offsets[-1])
     return (
         references - len(row) * every,
-        references * trace.block_size - lacking.sum() - sampled_tokens * every,
+        references * trace.block_size - missing.sum() - sampled_tokens * every,
         (blocks > 0).sum() - (1 / blocks[row]).sum() * every,
     )
 

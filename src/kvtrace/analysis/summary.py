@@ -14,6 +14,7 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.step_work import report_work
 from .._base.tables import TextTable
+from ..trace.columns import STATED
 from ..trace.domains import in_domains
 from ..trace.hits import Hits, count_hits, unlimited_hits
 from ..trace.trace import Trace
@@ -139,6 +140,8 @@ def _require_uses(trace) -> BlockUses:
 def _context_length(trace, uses) -> np.ndarray:
     """Tokens of each prompt in blocks that occur more than once; the input length if all of its blocks do."""
     blocks = uses.repeated_blocks
+    if trace.tail == STATED:  # the blocks may be fewer than the prompt's tokens fill, or more
+        return np.minimum(blocks * trace.block_size, trace.input_length)
     return np.where(blocks == trace.prompt_blocks, trace.input_length, blocks * trace.block_size)
 
 

@@ -3,6 +3,7 @@
 The mode sets how closely lengths are modelled:
 block: each id is a full block. token: true lengths; a partial last block takes room and has no hash. grow: as token;
 the output's tokens, except the last one, are cached too, and their full blocks have hashes that no other request has.
+Where block counts are stated (trace/stated.py), token and grow add blocks of the request alone up to its length.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from .._base.errors import InputError, UsageError
+from ..trace.stated import with_whole_prompts
 from ..trace.trace import Trace
 from .optimum import Optimum
 
@@ -24,7 +26,7 @@ MAX_BLOCKS = (1 << 31) - 1  # block numbers are int32 in the compiled core
 class BlockDemand:
     """One value for each request in each array; block numbers are the trace's ids, then those of output blocks."""
 
-    trace: Trace
+    trace: Trace  # with whole prompts
     mode: str
     ids: np.ndarray  # int32: the ids of all prompts, end to end
     start: np.ndarray  # int64: the position in `ids` where the request's path begins
@@ -96,12 +98,14 @@ def block_demand(trace: Trace, mode: str = "block", recompute_last: bool = False
     array([2, 1], dtype=int32)
     """
     check_mode(mode)
-    trace.require_chained()
+    trace = trace.require_chained()
     if trace.distinct > MAX_BLOCKS:
         raise InputError(
             f"The trace has {trace.distinct:,} distinct blocks; a simulation supports {MAX_BLOCKS:,}. "
             "Simulate a part of the trace."
         )
+    if mode != "block":
+        trace = with_whole_prompts(trace)
     size, tokens, ids = trace.block_size, trace.input_length, trace.prompt_blocks
     nothing = np.zeros(len(trace), dtype=np.int64)
     if mode == "block":

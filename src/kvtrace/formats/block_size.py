@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._base.errors import InputError, RowError, UsageError
-from ..trace.columns import STATED, TAILS
+from ..trace.columns import BLOCK_RULES, STATED
 from ..trace.invariants import expected_blocks
 from .read_result import ReadResult
 
@@ -42,8 +42,8 @@ def settle(result: ReadResult, block_size: int | None = None, tail: str | None =
 
     RowError names the first row that does not fit; InputError lists the sizes if several fit.
     """
-    if tail not in (None, *TAILS):
-        raise UsageError(f"{tail!r} is not a valid tail. Choose one of {', '.join(TAILS)}.")
+    if tail not in (None, *BLOCK_RULES):
+        raise UsageError(f"{tail!r} is not a valid tail. Choose one of {', '.join(BLOCK_RULES)}.")
     if block_size is not None and (type(block_size) is not int or block_size < 1):
         raise UsageError(f"the block size must be a whole number of tokens, at least 1, not {block_size!r}.")
     lengths, blocks = result.columns.input_length, np.diff(result.columns.offsets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +103,7 @@ def _require_distinct(path, output) -> None:
     """UsageError if the output, or the sidecar beside it, is the input."""
     files: list[list[NamedFile]] = []
     for name, file in (("the input", path), ("the output", output)):
-        is_folder = datasets.is_dataset(file) or datasets.has_dataset_name(file)
+        is_folder = os.path.isdir(file) or datasets.has_dataset_name(file)
         beside = [] if is_folder else [NamedFile(name, sidecar_path(file), "sidecar")]
         files.append([NamedFile(name, file, is_whole=is_folder), *beside])
     require_distinct(*files)

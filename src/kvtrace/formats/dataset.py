@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from .._base.errors import InputError, KvtraceError, UsageError
-from .._base.file_locks import try_lock
 from .._base.files import is_std
-from .._base.folder_handle import FolderHandle
 from .._base.input_files import read_unfollowed
-from .._base.output_errors import unwritable
-from .._base.output_files import note_result, write_atomically
+from .._base.output_folder import OutputFolder
 from .._base.results import Result, columns_of
-from .._base.temporary_files import set_aside, temporary_name
 from ..trace.building import TraceBuilder
 from ..trace.columns import Columns, rows_of
 from ..trace.trace import Trace
@@ -68,10 +61,9 @@ class DatasetWriter:
         rows: int = ROWS,
         inspect: Callable[..., str] | None = None,
     ):
-        check_place(folder)
+        self._output = OutputFolder(folder, check_place)
         parquet.require()
-        self.name = str(folder)
-        self._final = os.path.realpath(folder)
+        self.name = self._output.name
         self._settings = {"block_size": block_size, "tail": tail}
         self._meta = {key: value for key, value in (meta or {}).items() if key != "parts"}
         self._rows, self._pending_rows, self._pending = rows, 0, TraceBuilder()
@@ -80,25 +72,17 @@ class DatasetWriter:
         self._counts = Counts()
 
     def __enter__(self) -> DatasetWriter:
-        self._folder = temporary_name(self._final)
-        try:
-            os.mkdir(self._folder)
-            self._mode = stat.S_IMODE(os.stat(self._folder).st_mode)  # of the finished folder
-            os.chmod(self._folder, 0o700)
-            self._lock = os.open(self._folder, os.O_RDONLY)
-        except OSError as error:
-            raise unwritable(self.name, error, " No file was written.") from None
-        with suppress(OSError):  # no locks: other runs leave the folder
-            try_lock(self._lock)
+        self._output.__enter__()
         return self
 
     def __exit__(self, kind, error, trace) -> None:
         try:
             if kind is None:
                 self._finish()
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)  # already renamed on success
-            os.close(self._lock)
+        except BaseException:
+            self._output.discard()
+            raise
+        self._output.__exit__(kind, error, trace)
 
     def add(self, columns: Columns) -> None:
         """Add the next rows, any number of them; ids and parents are those of the whole trace."""
@@ -114,7 +98,7 @@ class DatasetWriter:
     def _write_part(self):
         columns, self._pending, self._pending_rows = self._pending.columns(), TraceBuilder(), 0
         name = NAME.format(len(self._parts))
-        with self._file(name) as stream:
+        with self._output.file(name) as stream:
             parquet.write(stream, columns, description=self._settings)
         self._parts.append({"file": name, "requests": len(columns), "blocks": len(columns.hash_ids)})
         self._counts.add(columns)
@@ -123,42 +107,12 @@ class DatasetWriter:
         if self._pending_rows:
             self._write_part()
         description = describe(None, **self._settings, format="dataset", meta=self._meta, counts=vars(self._counts))
-        with self._file(MANIFEST) as stream:
+        with self._output.file(MANIFEST) as stream:
             stream.write(dump(description | {"parts": self._parts}))
         if self._inspect is not None:  # checks the folder before it gets its name, and may raise
-            card = self._inspect(self._folder, description=description)
-            with self._file(CARD) as stream:
+            card = self._inspect(self._output.path, description=description)
+            with self._output.file(CARD) as stream:
                 stream.write(card.encode())
-        check_place(self.name)  # again: another program may have written there
-        place, base = os.path.split(self._final)
-        old = os.path.join(place, set_aside(base))
-        try:
-            os.chmod(self._folder, self._mode)
-            if os.path.isdir(self._final):
-                os.rename(self._final, old)
-            os.rename(self._folder, self._final)
-            note_result(self.name)
-            with FolderHandle(place) as folder:
-                folder.sync()
-        except BaseException as error:
-            if os.path.isdir(old) and not os.path.isdir(self._final):
-                os.rename(old, self._final)
-            if isinstance(error, OSError):
-                raise unwritable(self.name, error, " No file was written.") from None
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-
-    @contextmanager
-    def _file(self, name):
-        """A file in the temporary folder; errors name the final folder."""
-        failed = None
-        try:
-            with write_atomically(os.path.join(self._folder, name)) as stream:
-                yield stream
-        except KvtraceError as error:
-            failed = error
-        if failed:
-            raise type(failed)(str(failed).replace(self._folder, self.name))
 
 
 class Dataset(Result):

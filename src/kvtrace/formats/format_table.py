@@ -1,14 +1,15 @@
-"""The trace formats: each is one file of this folder and one row of FORMATS; a data set is a folder, not a stream."""
+"""The trace formats: each is one file of this folder and one row of FORMATS, or a name of FOLDERS if it is no stream."""
 
 from __future__ import annotations
 
 from types import ModuleType
 
 from .._base.errors import UsageError
-from . import bailian, mooncake, parquet, weka
+from . import bailian, mooncake, parquet
 
-FORMATS: dict[str, ModuleType] = {"mooncake": mooncake, "bailian": bailian, "parquet": parquet, "weka": weka}
-NAMES = (*FORMATS, "dataset")
+FORMATS: dict[str, ModuleType] = {"mooncake": mooncake, "bailian": bailian, "parquet": parquet}
+FOLDERS = ("dataset", "weka")  # formats of a folder; sessions of Weka (weka.py) may also be a single file
+NAMES = (*FORMATS, *FOLDERS)
 
 
 def require_format(format: str | None) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from .._base.errors import InputError
 from .._base.step_work import report_work
 from ..trace.building import TraceBuilder
-from ..trace.columns import Columns
+from ..trace.columns import STATED, Columns
 from ..trace.dependencies import Dependencies, join_dependencies
 from ..trace.invariants import require_rows
 from ..trace.normalise import Fixes, by_first_appearance
@@ -129,7 +129,7 @@ class _Walk:
     def __init__(self, dataset):
         from .._native import forest
 
-        self._forest, self._block_size = forest, dataset.block_size
+        self._forest, self._block_size, self._tail = forest, dataset.block_size, dataset.tail
         self._parent = np.full(dataset.distinct, forest.UNSEEN, dtype=np.int64)
         self._in_prompts = np.zeros(dataset.distinct if dataset.output_blocks else 0, dtype=bool)
         self._has_outputs = bool(dataset.output_blocks)
@@ -138,7 +138,7 @@ class _Walk:
     def verify(self, columns: Columns, row: int) -> None:
         """Verify the next rows, the first of which is `row`; InputError if ids do not count by first appearance."""
         self.distinct, gap, fork = self._forest.verify(
-            columns.hash_ids, columns.offsets, columns.input_length // self._block_size,
+            columns.hash_ids, columns.offsets, self._full_blocks(columns),
             columns.output_ids, columns.output_offsets, self._parent, self.distinct,
         )  # fmt: skip
         if gap >= 0:
@@ -146,6 +146,9 @@ class _Walk:
         self.is_chained = self.is_chained and fork < 0
         if self._has_outputs:
             self._in_prompts[columns.hash_ids] = True
+
+    def _full_blocks(self, columns: Columns) -> np.ndarray:
+        return np.diff(columns.offsets) if self._tail == STATED else columns.input_length // self._block_size
 
     @property
     def working_set(self) -> int:

@@ -10,6 +10,7 @@ from ..trace.columns import Columns
 from ..trace.turns import previous_turn
 from . import bailian
 from .targets.losses import Losses
+from .weka_losses import lost_in_sessions
 
 EXTRA = " Add --extra to keep extra columns."  # of commands with this option
 KEPT = {"mooncake": ("turn",), "bailian": bailian.KEYS}  # format -> extra columns that it always has
@@ -36,6 +37,8 @@ def left_out(
     >>> left_out(trace, "mooncake")
     ['1 parent was left out: this format has sessions only. Use the format bailian to keep parents.']
     """
+    if format == "weka":
+        return lost_in_sessions(columns, extra=extra, remedy=remedy)
     done = LeftOut(format, extra=extra)
     done.add(columns)
     done.names.update(dict.fromkeys(names))

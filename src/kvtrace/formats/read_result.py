@@ -8,6 +8,7 @@ import numpy as np
 
 from .._base.errors import RowError
 from ..trace.columns import Columns
+from ..trace.normalise import Fixes
 from .sidecar import Sidecar
 
 
@@ -22,6 +23,7 @@ class ReadResult:
     sidecar: Sidecar | None = None
     lost_parents: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # rows whose parent does not exist
     repeated: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # rows with the name of an earlier row
+    fixes: Fixes = field(default_factory=Fixes)  # changes that the reader made
     nested: dict[str, int] = field(default_factory=dict)  # field of lists or objects, which are not read -> rows
 
     def line(self, row: int) -> int:

@@ -11,8 +11,9 @@ import numpy as np
 from .._base.errors import InputError, RowError, UsageError
 from .._base.files import name_of
 from .._base.input_files import open_read
-from ..trace.columns import Columns, replace_columns
+from ..trace.columns import STATED, Columns, replace_columns
 from ..trace.invariants import broken_rules
+from ..trace.stated import uneven_prompts
 from ..trace.trace import Trace
 from . import bailian, mooncake, parquet, weka
 from . import dataset as datasets
@@ -67,6 +68,9 @@ def read(
     with _file_name_in_errors(result):
         trace = Trace.from_columns(rows, block_size=block_size, tail=tail, meta=sidecar.meta)
     trace.fixes.dangling_parents += len(result.lost_parents)
+    trace.fixes.also(result.fixes)
+    if tail == STATED:
+        trace.fixes.more_blocks, trace.fixes.fewer_blocks = uneven_prompts(trace, block_size)
     return trace
 
 
@@ -86,12 +90,10 @@ def read_columns(
     name = name_of(path)
     if names_dataset(path, format):
         return datasets.read(path, extra=extra)
-    if format == "weka" or (format is None and weka.names_sessions(path)):
-        return weka.read(path, extra=extra, on_error=on_error)
+    if format == "weka" or (format is None and weka.holds_sessions(path)):
+        return weka.read(path, extra=extra == "keep", on_error=on_error)
     require_trace(path)
     with open_read(path) as stream:
-        if format is None and weka.is_session(stream.peek(weka.HEAD)[: weka.HEAD]):
-            return weka.read(path, extra=extra, on_error=on_error)
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
             result = parquet.read(stream, path, extra=extra)
         else:

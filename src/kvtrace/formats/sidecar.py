@@ -18,7 +18,7 @@ from .. import __version__
 from .._base.errors import InputError, UsageError
 from .._base.files import is_regular
 from .._base.input_files import read_unfollowed, unreadable
-from ..trace.columns import TAILS, Columns
+from ..trace.columns import BLOCK_RULES, Columns
 from ..trace.trace import Trace
 
 FORMAT_VERSION = 1
@@ -142,8 +142,8 @@ def load(text: bytes, path: str, *, remedy: str = "Delete it, and pass --block-s
         raise InputError(f"{path}: the file is not a JSON object. {remedy}")
     if is_deep(values):
         raise InputError(f"{path}: the file is nested more than {MAX_DEPTH} levels deep. {remedy}")
-    if values.get("tail") not in (None, *TAILS):
-        raise InputError(f"{path}: tail must be one of {', '.join(TAILS)}.")
+    if values.get("tail") not in (None, *BLOCK_RULES):
+        raise InputError(f"{path}: tail must be one of {', '.join(BLOCK_RULES)}.")
     _verify_claims(values, path)
     numbers = {key: _number(values, key, path) for key in ("block_size", "requests", "blocks", "first_id")}
     if numbers["block_size"] == 0:

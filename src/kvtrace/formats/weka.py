@@ -1,35 +1,40 @@
 """Weka's session JSON: a file for each session of an agent, or a folder of such files, plain, gzip or zstd.
 
-Many sessions make one trace. Each session keeps its own clock, so all of them begin at their recorded `t`. Local ids are
-kept apart, global ids are shared.
+Many sessions make one trace. Each session keeps its own clock, so all begin at their recorded `t`, mostly 0. Local ids
+are kept apart and global ids are shared. The fields are in weka_session.py.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import orjson
 
-from .._base.errors import InputError
-from .._base.files import is_std, name_of
-from .._base.input_files import open_read
-from .._base.offsets import offsets_of
-from .._native import ids
+from .._base.errors import InputError, KvtraceError, RowError, UsageError
+from .._base.files import is_regular, is_std, name_of
+from .._base.input_files import open_read, unreadable
+from .._base.output_files import write_together
+from .._base.output_folder import OutputFolder
+from .._base.step_work import report_work
 from ..trace.columns import Columns
-from ..trace.invariants import expected_blocks
-from ..trace.recorded_dependencies import recorded_dependencies
-from ..trace.turns import previous_turn
-from .bailian import milliseconds
+from ..trace.normalise import Fixes
+from . import weka_columns
+from .jsonl_read import OnError
 from .read_result import ReadResult
 from .sidecar import Sidecar
-from .weka_session import GLOBAL, Session, parse_session
+from .weka_objects import SessionObjects
+from .weka_session import Session, moved_rows, parse_session
 
-SUFFIX = re.compile(r"\.json(\.gz|\.zst)?\Z")
-HEAD = 1 << 16
-_SESSION = re.compile(rb'\s*\{[\s\S]*?("hash_id_scope"\s*:|"requests"\s*:\s*\[)')
+NAME = re.compile(r"[^.].*\.json(\.gz|\.zst)?\Z")
+SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")
+HEAD = 1 << 16  # bytes that decide
+_SESSION = re.compile(rb'\s*\{[\s\S]*?("hash_id_scope"\s*:\s*"|"requests"\s*:\s*\[)')
+OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
 def is_session(head: bytes) -> bool:
@@ -41,68 +46,166 @@ def is_session(head: bytes) -> bool:
     return _SESSION.match(head) is not None
 
 
-def names_sessions(path: str | Path) -> bool:
-    """Whether a path is a folder of session files."""
-    return not is_std(path) and os.path.isdir(path) and any(SUFFIX.search(name) for name in os.listdir(path))
+def holds_sessions(path: str | Path) -> bool:
+    """Whether a path is read as sessions: a folder that is no data set, or a file with the beginning of a session."""
+    if is_std(path):
+        return False
+    return os.path.isdir(path) or (is_regular(path) and _is_session_file(path))
 
 
-def read(path: str | Path, *, extra: str = "keep", on_error=None) -> ReadResult:
-    """Read a session, or all sessions of a folder."""
-    files = [path]
-    if not is_std(path) and os.path.isdir(path):
-        files = [os.path.join(path, name) for name in sorted(os.listdir(path)) if SUFFIX.search(name)]
-    sessions = []
+def is_file_name(path: str | Path) -> bool:
+    """Whether a path has the name of a session file: .json, .json.gz or .json.zst.
+
+    >>> is_file_name("day/a.json.gz"), is_file_name("day/")
+    (True, False)
+    """
+    return NAME.match(os.path.basename(str(path))) is not None
+
+
+def read(path: str | Path, *, extra: bool = True, on_error: OnError | None = None) -> ReadResult:
+    """Read a session, or all sessions of a folder.
+
+    Args:
+        path: A file, a folder of session files alone, or `-` for stdin.
+        extra: Whether to keep fields as extra columns.
+        on_error: Gets an error for each file that is not valid, which is left out; without it, the first is raised.
+    """
+    name = name_of(path)
+    is_folder = not is_std(path) and os.path.isdir(path)
+    files = _files(path) if is_folder else [str(path)]
+    sessions, names = [], []
     for file in files:
+        error = None
+        try:
+            session = _session(file)
+            _require_size(session, sessions)
+        except RowError as fault:
+            reason = f"{os.path.basename(file)}: {fault.reason}" if is_folder else fault.reason
+            error = RowError(reason).at(name, None)
+        if error is None:
+            sessions.append(session)
+            names.append(os.path.basename(file))
+        elif on_error is None:  # raised outside the handler, so that no text is its context
+            raise error
+        else:
+            on_error(error)
+        report_work(1, len(files))
+    columns, section = weka_columns.columns_of(sessions, names, extra=extra)
+    size = sessions[0].block_size if sessions else None
+    tail = weka_columns.block_rule(columns, size) if size else None
+    meta = {"weka": section} if extra else {}
+    sidecar = Sidecar(f"{name} (its sessions)", size, tail, meta=meta)
+    fixes = Fixes(first_timestamp=section.get("start_ms", 0.0), rows_moved=sum(map(moved_rows, sessions)))
+    return ReadResult(columns, name, "weka", sidecar=sidecar, fixes=fixes)
+
+
+def write(
+    columns: Columns, path: str | Path, *, block_size: int, first_id: int = 0, extra: bool = False,
+    meta: Mapping[str, Any] | None = None,
+) -> list[str]:  # fmt: skip
+    """Write a session as a file, or sessions as a folder of files, which appear together or not at all."""
+    objects = SessionObjects(columns, block_size, meta, first_id=first_id, extra=extra)
+    if is_std(path) or is_file_name(path):
+        if len(objects) != 1:
+            raise UsageError(
+                f"{path}: a file holds one session, but the trace has {len(objects):,}. Name a folder: FOLDER/."
+            )
+        with write_together(path) as (stream,):
+            stream.write(_text(objects.object(0)))
+        return [name_of(path)]
+    names: set[str] = set()
+    with OutputFolder(path, require_place) as folder:
+        for number in range(len(objects)):
+            value = objects.object(number)
+            with folder.file(_file_name(objects.file(number), str(value["id"]), names)) as stream:
+                stream.write(_text(value))
+            report_work(1, len(objects))
+    return [str(path)]
+
+
+def require_place(path: str | Path) -> None:
+    """UsageError or KvtraceError if sessions cannot be written to a folder, or would replace other files."""
+    place = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(place):
+        raise UsageError(f"{path}: the folder {os.path.dirname(str(path).rstrip('/')) or place} does not exist.")
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise UsageError(f"{path}: this is a file. Name a folder for the sessions, or a file such as session.json.")
+    if os.path.isdir(path) and not _has_sessions_only(path):
+        raise UsageError(f"{path}: the folder has files that are not Weka sessions. Use another name.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise KvtraceError(f"{path}: the folder around it is not writable.")
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------
+
+
+def _files(folder: str | Path) -> list[str]:
+    """The session files of a folder, by name; InputError if it has none, or other files."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError as error:
+        raise unreadable(folder, error) from None
+    sessions = [name for name in names if NAME.match(name) and os.path.isfile(os.path.join(folder, name))]
+    if not sessions:
+        raise InputError(
+            f"{folder}: the folder has no Weka sessions (.json, .json.gz or .json.zst) and is no data set."
+        )
+    if len(sessions) < len(names):
+        others = len(names) - len(sessions)
+        raise InputError(
+            f"{folder}: the folder has {len(sessions):,} Weka sessions and {others:,} other "
+            f"{'entry' if others == 1 else 'entries'}. Move all that are not sessions elsewhere."
+        )
+    return [os.path.join(folder, name) for name in sessions]
+
+
+def _session(file: str) -> Session:
+    """The session of a file; RowError if it is not valid or cannot be read."""
+    name, reason = name_of(file), None
+    try:
         with open_read(file) as stream:
             text = stream.read()
-        sessions.append(parse_session(text, name_of(file)))
-    return _result(sessions, name_of(path), extra)
+    except InputError as error:
+        reason = str(error).removeprefix(f"{name}: ")
+    if reason:
+        raise RowError(reason)
+    return parse_session(text)
 
 
-def _result(sessions: list[Session], path: str, extra: str) -> ReadResult:
-    sizes = {session.block_size for session in sessions}
-    if len(sizes) > 1:
-        other = next(session for session in sessions if session.block_size != sessions[0].block_size)
-        raise InputError(
-            f"{other.path}: block_size is {other.block_size}, but {sessions[0].block_size} in {sessions[0].path}. Read "
-            "them apart."
+def _require_size(session: Session, others: list[Session]) -> None:
+    if others and session.block_size != others[0].block_size:
+        raise RowError(
+            f"block_size is {session.block_size}, but {others[0].block_size} in the sessions before it. A trace has one "
+            "block size."
         )
-    rows = [(number, row) for number, session in enumerate(sessions) for row in session.rows]
-    start = milliseconds(np.array([row.start_s for _, row in rows], dtype=np.float64))
-    order = np.argsort(start, kind="stable")
-    start, rows = start[order], [rows[place] for place in order.tolist()]
-    session = np.array([number for number, _ in rows], dtype=np.int64)
-    agent = np.array([row.agent for _, row in rows], dtype=np.int64)
-    blocks = np.array([len(row.hash_ids) for _, row in rows], dtype=np.int64)
-    local: dict[int, int] = {}
-    parts = []
-    first = 1 << 40
-    for number, one in enumerate(sessions):
-        local[number] = 0 if one.scope == GLOBAL else first * (number + 1)
-    for number, row in rows:
-        parts.append(row.hash_ids + local[number])
-    hash_ids = ids.renumber(np.concatenate(parts or [np.empty(0, np.int64)]))[0]
-    service = np.array([np.nan if (s := row.fields.get("api_time")) is None else s for _, row in rows], dtype=np.float64)
-    names: dict[str, None] = {}
-    for _, row in rows:
-        names.update(dict.fromkeys(row.fields))
-    kept: dict[str, Any] = {}
-    for name in names:
-        if name not in ("t", "in", "out", "api_time"):
-            values = [row.fields.get(name) for _, row in rows]
-            values = [str(v) if isinstance(v, (list, dict)) else v for v in values]
-            column = np.empty(len(values), dtype=object)
-            column[:] = values
-            kept[name] = column
-    columns = Columns(
-        start,
-        np.array([row.fields["in"] for _, row in rows], dtype=np.int64),
-        np.array([row.fields["out"] for _, row in rows], dtype=np.int64),
-        hash_ids, offsets_of(blocks), session=session,
-        parent=previous_turn(session * (int(agent.max(initial=0)) + 1) + agent),
-        extra={"agent": agent} | (kept if extra == "keep" else {}), service_ms=milliseconds(service),
-    )  # fmt: skip
-    columns.dependencies = recorded_dependencies(columns, agent)
-    size = sizes.pop() if sizes else None
-    fits = size is None or np.array_equal(expected_blocks(columns.input_length, size, "dropped"), blocks)
-    return ReadResult(columns, path, "weka", sidecar=Sidecar(path, size, "dropped" if fits else "stated"))
+
+
+def _has_sessions_only(folder: str | Path) -> bool:
+    """Whether a folder is empty, or all its files are sessions."""
+    try:
+        names = os.listdir(folder)
+        return all(NAME.match(name) and _is_session_file(os.path.join(folder, name)) for name in names)
+    except OSError:
+        return False
+
+
+def _is_session_file(path: str | Path) -> bool:
+    with suppress(InputError), open_read(path) as stream:
+        return is_session(stream.read(HEAD))
+    return False
+
+
+def _text(value: dict[str, Any]) -> bytes:
+    return orjson.dumps(value, option=OPTIONS)
+
+
+def _file_name(recorded: str | None, identifier: str, taken: set[str]) -> str:
+    """A file name without path, that no other session has: the recorded one, or that of the session's id."""
+    stem = identifier if SAFE.fullmatch(identifier) else "session"
+    name = recorded if recorded and SAFE.fullmatch(recorded) and NAME.match(recorded) else f"{stem}.json"
+    stem, number = name, 1
+    while name in taken:
+        number += 1
+        name = re.sub(r"\.json", f"-{number}.json", stem, count=1)
+    taken.add(name)
+    return name

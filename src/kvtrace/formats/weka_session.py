@@ -1,9 +1,9 @@
 """One session of an agent in Weka's JSON: an object with the requests of the main agent and of its subagents.
 
-Keys of the object: `id`, `models`, `block_size`, `hash_id_scope` ("local" or "global"), `tool_tokens`, `system_tokens`,
-`requests`. A request: `t` and `api_time` in seconds, `type`, `model`, `in`, `out`, `hash_ids`, and others, which are kept.
-An entry of type "subagent" has `t` and `requests` of its own, whose times are absolute, or relative to that `t` if they
-are before it. https://github.com/callanjfox/kv-cache-tester, AIPerf's loader/weka_trace_models.py.
+Its keys are `id`, `models`, `block_size`, `hash_id_scope` ("local" or "global"), `tool_tokens`, `system_tokens` and
+`requests`. A request has `t` and `api_time` in seconds, `in` and `out` in tokens, `hash_ids`, and others. An entry of
+type "subagent" has `t` and `requests` of its own, whose times are absolute, or relative to its `t` where they are less.
+https://github.com/callanjfox/kv-cache-tester, and AIPerf's loader/weka_trace_models.py.
 """
 
 from __future__ import annotations
@@ -13,118 +13,146 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import orjson
 
-from .._base.errors import InputError
+from .._base.errors import RowError
+from .._native import ids as numbering
 from ..trace.invariants import MAX_TIME
+from .block_size import MAX_TOKENS
+from .jsonl_read import whole
+from .weka_text import IdLists, load
 
 LOCAL, GLOBAL = "local", "global"
 SUBAGENT = "subagent"
-EPSILON_S = 1e-6  # an inner time this little before its subagent's is absolute, as in AIPerf's loader
-MAX_WHOLE = 2**63 - 1
+EPSILON_S = 1e-6  # an inner time that is less than its subagent's by this little is absolute, as in AIPerf's loader
 
 
 @dataclass
 class Row:
-    """One request, as its object has it but for `requests` and `hash_ids`."""
+    """A request."""
 
-    agent: int  # 0 = main agent, 1, 2, ... = subagents in the order of their entries
+    agent: int  # 0 = the main agent; 1, 2, ... = the subagents in the order of their entries
     place: int  # in its list of requests
-    start_s: float  # on the clock of the session
-    fields: dict[str, Any]
-    hash_ids: np.ndarray  # int64, as written
+    start_s: float  # on the session's clock
+    is_relative: bool  # whether its `t` is relative to its subagent's
+    fields: dict[str, Any]  # all but `hash_ids`; has_ids says whether that was there
+    has_ids: bool
+
+
+@dataclass
+class Agent:
+    """The entry of a subagent."""
+
+    fields: dict[str, Any]  # all but `requests`
+    place: int  # in the session's list of requests
 
 
 @dataclass
 class Session:
-    """A session as its file has it."""
+    """A session as its file has it; row r has the ids values[numbers[offsets[r]:offsets[r + 1]]]."""
 
-    path: str
-    fields: dict[str, Any]  # of the session, without its requests
+    fields: dict[str, Any]  # all but `requests`
     block_size: int
     scope: str
-    agents: list[dict[str, Any]] = field(default_factory=list)  # of each subagent: its entry without its requests
-    places: list[int] = field(default_factory=list)  # of each subagent: the place of its entry in the session's list
+    agents: list[Agent] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)  # in the order of the file
+    numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
+    offsets: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+    values: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # the ids by first appearance
 
 
-def parse_session(text: bytes, path: str) -> Session:
-    """The session in a text; InputError, with its place but without its content, if it is not valid."""
-    values = _loaded(text, path)
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: the file is not a JSON object. A Weka session is one object with a list of requests.")
-    requests = values.get("requests")
-    if not isinstance(requests, list):
-        raise InputError(f"{path}: requests is not a list. Is it a Weka session?")
-    size, scope = values.get("block_size"), values.get("hash_id_scope")
-    if type(size) is not int or not 1 <= size <= 1 << 24:
-        raise InputError(f"{path}: block_size is not a whole number of tokens, at least 1.")
-    if scope not in (LOCAL, GLOBAL):
-        raise InputError(f"{path}: hash_id_scope is neither local nor global.")
-    fields = {name: value for name, value in values.items() if name != "requests"}
-    session = Session(path, fields, size, scope)
-    for place, entry in enumerate(requests):
-        where = f"{path}: requests[{place:,}]"
-        if not isinstance(entry, dict):
-            raise InputError(f"{where} is not an object.")
-        if entry.get("type") == SUBAGENT:
-            _add_subagent(session, entry, place, where)
-        else:
-            session.rows.append(_row(entry, 0, place, 0.0, where))
+def parse_session(text: bytes) -> Session:
+    """The session in a text; RowError, which names the place but shows no content, if it is not valid.
+
+    >>> session = parse_session(b'{"block_size": 64, "hash_id_scope": "local", "requests": [{"t": 0.5, "in": 130, '
+    ...                         b'"out": 1, "type": "n", "hash_ids": [7, 8]}]}')
+    >>> session.rows[0].start_s, session.numbers.tolist(), session.values.tolist()
+    (0.5, [0, 1], [7, 8])
+    """
+    for lifted in (True, False):
+        values, lists = load(text, lifted=lifted)
+        session = _session(values, lists)
+        if lists.are_used():
+            break  # else a list is inside of an unknown field, which is kept as it is
+    ids, session.offsets = lists.done()
+    numbers, distinct = numbering.renumber(ids)
+    session.values = np.empty(distinct, dtype=np.int64)
+    session.values[numbers] = ids
+    session.numbers = numbers.astype(np.int32)
     return session
 
 
-def _add_subagent(session: Session, entry: dict[str, Any], place: int, where: str) -> None:
-    start = _seconds(entry.get("t"), f"{where}.t")
-    inner = entry.get("requests")
-    if not isinstance(inner, list):
-        raise InputError(f"{where}.requests is not a list.")
-    session.agents.append({name: value for name, value in entry.items() if name != "requests"})
-    session.places.append(place)
-    for inner_place, request in enumerate(inner):
-        inner_where = f"{where}.requests[{inner_place:,}]"
-        if not isinstance(request, dict):
-            raise InputError(f"{inner_where} is not an object.")
-        if request.get("type") == SUBAGENT:
-            raise InputError(f"{inner_where} is a subagent inside of a subagent, which is not supported.")
-        session.rows.append(_row(request, len(session.agents), inner_place, start, inner_where))
+def moved_rows(session: Session) -> int:
+    """The requests that start before a request that is listed before them, in the list of their agent."""
+    reached: dict[int, float] = {}
+    moved = 0
+    for row in session.rows:
+        moved += row.start_s < reached.get(row.agent, 0.0)
+        reached[row.agent] = max(row.start_s, reached.get(row.agent, 0.0))
+    return moved
 
 
-def _row(request: dict[str, Any], agent: int, place: int, base_s: float, where: str) -> Row:
-    start = _seconds(request.get("t"), f"{where}.t")
-    if agent and start + EPSILON_S < base_s:
-        start += base_s
+def _session(values: Any, lists: IdLists) -> Session:
+    if not isinstance(values, dict):
+        raise RowError("the file is not a JSON object. A Weka session is one object with a list of requests.")
+    requests = values.get("requests")
+    if not isinstance(requests, list):
+        raise RowError("requests is not a list. Is the file a Weka session?")
+    size, scope = values.get("block_size"), values.get("hash_id_scope")
+    if type(size) is not int or not 1 <= size <= MAX_TOKENS:
+        raise RowError("block_size is not a whole number of tokens, at least 1.")
+    if scope not in (LOCAL, GLOBAL):
+        raise RowError("hash_id_scope is neither local nor global.")
+    session = Session(_without(values, "requests"), size, scope)
+    for place, entry in enumerate(requests):
+        where = f"requests[{place}]"
+        if isinstance(entry, dict) and entry.get("type") == SUBAGENT:
+            _add_subagent(session, entry, place, where, lists)
+        else:
+            session.rows.append(_row(entry, 0, place, 0.0, where, lists))
+    return session
+
+
+def _add_subagent(session: Session, entry: dict[str, Any], place: int, where: str, lists: IdLists) -> None:
+    start = _seconds(entry, "t", where)
+    requests = entry.get("requests")
+    if not isinstance(requests, list):
+        raise RowError(f"{where}.requests is not a list.")
+    session.agents.append(Agent(_without(entry, "requests"), place))
+    for inner, request in enumerate(requests):
+        if isinstance(request, dict) and request.get("type") == SUBAGENT:
+            raise RowError(f"{where}.requests[{inner}] is a subagent of a subagent, which is not supported.")
+        row = _row(request, len(session.agents), inner, start, f"{where}.requests[{inner}]", lists)
+        session.rows.append(row)
+
+
+def _row(request: Any, agent: int, place: int, base_s: float, where: str, lists: IdLists) -> Row:
+    if not isinstance(request, dict):
+        raise RowError(f"{where} is not an object.")
+    start = _seconds(request, "t", where)
+    is_relative = start + EPSILON_S < base_s
     if request.get("api_time") is not None:
-        _seconds(request["api_time"], f"{where}.api_time")
+        _seconds(request, "api_time", where)
     for name in ("in", "out"):
         if name not in request:
-            raise InputError(f"{where}.{name} is missing.")
-        if type(request[name]) is not int or not 0 <= request[name] <= MAX_WHOLE:
-            raise InputError(f"{where}.{name} is not a whole number of tokens, at least 0.")
-    ids = _ids(request.get("hash_ids"), f"{where}.hash_ids")
-    return Row(agent, place, start, {name: value for name, value in request.items() if name != "hash_ids"}, ids)
+            raise RowError(f"{where}.{name} is missing.")
+        if whole(request[name], f"{where}.{name}") < 0:
+            raise RowError(f"{where}.{name} is negative.")
+    lists.add(request.get("hash_ids", []), f"{where}.hash_ids")
+    start += base_s if is_relative else 0.0
+    return Row(agent, place, start, is_relative, _without(request, "hash_ids"), "hash_ids" in request)
 
 
-def _loaded(text: bytes, path: str) -> Any:
-    place = 0
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        place = error.pos + 1
-    raise InputError(f"{path}: the file is not JSON from character {place:,}. Is it truncated?")
-
-
-def _seconds(value: Any, where: str) -> float:
+def _seconds(values: dict[str, Any], name: str, where: str) -> float:
+    """A time or a duration."""
+    value = values.get(name)
     if type(value) not in (int, float):
-        raise InputError(f"{where} is not a number of seconds.")
-    if not (math.isfinite(value) and 0 <= value <= MAX_TIME / 1000):
-        raise InputError(f"{where} is not a time of at least 0.")
+        raise RowError(f"{where}.{name} is not a number of seconds.")
+    if not (math.isfinite(value) and value <= MAX_TIME / 1000):
+        raise RowError(f"{where}.{name} is too large.")
+    if value < 0:
+        raise RowError(f"{where}.{name} is negative.")
     return float(value)
 
 
-def _ids(values: Any, where: str) -> np.ndarray:
-    if not isinstance(values, list):
-        raise InputError(f"{where} is not a list.")
-    if not all(type(value) is int and -(2**63) <= value < 2**64 for value in values):
-        raise InputError(f"{where} has a value that is not a whole number of 64 bits.")
-    return np.array([value - 2**64 if value >= 2**63 else value for value in values], dtype=np.int64)
+def _without(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}

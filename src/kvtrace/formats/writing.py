@@ -18,7 +18,7 @@ from ..trace.columns import Columns, require_trace
 from ..trace.meta import without_claims
 from ..trace.trace import Trace
 from . import dataset as datasets
-from . import parquet
+from . import parquet, weka
 from .format_table import FORMATS, require_format
 from .sidecar import Counts, describe, dump, sidecar_path
 
@@ -72,6 +72,9 @@ def write(
         _require_dataset(first_id)
         size = block_size or 0
         return datasets.write(columns, path, block_size=size, tail=tail or "kept", meta=meta, inspect=inspect)
+    if format == "weka":
+        _require_no_card(inspect)
+        return weka.write(columns, path, block_size=block_size or 0, first_id=first_id, extra=extra, meta=meta)
     description = describe(
         columns, block_size=block_size, tail=tail or "kept", first_id=first_id, format=format, meta=meta
     )
@@ -124,6 +127,8 @@ def write_chunks(
 def check_output(path: str | Path, format: str | None = None) -> str:
     """The format that `write` will use; UsageError or KvtraceError if it cannot write there."""
     require_format(format)
+    if format == "weka" or (format is None and Path(path).suffix in Content.SESSIONS.suffixes):
+        return _check_weka(path)
     if format is None and datasets.has_dataset_name(path):
         format = "dataset"
     if format is None:
@@ -137,6 +142,16 @@ def check_output(path: str | Path, format: str | None = None) -> str:
         parquet.require()
     require_place(path)
     return format
+
+
+def _check_weka(path) -> str:
+    if is_std(path) or weka.is_file_name(path):
+        require_name(path, Content.JSON, "the format weka")
+        require_place(path)
+    else:
+        require_name(path, Content.SESSIONS, "the format weka")
+        weka.require_place(path)
+    return "weka"
 
 
 def require_place(path: str | Path) -> None:
@@ -216,6 +231,12 @@ def _require_dataset(first_id):
     """UsageError for options that a data set does not support."""
     if first_id:
         raise UsageError(f"--first-id {first_id:,} does not work for a data set: its ids count from 0.")
+
+
+def _require_no_card(inspect):
+    """UsageError if an audited file is to be written as sessions: they have no place for its profile."""
+    if inspect:
+        raise UsageError("the format weka has no sidecar for a release profile. Write another format, then convert it.")
 
 
 def _require_same(trace, block_size, tail):

@@ -22,6 +22,7 @@ from ..formats.lazy import LazyTrace
 from ..trace.columns import TAILS, Columns
 from ..trace.hits import Hits, sum_hits, unlimited_hits
 from ..trace.meta import merge, without_stale
+from ..trace.stated import require_rule
 from .account import StepHits
 from .allowed_fields import EXTRA
 from .numbering.bound import in_one_process
@@ -85,6 +86,7 @@ def release_dataset(
     3
     """
     whole = LazyTrace(dataset, extra=("turn",))
+    require_rule(dataset.tail, "a release")
     tail = max(profile.tail, dataset.tail, key=TAILS.index)
     rng = rng or np.random.default_rng()
     unused = deepcopy(rng)

@@ -16,7 +16,7 @@ from .._base.units import UNITS as DURATION_UNITS
 from ..formats.format_table import NAMES
 from ..formats.sidecar import FORMAT_VERSION
 from ..formats.targets import TARGETS
-from ..trace.columns import TAILS
+from ..trace.columns import BLOCK_RULES, TAILS
 from ..trace.meta import PREFIXES_UNKNOWN
 from .contributors import WARNINGS
 from .forms import ListOf, Section, digest, faults, fit, flag, number, one_of, pattern, rounded, whole
@@ -127,7 +127,7 @@ OWN = Section({
         "version": pattern(r"\d{1,2}\.\d{1,2}(?:\.\d{1,2})?(?:(?:a|b|rc|\.dev|\.post)\d{1,2})?"),
         "format_version": one_of(FORMAT_VERSION),
     }),
-    "block_size": whole(TOKENS), "tail": one_of(*TAILS), "requests": whole(MANY), "blocks": whole(MANY),
+    "block_size": whole(TOKENS), "tail": one_of(*BLOCK_RULES), "requests": whole(MANY), "blocks": whole(MANY),
     "output_blocks": whole(MANY), "distinct_blocks": whole(MANY), "first_id": whole(SMALL), "format": one_of(*NAMES),
 })  # fmt: skip
 PARTS = ListOf(

@@ -10,6 +10,7 @@ import numpy as np
 from ..trace.columns import TAILS, Columns, replace_columns, rows_of
 from ..trace.hits import Hits, sum_hits
 from ..trace.normalise import by_first_appearance
+from ..trace.stated import require_rule
 from ..trace.trace import Trace
 from ..trace.trace_figures import Figures, figures_of
 from .row_blocks import RowBlocks
@@ -40,6 +41,7 @@ class TraceDraft:
     @classmethod
     def of(cls, trace: Trace) -> TraceDraft:
         """A draft of a trace, which does not change."""
+        require_rule(trace.tail, "a release")
         if trace.is_chained and trace.output_ids is None:
             has_tail = (trace.input_length % trace.block_size > 0) & (trace.tail != "dropped")
             blocks = RowBlocks.in_runs(trace, has_tail)

@@ -260,7 +260,7 @@ def simulate_serving(
         )
     setting = _with_groups(scheduler.setting_of(setting), scheduler, router, trace.block_size)
     demand = demand or block_demand(trace, *setting.demand_options)
-    tokens, output = scheduler.lengths(trace)
+    tokens, output = scheduler.lengths(demand.trace)
     requests = Requests(trace.timestamp / 1000, tokens, output, scheduler.needs(demand, setting), _priorities(trace))
     engines = [scheduler.engine(setting, demand, tiers) for _ in range(instances)]
     terms = cost.terms(setting.capacity * trace.block_size)

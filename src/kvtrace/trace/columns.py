@@ -18,9 +18,9 @@ from .dependencies import Dependencies
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-# what the last, partial block of a prompt is: shared, never shared, left out; stated: prompts have any number of blocks
-TAILS = ("kept", "unique", "dropped", "stated")
-STATED = "stated"
+TAILS = ("kept", "unique", "dropped")  # what the last, partial block of a prompt is: shared, never shared, left out
+STATED = "stated"  # no such rule: each prompt has the full blocks that its source states, more or fewer than its tokens
+BLOCK_RULES = (*TAILS, STATED)
 
 
 @dataclass(eq=False, repr=False, init=False)

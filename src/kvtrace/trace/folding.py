@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.offsets import offsets_of
-from .columns import replace_columns, require_trace
+from .columns import STATED, replace_columns, require_trace
 from .invariants import expected_blocks, expected_output_blocks
 from .normalise import normalise
 from .trace import Trace
@@ -21,7 +21,8 @@ MAX_TOKENS = 1 << 40  # of a block, longer than any prompt
 def fold(trace: Trace, factor: int) -> Trace:
     """Fold a trace into blocks that are `factor` times as large.
 
-    Tails stay what they were: kept, unique (a full block that becomes a tail gets an id of its own), or dropped.
+    Tails stay what they were: kept, unique (a full block that becomes a tail gets an id of its own), or dropped. Of
+    stated blocks, an incomplete group at the end is dropped.
 
     Raises:
         UsageError: The factor is not a whole number of 1 or more.
@@ -40,6 +41,8 @@ def fold(trace: Trace, factor: int) -> Trace:
         raise UsageError(f"the fold factor is {factor:,}; blocks can have at most {MAX_TOKENS:,} tokens.")
     size, columns = trace.block_size * int(factor), replace_columns(trace.require_chained())
     blocks = expected_blocks(trace.input_length, size, trace.tail)
+    if trace.tail == STATED:
+        blocks = trace.prompt_blocks // int(factor)
     columns.hash_ids, columns.offsets = _last_ids(trace.hash_ids, trace.offsets, blocks, 0, int(factor))
     if trace.output_ids is not None and trace.output_offsets is not None:
         blocks, within = _output_blocks(trace, size, int(factor))
@@ -57,6 +60,9 @@ def _output_blocks(trace, size, factor):
 
     A prompt and its output are one chain; the output's blocks start after the prompt's last full block.
     """
+    if trace.tail == STATED:
+        rest = trace.prompt_blocks % factor + np.diff(trace.output_offsets)
+        return rest // factor, trace.prompt_blocks % factor
     expected = expected_output_blocks(trace.input_length, trace.output_length, size, trace.tail)
     blocks = np.where(np.diff(trace.output_offsets) > 0, expected, 0)
     return blocks, trace.full_blocks % factor

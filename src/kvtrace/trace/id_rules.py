@@ -13,7 +13,7 @@ import numpy as np
 from .._base.offsets import in_first, joined, offsets_of
 from .._base.step_work import report_work
 from .._native import ids
-from .columns import Columns
+from .columns import STATED, Columns
 from .invariants import BrokenRule
 
 
@@ -24,13 +24,13 @@ def broken_id_rules(columns: Columns, block_size: int | None, tail: str, *, firs
     >>> [rule.rule for rule in broken_id_rules(columns, 1, "kept") if len(rule.rows)]
     ['chains']
     """
-    walk = _Walk(columns, block_size)
+    walk = _Walk(columns, None if tail == STATED else block_size)
     report_work(1, 3)
     if len(walk.ids):
         yield _numbering(walk, first_id)
         report_work(1, 3)
         yield _chains(walk)
-        if block_size is not None:
+        if block_size is not None and tail != STATED:  # stated blocks are full ones
             yield from _block_sizes(walk, columns, block_size, tail)
 
 

@@ -42,6 +42,15 @@ class ConvertedSection(TypedDict, total=False):
     part: bool
 
 
+class WekaSection(TypedDict, total=False):
+    """`weka`: what the rows of Weka sessions do not hold. Maker: formats/weka_columns.py."""
+
+    sessions: list[dict[str, Any]]  # file, fields, agents, number of requests, runs of ids
+    start_ms: float  # subtracted from all times
+    fields: list[str]  # of requests, in order
+    json: list[str]  # those whose column holds JSON
+
+
 class Meta(TypedDict, total=False):
     """All sections of `Trace.meta`. A handwritten sidecar may have others, which are kept."""
 
@@ -58,6 +67,7 @@ class Meta(TypedDict, total=False):
     converted: ConvertedSection
     synthetic: dict[str, Any]  # the model and the options of a synthetic trace
     client: str  # the client that the file is for
+    weka: WekaSection
 
 
 PREFIXES_UNKNOWN = "unknown: the log has lengths only, so no block is shared"

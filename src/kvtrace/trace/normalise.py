@@ -21,6 +21,14 @@ class Fixes(Result):
     first_timestamp: float = 0.0  # ms subtracted from all times
     renumbered: bool = False  # whether ids did not count 0, 1, 2, ... by first appearance
     dangling_parents: int = 0  # parents that do not exist or come later: read as -1
+    more_blocks: int = 0  # prompts with more blocks than their tokens fill, which are kept
+    fewer_blocks: int = 0  # prompts with fewer
+
+    def also(self, before: Fixes) -> None:
+        """Add the changes that a reader made before."""
+        self.rows_moved += before.rows_moved
+        self.first_timestamp += before.first_timestamp
+        self.dangling_parents += before.dangling_parents
 
     def _headline(self) -> str:
         return str(self) or "none"
@@ -38,6 +46,11 @@ class Fixes(Result):
             fixes.append("ids were renumbered by first appearance")
         if self.dangling_parents:
             fixes.append(f"{self.dangling_parents:,} missing or later parents were read as -1")
+        if self.more_blocks or self.fewer_blocks:
+            fixes.append(
+                f"{self.more_blocks:,} prompts state more blocks than their tokens fill, and {self.fewer_blocks:,} "
+                "fewer: all are as stated"
+            )
         return "; ".join(fixes)
 
 

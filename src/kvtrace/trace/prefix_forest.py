@@ -95,7 +95,7 @@ def block_lengths(trace: Trace) -> np.ndarray:
     array([4, 2])
     """
     length = np.full(trace.distinct, trace.block_size, dtype=np.int64)
-    if trace.tail != "dropped":
+    if trace.tail in ("kept", "unique"):
         _shorten(length, trace.hash_ids, trace.offsets, trace.input_length % trace.block_size)
         if trace.output_ids is not None:
             both = trace.input_length + trace.output_length

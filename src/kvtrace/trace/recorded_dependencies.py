@@ -21,7 +21,9 @@ NONE = -1
 MAIN = 0  # the number of the main agent
 
 
-def recorded_dependencies(columns: Columns, agent: np.ndarray | None = None) -> Dependencies:
+def recorded_dependencies(
+    columns: Columns, agent: np.ndarray | None = None, *, session: np.ndarray | None = None
+) -> Dependencies:
     """The dependencies of requests in sessions of agents, from their start times, service times and blocks.
 
     Args:
@@ -29,6 +31,7 @@ def recorded_dependencies(columns: Columns, agent: np.ndarray | None = None) -> 
             nothing. Rows may have any order; where two start together, the first row comes first.
         agent: Request -> number of its agent in its session, int64; 0 is the main agent, all others are subagents that
             it started. Default: all requests are the main agent's.
+        session: Request -> its session, -1 = none. Default: that of the columns.
 
     Returns:
         A list for each request: first the request that it continues or that spawned it, then the joins.
@@ -42,10 +45,11 @@ def recorded_dependencies(columns: Columns, agent: np.ndarray | None = None) -> 
     >>> waits.request, waits.row, waits.delay_ms  # the third shares two blocks with both, and the second ended last
     (array([1, 2]), array([0, 1]), array([20., 15.]))
     """
-    if columns.session is None:
+    session = columns.session if session is None else session
+    if session is None:
         raise UsageError("dependencies are inferred within sessions, and these requests have none.")
     agent = np.zeros(len(columns), dtype=np.int64) if agent is None else np.asarray(agent, dtype=np.int64)
-    runs = _Runs(columns, agent)
+    runs = _Runs(columns, session, agent)
     continued, is_completed = runs.continued()
     trigger = np.where(is_completed, COMPLETION, DISPATCH)
     relation = np.where(runs.is_first_of_agent, SPAWN, SEQUENCE)
@@ -65,31 +69,35 @@ def recorded_dependencies(columns: Columns, agent: np.ndarray | None = None) -> 
 class _Runs:
     """The requests of each agent of each session, in the order of their starts."""
 
-    def __init__(self, columns: Columns, agent: np.ndarray):
-        assert columns.session is not None
+    def __init__(self, columns: Columns, session: np.ndarray, agent: np.ndarray):
         self._columns = columns
         self.start = columns.timestamp
         service = np.zeros(len(columns)) if columns.service_ms is None else np.nan_to_num(columns.service_ms)
         self.end = self.start + service
         self.rank = np.empty(len(columns), dtype=np.int64)  # request -> its place in the order of starts
         self.rank[np.argsort(self.start, kind="stable")] = np.arange(len(columns))
-        inside = np.flatnonzero(columns.session >= 0)
-        self.session, self.agent = columns.session, agent
-        self.order = inside[np.lexsort((self.rank[inside], agent[inside], columns.session[inside]))]
-        session, number = columns.session[self.order], agent[self.order]
+        inside = np.flatnonzero(session >= 0)
+        self.session, self.agent = session, agent
+        self.order = inside[np.lexsort((self.rank[inside], agent[inside], session[inside]))]
+        of_session, number = session[self.order], agent[self.order]
         is_head = np.ones(len(self.order), dtype=bool)
-        is_head[1:] = (session[1:] != session[:-1]) | (number[1:] != number[:-1])
+        is_head[1:] = (of_session[1:] != of_session[:-1]) | (number[1:] != number[:-1])
         self.bounds = np.append(np.flatnonzero(is_head), len(self.order))  # of the agents in `order`
         self.is_first_of_agent = np.zeros(len(columns), dtype=bool)
         self.is_first_of_agent[self.order[is_head]] = True
 
     def continued(self) -> tuple[np.ndarray, np.ndarray]:
         """Request -> the request that it waits for, -1 = none, and whether it waits for its completion."""
-        from .._native import forest, recorded
+        from .._native import forest, ids, recorded
 
         columns = self._columns
+        hash_ids = columns.hash_ids if ids.is_numbered(columns.hash_ids) else ids.renumber(columns.hash_ids)[0]
+        full = np.diff(columns.offsets)
+        distinct, _, fork = forest.verify(hash_ids, columns.offsets, full)
+        if fork >= 0:  # the blocks were hashed without their prefix
+            hash_ids, _ = forest.chain(hash_ids, columns.offsets, full, None, None, distinct)
         place, completed = recorded.longest_prefixes(
-            self.order, self.bounds, self.start, self.end, columns.hash_ids, columns.offsets
+            self.order, self.bounds, self.start, self.end, hash_ids, columns.offsets
         )
         row = np.full(len(columns), NONE, dtype=np.int64)
         is_completed = np.zeros(len(columns), dtype=bool)

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from .._base.results import PlottedResult, drawing
-from .columns import STATED, TAILS, Columns, fields_of, replace_columns
+from .columns import BLOCK_RULES, STATED, Columns, fields_of, replace_columns
 from .dependencies import DTYPES
 from .invariants import require_offsets, require_rows
 from .normalise import Fixes, by_first_appearance, normalise, renumber
@@ -32,7 +32,7 @@ class Trace(Columns, PlottedResult):
     """
 
     block_size: int  # tokens per block
-    tail: str  # one of TAILS
+    tail: str  # one of BLOCK_RULES
     distinct: int  # number of distinct ids, including outputs
     is_chained: bool  # invariant 5: each id always follows the same id
     meta: dict[str, Any]  # the origin of the trace: the values of its sidecar
@@ -46,7 +46,7 @@ class Trace(Columns, PlottedResult):
         Args:
             columns, named: The arguments of `Columns`.
             block_size: Tokens per block.
-            tail: What the last, partial block of a prompt is; one of TAILS.
+            tail: What the last, partial block of a prompt is; one of BLOCK_RULES.
             meta: The origin of the trace: the values of its sidecar.
 
         Raises:
@@ -56,8 +56,8 @@ class Trace(Columns, PlottedResult):
         super().__init__(*columns, **named)
         self.block_size, self.tail = _block_size(block_size), tail
         self.meta, self.fixes = dict(meta or {}), Fixes()
-        if tail not in TAILS:
-            raise UsageError(f"{tail!r} is not a valid tail. Choose one of {', '.join(TAILS)}.")
+        if tail not in BLOCK_RULES:
+            raise UsageError(f"{tail!r} is not a valid tail. Choose one of {', '.join(BLOCK_RULES)}.")
         self._verify()
         for array in self._arrays().values():
             array.flags.writeable = False

@@ -17,6 +17,7 @@ from ..._base.errors import UsageError
 from ..._base.files import is_regular, is_std
 from ..._base.output_files import write_together
 from ...trace.meta import merge, without_claims
+from ...trace.stated import with_whole_prompts
 from ...trace.trace import Trace
 from .. import writing
 from ..sidecar import describe, dump, sidecar_path
@@ -56,7 +57,8 @@ def write(
     """
     target = check_output(path, to)
     split = Losses()
-    adapted, losses = target.adapt(split.split_domains(trace))
+    split.complete_prompts(trace)
+    adapted, losses = target.adapt(split.split_domains(with_whole_prompts(trace)))
     beside = [sidecar_path(path)] if target.SIDECAR and is_regular(path) else []
     with write_together(path, beside) as (rows, *sidecars):
         target.write(rows, adapted, first_id=first_id, name=str(path))

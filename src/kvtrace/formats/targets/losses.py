@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..._base.errors import InputError
-from ...trace.columns import Columns
+from ...trace.columns import STATED, Columns
 from ...trace.domains import count_domains, in_domains
+from ...trace.stated import uneven_prompts
 from ...trace.trace import Trace
 
 
@@ -67,6 +68,14 @@ class Losses:
             self.add(len(np.unique(inside)), "session was left out: rows are independent.",
                      "sessions were left out: rows are independent.")  # fmt: skip
         columns.session = columns.parent = None
+
+    def complete_prompts(self, trace: Trace) -> None:
+        """Add that prompts with stated blocks get the blocks that their tokens fill."""
+        if trace.tail == STATED:
+            more, fewer = uneven_prompts(trace, trace.block_size)
+            self.add(more, "prompt became as long as its blocks.", "prompts became as long as their blocks.")
+            self.add(fewer, "prompt got blocks of its own for the rest of its tokens.",
+                     "prompts got blocks of their own for the rest of their tokens.")  # fmt: skip
 
     def split_domains(self, trace: Trace) -> Trace:
         """The trace with the blocks of its domains kept apart, because the client knows no domains."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..._base.errors import InputError, UsageError
 from ..._base.offsets import offsets_of
+from ...trace.stated import with_whole_prompts
 from ...trace.trace import Trace
 
 
@@ -27,6 +28,7 @@ class PromptBlocks:
     @classmethod
     def of_trace(cls, trace: Trace) -> PromptBlocks:
         """The blocks of a trace's prompts. If the trace has no tail blocks, each prompt gets a tail of its own."""
+        trace = with_whole_prompts(trace)
         return cls.of(trace.hash_ids, trace.offsets, trace.input_length, trace.block_size)
 
     @classmethod
