@@ -60,6 +60,7 @@ class Tiers(Pool):
         with cython.gil:
             for tier in self.tiers:
                 cython.cast(Tier, tier).policy.context.request = row
+                cython.cast(Tier, tier).policy.context.order = self.context.order
                 cython.cast(Tier, tier).policy.context.now = self.context.now
         return 0
 

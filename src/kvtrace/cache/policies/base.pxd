@@ -8,6 +8,7 @@ cdef class Context:
     cdef readonly object trace
     cdef readonly object demand
     cdef public Py_ssize_t request
+    cdef public Py_ssize_t order
     cdef public double now
 
 

@@ -7,8 +7,9 @@ The engine tracks residency, pins and counts. A policy only orders the evictable
 class Context:
     """The values that a policy can read: the number of blocks, the capacity, the trace, the current request and time.
 
-    `request` is the current row and `now` its arrival in milliseconds; the engine updates both. `trace` and
-    `demand` (the BlockDemand of cache/demand.py) are None in a live cache.
+    `request` is the current row, `now` its arrival in milliseconds and `order` the number of requests before it; the
+    engine updates all three. `order` is the row, except in a closed loop, where requests come in another order. `trace`
+    and `demand` (the BlockDemand of cache/demand.py) are None in a live cache.
 
     >>> Context(blocks=4, capacity=2).request
     -1
@@ -17,7 +18,7 @@ class Context:
     def __init__(self, blocks, capacity, trace=None, demand=None):
         self.blocks, self.capacity = blocks, capacity
         self.trace, self.demand = trace, demand
-        self.request, self.now = -1, 0.0
+        self.request, self.order, self.now = -1, -1, 0.0
 
 
 class Policy:
