@@ -12,7 +12,7 @@ from ...trace.dependencies import COMPLETION
 from ...trace.domains import in_domains
 from ...trace.hits import unlimited_hits
 from ...trace.trace import Trace
-from ..arrivals import Pace, stratified_sample
+from ..arrivals import Pace, rounded, stratified_sample
 from ..bins import Bins
 from ..fitting import time_step
 from .chains import MAIN, Chains, chains_of
@@ -21,6 +21,7 @@ from .model import BASE, BINNED, CHAINS, FINALS, GROUPS, MAX_PARTS, NOTHING, PAR
 MIN_PART = 4  # turns of a part of a chain
 MAX_RECORDS = 100_000  # of a table
 MAX_CHAINS = 20_000
+SLOW = 0.98  # quantile of the times of turns: slower ones count as this slow in a second sum
 
 
 def fit_sessions(trace: Trace) -> SessionModel:
@@ -49,7 +50,8 @@ def fit_sessions(trace: Trace) -> SessionModel:
     turns, time, growth, level, is_break = _turns(trace, chains, kept, step)
     values = {"turns": turns, "finals": _finals(trace, chains, step), "groups": _groups(chains, parent_place)}
     values["chains"] = _chains(trace, chains, kept, parent_place, step)
-    values["parts"], starts = _parts(chains, time, growth, level, is_break)
+    slow = int(rounded(np.quantile(time[chains.place > 0], [SLOW]).astype(np.int64))[0]) if len(turns["output"]) else 0
+    values["parts"], starts = _parts(chains, time, np.minimum(time, slow), growth, level, is_break)
     report_work(1, 3)
     bins = _bins(values)
     tables, starts = _tables(values, starts, bins)
@@ -59,7 +61,7 @@ def fit_sessions(trace: Trace) -> SessionModel:
         duration_ms=float(trace.timestamp[-1]), time_step_ms=step,
         columns={"agent": "agent" in trace.extra, "parent": trace.parent is not None,
                  "service": trace.service_ms is not None},
-        tables=tables, starts=starts, bins=bins, pace=Pace.of(np.sort(trace.timestamp[chains.first[mains]])),
+        tables=tables, starts=starts, bins=bins, slow=slow, pace=Pace.of(np.sort(trace.timestamp[chains.first[mains]])),
     )  # fmt: skip
 
 
@@ -195,19 +197,20 @@ def _hits(trace, session):
     )
 
 
-def _parts(chains, time, growth, level, is_break):
+def _parts(chains, time, brief, growth, level, is_break):
     """The parts of the chains, and the first part of each chain; a part covers MIN_PART turns or more."""
     more = chains.turns - 1
     count = np.where(more > 0, np.clip(more // MIN_PART, 1, MAX_PARTS), 0)
     starts = offsets_of(count)
     edges = chains.starts[:-1][np.repeat(np.arange(len(count)), count)] + 1 + cuts(more, count)[0]
     sums = {}
-    for name, values in (("growth", growth), ("time", time), ("breaks", is_break), ("level", level)):
+    for name, values in (("growth", growth), ("time", time), ("brief", brief), ("breaks", is_break), ("level", level)):
         total = offsets_of(values[chains.rows])
         ends = edges + cuts(more, count)[1]
         sums[name] = total[ends] - total[edges]
     return {
         "grown": np.maximum(sums["growth"], 0), "shrunk": np.maximum(-sums["growth"], 0), "time": sums["time"],
+        "brief": sums["brief"],
         "breaks": np.minimum(sums["breaks"], (1 << 16) - 1), "level": sums["level"],
     }, starts  # fmt: skip
 

@@ -41,6 +41,7 @@ CHAINS: dict[str, str | int] = {
 PARTS: dict[str, str | int] = {  # of a chain, in order
     "grown": "growth", "shrunk": "growth",  # growth of the context in tokens; one of both is 0
     "time": "time",  # from the start of its first request to that of the next part
+    "brief": "time",  # the same, with each turn at most `slow`
     "breaks": 1 << 16,  # requests that keep less than half of the context
     "level": "level",  # blocks of context before these, summed
 }  # fmt: skip
@@ -84,6 +85,7 @@ class SessionModel(SavedModel):
     tables: dict[str, Table]  # chains, parts, groups, turns, finals: column -> record -> bin or number
     starts: np.ndarray  # chain -> its first part; the last entry is the number of parts
     bins: dict[str, Bins]
+    slow: int  # steps that few turns take
     pace: Pace  # of the starts of sessions
 
     method = "sessions"
@@ -105,7 +107,7 @@ class SessionModel(SavedModel):
             "block_size": self.block_size, "tail": self.tail, "duration_ms": self.duration_ms,
             "time_step_ms": self.time_step_ms, "columns": self.columns, "tables": tables,
             "starts": self.starts.tolist(), "bins": {name: self.bins[name].to_dict() for name in BINNED},
-            "pace": self.pace.to_dict(),
+            "slow": self.slow, "pace": self.pace.to_dict(),
         }  # fmt: skip
 
     @classmethod
@@ -125,7 +127,7 @@ class SessionModel(SavedModel):
             },
             starts=integers(values["starts"]),
             bins={name: Bins.from_dict(values["bins"][name]) for name in BINNED},
-            pace=Pace.from_dict(values["pace"]),
+            slow=int(values["slow"]), pace=Pace.from_dict(values["pace"]),
         )  # fmt: skip
         model._verify()
         return model
@@ -136,7 +138,7 @@ class SessionModel(SavedModel):
         is_consistent = (
             0 < self.block_size < MAX_BLOCK_SIZE and self.tail in TAILS and 0 <= self.duration_ms < float("inf")
             and 0 < self.sessions <= self.rows < 1 << 40 and self.time_step_ms in (1, *TIME_STEPS_MS)
-            and all(self._is_table(name) for name in TABLES)
+            and 0 <= self.slow < 1 << 52 and all(self._is_table(name) for name in TABLES)
             and len(self.starts) == len(chains["kind"]) + 1 and self.starts[0] == 0
             and self.starts[-1] == len(parts["time"]) and (np.diff(self.starts) >= 0).all()
             and (np.diff(self.starts) <= MAX_PARTS).all()

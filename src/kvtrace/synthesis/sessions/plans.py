@@ -18,7 +18,7 @@ from .fitting import cuts
 from .model import BASE, NOTHING, SIBLING, WHOLE, SessionModel
 
 SWAPS = 300  # tried per turn
-QUANTITIES = ("growth", "time", "level")  # whose sums by part are kept
+QUANTITIES = ("growth", "time", "brief", "level")  # whose sums by part are kept
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ def draw_plan(model: SessionModel, mains: np.ndarray, rng: np.random.Generator) 
     record, session, above, spot, width_place = _chains(model, mains, rng)
     table = {name: column[record] for name, column in model.tables["chains"].items()}
     drawn = {
-        name: model.bins[kind].draw(table[name], rng)
+        name: model.bins[kind].spread(table[name], rng)
         for name, kind in (("turns", "turns"), ("first", "first"), ("shared", "blocks"), ("delay", "time"),
                            ("join", "turns"), ("over", "growth"), ("under", "growth"), ("hits", "blocks"), ("age", "age"))
     }  # fmt: skip
@@ -83,7 +83,7 @@ def _chains(model, mains, rng):
     groups = rng.permutation(_resampled(len(model.tables["groups"]["kind"]), int(wanted.sum()), rng))
     session_of_group = np.repeat(np.arange(len(mains)), wanted)
     group = {name: column[groups] for name, column in model.tables["groups"].items()}
-    width = model.bins["turns"].draw(group["width"], rng)
+    width = model.bins["turns"].spread(group["width"], rng)
     of_group = np.repeat(np.arange(len(groups)), width)
     record = np.empty(len(of_group), dtype=np.int64)
     for kind in np.unique(group["kind"]).tolist():
@@ -148,8 +148,8 @@ def _deal(model, record, child, turns, parts, starts, rng):
     _, size = cuts(turns - 1, parts)
     cell = np.repeat(np.arange(len(part)), size)
     of = {name: column[part] for name, column in model.tables["parts"].items()}
-    draw = {name: model.bins[kind].draw(of[name], rng)
-            for name, kind in (("grown", "growth"), ("shrunk", "growth"), ("time", "time"), ("level", "level"))}  # fmt: skip
+    draw = {name: model.bins[kind].spread(of[name], rng)
+            for name, kind in (("grown", "growth"), ("shrunk", "growth"), ("time", "time"), ("brief", "time"), ("level", "level"))}  # fmt: skip
     breaks = np.minimum(of["breaks"], size)
     shuffled = np.lexsort((rng.random(slots), cell))  # each cell's slots in random order: its first ones are breaks
     place = np.arange(slots) - np.repeat(np.cumsum(size) - size, size)
@@ -169,7 +169,8 @@ def _deal(model, record, child, turns, parts, starts, rng):
     item[:] = np.arange(slots)
     values = _values(model, turn, rng)
     quantities = np.stack([values[name] for name in QUANTITIES], axis=1).astype(np.float64)
-    targets = np.stack([draw["grown"] - draw["shrunk"], draw["time"], draw["level"]], axis=1).astype(np.float64)
+    draw["growth"] = draw["grown"] - draw["shrunk"]
+    targets = np.stack([draw[name] for name in QUANTITIES], axis=1).astype(np.float64)
     scale = np.maximum(np.abs(quantities).mean(axis=0) * 10, 1e-9) if slots else np.ones(len(QUANTITIES))
     kernel.deal(
         quantities / scale, targets / scale, 1 / (1 + np.abs(targets / scale)), cell, item, np.concatenate(members),
@@ -182,14 +183,14 @@ def _values(model, turn, rng):
     """The values of turns, drawn from their bins."""
     table = {name: column[turn] for name, column in model.tables["turns"].items()}
     drawn = {
-        name: model.bins[kind].draw(table[name], rng)
+        name: model.bins[kind].spread(table[name], rng)
         for name, kind in (("output", "output"), ("over", "growth"), ("under", "growth"), ("blocks", "blocks"),
                            ("level", "level"), ("delay", "time"), ("service", "service"))
     }  # fmt: skip
     drawn["level"][table["break"] == 0] = 0
     growth = drawn["output"] + drawn["over"] - drawn["under"]
     time = drawn["delay"] + np.where(table["trigger"] == COMPLETION, np.maximum(drawn["service"] - 1, 0), 0)
-    return drawn | {"growth": growth, "time": time, "trigger": table["trigger"], "break": table["break"]}
+    return drawn | {"growth": growth, "time": time, "brief": np.minimum(time, model.slow), "trigger": table["trigger"], "break": table["break"]}
 
 
 # -- rows ------------------------------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ def _laid_out(model, table, drawn, session, above, spot, turns, tokens, starts, 
     place = np.arange(rows) - first[chain]
     later = np.flatnonzero(place > 0)  # rows with a turn before them, in the order of the slots
     final = first[1:] - 1
-    begin = _begins(table["kind"], above, spot, turns, first)
+    begin = _begins(table["kind"], above, spot, turns, first, starts, values["time"][item], drawn["delay"])
     _continue_contexts(table["like"], drawn["over"] - drawn["under"], begin, first, tokens, model.block_size)
 
     def by_row(slot_values, first_values, dtype=np.int64):
@@ -218,7 +219,7 @@ def _laid_out(model, table, drawn, session, above, spot, turns, tokens, starts, 
         column[final] = final_values
         return column
 
-    of_final = {name: model.bins[name].draw(column[finals], rng) for name, column in model.tables["finals"].items()}
+    of_final = {name: model.bins[name].spread(column[finals], rng) for name, column in model.tables["finals"].items()}
     base = by_row(later - 1, begin)
     blocks = tokens // model.block_size
     is_break = by_row(values["break"][item], 0)
@@ -244,10 +245,16 @@ def _laid_out(model, table, drawn, session, above, spot, turns, tokens, starts, 
     return _ordered(plan, first, begin, session) if (begin >= 0).any() else plan
 
 
-def _begins(kind, above, spot, turns, first):
-    """The row that each chain begins from, -1 = none; a fork begins before the last row of the chain above."""
-    last = np.maximum(turns[above] - np.where(kind == FORKED, 2, 1), 0)
-    return np.where(above >= 0, first[above] + np.minimum((spot * turns[above]).astype(np.int64), last), -1)
+def _begins(kind, above, spot, turns, first, starts, time, delay):
+    """The row that each chain begins from, -1 = none. The chain above goes on after a fork has ended."""
+    place = np.minimum((spot * turns[above]).astype(np.int64), turns[above] - 1)
+    ends = offsets_of(time)  # slot -> time from the first request to the end of the slot, over all chains
+    for chain in np.flatnonzero((kind == FORKED) & (above >= 0)).tolist():
+        slots = starts[above[chain]], starts[above[chain] + 1]
+        lasts = delay[chain] + ends[starts[chain + 1]] - ends[starts[chain]]
+        latest = np.searchsorted(ends[slots[0] : slots[1] + 1], ends[slots[1]] - lasts, side="left") - 1
+        place[chain] = max(0, min(place[chain], latest))
+    return np.where(above >= 0, first[above] + place, -1)
 
 
 def _continue_contexts(like, growth, begin, first, tokens, least):
