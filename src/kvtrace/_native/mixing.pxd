@@ -1,4 +1,4 @@
-# SplitMix64 (Steele et al., 2014) for the hash tables of kernels. `_base/mixing.py` has the same in Python.
+# SplitMix64 (Steele et al., 2014) for the hash tables and the random choices of kernels. `_base/mixing.py` has the same in Python.
 
 
 cdef inline unsigned long long mix(unsigned long long x) noexcept nogil:
@@ -11,3 +11,9 @@ cdef inline unsigned long long mix_once(unsigned long long x) noexcept nogil:
     """The first of its two rounds: enough for a table of pairs, which are chained in half the time with it."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL
     return x ^ (x >> 27)
+
+
+cdef inline unsigned long long next_half(unsigned long long* state) noexcept nogil:
+    """The next random number of a generator, below 2^32."""
+    state[0] += 0x9E3779B97F4A7C15ULL
+    return mix(state[0]) >> 32

@@ -53,7 +53,7 @@ class Pace:
         window = np.unique(np.searchsorted(first, np.arange(0, len(micros), size)))
         window = window[window < len(first)]  # window -> its first event
         rows = np.add.reduceat(batch, window)
-        duration = _rounded(np.add.reduceat(gaps, window))
+        duration = rounded(np.add.reduceat(gaps, window))
         bins = Bins.of(gaps)
         max_events = max(MIN_WINDOW_EVENTS, MAX_EVENTS // len(window))
         events, starts = _thinned_events(np.append(window, len(first)), gaps, batch, max_events)
@@ -181,8 +181,12 @@ def _parse_step(text):
     return step
 
 
-def _rounded(values):
-    """Integers, rounded to DIGITS significant digits."""
+def rounded(values: np.ndarray) -> np.ndarray:
+    """Integers, rounded to DIGITS significant digits.
+
+    >>> rounded(np.array([7, 12345]))
+    array([    7, 12300])
+    """
     scale = 10 ** np.maximum(0, np.floor(np.log10(np.maximum(values, 1))).astype(np.int64) - (DIGITS - 1))
     return (values + scale // 2) // scale * scale
 

@@ -59,10 +59,25 @@ class Bins:
         >>> Bins.of(np.array([3, 3, 100])).draw(np.array([0, 0]), np.random.default_rng(1)).tolist()
         [3, 3]
         """
-        width = self.high - self.low + 1
-        low, width = self.low[codes], width[codes]
-        part = rng.random(len(codes)) ** self.power[codes]
-        return low + np.minimum((width * part).astype(np.int64), width - 1)
+        return self._at(codes, rng.random(len(codes)))
+
+    def spread(self, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Like `draw`, but the values drawn from one bin are spread over it: one in each of as many equal shares.
+
+        >>> spread = Bins.of(np.array([100] * 3)).spread(np.zeros(3, dtype=int), np.random.default_rng(1))
+        >>> np.sort(spread) // 2
+        array([50, 51, 52])
+        """
+        order = np.lexsort((rng.random(len(codes)), codes))
+        count = np.bincount(codes, minlength=len(self))
+        share = np.empty(len(codes))
+        share[order] = np.arange(len(codes)) - (np.cumsum(count) - count)[codes[order]]
+        return self._at(codes, (share + rng.random(len(codes))) / count[codes])
+
+    def _at(self, codes, share):
+        """The value at a share (0 to 1) of each of the given bins."""
+        low, width = self.low[codes], (self.high - self.low + 1)[codes]
+        return low + np.minimum((width * share ** self.power[codes]).astype(np.int64), width - 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Lists by name."""

@@ -53,7 +53,7 @@ def fit(trace: Trace) -> Model:
         rows=len(trace), block_size=trace.block_size, tail=trace.tail, duration_ms=float(trace.timestamp[-1]),
         records={name: column[rows] for name, column in records.items()}, starts=starts, window_rows=window_rows,
         bins=bins, edges=edges, outputs=outputs, pace=Pace.of(trace.timestamp), types=types,
-        time_step_ms=_time_step(trace.timestamp),
+        time_step_ms=time_step(trace.timestamp),
     )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def _parents(trace):
     return previous_turn(trace.session) if trace.parent is None and trace.session is not None else trace.parent
 
 
-def _time_step(timestamp):
+def time_step(timestamp: np.ndarray) -> int:
     """The step of coarsened times, in ms: an hour, a minute, a second; 1 if times are finer, or too few to tell."""
     if len(np.unique(timestamp)) >= MIN_TIMES:
         for step in TIME_STEPS_MS:

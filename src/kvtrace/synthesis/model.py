@@ -8,35 +8,27 @@ which.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .._base.errors import InputError
-from .._base.files import name_of
-from .._base.input_files import open_read
-from .._base.output_files import write_atomically
-from .._base.output_names import Content, require_name
-from .._base.results import Result
 from .._native.attach import KINDS
 from .arrivals import MAX_WINDOW_ROWS, Pace
 from .bins import Bins, InvalidModelError, integers
+from .saved_model import SavedModel
 
 SCHEMA, KIND = 1, "kvtrace attach model"
 COLUMNS = ("hits", "new", "age", "kind", "tail", "continues", "type")
 BINNED = ("hits", "new", "age", "tail", "output")
 MAX_BLOCK_SIZE = 1 << 31
-MAX_BYTES = 1 << 28  # of a file; models have up to a few MB
 TAILS = ("kept", "unique", "dropped")
 TIME_STEPS_MS = (3_600_000, 60_000, 1000)  # of coarsened times
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Model(Result):
+class Model(SavedModel):
     """How the requests of a trace attach to earlier requests.
 
     Records are grouped by window and sorted by value, and their values are bins. `hits`: leading blocks seen before;
@@ -59,6 +51,7 @@ class Model(Result):
     time_step_ms: int = 1  # all times of the trace are multiples of it
 
     method = "attach"
+    kind = KIND
 
     def _headline(self) -> str:
         return f"{self.rows:,} requests, {len(self.starts) - 1:,} windows, block_size={self.block_size}"
@@ -105,53 +98,6 @@ class Model(Result):
         )  # fmt: skip
         model._verify()
         return model
-
-    def save(self, path: str | Path) -> str:
-        """Write the model as JSON, compressed if the name ends in .gz or .zst, and return the name of the file.
-
-        Raises:
-            UsageError: The name states another content than JSON.
-            KvtraceError: The file cannot be written.
-
-        >>> import tempfile
-        >>> from kvtrace.synthesis.fitting import fit
-        >>> from kvtrace.trace.building import toy
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = fit(toy("0 1", "0 2")).save(f"{folder}/model.json.gz")
-        ...     Model.load(f"{folder}/model.json.gz").rows
-        2
-        """
-        require_name(path, Content.JSON, "a model", option="--save-model")
-        with write_atomically(path) as stream:
-            stream.write(json.dumps(self.to_dict(), separators=(",", ":")).encode() + b"\n")
-        return name_of(path)
-
-    @staticmethod
-    def is_model(path: str | Path) -> bool:
-        """Whether a file starts like a saved model. stdin is always a trace."""
-        if str(path) == "-" or not Path(path).is_file():
-            return False
-        with open_read(path) as stream:
-            return KIND.encode() in stream.read(200)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Model:
-        """Load a saved model; InputError if the file is not a saved model."""
-        with open_read(path) as stream:
-            text = stream.read(MAX_BYTES + 1)
-        if len(text) > MAX_BYTES:
-            raise InputError(f"{name_of(path)}: not a model of kvtrace (longer than {MAX_BYTES:,} bytes).")
-        try:
-            return cls.from_dict(json.loads(text))
-        except KeyError as error:
-            reason = f"{error} is missing"  # a key of ours
-        except InvalidModelError as error:
-            reason = str(error)
-        except (ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
-            reason = "inconsistent values"  # the message of a library may quote values
-        raise InputError(
-            f"{name_of(path)}: not a model of kvtrace ({reason}). Write it again with fit(trace).save(...)."
-        )
 
     def _verify(self):
         count, kinds = len(self.records["hits"]), max(1, len(self.types))

@@ -1,0 +1,187 @@
+"""The session model: what sessions of a trace are like, without ids, and without the order of their turns.
+
+It holds two kinds of records, sorted by value, with values in bins. A chain record has the size of a chain of a session
+(see chains.py) and the sums of up to eight parts of it. A turn record has what happens from one request of a chain to
+the next. Turn records of all sessions are pooled, so a model does not reveal which turns belong together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..arrivals import Pace
+from ..bins import Bins, InvalidModelError, integers
+from ..model import MAX_BLOCK_SIZE, TAILS, TIME_STEPS_MS
+from ..saved_model import SavedModel
+from .chains import ROOT
+
+SCHEMA, KIND = 1, "kvtrace session model"
+
+# record -> column -> name of its bins, or the number of its values
+CHAINS: dict[str, str | int] = {
+    "kind": 4,  # MAIN, SPAWNED, FORKED or ROOT
+    "turns": "turns",  # requests
+    "first": "first",  # tokens of the first prompt
+    "over": "growth", "under": "growth",  # WHOLE: growth of the first prompt beyond the one that it begins from
+    "shared": "blocks",  # blocks that the first prompt shares with another; WHOLE: blocks that it does not keep
+    "like": 4,  # what it shares them with: NOTHING, BASE, SIBLING or WHOLE
+    "trigger": 2,  # what the first request waits for
+    "delay": "time",  # and how long after it
+    "join": "turns",  # requests of the chain above until one waits for this chain; 0 = none does
+    "alone": 2,  # 1: that request waits for nothing else
+    "groups": 1 << 16,  # a main chain: groups of chains that begin in its session
+    "hits": "blocks",  # blocks of the first prompt that earlier sessions had
+    "age": "age",  # new first blocks since then
+    "use": 18,  # kind of that attachment (_native/attach.py)
+}  # fmt: skip
+PARTS: dict[str, str | int] = {  # of a chain, in order
+    "grown": "growth", "shrunk": "growth",  # growth of the context in tokens; one of both is 0
+    "time": "time",  # from the start of its first request to that of the next part
+    "brief": "time",  # the same, with each turn at most `slow`
+    "breaks": 1 << 16,  # requests that keep less than half of the context
+    "level": "level",  # blocks of context before these, summed
+}  # fmt: skip
+GROUPS: dict[str, str | int] = {
+    "kind": 4,  # of its chains
+    "position": 16,  # where in the chain above, in sixteenths
+    "width": "turns",  # chains that begin from the same request
+    "nested": 2,  # 1: the chain above is not the main chain
+}
+TURNS: dict[str, str | int] = {
+    "child": 2,  # 0: of a main chain
+    "break": 2,  # 1: keeps less than half of the context
+    "output": "output",  # tokens of the request before
+    "over": "growth", "under": "growth",  # growth of the prompt beyond that output, or below it
+    "blocks": "blocks",  # blocks lost at the end of the context; of a break: blocks kept at its beginning
+    "level": "level",  # of a break: blocks of context before it
+    "trigger": 2,  # of the wait for the request before
+    "delay": "time",  # after the trigger
+    "service": "service",  # of the request before, plus 1; 0 = unknown
+}  # fmt: skip
+FINALS: dict[str, str | int] = {"output": "output", "service": "service"}  # of the last request of a chain
+TABLES = {"chains": CHAINS, "parts": PARTS, "groups": GROUPS, "turns": TURNS, "finals": FINALS}
+BINNED = ("turns", "first", "blocks", "time", "age", "growth", "level", "output", "service")
+NOTHING, BASE, SIBLING, WHOLE = range(4)  # ..., the request it begins from, a chain beside it, most of that request
+MAX_PARTS = 8
+
+Table = dict[str, np.ndarray]  # column -> record -> bin or number
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SessionModel(SavedModel):
+    """How the sessions of a trace run: their chains, and the turns of all of them."""
+
+    sessions: int  # fitted sessions
+    rows: int  # fitted requests
+    block_size: int
+    tail: str  # treatment of partial blocks: kept, unique or dropped
+    duration_ms: float  # from the first request to the last
+    time_step_ms: int  # all times of the trace are multiples of it
+    columns: dict[str, bool]  # agent, parent, service: whether the trace had the column
+    tables: dict[str, Table]  # chains, parts, groups, turns, finals: column -> record -> bin or number
+    starts: np.ndarray  # chain -> its first part; the last entry is the number of parts
+    bins: dict[str, Bins]
+    slow: int  # steps that few turns take
+    pace: Pace  # of the starts of sessions
+
+    method = "sessions"
+    kind = KIND
+
+    def _headline(self) -> str:
+        return f"{self.sessions:,} sessions, {self.rows:,} requests, block_size={self.block_size}"
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """One row for each chain record: its kind and the smallest number of its requests."""
+        chains = self.tables["chains"]
+        return {"kind": chains["kind"], "turns": self.bins["turns"].low[chains["turns"]]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of docs/synthesis/synthesize.md; `schema` is its version."""
+        tables = {name: {key: table[key].tolist() for key in table} for name, table in self.tables.items()}
+        return {
+            "schema": SCHEMA, "what": KIND, "sessions": self.sessions, "rows": self.rows,
+            "block_size": self.block_size, "tail": self.tail, "duration_ms": self.duration_ms,
+            "time_step_ms": self.time_step_ms, "columns": self.columns, "tables": tables,
+            "starts": self.starts.tolist(), "bins": {name: self.bins[name].to_dict() for name in BINNED},
+            "slow": self.slow, "pace": self.pace.to_dict(),
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SessionModel:
+        """The model of `to_dict`; ValueError, KeyError or TypeError if the values are not a model."""
+        if values["what"] != KIND:
+            raise InvalidModelError("not the JSON of a session model")
+        if values["schema"] != SCHEMA:
+            raise InvalidModelError(f"its schema is not {SCHEMA}, which this version reads")
+        model = cls(
+            sessions=int(values["sessions"]), rows=int(values["rows"]), block_size=int(values["block_size"]),
+            tail=values["tail"], duration_ms=float(values["duration_ms"]), time_step_ms=int(values["time_step_ms"]),
+            columns={name: bool(values["columns"][name]) for name in ("agent", "parent", "service")},
+            tables={
+                name: {key: integers(values["tables"][name][key]) for key in columns}
+                for name, columns in TABLES.items()
+            },
+            starts=integers(values["starts"]),
+            bins={name: Bins.from_dict(values["bins"][name]) for name in BINNED},
+            slow=int(values["slow"]), pace=Pace.from_dict(values["pace"]),
+        )  # fmt: skip
+        model._verify()
+        return model
+
+    def _verify(self):
+        chains, parts, turns = (self.tables[name] for name in ("chains", "parts", "turns"))
+        of_main = chains["kind"] == 0
+        is_consistent = (
+            0 < self.block_size < MAX_BLOCK_SIZE and self.tail in TAILS and 0 <= self.duration_ms < float("inf")
+            and 0 < self.sessions <= self.rows < 1 << 40 and self.time_step_ms in (1, *TIME_STEPS_MS)
+            and 0 <= self.slow < 1 << 52 and all(self._is_table(name) for name in TABLES)
+            and len(self.starts) == len(chains["kind"]) + 1 and self.starts[0] == 0
+            and self.starts[-1] == len(parts["time"]) and (np.diff(self.starts) >= 0).all()
+            and (np.diff(self.starts) <= MAX_PARTS).all()
+            and of_main.any() and len(self.tables["finals"]["output"])
+            and all((chains["kind"] == kind).any() for kind in np.unique(self.tables["groups"]["kind"]))
+            and (self.tables["groups"]["kind"] > 0).all()
+            and (len(self.tables["groups"]["kind"]) > 0 or not chains["groups"].any())
+            and self._has_turns(of_main, parts, turns)
+            and max(int(self.bins[name].high.max(initial=0)) for name in BINNED) < 1 << 52
+            and int(self.bins["turns"].high.max(initial=0)) < 1 << 24
+            and int(self.bins["blocks"].high.max(initial=0)) < 1 << 31
+        )  # fmt: skip
+        if not is_consistent:
+            raise InvalidModelError("inconsistent values")
+
+    def _has_turns(self, of_main, parts, turns):
+        """Whether each chain with further turns has parts, and the pool has turns for them."""
+        chains, count = self.tables["chains"], np.diff(self.starts)
+        more = self.bins["turns"].high[chains["turns"]] > 1
+        child = np.repeat(~of_main, count)
+        return bool(
+            (self.bins["turns"].low[chains["turns"]] > 0).all()
+            and ((count > 0) == more).all()
+            and (~more | (self.bins["turns"].low[chains["turns"]] > count)).all()
+            and all(
+                ((turns["child"] == kind) & (turns["break"] == 0)).any()
+                for kind in (0, 1)
+                if (more & (of_main == (kind == 0))).any()
+            )
+            and all(
+                ((turns["child"] == kind) & (turns["break"] == 1)).any()
+                for kind in (0, 1)
+                if parts["breaks"][child == bool(kind)].any()
+            )
+        )
+
+    def _is_table(self, name):
+        table, columns = self.tables[name], TABLES[name]
+        lengths = {len(table[key]) for key in columns}
+        sizes = {key: len(self.bins[of]) if isinstance(of, str) else of for key, of in columns.items()}
+        return len(lengths) == 1 and all(
+            not len(table[key]) or 0 <= table[key].min() <= table[key].max() < sizes[key] for key in columns
+        )
+
+
+assert ROOT == CHAINS["kind"] - 1  # type: ignore[operator]
