@@ -17,7 +17,7 @@ NEEDED = ("timestamp", "input_length", "output_length", "hash_ids", "output_hash
 ALLOWED = {  # format -> its fields; all others are unknown, for any values
     "mooncake": (*NEEDED, *EXTRA, "session_id", "domain"),
     "bailian": (*NEEDED, *EXTRA, "chat_id", "parent_chat_id", "domain"),
-    "parquet": (*NEEDED, *EXTRA, "session", "parent", "domain"),
+    "parquet": (*NEEDED, *EXTRA, "session", "parent", "domain", "service_ms"),
 }
 NUMBERED = ("session_id", "session", "chat_id", "parent_chat_id", "parent", "turn", "agent", "domain")  # fields of whole numbers
 GREATEST = {"turn": MAX_TURN, "agent": MAX_AGENT}  # the others are below the number of rows
@@ -108,6 +108,8 @@ def _impossible(evidence: Evidence, name: str, values: np.ndarray) -> Iterator[t
         yield "number too large to be a length", values > MAX_LENGTH
     elif name == "timestamp" and np.isfinite(values).all():
         yield "time more than ten years after the first", values - values.min() > MAX_MS
+    elif name == "service_ms" and values.dtype != object:
+        yield "time of more than ten years", values > MAX_MS
 
 
 def _kind(name, text) -> str | None:

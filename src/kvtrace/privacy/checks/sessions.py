@@ -20,8 +20,10 @@ def check(evidence: Evidence) -> Finding:
     """Count the sessions of two or more requests that are unique, or have fewer than k - 1 that are the same."""
     columns, k = evidence.columns, max(2, evidence.profile.k)
     rows, offsets = _by_session(columns.session)
-    if not len(offsets) - 1:
+    if len(offsets) < 2:
         return passed({"sessions": 0}, "no field names a session of two or more requests.")
+    if len(offsets) == 2:
+        return passed({"sessions": 1}, "one session has two or more requests, so none can be told from another.")
     known = {
         "lengths": _lengths(columns, rows, offsets),
         "pauses": _pauses(columns, rows, offsets),
