@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._base.errors import InputError, RowError, UsageError
-from ..trace.columns import TAILS
+from ..trace.columns import STATED, TAILS
 from ..trace.invariants import expected_blocks
 from .read_result import ReadResult
 
@@ -52,6 +52,8 @@ def settle(result: ReadResult, block_size: int | None = None, tail: str | None =
     rules = [tail] if tail else ["kept", "dropped"]
     if block_size is None:
         return _infer(result, lengths, blocks, rules)
+    if tail == STATED:
+        return block_size, tail
     for rule in rules:
         if np.array_equal(expected_blocks(lengths, block_size, rule), blocks):
             return block_size, rule

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import ModuleType
 
 from .._base.errors import UsageError
-from . import bailian, mooncake, parquet
+from . import bailian, mooncake, parquet, weka
 
-FORMATS: dict[str, ModuleType] = {"mooncake": mooncake, "bailian": bailian, "parquet": parquet}
+FORMATS: dict[str, ModuleType] = {"mooncake": mooncake, "bailian": bailian, "parquet": parquet, "weka": weka}
 NAMES = (*FORMATS, "dataset")
 
 

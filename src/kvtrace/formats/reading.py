@@ -14,7 +14,7 @@ from .._base.input_files import open_read
 from ..trace.columns import Columns, replace_columns
 from ..trace.invariants import broken_rules
 from ..trace.trace import Trace
-from . import bailian, mooncake, parquet
+from . import bailian, mooncake, parquet, weka
 from . import dataset as datasets
 from .block_size import settle
 from .file_kinds import require_trace
@@ -86,8 +86,12 @@ def read_columns(
     name = name_of(path)
     if names_dataset(path, format):
         return datasets.read(path, extra=extra)
+    if format == "weka" or (format is None and weka.names_sessions(path)):
+        return weka.read(path, extra=extra, on_error=on_error)
     require_trace(path)
     with open_read(path) as stream:
+        if format is None and weka.is_session(stream.peek(weka.HEAD)[: weka.HEAD]):
+            return weka.read(path, extra=extra, on_error=on_error)
         if format == "parquet" or (format is None and stream.peek(4)[:4] == parquet.MAGIC):
             result = parquet.read(stream, path, extra=extra)
         else:

@@ -18,7 +18,9 @@ from .dependencies import Dependencies
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-TAILS = ("kept", "unique", "dropped")  # what the last, partial block of a prompt is: shared, never shared, left out
+# what the last, partial block of a prompt is: shared, never shared, left out; stated: prompts have any number of blocks
+TAILS = ("kept", "unique", "dropped", "stated")
+STATED = "stated"
 
 
 @dataclass(eq=False, repr=False, init=False)

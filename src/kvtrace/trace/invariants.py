@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._base.errors import InputError
-from .columns import Columns
+from .columns import STATED, Columns
 from .dependencies import RELATIONS, TRIGGERS, Dependencies
 
 MAX_TIME = 2.0**53  # ms: a float64 holds each whole millisecond up to it, an int64 its microseconds
@@ -153,7 +153,7 @@ def likely_tail(columns: Columns, block_size: int) -> str:
 
 def _block_counts(columns, block_size, tail):
     blocks, lengths = np.diff(columns.offsets), columns.input_length
-    expected = expected_blocks(lengths, block_size, tail)
+    expected = blocks if tail == STATED else expected_blocks(lengths, block_size, tail)
 
     def message(row):
         ids = f"{blocks[row]:,} hash_id{'' if blocks[row] == 1 else 's'}"
@@ -164,7 +164,7 @@ def _block_counts(columns, block_size, tail):
 
 def _output_blocks(columns, output_offsets, block_size, tail):
     blocks, lengths = np.diff(output_offsets), columns.input_length
-    expected = expected_output_blocks(lengths, columns.output_length, block_size, tail)  # or none
+    expected = blocks if tail == STATED else expected_output_blocks(lengths, columns.output_length, block_size, tail)
 
     def message(row):
         return (

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._base.errors import InputError, UsageError
 from .._base.results import PlottedResult, drawing
-from .columns import TAILS, Columns, fields_of, replace_columns
+from .columns import STATED, TAILS, Columns, fields_of, replace_columns
 from .dependencies import DTYPES
 from .invariants import require_offsets, require_rows
 from .normalise import Fixes, by_first_appearance, normalise, renumber
@@ -212,8 +212,8 @@ class Trace(Columns, PlottedResult):
 
     @property
     def full_blocks(self) -> np.ndarray:
-        """Full blocks of each prompt, without its tail block."""
-        return self.input_length // self.block_size
+        """Full blocks of each prompt, without its tail block; all blocks of stated counts are full."""
+        return self.prompt_blocks if self.tail == STATED else self.input_length // self.block_size
 
     # -- for other libraries -------------------------------------------------------------------------------------
 
